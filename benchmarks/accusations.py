@@ -2,14 +2,17 @@
 
     PYTHONPATH=. python benchmarks/accusations.py [--clusters 1000] [--nodes 16,64,256] [--repeats 3,5,9] [--noise WORD,WORD]
 
-Each node of a cluster differs from its peers by a lasting share of 0.5 % (standard deviation), each measurement has noise of
-its own, and all nodes share a drift from repeat to repeat. A clean cluster has no other difference; in the others one node is
-slower by 3, 5, 6 or 10 %. The margin is 3 %. Printed are, for each kind of noise, size and number of repeats, the clean
-clusters with a node failed; of a twentieth of them, those that the bar leaves undecided, and in how many repeats it says that
-a node 6 % slow is found; and, of a fifth as many clusters with a slow node, the share in which it is failed, alone.
+Each node of a cluster differs from its peers by a lasting share of 0.5 % (standard deviation), each
+measurement has noise of its own, and all nodes share a drift from repeat to repeat. A clean cluster
+has no other difference; in the others one node is slower by 3, 5, 6 or 10 %. The margin is 3 %.
+Printed are, for each kind of noise, size and number of repeats, the clean clusters with a node
+failed; of a twentieth of them, those that the bar leaves undecided, and in how many repeats it says
+that a node 6 % slow is found; and, of a fifth as many clusters with a slow node, the share in which
+it is failed, alone.
 
-It runs on all processors (`--jobs`), and needs the standard library alone. Each cluster has a seed of its own, so that a table
-does not depend on their number; a row is printed as soon as it is complete."""
+It runs on all processors (`--jobs`), and needs the standard library alone. Each cluster has a seed
+of its own, so that a table does not depend on their number; a row is printed as soon as it is
+complete."""
 
 from __future__ import annotations
 
@@ -31,8 +34,9 @@ from orchestrator.results.numbers.peer_power import least_named, repeats_that_fi
 from orchestrator.results.numbers.peers import Peers, against_peers
 
 NATURAL, MARGIN, FIND = 0.005, 0.03, 0.06
-# Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed, scaled to a standard deviation
-# with two degrees of freedom: all rows with n = 3 in docs/results/*.json.
+# Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed,
+# scaled to a standard deviation with two degrees of freedom: all rows with n = 3 in
+# docs/results/*.json.
 MEASURED = (
     -0.715, -0.324, -0.281, -0.235, -0.188, -0.111, -0.099, -0.092, -0.042, -0.041, -0.036, -0.031, -0.03, -0.006, 0.004,
     0.025, 0.027, 0.032, 0.036, 0.072, 0.086, 0.088, 0.1, 0.142, 0.182, 0.191, 0.254, 0.276, 0.32, 0.395,
@@ -61,7 +65,9 @@ def _measured(generator: random.Random, factor: float) -> float:
 
 
 def _sometimes(generator: random.Random, share: float, slower: float) -> float:
-    """Return measured noise, with a share of the measurements slower because something else runs on the node."""
+    """Return measured noise, with a share of the measurements slower because something else runs on
+    the node.
+    """
     return _measured(generator, 1.0) - (slower if generator.random() < share else 0.0)
 
 
@@ -81,8 +87,12 @@ def _carried(generator: random.Random, repeats: int, carried: float, scale: floa
     return noise
 
 
-def _staying(generator: random.Random, repeats: int, share: float, slower: float, stays: float) -> list[float]:
-    """Return measured noise, with a share of the measurements slower; each stays as the last one with a chance of ``stays``."""
+def _staying(
+    generator: random.Random, repeats: int, share: float, slower: float, stays: float
+) -> list[float]:
+    """Return measured noise, with a share of the measurements slower; each stays as the last one
+    with a chance of ``stays``.
+    """
     noise, is_slow = [], generator.random() < share
     for _ in range(repeats):
         noise.append(_measured(generator, 1.0) - (slower if is_slow else 0.0))
@@ -106,11 +116,15 @@ NOISE: Mapping[str, Noise] = {
     "one-sided, lognormal 2 %": each(partial(_lognormal, scale=0.02)),
     "normal, 1 %, 0.6 carried on": partial(_carried, carried=0.6, scale=0.01),
     "one in 4 slower by 6 %, half stay": partial(_staying, share=0.25, slower=0.06, stays=0.5),
-    "one in 10 slower by 10 %, three in four stay": partial(_staying, share=0.1, slower=0.10, stays=0.75),
+    "one in 10 slower by 10 %, three in four stay": partial(
+        _staying, share=0.1, slower=0.10, stays=0.75
+    ),
 }
 
 
-def cluster(generator: random.Random, nodes: int, repeats: int, noise: Noise, slow: float = 0.0) -> dict[str, list[float]]:
+def cluster(
+    generator: random.Random, nodes: int, repeats: int, noise: Noise, slow: float = 0.0
+) -> dict[str, list[float]]:
     """Return the speeds of each node, repeat by repeat; node 0 is slower by the share ``slow``."""
     drift = _carried(generator, repeats, 0.8, 0.03)
     values = {}
@@ -134,8 +148,9 @@ def named(values: Mapping[str, list[float]]) -> list[str]:
 
 
 def is_open(values: Mapping[str, list[float]], peers: Peers) -> bool:
-    """Return True if no node is named, and the bar is undecided: a node measured slower than it allows, so many are faster that
-    the others may be slow, or a node that is slower by twice the margin may be missed."""
+    """Return True if no node is named, and the bar is undecided: a node measured slower than it
+    allows, so many are faster that the others may be slow, or a node that is slower by twice the
+    margin may be missed."""
     units = peers.units.values()
     if any(unit.named for unit in units):
         return False
@@ -146,8 +161,9 @@ def is_open(values: Mapping[str, list[float]], peers: Peers) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some clusters of a row: the kind of noise by its name, nodes and repeats of each, the share by which one node is slower,
-    0 for none, and the numbers of the clusters. Of the first ``looked`` numbers it is told what the bar says of them."""
+    """Some clusters of a row: the kind of noise by its name, nodes and repeats of each, the share
+    by which one node is slower, 0 for none, and the numbers of the clusters. Of the first
+    ``looked`` numbers it is told what the bar says of them."""
 
     noise: str
     nodes: int
@@ -159,13 +175,16 @@ class Part:
 
     def generator(self, number: int) -> random.Random:
         """Return the source of a cluster's numbers: the same in whatever part it is."""
-        return random.Random(f"{self.seed} {self.noise} {self.nodes} {self.repeats} {self.slow} {number}")
+        return random.Random(
+            f"{self.seed} {self.noise} {self.nodes} {self.repeats} {self.slow} {number}"
+        )
 
 
 @dataclass(slots=True)
 class Counted:
-    """What came of clusters: ``failed``, those with a node failed, in those with a slow node it alone; ``undecided``; and the
-    repeats ``needed`` to find a node that is slower by `FIND`, infinite where none would do."""
+    """What came of clusters: ``failed``, those with a node failed, in those with a slow node it
+    alone; ``undecided``; and the repeats ``needed`` to find a node that is slower by `FIND`,
+    infinite where none would do."""
 
     clusters: int = 0
     failed: int = 0
@@ -184,7 +203,9 @@ def counted(part: Part) -> Counted:
     """Judge the clusters of a part."""
     made = Counted(len(part.numbers))
     for number in part.numbers:
-        values = cluster(part.generator(number), part.nodes, part.repeats, NOISE[part.noise], part.slow)
+        values = cluster(
+            part.generator(number), part.nodes, part.repeats, NOISE[part.noise], part.slow
+        )
         peers = judged(values)
         blamed = [name for name, unit in peers.units.items() if unit.named]
         made.failed += blamed == ["0"] if part.slow else bool(blamed)
@@ -195,7 +216,9 @@ def counted(part: Part) -> Counted:
     return made
 
 
-def parts(row: tuple[str, int, int], slower: list[float], clusters: int, seed: int) -> Iterator[Part]:
+def parts(
+    row: tuple[str, int, int], slower: list[float], clusters: int, seed: int
+) -> Iterator[Part]:
     """Yield the parts of a row; one takes a few seconds at most."""
     noise, nodes, repeats = row
     size = max(1, 2048 // nodes)
@@ -207,22 +230,30 @@ def parts(row: tuple[str, int, int], slower: list[float], clusters: int, seed: i
 
 
 def cells(of_shares: Mapping[float, Counted], looked: int) -> str:
-    """Return what came of the clusters of a row, by the share that a node is slower, as cells of a table."""
+    """Return what came of the clusters of a row, by the share that a node is slower, as cells of a
+    table.
+    """
     clean = of_shares[0.0]
     least = median(clean.needed)
     enough = f"{least:.0f}" if math.isfinite(least) else "none"
-    found = [f"{100 * made.failed / made.clusters:.0f} %" for slow, made in of_shares.items() if slow]
+    found = [
+        f"{100 * made.failed / made.clusters:.0f} %" for slow, made in of_shares.items() if slow
+    ]
     shares = f"{100 * clean.failed / clean.clusters:.1f} % | {100 * clean.undecided / looked:.0f} %"
     return " | ".join([shares, enough, *found])
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clusters", type=int, default=1000)
     parser.add_argument("--nodes", default="4,16,64,256")
     parser.add_argument("--repeats", default="5")
-    parser.add_argument("--noise", default="", help="only kinds whose name has one of these words, with commas")
+    parser.add_argument(
+        "--noise", default="", help="only kinds whose name has one of these words, with commas"
+    )
     parser.add_argument("--slower", default="3,5,6,10", help="by how many %% one node is slower")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
@@ -231,9 +262,13 @@ def main() -> None:
     sizes, counts = (list(map(int, text.split(","))) for text in (args.nodes, args.repeats))
     slower = [float(text) / 100 for text in args.slower.split(",")]
     percents = " | ".join(f"{100 * slow:g} %" for slow in slower)
-    print(f"| noise | nodes | repeats | clean, a node failed | clean, undecided | repeats for 6 % | {percents} |")
+    print(
+        f"| noise | nodes | repeats | clean, a node failed | clean, undecided | repeats for 6 % | {percents} |"
+    )
     print("|---|" + "---:|" * (5 + len(slower)), flush=True)
-    rows = [(kind, nodes, repeats) for nodes, kind, repeats in product(sizes, kinds, counts)]  # the quick ones first
+    rows = [
+        (kind, nodes, repeats) for nodes, kind, repeats in product(sizes, kinds, counts)
+    ]  # the quick ones first
     started = time.monotonic()
     with ProcessPoolExecutor(args.jobs) as pool:
         tasks = {}
@@ -247,9 +282,16 @@ def main() -> None:
             made[row][slow].add(task.result())
             missing[row] -= 1
             if not missing[row]:
-                print(f"| {' | '.join(map(str, row))} | {cells(made[row], max(1, args.clusters // 20))} |", flush=True)
+                print(
+                    f"| {' | '.join(map(str, row))} | {cells(made[row], max(1, args.clusters // 20))} |",
+                    flush=True,
+                )
                 done = sum(not count for count in missing.values())
-                print(f"{done} of {len(rows)} rows, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+                print(
+                    f"{done} of {len(rows)} rows, {time.monotonic() - started:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
-"""How often a 95 % interval contains the truth, for orch's intervals and usual ones, in simulated campaigns of known truth.
+"""How often a 95 % interval contains the truth, for orch's intervals and usual ones, in simulated
+campaigns of known truth.
 
     python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10] [--cells 2] [--worlds NAME,NAME] [--until-ci 0.5%,1%,2%]
 
-A campaign is a baseline and configurations of which the last is three times as fast, each with the given number of repeats of
-100 steps. `orch bench`'s own plan gives the order of the runs, and `orch summarize`'s own table the intervals; only the speeds
-of the runs are made up. The logarithm of a step's time has noise per run (1 %) and per step (5 %, half of it carried over from
-the previous step). The truth is the geometric mean of runs in the middle of the campaign. orch's intervals are compared with
-the percentiles of a bootstrap over repeats, and with mean ± 1.96 standard errors of all steps as if they were independent.
-The output has the share of intervals that contain the truth, the median width of orch's, and the share of tables that say
-something about drift, spread or an outlier.
+A campaign is a baseline and configurations of which the last is three times as fast, each with the
+given number of repeats of 100 steps. `orch bench`'s own plan gives the order of the runs, and `orch
+summarize`'s own table the intervals; only the speeds of the runs are made up. The logarithm of a
+step's time has noise per run (1 %) and per step (5 %, half of it carried over from the previous
+step). The truth is the geometric mean of runs in the middle of the campaign. orch's intervals are
+compared with the percentiles of a bootstrap over repeats, and with mean ± 1.96 standard errors of
+all steps as if they were independent. The output has the share of intervals that contain the truth,
+the median width of orch's, and the share of tables that say something about drift, spread or an
+outlier.
 
-With ``--until-ci`` each campaign begins with the given number of repeats and continues, as `orch bench --until-ci` decides,
-until the intervals of all speeds and speedups are narrow enough, or after 30 repeats; the truth is then that of the middle of
-the measured part.
+With ``--until-ci`` each campaign begins with the given number of repeats and continues, as `orch
+bench --until-ci` decides, until the intervals of all speeds and speedups are narrow enough, or
+after 30 repeats; the truth is then that of the middle of the measured part.
 """
 
 from __future__ import annotations
@@ -44,10 +47,11 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a campaign meets: the total ``drift`` of the logarithm of a step's time; the share of runs that are slower, and by
-    how much; the share of steps that take ``times`` as long; run noise that all runs of a block have in common; whether the
-    noise of a run has the tails of Student's t with 3 degrees of freedom; the amplitude of a ``wave``, which is one period of a
-    sine over the campaign; and the share of the noise of a run that is ``carried`` over from the run before."""
+    """What a campaign meets: the total ``drift`` of the logarithm of a step's time; the share of
+    runs that are slower, and by how much; the share of steps that take ``times`` as long; run noise
+    that all runs of a block have in common; whether the noise of a run has the tails of Student's t
+    with 3 degrees of freedom; the amplitude of a ``wave``, which is one period of a sine over the
+    campaign; and the share of the noise of a run that is ``carried`` over from the run before."""
 
     drift: float = 0.0
     slow_runs: float = 0.0
@@ -67,8 +71,12 @@ WORLDS = {
     "drift of 5 %": World(drift=0.05),
     "drift of 10 %": World(drift=0.1),
     "outliers": World(slow_runs=0.05, slower=0.08, slow_steps=0.01, times=3),
-    "drift of 3 % and outliers": World(drift=0.03, slow_runs=0.05, slower=0.08, slow_steps=0.01, times=3),
-    "single steps ten times as long": World(slow_runs=0.05, slower=0.08, slow_steps=0.005, times=10),
+    "drift of 3 % and outliers": World(
+        drift=0.03, slow_runs=0.05, slower=0.08, slow_steps=0.01, times=3
+    ),
+    "single steps ten times as long": World(
+        slow_runs=0.05, slower=0.08, slow_steps=0.005, times=10
+    ),
     "one run in three 3 % slower": World(slow_runs=1 / 3, slower=0.03),
     "1 % noise per block": World(block_noise=0.01),
     "wave of ±1 %": World(wave=0.01),
@@ -85,12 +93,20 @@ def plan_of(schedule: Schedule, cells: int) -> Bench:
 
 def slots_of(plan: Bench, repeats: int) -> list[tuple[int, int]]:
     """Return (configuration, repeat from 0) of each run in the order in which the plan runs them."""
-    return [(plan.cells.index(run.spec), repeat - 1) for repeat in range(1, repeats + 1) for run in plan.block(repeat)]
+    return [
+        (plan.cells.index(run.spec), repeat - 1)
+        for repeat in range(1, repeats + 1)
+        for run in plan.block(repeat)
+    ]
 
 
-def times_of(step_s: Values, places: Values, blocks: Values, world: World, chance: np.random.Generator) -> Values:
-    """Return step times in seconds, of shape ``step_s.shape + (STEPS,)``. ``places`` and ``blocks`` have the shape of
-    ``step_s``: the place of a run, -0.5 to 0.5 of a campaign, and the noise of its block in standard deviations."""
+def times_of(
+    step_s: Values, places: Values, blocks: Values, world: World, chance: np.random.Generator
+) -> Values:
+    """Return step times in seconds, of shape ``step_s.shape + (STEPS,)``. ``places`` and ``blocks``
+    have the shape of
+    ``step_s``: the place of a run, -0.5 to 0.5 of a campaign, and the noise of its block in standard deviations.
+    """
     shape = step_s.shape
     noise = chance.standard_t(3, shape) if world.heavy else chance.normal(0, 1, shape)
     if world.carried and noise.ndim > 1:
@@ -104,7 +120,9 @@ def times_of(step_s: Values, places: Values, blocks: Values, world: World, chanc
 
 
 def carried_over(noise: Values, places: Values, share: float) -> Values:
-    """Return noise of runs (campaign, configuration, repeat) of which a share comes from the run before; its scatter stays."""
+    """Return noise of runs (campaign, configuration, repeat) of which a share comes from the run
+    before; its scatter stays.
+    """
     order = np.argsort(places[0].ravel())
     fresh = noise.reshape(len(noise), -1)[:, order]
     fresh[:, 1:] *= np.sqrt(1 - share**2)
@@ -117,7 +135,9 @@ def speeds_of(times: Values) -> Values:
     return np.asarray(BATCH * STEPS / times.sum(-1))
 
 
-def campaign_times(plan: Bench, repeats: int, campaigns: int, world: World, chance: np.random.Generator) -> Values:
+def campaign_times(
+    plan: Bench, repeats: int, campaigns: int, world: World, chance: np.random.Generator
+) -> Values:
     """Return step times by campaign, configuration, repeat and step."""
     slots = slots_of(plan, repeats)
     cells = len(plan.cells)
@@ -134,16 +154,27 @@ def truth_of(world: World, chance: np.random.Generator) -> tuple[float, float]:
     """Return the typical speed of the baseline and the typical speedup in the middle of a campaign."""
     still = np.zeros(TRUTHS)
     base, fast = (
-        np.log(speeds_of(times_of(np.full(TRUTHS, step_s), still, still, world, chance))) for step_s in (1.0, 1 / FASTER)
+        np.log(speeds_of(times_of(np.full(TRUTHS, step_s), still, still, world, chance)))
+        for step_s in (1.0, 1 / FASTER)
     )
     return float(np.exp(base.mean())), float(np.exp(fast.mean() - base.mean()))
 
 
 def results_of(plan: Bench, speeds: Values, repeats: int) -> list[RunResult]:
-    """Return the results of a campaign: ``speeds`` by configuration and repeat, places as the plan orders the runs."""
+    """Return the results of a campaign: ``speeds`` by configuration and repeat, places as the plan
+    orders the runs.
+    """
     runs = [run for repeat in range(1, repeats + 1) for run in plan.block(repeat)]
     return [
-        RunResult(run.run_id, run.repeat, run.spec, False, "finished", Throughput(speed, 1, 1 / speed, 1, STEPS), place=place)
+        RunResult(
+            run.run_id,
+            run.repeat,
+            run.spec,
+            False,
+            "finished",
+            Throughput(speed, 1, 1 / speed, 1, STEPS),
+            place=place,
+        )
         for place, run in enumerate(runs)
         if (speed := float(speeds[plan.cells.index(run.spec), run.repeat - 1]))
     ]
@@ -153,7 +184,11 @@ def ends(row: Row) -> tuple[Row, tuple[float, float], tuple[float, float]]:
     """Return a row with the ends of its intervals of speed and speedup."""
     assert row.interval
     ratio = row.speedup_interval
-    return row, (row.interval.low, row.interval.high), (ratio.low, ratio.high) if ratio else (1.0, 1.0)
+    return (
+        row,
+        (row.interval.low, row.interval.high),
+        (ratio.low, ratio.high) if ratio else (1.0, 1.0),
+    )
 
 
 def bootstrap(values: Values, chance: np.random.Generator) -> Values:
@@ -195,7 +230,10 @@ class Score:
         self.campaigns += 1
         self.speed += base_ends[0] <= speed <= base_ends[1]
         self.ratio += ratio_ends[0] <= ratio <= ratio_ends[1]
-        is_inside = base_ends[0] <= base.value <= base_ends[1] and ratio_ends[0] <= fast.speedup <= ratio_ends[1]
+        is_inside = (
+            base_ends[0] <= base.value <= base_ends[1]
+            and ratio_ends[0] <= fast.speedup <= ratio_ends[1]
+        )
         self.outside += not is_inside
         self.speed_widths = [*(self.speed_widths or []), (base_ends[1] - base_ends[0]) / speed]
         self.ratio_widths = [*(self.ratio_widths or []), (ratio_ends[1] - ratio_ends[0]) / ratio]
@@ -207,9 +245,16 @@ class Score:
 
 
 def score(
-    world: World, repeats: int, campaigns: int, seed: int = 7, cells: int = 2, order: str = ORDERS[0]
+    world: World,
+    repeats: int,
+    campaigns: int,
+    seed: int = 7,
+    cells: int = 2,
+    order: str = ORDERS[0],
 ) -> tuple[Score, Values, float, float]:
-    """Return how orch's intervals came out, the step times of all campaigns, and the true speed and speedup."""
+    """Return how orch's intervals came out, the step times of all campaigns, and the true speed and
+    speedup.
+    """
     chance = np.random.default_rng(seed)
     true, true_ratio = truth_of(world, chance)
     plan = plan_of(Schedule(order=order, repeats=repeats), cells)
@@ -230,7 +275,9 @@ def until(world: World, schedule: Schedule, campaigns: int, seed: int = 7) -> st
     for campaign in speeds:
         for blocks in range(schedule.repeats, schedule.max_repeats + 1):
             results = results_of(plan, campaign, blocks)
-            if not decide(schedule, widest(results), blocks=blocks, used_s=0.0, block_s=0.0).goes_on:
+            if not decide(
+                schedule, widest(results), blocks=blocks, used_s=0.0, block_s=0.0
+            ).goes_on:
                 break
         # The middle of the measured part, where a part of the drift has passed.
         middle = (2 * blocks - 1) / 2 / (2 * MOST - 1) - 0.5
@@ -240,11 +287,15 @@ def until(world: World, schedule: Schedule, campaigns: int, seed: int = 7) -> st
     return f"{held}, {np.median(counts):.0f} repeats"
 
 
-def rows(worlds: Sequence[str], repeats: Sequence[int], campaigns: int, cells: int, order: str) -> Iterator[str]:
+def rows(
+    worlds: Sequence[str], repeats: Sequence[int], campaigns: int, cells: int, order: str
+) -> Iterator[str]:
     """Yield the rows of the table."""
     for name in worlds:
         for number in repeats:
-            result, times, true, true_ratio = score(WORLDS[name], number, campaigns, cells=cells, order=order)
+            result, times, true, true_ratio = score(
+                WORLDS[name], number, campaigns, cells=cells, order=order
+            )
             chance, speeds = np.random.default_rng(8), speeds_of(times)
             held = [
                 100 * ((bounds[:, 0] <= truth) & (truth <= bounds[:, 1])).mean()
@@ -254,8 +305,14 @@ def rows(worlds: Sequence[str], repeats: Sequence[int], campaigns: int, cells: i
                     (bootstrap(speeds[:, -1] / speeds[:, 0], chance), true_ratio),
                 )
             ]
-            said = [f"{kind} {result.share((result.said or []).count(kind)):.0f}" for kind in ("drift", "spread", "outlier")]
-            widths = [100 * float(np.median(widths or [0.0])) for widths in (result.speed_widths, result.ratio_widths)]
+            said = [
+                f"{kind} {result.share((result.said or []).count(kind)):.0f}"
+                for kind in ("drift", "spread", "outlier")
+            ]
+            widths = [
+                100 * float(np.median(widths or [0.0]))
+                for widths in (result.speed_widths, result.ratio_widths)
+            ]
             yield (
                 f"| {name if number == repeats[0] else ''} | {number} | **{result.share(result.speed):.1f}** | {widths[0]:.1f} "
                 f"| {held[0]:.1f} | {held[1]:.1f} | **{result.share(result.ratio):.1f}** | {widths[1]:.1f} | {held[2]:.1f} "
@@ -265,7 +322,9 @@ def rows(worlds: Sequence[str], repeats: Sequence[int], campaigns: int, cells: i
 
 def main() -> None:
     """Run the campaigns and print a row per world and number of repeats."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--repeats", default="3,5,10")
     parser.add_argument("--cells", type=int, default=2)
@@ -279,7 +338,10 @@ def main() -> None:
             for aim in words(asked.until_ci, "--until-ci"):
                 for least in repeats:
                     schedule = Schedule(repeats=least, until_ci=share(aim, "--until-ci"))
-                    print(f"{name:30} ±{aim} from {least}: {until(WORLDS[name], schedule, asked.campaigns)}", flush=True)
+                    print(
+                        f"{name:30} ±{aim} from {least}: {until(WORLDS[name], schedule, asked.campaigns)}",
+                        flush=True,
+                    )
         return
     print(
         "| | repeats | speed | width | percentiles | all steps | speedup | width | percentiles | headline outside | remarks |"

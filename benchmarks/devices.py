@@ -1,11 +1,13 @@
-"""gemm.py and memory_bandwidth.py against loops of a few lines, on one device and in one process, in alternation.
+"""gemm.py and memory_bandwidth.py against loops of a few lines, on one device and in one process,
+in alternation.
 
     python3 benchmarks/devices.py
 
-For each type and kernel: what the program prints, what the loop reaches, both the median of the rounds, and the median ratio of
-the two in a round. Each side runs for the same time, the warm-up included, with numbers of the same distribution; the sides
-change places from round to round. On a GPU the exit status is 1 if a ratio is off by more than 1 %, on a CPU, where another
-program may interfere, by more than 10 %. Needs PyTorch, and no part of orch but its remote/.
+For each type and kernel: what the program prints, what the loop reaches, both the median of the
+rounds, and the median ratio of the two in a round. Each side runs for the same time, the warm-up
+included, with numbers of the same distribution; the sides change places from round to round. On a
+GPU the exit status is 1 if a ratio is off by more than 1 %, on a CPU, where another program may
+interfere, by more than 10 %. Needs PyTorch, and no part of orch but its remote/.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ SIDES = ("program", "loop")
 
 
 def seconds_per_call(device: torch.device, call: Callable[[], Any]) -> float:
-    """Return the seconds of a call, as one measures them by hand: warm up, then many calls between two looks at the clock."""
+    """Return the seconds of a call, as one measures them by hand: warm up, then many calls between
+    two looks at the clock.
+    """
 
     def idle() -> float:
         if device.type == "cuda":
@@ -64,9 +68,14 @@ def gemm_by_hand(device: torch.device, dtype: str, size: int) -> float:
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
     if dtype == "fp8":
-        x, y, one = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t(), torch.tensor(1.0, device=device)
+        x, y, one = (
+            a.to(torch.float8_e4m3fn),
+            b.to(torch.float8_e4m3fn).t(),
+            torch.tensor(1.0, device=device),
+        )
         taken = seconds_per_call(
-            device, lambda: torch._scaled_mm(x, y, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+            device,
+            lambda: torch._scaled_mm(x, y, one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
         )
     else:
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)
@@ -84,13 +93,27 @@ def memory_by_hand(device: torch.device, kernel: str, size: int) -> float:
         "add": lambda: torch.add(a, b, out=c),
         "triad": lambda: torch.add(b, c, alpha=3.0, out=a),
     }[kernel]
-    return {"copy": 2, "scale": 2, "add": 3, "triad": 3}[kernel] * size / seconds_per_call(device, call) / 1e9
+    return (
+        {"copy": 2, "scale": 2, "add": 3, "triad": 3}[kernel]
+        * size
+        / seconds_per_call(device, call)
+        / 1e9
+    )
 
 
 def printed(program: ModuleType, world: World, flags: list[str], pattern: str) -> list[float]:
-    """Run a program's measurement in this process and return the numbers that a pattern finds in what it prints."""
+    """Run a program's measurement in this process and return the numbers that a pattern finds in
+    what it prints.
+    """
     sys.argv = [program.__name__, "--device", world.device.type, *flags]
-    sys.argv += ["--steps", str(STEPS), "--warmup-steps", str(WARMUP_STEPS), "--step-seconds", str(STEP_SECONDS)]
+    sys.argv += [
+        "--steps",
+        str(STEPS),
+        "--warmup-steps",
+        str(WARMUP_STEPS),
+        "--step-seconds",
+        str(STEP_SECONDS),
+    ]
     with redirect_stdout(io.StringIO()) as out:
         program.cases(program.arguments(), world)
     return [float(text) for text in re.findall(pattern, out.getvalue())]
@@ -106,18 +129,35 @@ def types(device: torch.device) -> list[str]:
 
 def main() -> None:
     """Measure both sides in every round, and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--size", type=int, default=0, help="rows of the matrices; 8192 on cuda, 512 on cpu")
-    parser.add_argument("--size-bytes", type=int, default=0, help="bytes of an array; 1 GiB on cuda, 128 MiB on cpu")
+    parser.add_argument(
+        "--size", type=int, default=0, help="rows of the matrices; 8192 on cuda, 512 on cpu"
+    )
+    parser.add_argument(
+        "--size-bytes", type=int, default=0, help="bytes of an array; 1 GiB on cuda, 128 MiB on cpu"
+    )
     asked = parser.parse_args()
     cuda = asked.device == "cuda"
-    size, size_bytes = asked.size or (8192 if cuda else 512), asked.size_bytes or (1 << 30 if cuda else 128 << 20)
+    size, size_bytes = (
+        asked.size or (8192 if cuda else 512),
+        asked.size_bytes or (1 << 30 if cuda else 128 << 20),
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     options = argparse.Namespace(device=asked.device, threads=1, backend="auto", timeout_s=120.0)
     me = identity()
     world = join(options, me, claim(options, me.local_rank))
@@ -130,8 +170,13 @@ def main() -> None:
             "loop": lambda d=dtype: [gemm_by_hand(world.device, d, size)],  # type: ignore[misc]
         }
     cases[f"memory {size_bytes}, GB/s"] = {
-        "program": lambda: printed(memory_bandwidth, world, ["--sizes", str(size_bytes)], r" gb_per_s=([\d.]+)"),
-        "loop": lambda: [memory_by_hand(world.device, kernel, size_bytes) for kernel in ("copy", "scale", "add", "triad")],
+        "program": lambda: printed(
+            memory_bandwidth, world, ["--sizes", str(size_bytes)], r" gb_per_s=([\d.]+)"
+        ),
+        "loop": lambda: [
+            memory_by_hand(world.device, kernel, size_bytes)
+            for kernel in ("copy", "scale", "add", "triad")
+        ],
     }
     print(f"{world.name}, PyTorch {torch.__version__}, {asked.rounds} rounds")
     furthest = 0.0
@@ -140,7 +185,9 @@ def main() -> None:
         for number in range(asked.rounds):
             for side in SIDES if number % 2 == 0 else SIDES[::-1]:
                 by_side[side].append(sides[side]())
-        for at, label in enumerate(("copy", "scale", "add", "triad") if name.startswith("memory") else ("",)):
+        for at, label in enumerate(
+            ("copy", "scale", "add", "triad") if name.startswith("memory") else ("",)
+        ):
             program, loop = ([values[at] for values in by_side[side]] for side in SIDES)
             ratios = [own / other for own, other in zip(program, loop, strict=True)]
             ratio = statistics.median(ratios)

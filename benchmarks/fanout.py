@@ -1,4 +1,5 @@
-"""How long it takes to reach many hosts, compared with the usual programs for this, in the same rounds.
+"""How long it takes to reach many hosts, compared with the usual programs for this, in the same
+rounds.
 
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/fanout.py cold --n 4,64 [--rounds 5] [--with clush,pdsh,…]
     orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
@@ -7,19 +8,23 @@
 (`transport: openssh`), one master for each host.
 
 - cold: connect to N hosts, run `true`, disconnect; includes the start of the program.
-- skew: time between the first and the last start of a command on N hosts. The nodes of a lab share one clock, which the
+- skew: time between the first and the last start of a command on N hosts. The nodes of a lab share
+  one clock, which the
   commands of the other programs print. For orch these are runs of the simulated framework: `orch` is the release of the
   launch scripts, from the nodes' own records; `orch-script` is the first line of these scripts, which is comparable with the
   other programs: it includes N starts of bash on one machine, but not the training programs, which start two seconds later;
   `orch-says` is the skew in the manifests, which know the nodes' clocks only from measurements.
-- deploy: the PyTorch payload to N fresh hosts, and once more when it is already there; Ansible copies the same files.
-- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections that are already open and,
+- deploy: the PyTorch payload to N fresh hosts, and once more when it is already there; Ansible
+  copies the same files.
+- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections
+  that are already open and,
   for orch, have already been used to ask what a run has left, as a bench does before it collects.
 
-The programs alternate, round by round. Each line is a median with the range, and its ratio to orch's in the same round, the
-median with the range again: above 1 it is slower than orch. A round of skew is a bench of orch with ``--runs`` repeats, whose
-median is its value for the ratio, and each other program once. A program that is not installed is reported and left out. All
-programs and all servers share this machine: every figure includes the servers' own work.
+The programs alternate, round by round. Each line is a median with the range, and its ratio to
+orch's in the same round, the median with the range again: above 1 it is slower than orch. A round
+of skew is a bench of orch with ``--runs`` repeats, whose median is its value for the ratio, and
+each other program once. A program that is not installed is reported and left out. All programs and
+all servers share this machine: every figure includes the servers' own work.
 """
 
 from __future__ import annotations
@@ -52,7 +57,9 @@ LIMIT_S, LIMIT_S_PER_HOST = 300.0, 2.0
 
 @dataclass(frozen=True)
 class Bed:
-    """The setting of one measurement: the number of hosts, and a folder on the controller that is empty at first."""
+    """The setting of one measurement: the number of hosts, and a folder on the controller that is
+    empty at first.
+    """
 
     count: int
     folder: Path
@@ -78,21 +85,55 @@ class Bed:
 
     def clush(self, *words: str) -> list[str]:
         """Return a command of clush with its default fan-out: 64 hosts at a time."""
-        return ["clush", "-q", "-S", "-O", f"ssh_options=-F {LAB}/ssh_config", "-w", self.expression, *words]
+        return [
+            "clush",
+            "-q",
+            "-S",
+            "-O",
+            f"ssh_options=-F {LAB}/ssh_config",
+            "-w",
+            self.expression,
+            *words,
+        ]
 
     def pdsh(self, *words: str) -> list[str]:
         """Return a command of pdsh with its default fan-out: 32 hosts at a time."""
-        return ["env", f"PDSH_SSH_ARGS=-F {LAB}/ssh_config %h", "pdsh", "-S", "-R", "ssh", "-w", self.expression, *words]
+        return [
+            "env",
+            f"PDSH_SSH_ARGS=-F {LAB}/ssh_config %h",
+            "pdsh",
+            "-S",
+            "-R",
+            "ssh",
+            "-w",
+            self.expression,
+            *words,
+        ]
 
     def ansible(self, *words: str) -> list[str]:
         """Return a command of Ansible: pipelining on, as many forks as hosts up to 64."""
-        settings = ["ANSIBLE_PIPELINING=1", "ANSIBLE_HOST_KEY_CHECKING=1", f"ANSIBLE_HOME={self.folder}/ansible"]
+        settings = [
+            "ANSIBLE_PIPELINING=1",
+            "ANSIBLE_HOST_KEY_CHECKING=1",
+            f"ANSIBLE_HOME={self.folder}/ansible",
+        ]
         settings += [
             f"ANSIBLE_SSH_ARGS=-F {LAB}/ssh_config -o ControlMaster=no",
             f"ANSIBLE_PYTHON_INTERPRETER={sys.executable}",
         ]
         hosts = ",".join(self.names) + ","
-        return ["env", *settings, "ansible", "all", "-i", hosts, "-f", str(min(64, self.count)), "-o", *words]
+        return [
+            "env",
+            *settings,
+            "ansible",
+            "all",
+            "-i",
+            hosts,
+            "-f",
+            str(min(64, self.count)),
+            "-o",
+            *words,
+        ]
 
     def peer(self, *words: str) -> list[str]:
         """Return a command that runs a contender of peers.py."""
@@ -108,22 +149,34 @@ def timed(argv: Sequence[str], env: dict[str, str] | None = None) -> float:
 
 
 def over_openssh(bed: Bed) -> dict[str, str]:
-    """Return the environment in which orch reaches the hosts through the masters of the program ssh."""
+    """Return the environment in which orch reaches the hosts through the masters of the program
+    ssh.
+    """
     inventory = bed.folder / "openssh.yaml"
     text = Path(os.environ["ORCH_HOSTS"]).read_text()
     inventory.write_text(text.replace("defaults:\n", "defaults:\n  transport: openssh\n", 1))
     return {**os.environ, "ORCH_HOSTS": str(inventory)}
 
 
-def said(argv: Sequence[str], count: int = 0, env: dict[str, str] | None = None) -> tuple[float, str]:
+def said(
+    argv: Sequence[str], count: int = 0, env: dict[str, str] | None = None
+) -> tuple[float, str]:
     """Return the seconds that a command on ``count`` hosts took, and its standard output."""
     began, limit_s = time.monotonic(), LIMIT_S + LIMIT_S_PER_HOST * count
     done = subprocess.run(
-        list(argv), capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False, env=env
+        list(argv),
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env=env,
     )
     took = time.monotonic() - began
     if done.returncode:
-        sys.exit(f"{' '.join(argv)[:200]} ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}")
+        sys.exit(
+            f"{' '.join(argv)[:200]} ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}"
+        )
     return took, done.stdout
 
 
@@ -132,11 +185,13 @@ def inner(argv: Sequence[str], env: dict[str, str] | None = None) -> float:
     return float(said(argv, env=env)[1].split()[-1])
 
 
-# --- measurements ---------------------------------------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------
 
 
 def spread_ms(argv: Sequence[str], count: int) -> float:
-    """Return the milliseconds between the first and the last instant that a command printed on all hosts."""
+    """Return the milliseconds between the first and the last instant that a command printed on all
+    hosts.
+    """
     instants = [float(text) for text in re.findall(r"\b\d{10}\.\d{6}\b", said(argv, count)[1])]
     if len(instants) != count:
         sys.exit(f"{argv[0]}: expected {count} instants, got {len(instants)}")
@@ -144,21 +199,50 @@ def spread_ms(argv: Sequence[str], count: int) -> float:
 
 
 def our_skews_ms(bed: Bed, runs: int, env: dict[str, str] | None = None) -> dict[str, list[float]]:
-    """Return the start skew of each of ``runs`` runs: of the release, of the launch scripts' first lines, as recorded."""
+    """Return the start skew of each of ``runs`` runs: of the release, of the launch scripts' first
+    lines, as recorded.
+    """
     folder = bed.folder / "templates" / "simulated"
     shutil.copytree(HERE.parent / "templates" / "simulated", folder)
     script = folder / "launch.sh.j2"
     script.write_text(script.read_text().replace("\n", "\necho $EPOCHREALTIME\nsleep 2\n", 1))
-    words = ["bench", "resnet50", "--framework", "simulated", "--nodes", str(bed.count), "--gpus", "1", "--no-baseline"]
+    words = [
+        "bench",
+        "resnet50",
+        "--framework",
+        "simulated",
+        "--nodes",
+        str(bed.count),
+        "--gpus",
+        "1",
+        "--no-baseline",
+    ]
     words += ["--templates", str(folder.parent), "--repeats", str(runs)]
-    words += ["--steps", "5", "--warmup-steps", "1", "--set", "compute_ms=20", "--set", "gradient_mb=0.001"]
-    said(bed.orch(*words), bed.count * (1 + runs), {**(env or os.environ), "ORCH_PROJECT": str(bed.folder)})
+    words += [
+        "--steps",
+        "5",
+        "--warmup-steps",
+        "1",
+        "--set",
+        "compute_ms=20",
+        "--set",
+        "gradient_mb=0.001",
+    ]
+    said(
+        bed.orch(*words),
+        bed.count * (1 + runs),
+        {**(env or os.environ), "ORCH_PROJECT": str(bed.folder)},
+    )
     figures: dict[str, list[float]] = {"orch": [], "orch-script": [], "orch-says": []}
     for path in bed.folder.glob("runs/*/*/manifest.json"):
         logs = [path.parent / "logs" / name for name in bed.names]
-        released = [float(json.loads((log / "exit.json").read_text())["started_mono_s"]) for log in logs]
+        released = [
+            float(json.loads((log / "exit.json").read_text())["started_mono_s"]) for log in logs
+        ]
         figures["orch"].append(apart_ms(released))
-        figures["orch-script"].append(apart_ms([float((log / "node.out").read_text().split()[0]) for log in logs]))
+        figures["orch-script"].append(
+            apart_ms([float((log / "node.out").read_text().split()[0]) for log in logs])
+        )
         figures["orch-says"].append(json.loads(path.read_text())["start"]["skew_s"] * 1e3)
     return figures
 
@@ -196,13 +280,17 @@ def with_files(bed: Bed) -> Path:
 
 
 def with_log(bed: Bed) -> None:
-    """Put a log of 64 MiB on every host, where a run would have left it, with numbers that vary like measured ones."""
+    """Put a log of 64 MiB on every host, where a run would have left it, with numbers that vary
+    like measured ones.
+    """
     chance, at, lines = random.Random(1), 0.0, []
     for number in range(LOG_BYTES // 70):
         took = 0.03125 * chance.gauss(1, 0.01)
         at += took
         loss = 6.9078 * 0.99999**number
-        lines.append(f"orch step={number} t={at:.6f} step_time_s={took:.6f} samples=1024 loss={loss:.4f}\n")
+        lines.append(
+            f"orch step={number} t={at:.6f} step_time_s={took:.6f} samples=1024 loss={loss:.4f}\n"
+        )
     text = "".join(lines).encode()[:LOG_BYTES]
     assert len(text) == LOG_BYTES
     for name, home in zip(bed.names, bed.homes, strict=True):
@@ -224,11 +312,15 @@ OPERATIONS: dict[str, dict[str, Contender]] = {
         "ansible": lambda bed: timed(bed.ansible("-m", "ansible.builtin.raw", "-a", "true")),
     },
     "skew": {
-        "orch-openssh": lambda bed: statistics.median(our_skews_ms(bed, 4, over_openssh(bed))["orch"]),
+        "orch-openssh": lambda bed: statistics.median(
+            our_skews_ms(bed, 4, over_openssh(bed))["orch"]
+        ),
         "fabric": lambda bed: spread_ms(bed.peer("fabric", "--stamp"), bed.count),
         "clush": lambda bed: spread_ms(bed.clush(STAMP), bed.count),
         "pdsh": lambda bed: spread_ms(bed.pdsh(STAMP), bed.count),
-        "ansible": lambda bed: spread_ms(bed.ansible("-m", "ansible.builtin.raw", "-a", STAMP), bed.count),
+        "ansible": lambda bed: spread_ms(
+            bed.ansible("-m", "ansible.builtin.raw", "-a", STAMP), bed.count
+        ),
     },
     "deploy": {
         "orch": deployed_afresh,
@@ -239,11 +331,15 @@ OPERATIONS: dict[str, dict[str, Contender]] = {
     "push": {
         "orch": lambda bed: timed(bed.peer("push-orch", str(with_files(bed)))),
         "openssh": lambda bed: timed(bed.peer("push-tar", str(with_files(bed)))),
-        "clush": lambda bed: timed(bed.clush("--copy", str(with_files(bed)), "--dest", "/root/pushed")),
+        "clush": lambda bed: timed(
+            bed.clush("--copy", str(with_files(bed)), "--dest", "/root/pushed")
+        ),
     },
     "pull": {
         "orch": lambda bed: inner(bed.peer("pull-orch", str(bed.folder))),
-        "orch-openssh": lambda bed: inner(bed.peer("pull-orch", str(bed.folder)), over_openssh(bed)),
+        "orch-openssh": lambda bed: inner(
+            bed.peer("pull-orch", str(bed.folder)), over_openssh(bed)
+        ),
         "openssh": lambda bed: inner(bed.peer("pull-openssh", str(bed.folder))),
         "paramiko": lambda bed: inner(bed.peer("pull-paramiko", str(bed.folder))),
     },
@@ -253,7 +349,9 @@ PROGRAMS = {"clush": "clush", "pdsh": "pdsh", "ansible": "ansible"}
 
 def main() -> None:
     """Run the rounds and print medians and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("operation", choices=OPERATIONS)
     parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,16,64")
     parser.add_argument("--rounds", type=int, default=5)
@@ -261,17 +359,26 @@ def main() -> None:
     parser.add_argument("--with", dest="chosen", default="", help="contenders; all if not said")
     asked = parser.parse_args()
     if not LAB.name:
-        sys.exit("ORCH_HOSTS is not set: run this through `orch lab exec -- python benchmarks/fanout.py …`")
+        sys.exit(
+            "ORCH_HOSTS is not set: run this through `orch lab exec -- python benchmarks/fanout.py …`"
+        )
     contenders = OPERATIONS[asked.operation]
     chosen = asked.chosen.split(",") if asked.chosen else list(contenders)
     for name in [name for name in chosen if name in PROGRAMS and not shutil.which(PROGRAMS[name])]:
         print(f"{name} is not installed, and left out")
         chosen.remove(name)
     for count in map(int, asked.n.split(",")):
-        measure(asked.operation, {name: contenders[name] for name in chosen if name in contenders}, count, asked)
+        measure(
+            asked.operation,
+            {name: contenders[name] for name in chosen if name in contenders},
+            count,
+            asked,
+        )
 
 
-def measure(operation: str, contenders: dict[str, Contender], count: int, asked: argparse.Namespace) -> None:
+def measure(
+    operation: str, contenders: dict[str, Contender], count: int, asked: argparse.Namespace
+) -> None:
     """Run one operation on ``count`` hosts, and print the figures."""
     figures: dict[str, list[float]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
@@ -293,7 +400,11 @@ def measure(operation: str, contenders: dict[str, Contender], count: int, asked:
     print(f"{operation}, {count} hosts, load {os.getloadavg()[0]:.1f}")
     for name, values in figures.items():
         middle = statistics.median(values)
-        rate = f"  {rated(operation, count) / middle / 1e6:7.1f} MB/s" if rated(operation, count) else ""
+        rate = (
+            f"  {rated(operation, count) / middle / 1e6:7.1f} MB/s"
+            if rated(operation, count)
+            else ""
+        )
         print(
             f"  {name:11} {middle:9.3f} {unit}  {min(values):9.3f} to {max(values):9.3f}  n={len(values):<3}"
             f" ratio {statistics.median(ratios[name]):7.2f}  {min(ratios[name]):.2f} to {max(ratios[name]):.2f}{rate}",

@@ -1,16 +1,20 @@
-"""The trainer of language models compared with a plain script (lm_floor.py) on this machine, in alternating rounds.
+"""The trainer of language models compared with a plain script (lm_floor.py) on this machine, in
+alternating rounds.
 
     python benchmarks/language_models.py [--cells gpt2-124m,llama3-8b] [--gpus 1] [--rounds 4] [--ours "--clip 0"]
     python benchmarks/language_models.py --device cpu --cells gpt-tiny,llama-tiny --window 6 --rounds 2
 
-Needs PyTorch and nothing else. Both train the same shape on random tokens, with the same micro-batch, types, clipping and
-optimizer; --ours and --floor pass further arguments to each. On one GPU on which both fit, they are started once and then take
-turns: one is stopped (SIGSTOP) while the other trains, so that each compiles once, and the first steps of every turn are left
-out. Otherwise each round starts both anew, in alternating order, each with a cache of compiled graphs of its own.
+Needs PyTorch and nothing else. Both train the same shape on random tokens, with the same
+micro-batch, types, clipping and optimizer; --ours and --floor pass further arguments to each. On
+one GPU on which both fit, they are started once and then take turns: one is stopped (SIGSTOP) while
+the other trains, so that each compiles once, and the first steps of every turn are left out.
+Otherwise each round starts both anew, in alternating order, each with a cache of compiled graphs of
+its own.
 
-The output has medians over rounds of tokens/s and TFLOP/s per GPU and of MFU (6 N + 12·L·d·T operations per token, N all
-weights of matrix products), and the ratio of ours to the floor with its minimum and maximum over rounds. A program whose loss
-does not fall ends the benchmark with status 1.
+The output has medians over rounds of tokens/s and TFLOP/s per GPU and of MFU (6 N + 12·L·d·T
+operations per token, N all weights of matrix products), and the ratio of ours to the floor with its
+minimum and maximum over rounds. A program whose loss does not fall ends the benchmark with status
+1.
 """
 
 from __future__ import annotations
@@ -39,21 +43,28 @@ TRAINERS = HERE.parent / "remote" / "trainers"
 PROGRAMS = {"floor": HERE / "lm_floor.py", "ours": TRAINERS / "torch" / "train_lm.py"}
 LINES = {
     "floor": re.compile(r"^floor step=(\d+) seconds=([0-9.]+) loss=(\S+)$"),
-    "ours": re.compile(r"^orch step=(\d+) t=\S+ step_time_s=([0-9.]+) samples=\d+ loss=(\S+) skipped="),
+    "ours": re.compile(
+        r"^orch step=(\d+) t=\S+ step_time_s=([0-9.]+) samples=\d+ loss=(\S+) skipped="
+    ),
 }
-MEMORY = {"floor": re.compile(r"^floor memory_bytes=(\d+)"), "ours": re.compile(r'^orch done .*"max_memory_bytes": (\d+)')}
+MEMORY = {
+    "floor": re.compile(r"^floor memory_bytes=(\d+)"),
+    "ours": re.compile(r'^orch done .*"max_memory_bytes": (\d+)'),
+}
 PEAK_TFLOPS = {"H100": 989.5, "H200": 989.5, "GH200": 989.5, "A100": 312.0, "B200": 2250.0}
 """Dense bf16 peaks, from NVIDIA's data sheets; the first name that the device's own contains."""
 DROPPED = 5
-"""Steps at the start of a turn that do not count: up to two that were queued when the turn before ended, one with the pause in
-it, and those beside what the other program had still queued."""
+"""Steps at the start of a turn that do not count: up to two that were queued when the turn before
+ended, one with the pause in it, and those beside what the other program had still queued."""
 GPT: dict[str, Any] = {"family": "gpt", "vocab": 50257, "tied": "true"}
 LLAMA: dict[str, Any] = {"family": "llama", "vocab": 128256, "tied": "false"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A shape, its tokens, and how it is run. ``gib``: of memory that both programs need on one GPU at once."""
+    """A shape, its tokens, and how it is run. ``gib``: of memory that both programs need on one GPU
+    at once.
+    """
 
     sizes: dict[str, Any]
     seq_len: int
@@ -76,7 +87,15 @@ GPT2_124M = {**GPT, "layers": 12, "width": 768, "heads": 12, "mlp": 3072}
 GPT2_1_5B = {**GPT, "layers": 48, "width": 1600, "heads": 25, "mlp": 6400}
 GPT_1_3B = {**GPT, "layers": 24, "width": 2048, "heads": 16, "mlp": 8192}
 LLAMA_8B = {**LLAMA, "layers": 32, "width": 4096, "heads": 32, "kv_heads": 8, "mlp": 14336}
-LLAMA_3B = {**LLAMA, "layers": 28, "width": 3072, "heads": 24, "kv_heads": 8, "mlp": 8192, "tied": "true"}
+LLAMA_3B = {
+    **LLAMA,
+    "layers": 28,
+    "width": 3072,
+    "heads": 24,
+    "kv_heads": 8,
+    "mlp": 8192,
+    "tied": "true",
+}
 LLAMA_SLICE = {**LLAMA_8B, "layers": 3, "vocab": 32768}
 CELLS = {
     "gpt2-124m": Cell(GPT2_124M, 1024, 64, floor_compile="whole", gib=64),
@@ -89,8 +108,14 @@ CELLS = {
     "llama3-8b-1": Cell(LLAMA_8B, 4096, 1, window=12, weights="bf16", gib=149),
     "llama3-3b": Cell(LLAMA_3B, 4096, 2, window=12, weights="bf16", gib=90),
     "llama3-slice": Cell(LLAMA_SLICE, 4096, 2, weights="bf16", gib=25),
-    "gpt-tiny": Cell({**GPT, "vocab": 500, "layers": 2, "width": 64, "heads": 4, "mlp": 256}, 64, 4),
-    "llama-tiny": Cell({**LLAMA, "vocab": 512, "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "mlp": 192}, 64, 4),
+    "gpt-tiny": Cell(
+        {**GPT, "vocab": 500, "layers": 2, "width": 64, "heads": 4, "mlp": 256}, 64, 4
+    ),
+    "llama-tiny": Cell(
+        {**LLAMA, "vocab": 512, "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "mlp": 192},
+        64,
+        4,
+    ),
 }
 DEFAULT = "gpt2-124m,gpt2-124m-16,gpt2-1.5b,llama3-8b"
 
@@ -98,28 +123,59 @@ DEFAULT = "gpt2-124m,gpt2-124m-16,gpt2-1.5b,llama3-8b"
 def arguments(name: str, cell: Cell, asked: argparse.Namespace, steps: int) -> list[str]:
     """Return the arguments of a program."""
     values = {key: value for key, value in cell.sizes.items() if key != "family"}
-    values |= {"device": asked.device, "batch_size": cell.batch_size, "seq_len": cell.seq_len, "weights": cell.weights}
-    values |= {"steps": steps, "dtype": asked.dtype, "learning_rate": asked.learning_rate, "clip": asked.clip}
+    values |= {
+        "device": asked.device,
+        "batch_size": cell.batch_size,
+        "seq_len": cell.seq_len,
+        "weights": cell.weights,
+    }
+    values |= {
+        "steps": steps,
+        "dtype": asked.dtype,
+        "learning_rate": asked.learning_rate,
+        "clip": asked.clip,
+    }
     compiled = asked.device == "cuda" and asked.compile == "true"
     gpt = cell.sizes["family"] == "gpt"
     if name == "floor":
-        values |= {"family": cell.sizes["family"], "compile": cell.floor_compile if compiled else "false"}
+        values |= {
+            "family": cell.sizes["family"],
+            "compile": cell.floor_compile if compiled else "false",
+        }
         values["parallel"] = "none" if asked.gpus == 1 else asked.parallel
     else:
-        values |= {"compile": str(compiled).lower(), "parallel": "auto" if asked.gpus == 1 else asked.parallel}
-        values |= {"norm": "layer", "positions": "learned", "bias": "true", "max_positions": cell.seq_len} if gpt else {}
+        values |= {
+            "compile": str(compiled).lower(),
+            "parallel": "auto" if asked.gpus == 1 else asked.parallel,
+        }
+        values |= (
+            {"norm": "layer", "positions": "learned", "bias": "true", "max_positions": cell.seq_len}
+            if gpt
+            else {}
+        )
         values |= {} if gpt else {"norm": "rms", "positions": "rotary", "gated": "true"}
         values["solo_steps"] = 0
-    words = [word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    words = [
+        word for key, value in values.items() for word in (f"--{key.replace('_', '-')}", str(value))
+    ]
     return [*words, *shlex.split(getattr(asked, name))]
 
 
 def as_run(option: str, cell: Cell, asked: argparse.Namespace) -> str:
-    """Return what both programs are given for an option, or what each is: the last of its arguments counts, as with --ours."""
+    """Return what both programs are given for an option, or what each is: the last of its arguments
+    counts, as with --ours.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(f"--{option}")
-    values = {name: getattr(parser.parse_known_args(arguments(name, cell, asked, 0))[0], option) for name in PROGRAMS}
-    return values["ours"] if values["ours"] == values["floor"] else f"{values['ours']} (floor {values['floor']})"
+    values = {
+        name: getattr(parser.parse_known_args(arguments(name, cell, asked, 0))[0], option)
+        for name in PROGRAMS
+    }
+    return (
+        values["ours"]
+        if values["ours"] == values["floor"]
+        else f"{values['ours']} (floor {values['floor']})"
+    )
 
 
 @dataclass
@@ -159,7 +215,9 @@ class Program:
             self.pause()
 
     def turn(self, steps: int) -> list[float]:
-        """Let it train; return the seconds of ``steps`` steps after those at the start that do not count."""
+        """Let it train; return the seconds of ``steps`` steps after those at the start that do not
+        count.
+        """
         self.send(signal.SIGCONT)
         for _ in range(DROPPED):
             self.next_step()
@@ -186,10 +244,17 @@ class Program:
             if memory := MEMORY[self.name].match(line):
                 self.memory = int(memory[1])
         if any([rank.wait() for rank in self.ranks]):
-            sys.exit(f"{self.name}: exit status {self.ranks[0].returncode}\n{self.errors.read_text()[-3000:]}")
-        first, last = statistics.mean(self.losses[1:3]), statistics.mean(self.losses[-2:])  # two batches take turns
+            sys.exit(
+                f"{self.name}: exit status {self.ranks[0].returncode}\n{self.errors.read_text()[-3000:]}"
+            )
+        first, last = (
+            statistics.mean(self.losses[1:3]),
+            statistics.mean(self.losses[-2:]),
+        )  # two batches take turns
         if not last < first:
-            sys.exit(f"{self.name}: expected a loss that falls, got {first:.4f} at first and {last:.4f} at last")
+            sys.exit(
+                f"{self.name}: expected a loss that falls, got {first:.4f} at first and {last:.4f} at last"
+            )
 
     def end(self) -> None:
         """Leave nothing behind."""
@@ -209,29 +274,52 @@ def started(name: str, cell: Cell, asked: argparse.Namespace, steps: int, folder
     errors = folder / name / "errors.txt"
     ranks = []
     for rank in range(asked.gpus):
-        identity = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": asked.gpus, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        identity = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": asked.gpus,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         environment = {**os.environ, **{key: str(value) for key, value in identity.items()}}
-        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAINERS / "common")}
+        environment |= {
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(TRAINERS / "common"),
+        }
         environment.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(asked.gpus))))
         out = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
         with errors.open("w" if rank == 0 else "a") as stream:
-            command = [sys.executable, "-u", str(PROGRAMS[name]), *arguments(name, cell, asked, steps)]
-            ranks.append(subprocess.Popen(command, env=environment, stdout=out, stderr=stream, text=True))
+            command = [
+                sys.executable,
+                "-u",
+                str(PROGRAMS[name]),
+                *arguments(name, cell, asked, steps),
+            ]
+            ranks.append(
+                subprocess.Popen(command, env=environment, stdout=out, stderr=stream, text=True)
+            )
     program = Program(name, ranks, errors)
     threading.Thread(target=program.listen, daemon=True).start()
     return program
 
 
-def together(cell: Cell, asked: argparse.Namespace, window: int, folder: Path) -> tuple[dict[str, list[float]], dict[str, int]]:
+def together(
+    cell: Cell, asked: argparse.Namespace, window: int, folder: Path
+) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Return mean seconds of a step in each round, and peak memory, of programs that take turns."""
-    steps = asked.warmup_steps + (asked.rounds + 1) * (DROPPED + window + 4)  # 4: until a stop takes effect
+    steps = asked.warmup_steps + (asked.rounds + 1) * (
+        DROPPED + window + 4
+    )  # 4: until a stop takes effect
     programs: dict[str, Program] = {}
     means: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     try:
         for name in PROGRAMS:
             programs[name] = started(name, cell, asked, steps, folder)
-        with ThreadPoolExecutor() as pool:  # both compile at the same time, and each stops when it is warm
+        with (
+            ThreadPoolExecutor() as pool
+        ):  # both compile at the same time, and each stops when it is warm
             list(pool.map(lambda program: program.warm(asked.warmup_steps), programs.values()))
         for number in range(asked.rounds):
             for name in list(PROGRAMS)[:: -1 if number % 2 else 1]:
@@ -246,9 +334,11 @@ def together(cell: Cell, asked: argparse.Namespace, window: int, folder: Path) -
     return means, {name: program.memory for name, program in programs.items()}
 
 
-def apart(cell: Cell, asked: argparse.Namespace, window: int, folder: Path) -> tuple[dict[str, list[float]], dict[str, int]]:
-    """Return the same of programs that are started anew for each round, because a GPU has room for one or because ranks would
-    wait for each other on it."""
+def apart(
+    cell: Cell, asked: argparse.Namespace, window: int, folder: Path
+) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """Return the same of programs that are started anew for each round, because a GPU has room for
+    one or because ranks would wait for each other on it."""
     means: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     memory = {}
     for number in range(asked.rounds_apart):
@@ -268,10 +358,15 @@ def apart(cell: Cell, asked: argparse.Namespace, window: int, folder: Path) -> t
 def said_round(number: int, means: dict[str, list[float]]) -> None:
     """Print a round."""
     floor, ours = means["floor"][-1], means["ours"][-1]
-    print(f"  round {number + 1}: floor {floor * 1e3:.2f} ms, ours {ours * 1e3:.2f} ms, {floor / ours:.4f}x", flush=True)
+    print(
+        f"  round {number + 1}: floor {floor * 1e3:.2f} ms, ours {ours * 1e3:.2f} ms, {floor / ours:.4f}x",
+        flush=True,
+    )
 
 
-def said(name: str, cell: Cell, means: dict[str, list[float]], memory: dict[str, int], peak: float) -> None:
+def said(
+    name: str, cell: Cell, means: dict[str, list[float]], memory: dict[str, int], peak: float
+) -> None:
     """Print the table of a cell."""
     for program, seconds in means.items():
         speeds = sorted(cell.batch_size * cell.seq_len / mean_s for mean_s in seconds)
@@ -280,29 +375,42 @@ def said(name: str, cell: Cell, means: dict[str, list[float]], memory: dict[str,
         mfu = f"{tflops / peak:6.1%} MFU" if peak else "no peak known"
         spread = f"({speeds[0]:,.0f} to {speeds[-1]:,.0f})"
         gib = f"{memory[program] / 2**30:.1f} GiB" if memory[program] else ""
-        print(f"  {name:15s} {program:5s} {tokens_per_s:>12,.0f} tokens/s {spread:24s} {tflops:8.2f} TFLOP/s {mfu} {gib}")
+        print(
+            f"  {name:15s} {program:5s} {tokens_per_s:>12,.0f} tokens/s {spread:24s} {tflops:8.2f} TFLOP/s {mfu} {gib}"
+        )
     ratios = sorted(floor / ours for floor, ours in zip(means["floor"], means["ours"], strict=True))
     print(
-        f"  {name:15s} ours {statistics.median(ratios):.4f}x ({ratios[0]:.4f} to {ratios[-1]:.4f}), n={len(ratios)}", flush=True
+        f"  {name:15s} ours {statistics.median(ratios):.4f}x ({ratios[0]:.4f} to {ratios[-1]:.4f}), n={len(ratios)}",
+        flush=True,
     )
 
 
 def main() -> None:
     """Run the cells, print their tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", default=DEFAULT, help=f"some of {', '.join(CELLS)}")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--gpus", type=int, default=1, help="of this machine; on cpu processes")
-    parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp", help="with several GPUs")
+    parser.add_argument(
+        "--parallel", choices=["ddp", "fsdp"], default="ddp", help="with several GPUs"
+    )
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--compile", choices=["true", "false"], default="true", help="on cuda")
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--rounds-apart", type=int, default=2, help="of cells of which one program fits at a time")
-    parser.add_argument("--window", type=int, default=0, help="steps of a round, 0: those of the cell")
+    parser.add_argument(
+        "--rounds-apart", type=int, default=2, help="of cells of which one program fits at a time"
+    )
+    parser.add_argument(
+        "--window", type=int, default=0, help="steps of a round, 0: those of the cell"
+    )
     parser.add_argument("--warmup-steps", type=int, default=5)
-    parser.add_argument("--peak-tflops", type=float, default=0.0, help="dense bf16, 0: by the name of the device")
+    parser.add_argument(
+        "--peak-tflops", type=float, default=0.0, help="dense bf16, 0: by the name of the device"
+    )
     parser.add_argument("--floor", default="", help="more arguments of lm_floor.py, in one word")
     parser.add_argument("--ours", default="", help="more arguments of the trainer, in one word")
     asked = parser.parse_args()
@@ -312,14 +420,21 @@ def main() -> None:
     device, gib = "cpu", math.inf
     if asked.device == "cuda":
         query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-        first = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        first = subprocess.run(
+            query, capture_output=True, text=True, check=True
+        ).stdout.splitlines()[0]
         device, gib = first.rpartition(", ")[0], float(first.rpartition(", ")[2]) / 1024
-    peak = asked.peak_tflops or next((value for name, value in PEAK_TFLOPS.items() if name in device), 0.0)
+    peak = asked.peak_tflops or next(
+        (value for name, value in PEAK_TFLOPS.items() if name in device), 0.0
+    )
     for name in names:
         cell, began = CELLS[name], time.monotonic()
         window = asked.window or cell.window
         dtype, weights = (as_run(option, cell, asked) for option in ("dtype", "weights"))
-        print(f"{name}: {device}, {asked.gpus} at once, {dtype}, weights {weights}, {cell.seq_len} tokens, ", end="")
+        print(
+            f"{name}: {device}, {asked.gpus} at once, {dtype}, weights {weights}, {cell.seq_len} tokens, ",
+            end="",
+        )
         print(f"micro-batch {cell.batch_size}, windows of {window} steps", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             take_turns = cell.gib <= gib and asked.gpus == 1

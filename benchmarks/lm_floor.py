@@ -1,12 +1,14 @@
-"""A language model as a careful engineer trains it, in one file and PyTorch's own words; see language_models.py.
+"""A language model as a careful engineer trains it, in one file and PyTorch's own words; see
+language_models.py.
 
     python benchmarks/lm_floor.py --family gpt --layers 12 --width 768 --heads 12 --mlp 3072 --vocab 50257 --batch-size 64
     torchrun --standalone --nproc_per_node 8 benchmarks/lm_floor.py ... --parallel fsdp
 
-Written like nanoGPT, with nothing of orch in it: fused matrix of queries, keys and values, scaled_dot_product_attention, bf16
-by autocast or by bf16 weights, torch.compile, fused AdamW, clipping, DistributedDataParallel or FSDP2, a vocabulary rounded up
-to a multiple of 64. Two batches of random tokens stay on the device. Rank 0 prints one line per step, two steps late, so that
-the device never waits for it: `floor step=3 seconds=0.1204 loss=10.71`.
+Written like nanoGPT, with nothing of orch in it: fused matrix of queries, keys and values,
+scaled_dot_product_attention, bf16 by autocast or by bf16 weights, torch.compile, fused AdamW,
+clipping, DistributedDataParallel or FSDP2, a vocabulary rounded up to a multiple of 64. Two batches
+of random tokens stay on the device. Rank 0 prints one line per step, two steps late, so that the
+device never waits for it: `floor step=3 seconds=0.1204 loss=10.71`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class RMSNorm(nn.Module):
     def forward(self, x):
         """Return the normed x."""
         wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(x) * self.weight.type_as(x)
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).type_as(
+            x
+        ) * self.weight.type_as(x)
 
 
 def rope(x, cos, sin):
@@ -47,8 +51,14 @@ class Block(nn.Module):
     def __init__(self, a: argparse.Namespace) -> None:
         super().__init__()
         gpt = a.family == "gpt"
-        self.heads, self.kv_heads, self.head_width = a.heads, a.kv_heads or a.heads, a.width // a.heads
-        self.norm1, self.norm2 = (nn.LayerNorm(a.width) if gpt else RMSNorm(a.width) for _ in range(2))
+        self.heads, self.kv_heads, self.head_width = (
+            a.heads,
+            a.kv_heads or a.heads,
+            a.width // a.heads,
+        )
+        self.norm1, self.norm2 = (
+            nn.LayerNorm(a.width) if gpt else RMSNorm(a.width) for _ in range(2)
+        )
         self.qkv = nn.Linear(a.width, (self.heads + 2 * self.kv_heads) * self.head_width, bias=gpt)
         self.proj = nn.Linear(a.width, a.width, bias=gpt)
         self.up = nn.Linear(a.width, a.mlp, bias=gpt)
@@ -58,9 +68,15 @@ class Block(nn.Module):
     def forward(self, x, cos, sin):
         """Return the next x."""
         batch, tokens, width = x.shape
-        sizes = [self.heads * self.head_width, self.kv_heads * self.head_width, self.kv_heads * self.head_width]
+        sizes = [
+            self.heads * self.head_width,
+            self.kv_heads * self.head_width,
+            self.kv_heads * self.head_width,
+        ]
         q, k, v = self.qkv(self.norm1(x)).split(sizes, dim=2)
-        q, k, v = (part.view(batch, tokens, -1, self.head_width).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (
+            part.view(batch, tokens, -1, self.head_width).transpose(1, 2) for part in (q, k, v)
+        )
         if cos is not None:
             q, k = rope(q, cos, sin), rope(k, cos, sin)
         if self.kv_heads != self.heads:
@@ -68,7 +84,11 @@ class Block(nn.Module):
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(y.transpose(1, 2).reshape(batch, tokens, width))
         h = self.norm2(x)
-        h = functional.gelu(self.up(h), approximate="tanh") if self.gate is None else functional.silu(self.gate(h)) * self.up(h)
+        h = (
+            functional.gelu(self.up(h), approximate="tanh")
+            if self.gate is None
+            else functional.silu(self.gate(h)) * self.up(h)
+        )
         return x + self.down(h)
 
 
@@ -106,13 +126,19 @@ class Model(nn.Module):
             self.output.head.weight = self.wte.weight
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02 / (2 * a.layers) ** 0.5 if "proj" in name or "down" in name else 0.02)
+                nn.init.normal_(
+                    parameter,
+                    std=0.02 / (2 * a.layers) ** 0.5 if "proj" in name or "down" in name else 0.02,
+                )
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
         self.cos = self.sin = None
         if not gpt:
             width = a.width // a.heads
-            angles = torch.outer(torch.arange(a.seq_len).float(), 500000.0 ** (-torch.arange(0, width, 2).float() / width))
+            angles = torch.outer(
+                torch.arange(a.seq_len).float(),
+                500000.0 ** (-torch.arange(0, width, 2).float() / width),
+            )
             self.cos, self.sin = angles.cos(), angles.sin()
 
     def forward(self, tokens, targets):
@@ -141,14 +167,20 @@ def made(a: argparse.Namespace, device: torch.device) -> tuple[nn.Module, nn.Mod
     called: nn.Module = model
     if a.parallel == "ddp":
         called = nn.parallel.DistributedDataParallel(
-            model, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
         )
     elif a.parallel == "fsdp":
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if a.dtype == "bf16" else None, reduce_dtype=torch.float32)
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16 if a.dtype == "bf16" else None, reduce_dtype=torch.float32
+        )
         for block in model.blocks:  # the last is needed again at once
-            fully_shard(block, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1])
+            fully_shard(
+                block, mp_policy=policy, reshard_after_forward=block is not model.blocks[-1]
+            )
         if a.tied == "false":
             fully_shard(model.output, mp_policy=policy, reshard_after_forward=False)
         fully_shard(model, mp_policy=policy)
@@ -159,7 +191,9 @@ def made(a: argparse.Namespace, device: torch.device) -> tuple[nn.Module, nn.Mod
 
 def main() -> None:
     """Train, and print the steps."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--family", choices=["gpt", "llama"], default="gpt")
     for name in ("layers", "width", "heads", "mlp", "vocab"):
         parser.add_argument(f"--{name}", type=int, required=True)
@@ -177,7 +211,11 @@ def main() -> None:
     parser.add_argument("--clip", type=float, default=1.0)
     a = parser.parse_args()
     cuda, rank = a.device == "cuda", int(os.environ.get("RANK", "0"))
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if cuda
+        else torch.device("cpu")
+    )
     if cuda:
         torch.cuda.set_device(device)
     else:
@@ -195,7 +233,11 @@ def main() -> None:
     mixed = a.dtype == "bf16" and a.weights == "fp32" and a.parallel != "fsdp"
 
     losses = torch.zeros(a.steps, pin_memory=cuda)
-    ends: list = [torch.cuda.Event(enable_timing=True) for _ in range(a.steps + 1)] if cuda else [0.0] * (a.steps + 1)
+    ends: list = (
+        [torch.cuda.Event(enable_timing=True) for _ in range(a.steps + 1)]
+        if cuda
+        else [0.0] * (a.steps + 1)
+    )
 
     def stamp(number: int) -> None:
         if cuda:
@@ -206,9 +248,16 @@ def main() -> None:
     def tell(number: int) -> None:
         if cuda:
             ends[number].synchronize()
-        seconds = ends[number - 1].elapsed_time(ends[number]) / 1000 if cuda else ends[number] - ends[number - 1]
+        seconds = (
+            ends[number - 1].elapsed_time(ends[number]) / 1000
+            if cuda
+            else ends[number] - ends[number - 1]
+        )
         if rank == 0:
-            print(f"floor step={number} seconds={seconds:.6f} loss={float(losses[number - 1]):.6g}", flush=True)
+            print(
+                f"floor step={number} seconds={seconds:.6f} loss={float(losses[number - 1]):.6g}",
+                flush=True,
+            )
 
     stamp(0)
     for number in range(1, a.steps + 1):

@@ -1,10 +1,11 @@
-"""What it costs that ranks report their progress: a mark, a step with two marks against one without, and the supervisor's look.
+"""What it costs that ranks report their progress: a mark, a step with two marks against one
+without, and the supervisor's look.
 
     python benchmarks/marks.py [--step-us 1000] [--pairs 40] [--ranks 8]
 
-Steps compute for ``--step-us`` in Python, in pairs that alternate between marks and none; the ratio is the median over the
-pairs, with the range in which half of them lie. The supervisor looks once a second: its cost is the time of one look at the
-progress of so many ranks, as a share of a core.
+Steps compute for ``--step-us`` in Python, in pairs that alternate between marks and none; the ratio
+is the median over the pairs, with the range in which half of them lie. The supervisor looks once a
+second: its cost is the time of one look at the progress of so many ranks, as a share of a core.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def steps(work: int, mark: Callable[[int, str], None]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--step-us", type=float, default=1000.0)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--ranks", type=int, default=8)
@@ -81,7 +84,9 @@ def main() -> None:
         for second in range(1000):
             stall.look({"examines": True}, records, {}, float(second))
         look_s = (time.process_time() - begun) / 1000
-        print(f"a look at {args.ranks} ranks, once a second: {look_s * 1e6:.0f} us, {look_s:.5%} of a core")
+        print(
+            f"a look at {args.ranks} ranks, once a second: {look_s * 1e6:.0f} us, {look_s:.5%} of a core"
+        )
         os.chdir("/")
 
 

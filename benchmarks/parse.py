@@ -1,18 +1,21 @@
-"""How fast logs are parsed, for each framework folder, compared with the least that any program would do with the same bytes.
+"""How fast logs are parsed, for each framework folder, compared with the least that any program
+would do with the same bytes.
 
     python benchmarks/parse.py [--mib 8] [--rounds 5] [--folder NAME …]
     python benchmarks/parse.py --memory --mib 1024
 
-Two logs per folder: one of 150-byte lines without information, and one of only the step lines of the folder's sample log. The
-baselines run on the same bytes, alternating with orch's parser round by round: counting `splitlines`, and `re.search` of the
-folder's patterns on each decoded line, with the matches discarded. Rates are the best of the rounds in MiB per second of
-processor time, which other work on the machine disturbs least; a ratio is orch's rate over the baseline's: above 1 orch is
-faster.
+Two logs per folder: one of 150-byte lines without information, and one of only the step lines of
+the folder's sample log. The baselines run on the same bytes, alternating with orch's parser round
+by round: counting `splitlines`, and `re.search` of the folder's patterns on each decoded line, with
+the matches discarded. Rates are the best of the rounds in MiB per second of processor time, which
+other work on the machine disturbs least; a ratio is orch's rate over the baseline's: above 1 orch
+is faster.
 
-With --memory each log is parsed once, in a separate process, which prints its own peak memory (VmHWM, so it includes all of
-Python). The lines without information are one file; the step lines are files of 16 MiB read one after another, as a file of
-more than 400,000 steps is refused. Files are memory-mapped, and pages behind the reader are released; a caller that passes
-bytes needs memory for them in addition.
+With --memory each log is parsed once, in a separate process, which prints its own peak memory
+(VmHWM, so it includes all of Python). The lines without information are one file; the step lines
+are files of 16 MiB read one after another, as a file of more than 400,000 steps is refused. Files
+are memory-mapped, and pages behind the reader are released; a caller that passes bytes needs memory
+for them in addition.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ NOISE = b"2026-01-01 00:00:00,000 worker loaded shard %07d of the training set f
 
 def main() -> None:
     """Print a line per folder and log."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mib", type=float, default=8, help="size of each log")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", action="append", help="of these framework folders only")
@@ -58,7 +63,9 @@ def main() -> None:
 
 def speed(names: list[str], size: int, rounds: int) -> None:
     """Print orch's rates next to those of the baselines."""
-    print(f"{'folder':20} {'log':8} {'parse':>9} {'splitlines':>11} {'ratio':>6} {'re.search':>10} {'ratio':>6}   MiB/s")
+    print(
+        f"{'folder':20} {'log':8} {'parse':>9} {'splitlines':>11} {'ratio':>6} {'re.search':>10} {'ratio':>6}   MiB/s"
+    )
     for name in names:
         for kind, data in logs(name, size, size):
             ours, split, search = rates(data, library.open_framework(name).framework.log, rounds)
@@ -70,24 +77,46 @@ def speed(names: list[str], size: int, rounds: int) -> None:
 
 def memory(names: list[str], size: int) -> None:
     """Print, for each log, the memory of a process that only parses it."""
-    print(f"{'folder':20} {'log':8} {'MiB':>6} {'files':>6} {'peak MiB':>9} {'MiB/s':>8} {'steps':>9}")
+    print(
+        f"{'folder':20} {'log':8} {'MiB':>6} {'files':>6} {'peak MiB':>9} {'MiB/s':>8} {'steps':>9}"
+    )
     for name in names:
         for kind, data in logs(name, size, min(size, FILE_MIB * MIB)):
             with tempfile.NamedTemporaryFile() as file:
                 file.write(data)
                 file.flush()
-                argv = [sys.executable, __file__, "--file", file.name, "--folder", name, "--mib", str(size / MIB)]
-                said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
+                argv = [
+                    sys.executable,
+                    __file__,
+                    "--file",
+                    file.name,
+                    "--folder",
+                    name,
+                    "--mib",
+                    str(size / MIB),
+                ]
+                said = subprocess.run(
+                    argv, check=True, capture_output=True, text=True
+                ).stdout.strip()
             print(f"{name:20} {kind:8} {said}", flush=True)
 
 
 def understood(path: Path, grammar: LogGrammar, size: int) -> None:
-    """Parse a file as many times as it fits into ``size``; print this process's peak memory, speed and steps."""
+    """Parse a file as many times as it fits into ``size``; print this process's peak memory, speed
+    and steps.
+    """
     files = done = steps = 0
     began = time.process_time()
     while done < 0.99 * size:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            steps += len(parse(mapped, grammar, lambda mapped=mapped: mapped.madvise(mmap.MADV_DONTNEED)).samples)  # type: ignore[misc]
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        ):
+
+            def forget(mapped: mmap.mmap = mapped) -> None:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+            steps += len(parse(mapped, grammar, forget).samples)
             files, done = files + 1, done + len(mapped)
     seconds = time.process_time() - began
     status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -108,13 +137,23 @@ def noise(size: int) -> bytes:
 
 
 def matching(sample: bytes, grammar: LogGrammar, size: int) -> bytes:
-    """Return the sample's step lines repeated, their step numbers counted on by tens, an interval that every program prints."""
+    """Return the sample's step lines repeated, their step numbers counted on by tens, an interval
+    that every program prints.
+    """
     patterns = results(grammar)
     parts: list[tuple[str, bool]] = []
     for line in sample.decode("utf-8", "replace").splitlines():
         for match in filter(None, (pattern.search(line) for pattern in patterns)):
             at = match.span("step") if "step" in match.re.groupindex else (len(line), len(line))
-            parts.append((line[: at[0]] + "%d" * (at[0] < at[1]) + line[at[1] :].replace("%", "%%") + "\n", at[0] < at[1]))
+            parts.append(
+                (
+                    line[: at[0]]
+                    + "%d" * (at[0] < at[1])
+                    + line[at[1] :].replace("%", "%%")
+                    + "\n",
+                    at[0] < at[1],
+                )
+            )
     written, length, step = [], 0, 10
     while length < size:
         for text, counts in parts:
@@ -134,9 +173,16 @@ def rates(data: bytes, grammar: LogGrammar, rounds: int) -> tuple[float, float, 
     patterns = results(grammar)
 
     def search() -> int:
-        return sum(any(pattern.search(line) for pattern in patterns) for line in data.decode("utf-8", "replace").splitlines())
+        return sum(
+            any(pattern.search(line) for pattern in patterns)
+            for line in data.decode("utf-8", "replace").splitlines()
+        )
 
-    ways: tuple[Callable[[], object], ...] = (lambda: parse(data, grammar), lambda: sum(1 for _ in data.splitlines()), search)
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: parse(data, grammar),
+        lambda: sum(1 for _ in data.splitlines()),
+        search,
+    )
     taken: list[list[float]] = [[], [], []]
     for _ in range(rounds):
         for seconds, way in zip(taken, ways, strict=True):

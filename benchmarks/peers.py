@@ -1,8 +1,10 @@
-"""Contenders of fanout.py that are programs of a few lines; each is what a careful engineer would write with that library.
+"""Contenders of fanout.py that are programs of a few lines; each is what a careful engineer would
+write with that library.
 
     python benchmarks/peers.py cold|fabric|push-orch|push-tar|pull-orch|pull-openssh|pull-paramiko [--stamp] [FOLDER] LAB N
 
-The pull contenders print the seconds from the first request to the last byte on disk, over open connections.
+The pull contenders print the seconds from the first request to the last byte on disk, over open
+connections.
 """
 
 from __future__ import annotations
@@ -52,10 +54,14 @@ class Hosts:
         self.known = paramiko.HostKeys(str(lab / "known_hosts"))
         self.key = paramiko.Ed25519Key(filename=str(lab / "id_ed25519"))
         lines = (lab / "ssh_config").read_text().splitlines()
-        self.address = {line.split()[1]: line.split()[2] for line in lines if line.startswith("Host node")}
+        self.address = {
+            line.split()[1]: line.split()[2] for line in lines if line.startswith("Host node")
+        }
 
     def transport(self, name: str) -> paramiko.Transport:
-        """Return a paramiko connection, tuned: no unnecessary name look-up, the fast key exchange, no Nagle delay."""
+        """Return a paramiko connection, tuned: no unnecessary name look-up, the fast key exchange,
+        no Nagle delay.
+        """
         sock = socket.create_connection((self.address[name], 22), timeout=60)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line = paramiko.Transport(sock)
@@ -92,12 +98,18 @@ def fabric(hosts: Hosts, asked: argparse.Namespace) -> None:
     """Fabric's ThreadingGroup, used as in its manual."""
     import fabric
 
-    settings = fabric.Config(overrides={"run": {"hide": True, "in_stream": False}, "load_ssh_configs": False})
+    settings = fabric.Config(
+        overrides={"run": {"hide": True, "in_stream": False}, "load_ssh_configs": False}
+    )
     group = fabric.ThreadingGroup(
         *(hosts.address[name] for name in hosts.names),
         user="root",
         config=settings,
-        connect_kwargs={"key_filename": str(hosts.lab / "id_ed25519"), "look_for_keys": False, "allow_agent": False},
+        connect_kwargs={
+            "key_filename": str(hosts.lab / "id_ed25519"),
+            "look_for_keys": False,
+            "allow_agent": False,
+        },
     )
     for connection in group:
         connection.client.load_host_keys(str(hosts.lab / "known_hosts"))
@@ -113,14 +125,19 @@ def push_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
     from orchestrator.nodes.fanout import each_or_raise
     from orchestrator.nodes.node import Upload
 
-    files = [Upload(f"payload/pushed/{path.name}", path.read_bytes()) for path in sorted(asked.folder.iterdir())]
+    files = [
+        Upload(f"payload/pushed/{path.name}", path.read_bytes())
+        for path in sorted(asked.folder.iterdir())
+    ]
     with opened(hosts) as cluster:
         each_or_raise(cluster.nodes, lambda name: cluster.nodes[name].put(files, timeout_s=60))
 
 
 def push_tar(hosts: Hosts, asked: argparse.Namespace) -> None:
     """Send tar's output through one ssh per node, all at once."""
-    archive = subprocess.run(["tar", "-C", str(asked.folder), "-c", "."], stdout=subprocess.PIPE, check=True).stdout
+    archive = subprocess.run(
+        ["tar", "-C", str(asked.folder), "-c", "."], stdout=subprocess.PIPE, check=True
+    ).stdout
 
     def send(name: str) -> None:
         command = "rm -rf pushed && mkdir pushed && tar -x -C pushed"
@@ -137,7 +154,9 @@ def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
 
     with opened(hosts) as cluster:
         run = RunDir(asked.folder / "pulled")
-        each_or_raise(cluster.nodes, lambda name: cluster.nodes[name].ask("left", run="pulled", timeout_s=30))
+        each_or_raise(
+            cluster.nodes, lambda name: cluster.nodes[name].ask("left", run="pulled", timeout_s=30)
+        )
         began = time.monotonic()
         each_or_raise(cluster.nodes, lambda name: collect_host(cluster.nodes[name], run))
         print(time.monotonic() - began)
@@ -145,18 +164,30 @@ def pull_orch(hosts: Hosts, asked: argparse.Namespace) -> None:
 
 def pull_openssh(hosts: Hosts, asked: argparse.Namespace) -> None:
     """OpenSSH with its fastest cipher, over a persistent connection."""
-    kept = ["-o", "ControlMaster=auto", "-o", "ControlPersist=60", "-o", f"ControlPath={asked.folder}/%h"]
+    kept = [
+        "-o",
+        "ControlMaster=auto",
+        "-o",
+        "ControlPersist=60",
+        "-o",
+        f"ControlPath={asked.folder}/%h",
+    ]
     kept += ["-c", "aes128-gcm@openssh.com"]
     each(hosts.names, lambda name: subprocess.run(hosts.ssh(*kept, name, "true"), check=True))
 
     def pull(name: str) -> None:
         with (asked.folder / f"{name}.log").open("wb") as file:
-            subprocess.run(hosts.ssh(*kept, name, f"cat {LOG.format(name=name)}"), stdout=file, check=True)
+            subprocess.run(
+                hosts.ssh(*kept, name, f"cat {LOG.format(name=name)}"), stdout=file, check=True
+            )
 
     began = time.monotonic()
     each(hosts.names, pull)
     print(time.monotonic() - began)
-    each(hosts.names, lambda name: subprocess.run(hosts.ssh(*kept, "-q", "-O", "exit", name), check=True))
+    each(
+        hosts.names,
+        lambda name: subprocess.run(hosts.ssh(*kept, "-q", "-O", "exit", name), check=True),
+    )
 
 
 def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
@@ -166,11 +197,22 @@ def pull_paramiko(hosts: Hosts, asked: argparse.Namespace) -> None:
     def connect(name: str) -> None:
         client = clients[name] = paramiko.SSHClient()
         client.load_host_keys(str(hosts.lab / "known_hosts"))
-        client.connect(name and hosts.address[name], username="root", pkey=hosts.key, look_for_keys=False, allow_agent=False)
+        client.connect(
+            name and hosts.address[name],
+            username="root",
+            pkey=hosts.key,
+            look_for_keys=False,
+            allow_agent=False,
+        )
 
     each(hosts.names, connect)
     began = time.monotonic()
-    each(hosts.names, lambda name: clients[name].open_sftp().get(LOG.format(name=name), str(asked.folder / f"{name}.log")))
+    each(
+        hosts.names,
+        lambda name: (
+            clients[name].open_sftp().get(LOG.format(name=name), str(asked.folder / f"{name}.log"))
+        ),
+    )
     print(time.monotonic() - began)
     for client in clients.values():
         client.close()
@@ -200,9 +242,15 @@ CONTENDERS = {
 
 def main() -> None:
     """Run one contender."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("contender", choices=CONTENDERS)
-    parser.add_argument("--stamp", action="store_true", help="print the instant of the start instead of running true")
+    parser.add_argument(
+        "--stamp",
+        action="store_true",
+        help="print the instant of the start instead of running true",
+    )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("lab", type=Path)
     parser.add_argument("count", type=int)

@@ -1,9 +1,11 @@
-"""How the time to reach many hosts is spent: start, imports, inventory, keys and names, connections, command, disconnecting.
+"""How the time to reach many hosts is spent: start, imports, inventory, keys and names,
+connections, command, disconnecting.
 
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/phases.py --n 4,64 [--rounds 5]
 
-Each round is a separate process, so that no cache is warm. The output has medians of wall-clock seconds and of processor
-seconds of the controller; the rest of a phase's wall-clock time is the work of the servers, which share this machine.
+Each round is a separate process, so that no cache is warm. The output has medians of wall-clock
+seconds and of processor seconds of the controller; the rest of a phase's wall-clock time is the
+work of the servers, which share this machine.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ PHASES = ("start", "imports", "inventory", "prepare", "connect", "command", "han
 
 def main() -> None:
     """Run the rounds and print a line per phase."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", default="4", help="numbers of hosts, e.g. 4,64")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--once", type=int, default=0, help=argparse.SUPPRESS)
@@ -34,11 +38,19 @@ def main() -> None:
         for _ in range(asked.rounds):
             began = time.time()
             words = [sys.executable, __file__, "--once", str(count)]
-            done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "BEGAN": repr(began)})
+            done = subprocess.run(
+                words,
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "BEGAN": repr(began)},
+            )
             timings.append(json.loads(done.stdout))
         print(f"{count} hosts, load {os.getloadavg()[0]:.1f}: wall, processor")
         for phase in (*PHASES, "all"):
-            wall, own = (statistics.median(timing[phase][place] for timing in timings) for place in (0, 1))
+            wall, own = (
+                statistics.median(timing[phase][place] for timing in timings) for place in (0, 1)
+            )
             print(f"  {phase:10} {wall:8.3f} s {own:8.3f} s")
 
 

@@ -47,9 +47,15 @@ Speeds = dict[tuple[str, str, int], list[float]]
 
 def main() -> None:
     """Run the rounds, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", default="1", help="of this machine, several with commas; on cpu processes")
-    parser.add_argument("--modes", default="eager", help=f"several with commas, of {', '.join(MODES)}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--gpus", default="1", help="of this machine, several with commas; on cpu processes"
+    )
+    parser.add_argument(
+        "--modes", default="eager", help=f"several with commas, of {', '.join(MODES)}"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--batch-size", type=int, default=256)
@@ -57,39 +63,59 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--warmup-steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit-s", type=float, default=600.0, help="longest time of a program, compilation included")
-    parser.add_argument("--peer", default="", help="another script with the arguments and the lines of plain_ddp.py")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=600.0,
+        help="longest time of a program, compilation included",
+    )
+    parser.add_argument(
+        "--peer", default="", help="another script with the arguments and the lines of plain_ddp.py"
+    )
     asked = parser.parse_args()
     counts, modes = [int(count) for count in asked.gpus.split(",")], asked.modes.split(",")
     if unknown := [mode for mode in modes if mode not in MODES]:
         sys.exit(f"--modes: expected some of {', '.join(MODES)}, got {', '.join(unknown)}")
     if asked.device == "cuda" and max(counts) > torch.cuda.device_count():
-        sys.exit(f"--gpus: expected at most the {torch.cuda.device_count()} that PyTorch finds, got {max(counts)}")
-    speeds: Speeds = {(name, mode, gpus): [] for name in PROGRAMS for mode in modes for gpus in counts}
+        sys.exit(
+            f"--gpus: expected at most the {torch.cuda.device_count()} that PyTorch finds, got {max(counts)}"
+        )
+    speeds: Speeds = {
+        (name, mode, gpus): [] for name in PROGRAMS for mode in modes for gpus in counts
+    }
     for number in range(asked.rounds):
         for mode in modes:
             for gpus in counts:
                 for name in PROGRAMS:
                     measure(name, mode, gpus, asked, number, speeds)
-    print(f"{asked.device}, {asked.dtype}, batch {asked.batch_size} each, medians of {asked.rounds}, images/s:")
+    print(
+        f"{asked.device}, {asked.dtype}, batch {asked.batch_size} each, medians of {asked.rounds}, images/s:"
+    )
     for gpus in counts:
         for mode in modes:
             print(f"  {mode:9} {gpus:3d}  {compared(dict.fromkeys(PROGRAMS, mode), gpus, speeds)}")
-        if len(modes) > 1 and all(any(speeds[name, mode, gpus] for mode in modes) for name in PROGRAMS):
+        if len(modes) > 1 and all(
+            any(speeds[name, mode, gpus] for mode in modes) for name in PROGRAMS
+        ):
             best = {name: fastest(name, modes, gpus, speeds) for name in PROGRAMS}
             of_which = ", ".join(f"{name} {mode}" for name, mode in best.items())
             print(f"  {'best':9} {gpus:3d}  {compared(best, gpus, speeds)}  ({of_which})")
 
 
-def measure(name: str, mode: str, gpus: int, asked: argparse.Namespace, number: int, speeds: Speeds) -> None:
-    """Run a program in a round, keep and print its speed, and its ratio to plain's of that round. Does nothing if the program
-    did not end in an earlier round."""
+def measure(
+    name: str, mode: str, gpus: int, asked: argparse.Namespace, number: int, speeds: Speeds
+) -> None:
+    """Run a program in a round, keep and print its speed, and its ratio to plain's of that round.
+    Does nothing if the program did not end in an earlier round."""
     kept = speeds[name, mode, gpus]
     if len(kept) < number:
         return
     began = time.monotonic()
     reached = speed(name, mode, gpus, asked)
-    heading, seconds = f"round {number + 1}, {mode}, {gpus}: {name}", f"{time.monotonic() - began:.0f} s"
+    heading, seconds = (
+        f"round {number + 1}, {mode}, {gpus}: {name}",
+        f"{time.monotonic() - began:.0f} s",
+    )
     if reached is None:
         print(f"{heading} was killed after {seconds}", flush=True)
         return
@@ -100,10 +126,18 @@ def measure(name: str, mode: str, gpus: int, asked: argparse.Namespace, number: 
 
 
 def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float | None:
-    """Return images/s of all GPUs after the warm-up, None if that took too long. Ends this program if the trainer failed or did
-    not train."""
+    """Return images/s of all GPUs after the warm-up, None if that took too long. Ends this program
+    if the trainer failed or did not train."""
     script = asked.peer if name == "plain" and asked.peer else str(PROGRAMS[name])
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(gpus), script]
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        str(gpus),
+        script,
+    ]
     for option in ("device", "dtype", "batch_size", "image_size", "steps", "warmup_steps"):
         argv += [f"--{option.replace('_', '-')}", str(getattr(asked, option))]
     argv += shlex.split(MODES[mode][name == "plain"])
@@ -128,12 +162,19 @@ def speed(name: str, mode: str, gpus: int, asked: argparse.Namespace) -> float |
     if name == "plain":
         for graphs in GRAPHS.findall(stdout) if mode != "eager" else ():
             if graphs != "1":
-                sys.exit(f"{name}, {mode}, on {gpus}: expected one compiled graph, got {graphs}: as such it is no peer")
+                sys.exit(
+                    f"{name}, {mode}, on {gpus}: expected one compiled graph, got {graphs}: as such it is no peer"
+                )
         return float(PLAIN.findall(stdout)[0])
-    steps = [(int(at), float(took), int(samples), float(loss)) for at, took, samples, loss in STEP.findall(stdout)]
+    steps = [
+        (int(at), float(took), int(samples), float(loss))
+        for at, took, samples, loss in STEP.findall(stdout)
+    ]
     losses = [loss for at, _, _, loss in steps if at > 0]
     if not losses[-1] < losses[0]:
-        sys.exit(f"{name}, {mode}, on {gpus}: expected a loss below {losses[0]:.4f}, got {losses[-1]:.4f}")
+        sys.exit(
+            f"{name}, {mode}, on {gpus}: expected a loss below {losses[0]:.4f}, got {losses[-1]:.4f}"
+        )
     window = [(took, samples) for at, took, samples, _ in steps if at > asked.warmup_steps]
     return sum(samples for _, samples in window) / sum(took for took, _ in window)
 
@@ -150,17 +191,25 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def fastest(name: str, modes: list[str], gpus: int, speeds: Speeds) -> str:
     """Return the mode in which a program is fastest by its median."""
-    medians = {mode: statistics.median(speeds[name, mode, gpus]) for mode in modes if speeds[name, mode, gpus]}
+    medians = {
+        mode: statistics.median(speeds[name, mode, gpus])
+        for mode in modes
+        if speeds[name, mode, gpus]
+    }
     return max(medians, key=medians.__getitem__)
 
 
 def compared(modes: dict[str, str], gpus: int, speeds: Speeds) -> str:
-    """Return the medians of both programs, each in its mode, and the ratio of ours to plain over the rounds."""
+    """Return the medians of both programs, each in its mode, and the ratio of ours to plain over
+    the rounds.
+    """
     ran = {name: speeds[name, mode, gpus] for name, mode in modes.items()}
     medians = [said(name, mode, gpus, speeds) for name, mode in modes.items() if ran[name]]
     ratios = [ours / plain for ours, plain in zip(ran["ours"], ran["plain"], strict=False)]
     if ratios:
-        medians.append(f"ours {statistics.median(ratios):.3f}x ({min(ratios):.3f} to {max(ratios):.3f})")
+        medians.append(
+            f"ours {statistics.median(ratios):.3f}x ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
     return "   ".join(medians) or "no result"
 
 

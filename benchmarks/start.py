@@ -1,11 +1,13 @@
-"""Where the time before the second step goes: the PyTorch trainer and a plain script (plain_ddp.py) started on this machine.
+"""Where the time before the second step goes: the PyTorch trainer and a plain script (plain_ddp.py)
+started on this machine.
 
     python benchmarks/start.py [--dtype fp16] [--batch-size 256] [--rounds 3]
     python benchmarks/start.py --device cpu --dtype fp32 --batch-size 4 --image-size 64
 
-Needs PyTorch and nothing else. One rank under torchrun, 8 steps. The conditions alternate, after one start that is not
-counted and brings the libraries into the page cache. Prints medians in seconds: the whole run, the first step of the trainer
-(a plain script prints none), processor time of all its processes.
+Needs PyTorch and nothing else. One rank under torchrun, 8 steps. The conditions alternate, after
+one start that is not counted and brings the libraries into the page cache. Prints medians in
+seconds: the whole run, the first step of the trainer (a plain script prints none), processor time
+of all its processes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ CONDITIONS: dict[str, tuple[Path, list[str], dict[str, str]]] = {
 
 def main() -> None:
     """Run the rounds, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="fp16")
     parser.add_argument("--batch-size", default="256")
@@ -51,17 +55,31 @@ def main() -> None:
         for name, taken in rows.items():
             taken.append(run(name, options))
             print(f"{name}: {taken[-1][0]:.2f} s, first step {taken[-1][1]:.2f} s", flush=True)
-    print(f"{'medians in s':30}  {'run':>6}  {'min':>6}  {'max':>6}  {'first step':>10}  {'processors':>10}")
+    print(
+        f"{'medians in s':30}  {'run':>6}  {'min':>6}  {'max':>6}  {'first step':>10}  {'processors':>10}"
+    )
     for name, taken in rows.items():
         walls, firsts, busy = zip(*taken, strict=True)
         figures = f"{statistics.median(walls):6.2f}  {min(walls):6.2f}  {max(walls):6.2f}"
-        print(f"{name:30}  {figures}  {statistics.median(firsts):10.2f}  {statistics.median(busy):10.2f}")
+        print(
+            f"{name:30}  {figures}  {statistics.median(firsts):10.2f}  {statistics.median(busy):10.2f}"
+        )
 
 
 def run(name: str, options: argparse.Namespace) -> tuple[float, float, float]:
-    """Return seconds of a run, of its first step (NaN if it prints none) and of processors. Ends this program if it failed."""
+    """Return seconds of a run, of its first step (NaN if it prints none) and of processors. Ends
+    this program if it failed.
+    """
     program, words, variables = CONDITIONS[name]
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "1", str(program)]
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "1",
+        str(program),
+    ]
     for option in ("device", "dtype", "batch_size", "image_size"):
         argv += [f"--{option.replace('_', '-')}", getattr(options, option)]
     argv += ["--steps", "8", "--warmup-steps", "4", *words]
@@ -69,7 +87,9 @@ def run(name: str, options: argparse.Namespace) -> tuple[float, float, float]:
     with tempfile.TemporaryDirectory() as new:
         cwd = new if name == NEW_DIRECTORY else None
         environment = os.environ | {"PYTHONPATH": str(TRAINERS / "common")} | variables
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+        )
     wall, busy = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         sys.exit(f"{name}: exit status {done.returncode}\n{done.stderr[-2000:]}")

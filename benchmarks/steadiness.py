@@ -2,11 +2,12 @@
 
     python benchmarks/steadiness.py [--windows 1000] [--steps 100]
 
-Step times have the noise named in the first column, and in the window the change named in the head of each other column.
+Step times have the noise named in the first column, and in the window the change named in the head
+of each other column.
 `white`: independent, log-normal, 2 %. `carried`: 2 %, of which the given share is carried over from the previous step.
 `t with 3 degrees`: heavy tails, 2 %. `exponential`: steps are up to twice as long, on average 5 %. `every tenth 15 % longer`:
-such as writing a checkpoint. `coarse`: white, printed with two digits. The table shows the share of windows that are reported,
-in %; in the column `steady` these are false alarms.
+such as writing a checkpoint. `coarse`: white, printed with two digits. The table shows the share of
+windows that are reported, in %; in the column `steady` these are false alarms.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def exponential(chance: random.Random, steps: int) -> Times:
 
 def every_tenth(chance: random.Random, steps: int) -> Times:
     """Return step times of which every tenth is longer."""
-    return [time * (1.15 if step % 10 == 0 else 1) for step, time in enumerate(carried(0)(chance, steps))]
+    return [
+        time * (1.15 if step % 10 == 0 else 1)
+        for step, time in enumerate(carried(0)(chance, steps))
+    ]
 
 
 def coarse(chance: random.Random, steps: int) -> Times:
@@ -75,32 +79,50 @@ CHANGES: dict[str, tuple[float, float, float]] = {
     "second half 5 % slower": (0.5, 1, 1.05),
     "15 % ten times as long": (0.3, 0.45, 10),
 }
-"""By name: where a change begins and ends, as shares of the window, and how many times as long these steps take."""
+"""By name: where a change begins and ends, as shares of the window, and how many times as long
+these steps take.
+"""
 
 
-def share(noise: Callable[[random.Random, int], Times], change: tuple[float, float, float], windows: int, steps: int) -> float:
+def share(
+    noise: Callable[[random.Random, int], Times],
+    change: tuple[float, float, float],
+    windows: int,
+    steps: int,
+) -> float:
     """Return the share of windows that are reported, in %."""
     chance, reported = random.Random(7), 0
     first, last = (round(part * steps) for part in change[:2])
     for _ in range(windows):
-        times = [time * (change[2] if first <= step < last else 1) for step, time in enumerate(noise(chance, steps))]
-        reported += bool(unsteady([Stretch(step, 1, time) for step, time in enumerate(times, start=1)]))
+        times = [
+            time * (change[2] if first <= step < last else 1)
+            for step, time in enumerate(noise(chance, steps))
+        ]
+        reported += bool(
+            unsteady([Stretch(step, 1, time) for step, time in enumerate(times, start=1)])
+        )
     return 100 * reported / windows
 
 
 def stall(noise: Callable[[random.Random, int], Times], windows: int, steps: int) -> float:
-    """Return the share of windows with one stall, as long as all other steps, that are reported, in %."""
+    """Return the share of windows with one stall, as long as all other steps, that are reported, in
+    %.
+    """
     chance, reported = random.Random(7), 0
     for _ in range(windows):
         times = noise(chance, steps)
         times[chance.randrange(steps)] *= steps
-        reported += bool(unsteady([Stretch(step, 1, time) for step, time in enumerate(times, start=1)]))
+        reported += bool(
+            unsteady([Stretch(step, 1, time) for step, time in enumerate(times, start=1)])
+        )
     return 100 * reported / windows
 
 
 def main() -> None:
     """Print a row per noise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--windows", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100)
     asked = parser.parse_args()
@@ -108,7 +130,9 @@ def main() -> None:
     print(f"|---|{'---:|' * (len(CHANGES) + 1)}")
     for name, noise in NOISES.items():
         cells = [share(noise, change, asked.windows, asked.steps) for change in CHANGES.values()]
-        shares = " | ".join(f"{cell:.1f}" for cell in (*cells, stall(noise, asked.windows, asked.steps)))
+        shares = " | ".join(
+            f"{cell:.1f}" for cell in (*cells, stall(noise, asked.windows, asked.steps))
+        )
         print(f"| {name} | {shares} |", flush=True)
 
 

@@ -2,9 +2,9 @@
 
     orch lab up --slurm && orch lab exec -- python benchmarks/steps.py JOB [--rounds 20]
 
-JOB is a job on at least one node of the inventory in ORCH_HOSTS. Printed are medians, and srun over ssh as a ratio: a command
-that does nothing, on a connection that is open; the round trip of one byte; and a megabyte of random bytes each way. Rounds
-alternate between the two.
+JOB is a job on at least one node of the inventory in ORCH_HOSTS. Printed are medians, and srun over
+ssh as a ratio: a command that does nothing, on a connection that is open; the round trip of one
+byte; and a megabyte of random bytes each way. Rounds alternate between the two.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ def up(way: Transport, python: str) -> float:
     """Return the seconds of a megabyte to the node, with the start of the program that reads it."""
     data = os.urandom(SIZE)
     begin = time.monotonic()
-    assert way.run(["sh", "-c", "wc -c"], input=data, timeout_s=60).stdout.strip() == str(SIZE).encode()
+    assert (
+        way.run(["sh", "-c", "wc -c"], input=data, timeout_s=60).stdout.strip()
+        == str(SIZE).encode()
+    )
     return time.monotonic() - begin
 
 
@@ -78,7 +81,10 @@ def main() -> None:
     assert job, f"Slurm does not know job {options.job}"
     host = open_inventory(os.environ["ORCH_HOSTS"]).of(expand(job.nodes)[:1])[0]
     (python,) = host.runner_python
-    ways = {"ssh": host, "srun": replace(host, transport="srun", vars={**host.vars, "slurm_job": job.id})}
+    ways = {
+        "ssh": host,
+        "srun": replace(host, transport="srun", vars={**host.vars, "slurm_job": job.id}),
+    }
     connections = Connections(Trust(store=Path(os.devnull)))
     opened = {name: connections.connect(way) for name, way in ways.items()}
     print(f"{'':22} {'ssh':>10} {'srun':>10}  srun/ssh   medians of {options.rounds} rounds, ms")

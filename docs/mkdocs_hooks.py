@@ -1,4 +1,6 @@
-"""The hooks of MkDocs: pages that lie outside of docs/, the page of all commands, and anchors as GitHub makes them."""
+"""The hooks of MkDocs: pages that lie outside of docs/, the page of all commands, and anchors as
+GitHub makes them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,21 @@ from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^()\s#]+)(#[^()\s]*)?\)")
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 
 
 def on_config(config: Any) -> Any:
-    """Have anchors made as `tests/test_docs.py` and GitHub do: small letters, no punctuation, dashes for spaces."""
-    sys.path[:0] = [str(REPOSITORY / "docs"), str(REPOSITORY)]  # not at the import of this file, after which they are taken out
+    """Have anchors made as `tests/test_docs.py` and GitHub do: small letters, no punctuation,
+    dashes for spaces.
+    """
+    sys.path[:0] = [
+        str(REPOSITORY / "docs"),
+        str(REPOSITORY),
+    ]  # not at the import of this file, after which they are taken out
     config.mdx_configs["toc"] = {**config.mdx_configs.get("toc", {}), "slugify": slug}
     return config
 
@@ -30,18 +41,30 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that lie elsewhere, and every file outside of docs/ that a page links to."""
     import reference
 
-    pages = {REPOSITORY / "docs" / file.src_uri: file.src_uri for file in files if file.src_uri.endswith(".md")}
+    pages = {
+        REPOSITORY / "docs" / file.src_uri: file.src_uri
+        for file in files
+        if file.src_uri.endswith(".md")
+    }
     pages |= {REPOSITORY / name: uri for name, uri in PAGES.items()}
     for name, uri in PAGES.items():
-        files.append(File.generated(config, uri, content=(REPOSITORY / name).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(config, uri, content=(REPOSITORY / name).read_text(encoding="utf-8"))
+        )
     files.append(File.generated(config, "commands.md", content=reference.markdown()))
     known = {file.src_uri for file in files}
     for page, uri in pages.items():
         for match in LINK.finditer(page.read_text(encoding="utf-8")):
             target = uri_of(uri, match[1])
-            if target.startswith("files/") and target not in known and (REPOSITORY / target[6:]).is_file():
+            if (
+                target.startswith("files/")
+                and target not in known
+                and (REPOSITORY / target[6:]).is_file()
+            ):
                 known.add(target)
-                files.append(File.generated(config, target, abs_src_path=str(REPOSITORY / target[6:])))
+                files.append(
+                    File.generated(config, target, abs_src_path=str(REPOSITORY / target[6:]))
+                )
     return files
 
 

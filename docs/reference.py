@@ -33,7 +33,9 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command: its name with that of its group, how it is used, what it does, and (form, help) of its options."""
+    """A command: its name with that of its group, how it is used, what it does, and (form, help) of
+    its options.
+    """
 
     name: str
     usage: str
@@ -51,7 +53,11 @@ def entries() -> Iterator[Entry]:
 
 def _entries(name: str, command: Any, parent: Any) -> Iterator[Entry]:
     context = type(parent)(command, info_name=name.rpartition(" ")[2], parent=parent)
-    records = [record for param in command.get_params(context) if (record := param.get_help_record(context))]
+    records = [
+        record
+        for param in command.get_params(context)
+        if (record := param.get_help_record(context))
+    ]
     options = [record for record in records if record[0].startswith("-")]
     usage = " ".join(command.collect_usage_pieces(context))
     yield Entry(name, f"{name} {usage}", (command.help or "").strip(), tuple(options))
@@ -73,11 +79,24 @@ def man(date: str) -> str:
         "Starts all nodes of a training at the same instant, watches them, collects every log,",
         "and computes throughput, speedup and scaling efficiency from the logs alone.",
         ".SH COMMANDS",
-        *(line for name, summary in SUMMARIES.items() for line in (".TP", f"\\fB{name}\\fR", _roff(summary))),
+        *(
+            line
+            for name, summary in SUMMARIES.items()
+            for line in (".TP", f"\\fB{name}\\fR", _roff(summary))
+        ),
     ]
     for entry in entries():
-        lines += [f".SH {_roff(entry.name.upper())}", f".B {_roff(entry.usage)}", ".PP", *_paragraphs(entry.help)]
-        lines += [line for option, text in entry.options for line in (".TP", f"\\fB{_roff(option)}\\fR", _roff(text or ""))]
+        lines += [
+            f".SH {_roff(entry.name.upper())}",
+            f".B {_roff(entry.usage)}",
+            ".PP",
+            *_paragraphs(entry.help),
+        ]
+        lines += [
+            line
+            for option, text in entry.options
+            for line in (".TP", f"\\fB{_roff(option)}\\fR", _roff(text or ""))
+        ]
     sections = {
         "ENVIRONMENT": ENVIRONMENT,
         "FILES": FILES,
@@ -85,19 +104,32 @@ def man(date: str) -> str:
     }
     for title, rows in sections.items():
         lines += [f".SH {title}"]
-        lines += [line for term, text in rows.items() for line in (".TP", f"\\fB{_roff(term)}\\fR", _roff(text))]
+        lines += [
+            line
+            for term, text in rows.items()
+            for line in (".TP", f"\\fB{_roff(term)}\\fR", _roff(text))
+        ]
     # Characters beyond ASCII by number: which encoding a page has is not said in it.
-    return re.sub(r"[^\x00-\x7f]", lambda match: f"\\[u{ord(match[0]):04X}]", "\n".join(lines)) + "\n"
+    return (
+        re.sub(r"[^\x00-\x7f]", lambda match: f"\\[u{ord(match[0]):04X}]", "\n".join(lines)) + "\n"
+    )
 
 
 def markdown() -> str:
     """Return the page of the site."""
-    lines = ["# Commands", "", "Made from the program itself: `orch COMMAND --help`, or `man orch` after `make man`.", ""]
+    lines = [
+        "# Commands",
+        "",
+        "Made from the program itself: `orch COMMAND --help`, or `man orch` after `make man`.",
+        "",
+    ]
     for entry in entries():
         lines += [f"## {entry.name}", "", entry.help, "", "```text", entry.usage, "```", ""]
         if entry.options:
             lines += ["| option | |", "|---|---|"]
-            lines += [f"| `{_cell(option)}` | {_escaped(text or '')} |" for option, text in entry.options]
+            lines += [
+                f"| `{_cell(option)}` | {_escaped(text or '')} |" for option, text in entry.options
+            ]
             lines += [""]
     return "\n".join(lines)
 
@@ -109,7 +141,9 @@ def _roff(text: str) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    return [line for paragraph in re.split(r"\n\s*\n", text) for line in (".PP", _roff(paragraph))][1:]
+    return [line for paragraph in re.split(r"\n\s*\n", text) for line in (".PP", _roff(paragraph))][
+        1:
+    ]
 
 
 def _cell(text: str) -> str:

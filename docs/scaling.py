@@ -25,7 +25,12 @@ def main() -> None:
         rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
         sizes = [row["world_size"] for row in rows]
         speedups = [row["speedup"] for row in rows]
-        axes.plot(sizes, speedups, marker="o", label=f"{dtype}: {rows[-1]['median_speed']:,.0f} images/s on four")
+        axes.plot(
+            sizes,
+            speedups,
+            marker="o",
+            label=f"{dtype}: {rows[-1]['median_speed']:,.0f} images/s on four",
+        )
     axes.set_xticks([1, 2, 4])
     axes.set_xlabel("H200, one node")
     axes.set_ylabel("speedup over one")

@@ -1,4 +1,5 @@
-"""Pictures for the docs: the report of a bench in light and dark, and its table as a terminal shows it.
+"""Pictures for the docs: the report of a bench in light and dark, and its table as a terminal shows
+it.
 
     python docs/screenshots.py BENCH FOLDER
 
@@ -32,7 +33,9 @@ pre {{ margin: 0; font: 15px/18px "DejaVu Sans Mono", monospace }}
 def main() -> None:
     """Write report-light.png, report-dark.png and terminal.png."""
     bench, folder = Path(sys.argv[1]), Path(sys.argv[2])
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if browser is None:
         sys.exit("no Chromium here")
     folder.mkdir(exist_ok=True)
@@ -40,7 +43,13 @@ def main() -> None:
         report, table = Path(work) / "report.html", Path(work) / "table.html"
         argv = [sys.executable, "-m", "orchestrator", "summarize", str(bench), "--format", "html"]
         report.write_bytes(subprocess.run(argv, check=True, stdout=subprocess.PIPE).stdout)
-        console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+        console = Console(
+            record=True,
+            width=COLUMNS,
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor",
+        )
         terminal.render(summarize(read_bench(BenchDir.open(bench))), console)
         lines = console.export_text(clear=False).count("\n") + 1
         table.write_text(console.export_html(theme=MONOKAI, inline_styles=True, code_format=PAGE))
@@ -50,9 +59,21 @@ def main() -> None:
             ("terminal", table, 0, f"{COLUMNS * 9 + 60},{lines * 18 + 22}"),
         ):
             target = (folder / f"{name}.png").absolute()
-            flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={work}/browser"]
-            flags += [f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={size}", f"--screenshot={target}"]
-            subprocess.run([browser, *flags, page.as_uri()], check=True, stderr=subprocess.DEVNULL, timeout=120)
+            flags = [
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                f"--user-data-dir={work}/browser",
+            ]
+            flags += [
+                f"--blink-settings=preferredColorScheme={scheme}",
+                f"--window-size={size}",
+                f"--screenshot={target}",
+            ]
+            subprocess.run(
+                [browser, *flags, page.as_uri()], check=True, stderr=subprocess.DEVNULL, timeout=120
+            )
             print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
 
 

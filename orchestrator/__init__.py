@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Bench", "Limits", "OrchError", "Plan", "__version__", "load", "prepare", "run"]
 
-# Loaded when they are used: a program that only asks for the version, and every start of `orch`, does without.
+# Loaded when they are used: a program that only asks for the version, and every start of `orch`,
+# does without.
 _HOMES = {
     "Bench": "api.bench",
     "Limits": "plan",

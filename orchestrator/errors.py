@@ -1,4 +1,5 @@
-"""Every error that `orch` reports, and the exit status of each; `EXIT_STATUS` says what a status means.
+"""Every error that `orch` reports, and the exit status of each; `EXIT_STATUS` says what a status
+means.
 
     OrchError
     ├── ConfigError      2
@@ -9,12 +10,13 @@
     └── RunError         1
         └── Interrupted  130 a signal stopped the run (129 and 143 likewise)
 
-Any of them may hold text of others: of an ssh server, a node, a file. Message and place are therefore always one line, so that
-no such text begins a line that looks like orch's own; a hint may have several, and `orch` indents all but the first.
+Any of them may hold text of others: of an ssh server, a node, a file. Message and place are
+therefore always one line, so that no such text begins a line that looks like orch's own; a hint may
+have several, and `orch` indents all but the first.
 
-A message reads *where: what was expected, what came. hint.* in lower case. The same facts are attributes, for ``--json``
-and for tests. `Faults` holds several errors that were found together, so that users fix a file or a cluster once, not ten
-times.
+A message reads *where: what was expected, what came. hint.* in lower case. The same facts are
+attributes, for ``--json`` and for tests. `Faults` holds several errors that were found together, so
+that users fix a file or a cluster once, not ten times.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ EXIT_STATUS: Mapping[int, str] = {
     5: "orch gate found a regression, a bound is not met, or orch accept found a fault",
     6: "orch gate, a bound or orch accept could not be decided",
 }
-"""The exit statuses of `orch`: one meaning each, for all commands. A signal N that interrupted it gives 128 + N."""
+"""The exit statuses of `orch`: one meaning each, for all commands. A signal N that interrupted it
+gives 128 + N.
+"""
 
 
 class OrchError(Exception):
-    """An error with a place, a kind and a remedy. Any code may raise it; only the command line prints it.
+    """An error with a place, a kind and a remedy. Any code may raise it; only the command line
+    prints it.
 
     ``cause`` is why a program failed, as its logs show it, in one line: a known cause, or what the program said last; empty if
     they show neither.
@@ -67,7 +72,9 @@ class OrchError(Exception):
         self.phase = phase
 
     def __str__(self) -> str:
-        """Return one line for people, without the host: callers fold the hosts that report the same error."""
+        """Return one line for people, without the host: callers fold the hosts that report the same
+        error.
+        """
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}. {self.hint}" if self.hint else text
 
@@ -76,7 +83,9 @@ class OrchError(Exception):
         return _revived, (type(self), self.args, vars(self))
 
     def as_dict(self) -> dict[str, str]:
-        """Return the machine-readable form, as printed by ``--json``: the fields that are not empty."""
+        """Return the machine-readable form, as printed by ``--json``: the fields that are not
+        empty.
+        """
         fields = ("kind", "message", "where", "host", "run_id", "phase", "cause", "hint")
         return {name: getattr(self, name) for name in fields if getattr(self, name)}
 
@@ -92,7 +101,9 @@ def _revived(kind: type[OrchError], args: tuple[Any, ...], fields: dict[str, Any
 
 
 class ConfigError(OrchError):
-    """Bad input: kinds config_invalid, template_error, unsafe_path. Raised before any host is contacted."""
+    """Bad input: kinds config_invalid, template_error, unsafe_path. Raised before any host is
+    contacted.
+    """
 
     exit_code = 2
 
@@ -111,39 +122,51 @@ class TransportError(OrchError):
 
     @property
     def is_of_identity(self) -> bool:
-        """Whether another machine may have answered in place of the host. It must not be contacted again."""
+        """Whether another machine may have answered in place of the host. It must not be contacted
+        again.
+        """
         return self.kind in ("host_key_unknown", "host_key_changed", "host_key_revoked")
 
 
 class DataError(OrchError):
-    """Logs, results or saved state are damaged, incomplete or cannot be written: one of ``kinds``, or storage_full on the
-    controller. log_unmatched: the logs are intact, and the log grammar finds no line in them, or not those of the window."""
+    """Logs, results or saved state are damaged, incomplete or cannot be written: one of ``kinds``,
+    or storage_full on the controller. log_unmatched: the logs are intact, and the log grammar finds
+    no line in them, or not those of the window."""
 
     exit_code = 4
-    kinds = frozenset({"result_invalid", "log_unmatched", "state_damaged", "plan_changed", "storage_failed"})
+    kinds = frozenset(
+        {"result_invalid", "log_unmatched", "state_damaged", "plan_changed", "storage_failed"}
+    )
 
 
 class Regression(OrchError):
-    """Kinds regression, expectation_not_met: a comparison found a slowdown, or a metric is beyond its bound."""
+    """Kinds regression, expectation_not_met: a comparison found a slowdown, or a metric is beyond
+    its bound.
+    """
 
     exit_code = 5
 
 
 class Undecided(OrchError):
-    """Kinds no_verdict, expectation_not_certain: a comparison or a bound has too little evidence for an answer."""
+    """Kinds no_verdict, expectation_not_certain: a comparison or a bound has too little evidence
+    for an answer.
+    """
 
     exit_code = 6
 
 
 class RunError(OrchError):
-    """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed, not_verified,
-    evidence_lost, run_timeout, lease_expired, output_limit, run_in_use, budget_over."""
+    """Kinds node_unfit, node_busy, port_busy, start_timeout, storage_full (on a node), rank_failed,
+    not_verified, evidence_lost, run_timeout, lease_expired, output_limit, run_in_use, budget_over.
+    """
 
     exit_code = 1
 
 
 class Interrupted(RunError):
-    """A signal interrupted `orch`, and the run was stopped and collected. ``exit_code`` is 128 + the signal number."""
+    """A signal interrupted `orch`, and the run was stopped and collected. ``exit_code`` is 128 +
+    the signal number.
+    """
 
     def __init__(self, signal_number: int, message: str, **context: str) -> None:
         super().__init__(message, kind="interrupted", **context)
@@ -164,7 +187,8 @@ class Faults(OrchError):
 
 
 def traced(error: BaseException) -> str:
-    """Return the report of an unexpected exception, in lines: its type and where it was raised, with those that it followed.
+    """Return the report of an unexpected exception, in lines: its type and where it was raised,
+    with those that it followed.
 
     Values are left out, which Python's own report shows in messages: one of them may be a secret.
     """
@@ -178,10 +202,19 @@ def traced(error: BaseException) -> str:
 
 
 def recorded_error(value: Any, run_id: str) -> OrchError:
-    """Return the error that a controller recorded, with its original class; storage_full of a run refers to the node."""
+    """Return the error that a controller recorded, with its original class; storage_full of a run
+    refers to the node.
+    """
     names = ("message", "kind", "where", "hint", "cause", "host", "phase")
-    fields = {name: str(value[name]) for name in names if name in value} if isinstance(value, dict) else {}
-    message, kind = fields.pop("message", "no cause was recorded"), fields.pop("kind", "rank_failed")
+    fields = (
+        {name: str(value[name]) for name in names if name in value}
+        if isinstance(value, dict)
+        else {}
+    )
+    message, kind = (
+        fields.pop("message", "no cause was recorded"),
+        fields.pop("kind", "rank_failed"),
+    )
     if kind in TransportError.kinds:
         return TransportError(message, kind=kind, run_id=run_id, **fields)
     if kind in DataError.kinds:

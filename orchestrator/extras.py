@@ -1,4 +1,6 @@
-"""Libraries that `orch` needs for a part of its work alone, and the extra of the package that installs each."""
+"""Libraries that `orch` needs for a part of its work alone, and the extra of the package that
+installs each.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ EXTRAS = {"matplotlib": "plots", "pandas": "pandas"}
 
 
 def need(library: str, use: str) -> None:
-    """Raise ConfigError, with the command that installs it, unless a library of `EXTRAS` is there. ``use``: what needs it."""
+    """Raise ConfigError, with the command that installs it, unless a library of `EXTRAS` is there.
+    ``use``: what needs it.
+    """
     if find_spec(library) is None:
         raise ConfigError(
-            f"expected {library}, but it is not installed", where=use, hint=f"pip install 'orch-bench[{EXTRAS[library]}]'"
+            f"expected {library}, but it is not installed",
+            where=use,
+            hint=f"pip install 'orch-bench[{EXTRAS[library]}]'",
         )

@@ -1,8 +1,9 @@
-"""Features: each folder of `orchestrator.features` says what it adds to the core, and nothing else knows it.
+"""Features: each folder of `orchestrator.features` says what it adds to the core, and nothing else
+knows it.
 
-A feature registers itself by the name ``FEATURE`` in its `__init__`, which imports nothing but this module: all of them are
-imported by `orch --help`. What a feature adds at an extension point is a module, imported when that point is reached. Deleting
-the folder of a feature removes the feature.
+A feature registers itself by the name ``FEATURE`` in its `__init__`, which imports nothing but this
+module: all of them are imported by `orch --help`. What a feature adds at an extension point is a
+module, imported when that point is reached. Deleting the folder of a feature removes the feature.
 """
 
 from __future__ import annotations
@@ -25,27 +26,40 @@ class Feature:
     under the heading ``group``.
     ``provides`` has by extension point the module of the feature that implements it:
 
-    - ``inventory_format``: inventories that are not orch's own: ``read_path(path, source)`` for what is no text file, and
+    - ``inventory_format``: inventories that are not orch's own: ``read_path(path, source)`` for
+      what is no text file, and
       ``read_text(kind, text, source, load_yaml, path)``, with a kind of `orchestrator.inventory.formats.recognise`; both return
       None for what is not theirs
-    - ``section``: what a summary and the page of a bench show beside its tables (`orchestrator.report.sections`)
-    - ``remarks``: what runs show of a node or of a stage beside their numbers, for a certificate: ``remarks(bench, results)``
+    - ``section``: what a summary and the page of a bench show beside its tables
+      (`orchestrator.report.sections`)
+    - ``remarks``: what runs show of a node or of a stage beside their numbers, for a certificate:
+      ``remarks(bench, results)``
       yields (host, text), without a host for what is said of the stage
-    - ``reference``: figures of others that a bench is compared with (`orchestrator.report.references`)
-    - ``log_rules``: other rules than orch's own by which logs are read (`orchestrator.results.log_rules`)
-    - ``folder_check``: checks of files in a framework folder that the feature alone reads: ``table_faults(folder)`` returns
+    - ``reference``: figures of others that a bench is compared with
+      (`orchestrator.report.references`)
+    - ``log_rules``: other rules than orch's own by which logs are read
+      (`orchestrator.results.log_rules`)
+    - ``folder_check``: checks of files in a framework folder that the feature alone reads:
+      ``table_faults(folder)`` returns
       errors, and ``rule_notes(framework, log, path)`` what to know of its sample log
-    - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for `orch schema`
-    - ``bench_group``: folders of several benches: ``GROUP``, the class of them, ``groups(runs)`` and ``group_at(path)`` find
+    - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for
+      `orch schema`
+    - ``bench_group``: folders of several benches: ``GROUP``, the class of them, ``groups(runs)``
+      and ``group_at(path)`` find
       them as `orchestrator.record.bench_groups.BenchGroup`; ``contents(group)`` is what its archive holds besides files,
       ``overview(group, links)`` what a site shows of it, and ``resume(group, …)`` continues it
-    - ``gate``: what a bench may run first on its hosts: ``planned_gate(…)``, ``gated(…)`` (`orchestrator.cli.suite_gate`)
-    - ``past_acceptances``: what `orch history` lists below the cells: ``past_acceptances(runs, cache)``
-    - ``store``: sealed archives in places that a team shares: ``is_store(where)``, ``verify_store(…)``, ``history_from(…)``
-    - ``bench_kind``: benches whose cells come round by round: ``KEYS``, one of which such a bench has in ``bench.json``;
+    - ``gate``: what a bench may run first on its hosts: ``planned_gate(…)``, ``gated(…)``
+      (`orchestrator.cli.suite_gate`)
+    - ``past_acceptances``: what `orch history` lists below the cells: ``past_acceptances(runs,
+      cache)``
+    - ``store``: sealed archives in places that a team shares: ``is_store(where)``,
+      ``verify_store(…)``, ``history_from(…)``
+    - ``bench_kind``: benches whose cells come round by round: ``KEYS``, one of which such a bench
+      has in ``bench.json``;
       ``part_of(key, value)`` reads what stands there, ``scheduler(bench, plan, observe, hosts)`` is asked for the next runs,
       ``show(bench, as_json)`` prints the result, ``in_short(bench, planned, results)`` returns what a table for people shows
-    - ``run_monitor``: what watches a run for more than the failures of its nodes (`orchestrator.controller.monitor`)
+    - ``run_monitor``: what watches a run for more than the failures of its nodes
+      (`orchestrator.controller.monitor`)
     """
 
     commands: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

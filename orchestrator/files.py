@@ -36,12 +36,19 @@ PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
 
 
 def write_atomic(
-    path: Path, data: bytes, mode: int = 0o600, *, hint: str = "", is_input: bool = False, is_new: bool = False
+    path: Path,
+    data: bytes,
+    mode: int = 0o600,
+    *,
+    hint: str = "",
+    is_input: bool = False,
+    is_new: bool = False,
 ) -> None:
-    """Write a file completely or not at all: write and flush a temporary file in its folder, rename it, flush the folder.
+    """Write a file completely or not at all: write and flush a temporary file in its folder, rename
+    it, flush the folder.
 
-    The last two parts of the path may not be links, and with ``is_new`` the file may not exist. Raises OrchError as `failures`
-    does.
+    The last two parts of the path may not be links, and with ``is_new`` the file may not exist.
+    Raises OrchError as `failures` does.
     """
     with failures(path, needed=len(data), hint=hint, is_input=is_input):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -69,7 +76,9 @@ def write_atomic(
 
 
 def _temporary(folder: int) -> tuple[str, int]:
-    """Return name and handle of a new file in an open folder, locked for as long as it is open: `remove_parts` spares it."""
+    """Return name and handle of a new file in an open folder, locked for as long as it is open:
+    `remove_parts` spares it.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         name = f".{secrets.token_hex(8)}.part"
@@ -82,7 +91,9 @@ def _temporary(folder: int) -> tuple[str, int]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove temporary files of `write_atomic` below a folder whose writer is gone, killed before it could rename them."""
+    """Remove temporary files of `write_atomic` below a folder whose writer is gone, killed before
+    it could rename them.
+    """
     for path in folder.rglob(".*.part"):
         if not _PART.fullmatch(path.name):
             continue
@@ -103,7 +114,9 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; False also for a path that none can have, because it is too long or has a NUL."""
+    """Whether there is such a file; False also for a path that none can have, because it is too
+    long or has a NUL.
+    """
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -111,7 +124,8 @@ def is_file(path: Path) -> bool:
 
 
 def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file that somebody else may have made, for reading: neither a link nor anything that a reader waits for.
+    """Open a regular file that somebody else may have made, for reading: neither a link nor
+    anything that a reader waits for.
 
     Raises OSError, also for what is no regular file.
     """
@@ -123,10 +137,11 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def who_may_replace(path: Path, *, is_private: bool = False) -> str:
-    """Return why others than this user may put something in the place of a path; empty if only this user and root may.
+    """Return why others than this user may put something in the place of a path; empty if only this
+    user and root may.
 
-    In a folder such as /tmp (sticky) each may only replace what is their own; with ``is_private`` the path's own folder may
-    not be one, because what is there today may be gone tomorrow.
+    In a folder such as /tmp (sticky) each may only replace what is their own; with ``is_private``
+    the path's own folder may not be one, because what is there today may be gone tomorrow.
     """
     path = path.absolute()
     for place in dict.fromkeys((path, path.parent.resolve() / path.name)):
@@ -142,7 +157,9 @@ def who_may_replace(path: Path, *, is_private: bool = False) -> str:
 
 
 def _is_shared(status: os.stat_result) -> bool:
-    """Return True if others may write to a folder. A group that has no member but this user is nobody else."""
+    """Return True if others may write to a folder. A group that has no member but this user is
+    nobody else.
+    """
     if status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
         return bool(status.st_mode & stat.S_IWOTH)
     try:
@@ -155,14 +172,17 @@ def _is_shared(status: os.stat_result) -> bool:
 def make_folder(path: Path, hint: str = "", *, is_input: bool = False) -> None:
     """Make a folder with access for this user only, and the folders above it, unless it exists.
 
-    Raises OrchError as `failures` does, with ``hint`` and the path that is not a folder or cannot be written.
+    Raises OrchError as `failures` does, with ``hint`` and the path that is not a folder or cannot
+    be written.
     """
     with failures(path, hint=hint, is_input=is_input):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             parts = (path, *path.parents)
-            blocking = next((part for part in parts if os.path.lexists(part) and not part.is_dir()), path)
+            blocking = next(
+                (part for part in parts if os.path.lexists(part) and not part.is_dir()), path
+            )
             raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(blocking)) from None
 
 
@@ -176,11 +196,15 @@ def sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def failures(path: Path, needed: int = 0, hint: str = "", *, is_input: bool = False) -> Iterator[None]:
-    """Convert an OSError from writing ``path`` into an OrchError; ``hint`` is the remedy when the place cannot be written.
+def failures(
+    path: Path, needed: int = 0, hint: str = "", *, is_input: bool = False
+) -> Iterator[None]:
+    """Convert an OSError from writing ``path`` into an OrchError; ``hint`` is the remedy when the
+    place cannot be written.
 
-    Raises DataError storage_full or storage_failed. With ``is_input`` the user has just named the place and no host has been
-    contacted yet, so a place that cannot be written is a ConfigError (unsafe_path).
+    Raises DataError storage_full or storage_failed. With ``is_input`` the user has just named the
+    place and no host has been contacted yet, so a place that cannot be written is a ConfigError
+    (unsafe_path).
     """
     try:
         yield
@@ -196,13 +220,23 @@ def _failure(path: Path, error: OSError, needed: int, hint: str, *, is_input: bo
             free = str(system.f_bavail * system.f_frsize)
         sizes = f"{needed} bytes needed, {free} free" if needed else f"{free} free"
         message = f"no space on the controller's disk: {sizes}"
-        return DataError(message, kind="storage_full", where=str(path), hint="free some space and repeat; nothing is lost")
+        return DataError(
+            message,
+            kind="storage_full",
+            where=str(path),
+            hint="free some space and repeat; nothing is lost",
+        )
     if isinstance(error, FileExistsError):
-        return ConfigError("already exists, and results are never overwritten", kind="unsafe_path", where=str(path))
+        return ConfigError(
+            "already exists, and results are never overwritten", kind="unsafe_path", where=str(path)
+        )
     # A name without a folder is the temporary name in the folder of the path.
     where = error.filename if str(error.filename).startswith("/") else path
     message = f"cannot be written: {error.strerror or error}"
     if is_input:
         return ConfigError(message, kind="unsafe_path", where=str(where), hint=hint)
-    hint = hint or "check mount, dmesg and the permissions of this folder on the controller; orch resume continues the bench"
+    hint = (
+        hint
+        or "check mount, dmesg and the permissions of this folder on the controller; orch resume continues the bench"
+    )
     return DataError(message, kind="storage_failed", where=str(where), hint=hint)

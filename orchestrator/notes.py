@@ -1,6 +1,8 @@
-"""Notes: what is said beside numbers, as values. Code asks for a note's code and never searches its words.
+"""Notes: what is said beside numbers, as values. Code asks for a note's code and never searches its
+words.
 
-A kind of note has a code, which programs filter by, a severity, and the words, in which the fields of a note are filled.
+A kind of note has a code, which programs filter by, a severity, and the words, in which the fields
+of a note are filled.
 `logs/notes.py`, `results/notes.py` and the `notes.py` of features have the kinds; a page of `docs` says when each is given.
 
 >>> SLOW = Kind("slow_node", DOUBT, "{host} takes {longer:.1%} longer", "; take {host} out")
@@ -27,7 +29,9 @@ REFUSAL = "refusal"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of note. ``words`` are a format string; ``hint`` is its end, what to do about it, for who can do that."""
+    """A kind of note. ``words`` are a format string; ``hint`` is its end, what to do about it, for
+    who can do that.
+    """
 
     code: str
     severity: str
@@ -40,8 +44,8 @@ class Kind:
 
 
 class Note(str):
-    """A sentence with its kind and the values in it. As a text it sorts, compares and is written like its words, beside those
-    of earlier records, which have no code."""
+    """A sentence with its kind and the values in it. As a text it sorts, compares and is written
+    like its words, beside those of earlier records, which have no code."""
 
     __slots__ = ("fields", "kind")
     kind: Kind
@@ -79,7 +83,10 @@ class Note(str):
 
     def about(self, name: str) -> Note:
         """Return the note with the name of what it is about before it."""
-        return Note(replace(self.kind, words=f"{{about}}: {self.kind.words}"), {**self.fields, "about": name})
+        return Note(
+            replace(self.kind, words=f"{{about}}: {self.kind.words}"),
+            {**self.fields, "about": name},
+        )
 
 
 OTHER = Kind("other", REMARK, "{text}")

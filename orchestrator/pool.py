@@ -16,16 +16,22 @@ from typing import TypeVar
 __all__ = ["end_with_parent", "shared_out"]
 
 _SHARES = 16
-"""Parts into which the work of one process is divided: enough that the others do not wait long for the last one."""
+"""Parts into which the work of one process is divided: enough that the others do not wait long for
+the last one.
+"""
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, worth: bool, most: int = 8) -> Iterator[Result]:
-    """Yield the result of ``work`` for each share of the jobs, in order, from ``most`` processes at most.
+def shared_out(
+    work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, worth: bool, most: int = 8
+) -> Iterator[Result]:
+    """Yield the result of ``work`` for each share of the jobs, in order, from ``most`` processes at
+    most.
 
-    Unless ``worth`` is true, yield one result for all jobs, from this process. Jobs and results are pickled; errors that
+    Unless ``worth`` is true, yield one result for all jobs, from this process. Jobs and results are
+    pickled; errors that
     ``work`` raises are raised here.
     """
     width = min(most, len(os.sched_getaffinity(0)), len(jobs))
@@ -45,14 +51,16 @@ def shared_out(work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, 
 
 
 def end_with_parent(end: Callable[[], object]) -> None:
-    """In a process of a pool: call ``end`` when the parent has ended, whatever ended it, in a thread of its own; at once if it
-    has already.
+    """In a process of a pool: call ``end`` when the parent has ended, whatever ended it, in a
+    thread of its own; at once if it has already.
 
-    A worker whose parent was killed would wait for its next share forever, because it holds both ends of the pipe through which
-    shares come. It would also finish the shares that it has, and write pages into the folder of the next build of a site.
+    A worker whose parent was killed would wait for its next share forever, because it holds both
+    ends of the pipe through which shares come. It would also finish the shares that it has, and
+    write pages into the folder of the next build of a site.
     """
-    # Both look at a pipe whose other end only the parent has. Unlike PR_SET_PDEATHSIG, that shows a parent that ended before
-    # this began, and does not take the end of the thread that started this process for that of the parent.
+    # Both look at a pipe whose other end only the parent has. Unlike PR_SET_PDEATHSIG, that shows a
+    # parent that ended before this began, and does not take the end of the thread that started this
+    # process for that of the parent.
     parent = parent_process()
     assert parent, "not a process of a pool"
     if not parent.is_alive():

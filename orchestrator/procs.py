@@ -1,4 +1,6 @@
-"""Processes as /proc shows them: which are alive, when they started, their control groups, and how to end them reliably."""
+"""Processes as /proc shows them: which are alive, when they started, their control groups, and how
+to end them reliably.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One line of ``/proc/PID/stat``; ``start_ticks`` distinguishes two processes that had the same process id."""
+    """One line of ``/proc/PID/stat``; ``start_ticks`` distinguishes two processes that had the same
+    process id.
+    """
 
     pid: int
     parent: int
@@ -44,9 +48,15 @@ class Stat:
 
 
 def stat(pid: int) -> Stat | None:
-    """Return the kernel's record of a process, None if it has ended. A defunct process has state ``Z``."""
+    """Return the kernel's record of a process, None if it has ended. A defunct process has state
+    ``Z``.
+    """
     try:
-        head, _, tail = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+        head, _, tail = (
+            (_PROC / str(pid) / "stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")
+        )
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = tail.split()
@@ -56,11 +66,17 @@ def stat(pid: int) -> Stat | None:
 def snapshot() -> dict[int, Stat]:
     """Return every process of this machine that is not defunct."""
     stats = (stat(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdigit())
-    return {process.pid: process for process in stats if process is not None and process.state not in "ZX"}
+    return {
+        process.pid: process
+        for process in stats
+        if process is not None and process.state not in "ZX"
+    }
 
 
 def environ(pid: int) -> frozenset[bytes]:
-    """Return the ``NAME=value`` entries with which a process was started; empty if they cannot be read."""
+    """Return the ``NAME=value`` entries with which a process was started; empty if they cannot be
+    read.
+    """
     try:
         return frozenset((_PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
@@ -68,7 +84,9 @@ def environ(pid: int) -> frozenset[bytes]:
 
 
 def cmdline(pid: int) -> bytes:
-    """Return the NUL-separated arguments of a process, or the title it gave itself; empty if it has ended."""
+    """Return the NUL-separated arguments of a process, or the title it gave itself; empty if it has
+    ended.
+    """
     try:
         return (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -76,7 +94,9 @@ def cmdline(pid: int) -> bytes:
 
 
 def namespace(pid: int, which: str) -> str:
-    """Return the identity of a process's namespace, e.g. ``net:[4026532]``; empty if it cannot be read."""
+    """Return the identity of a process's namespace, e.g. ``net:[4026532]``; empty if it cannot be
+    read.
+    """
     try:
         return str((_PROC / str(pid) / "ns" / which).readlink())
     except OSError:
@@ -87,8 +107,8 @@ def namespace(pid: int, which: str) -> str:
 def held_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]:
     """Yield the identities of these processes' namespaces, which stay valid until the block ends.
 
-    When a namespace is no longer used, the kernel reuses its number for the next one, which may be unrelated. Code that ends
-    processes by namespace therefore keeps it open meanwhile.
+    When a namespace is no longer used, the kernel reuses its number for the next one, which may be
+    unrelated. Code that ends processes by namespace therefore keeps it open meanwhile.
     """
     opened: list[int] = []
     try:
@@ -102,19 +122,30 @@ def held_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]
 
 
 def own_groups(controller: str) -> Iterator[tuple[Path, Path, bool]]:
-    """Yield this process's control groups for a controller: (directory, top of the hierarchy, whether it is the unified one).
+    """Yield this process's control groups for a controller: (directory, top of the hierarchy,
+    whether it is the unified one).
 
     Yields nothing if the kernel has no control groups.
     """
     try:
-        mounts = [line.split(" ") for line in (_PROC / "self/mounts").read_text(encoding="utf-8").splitlines()]
-        groups = [line.split(":", 2) for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines()]
+        mounts = [
+            line.split(" ")
+            for line in (_PROC / "self/mounts").read_text(encoding="utf-8").splitlines()
+        ]
+        groups = [
+            line.split(":", 2)
+            for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines()
+        ]
     except OSError:
         return
     for _, target, kind, options, *_ in mounts:
         for _, names, group in groups:
             unified = kind == "cgroup2" and not names
-            if unified or (kind == "cgroup" and controller in names.split(",") and controller in options.split(",")):
+            if unified or (
+                kind == "cgroup"
+                and controller in names.split(",")
+                and controller in options.split(",")
+            ):
                 yield Path(target, group.lstrip("/")), Path(target), unified
 
 
@@ -135,7 +166,9 @@ def live_pid(path: Path) -> int:
 
 
 def start_ticks(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot, 0 if there is none; with the id it names one process."""
+    """Return the start time of a process in clock ticks since boot, 0 if there is none; with the id
+    it names one process.
+    """
     process = stat(pid)
     return process.start_ticks if process else 0
 
@@ -147,7 +180,9 @@ def is_same_process(pid: int, ticks: int) -> bool:
 
 
 def machine_tag() -> str:
-    """Return eight characters for where this process's id means something: this boot of this machine, this namespace of ids."""
+    """Return eight characters for where this process's id means something: this boot of this
+    machine, this namespace of ids.
+    """
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
@@ -167,25 +202,34 @@ def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:
 def descendants(pids: Iterable[int], processes: Mapping[int, Stat]) -> set[int]:
     """Return these processes and all their descendants."""
     members = {pid for pid in pids if pid in processes}
-    while children := {process.pid for process in processes.values() if process.parent in members} - members:
+    while (
+        children := {process.pid for process in processes.values() if process.parent in members}
+        - members
+    ):
         members |= children
     return members
 
 
-def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.0) -> dict[int, Stat]:
-    """Kill the processes that ``members`` lists, until it lists none and all of them have ended; return them by process id.
+def end_all(
+    members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.0
+) -> dict[int, Stat]:
+    """Kill the processes that ``members`` lists, until it lists none and all of them have ended;
+    return them by process id.
 
-    The processes are stopped before they are killed, so that none forks a child that the list does not have. A process that
-    is exiting no longer shows the environment and namespaces by which ``members`` recognises it, although the kernel may
-    still be ending a whole process namespace for it; so each one is awaited by its process id and start time.
-    Raises RunError if some do not end in time (a process that waits for a dead disk or driver cannot be killed).
+    The processes are stopped before they are killed, so that none forks a child that the list does
+    not have. A process that is exiting no longer shows the environment and namespaces by which
+    ``members`` recognises it, although the kernel may still be ending a whole process namespace for
+    it; so each one is awaited by its process id and start time. Raises RunError if some do not end
+    in time (a process that waits for a dead disk or driver cannot be killed).
     """
     ended: dict[int, Stat] = {}
     deadline = time.monotonic() + timeout_s
     while alive := {**_alive(ended), **members()}:
         if time.monotonic() > deadline:
             remaining = ", ".join(f"{process.name} (pid {pid})" for pid, process in alive.items())
-            raise RunError(f"still alive {timeout_s:g} s after SIGKILL: {remaining}", kind="node_busy")
+            raise RunError(
+                f"still alive {timeout_s:g} s after SIGKILL: {remaining}", kind="node_busy"
+            )
         ended |= alive
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in {**alive, **members()}:
@@ -193,7 +237,9 @@ def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.
                     os.kill(pid, number)
         time.sleep(0.002)
     for pid in ended:
-        with contextlib.suppress(ChildProcessError):  # not a child of this process: its own parent reaps it
+        with contextlib.suppress(
+            ChildProcessError
+        ):  # not a child of this process: its own parent reaps it
             os.waitpid(pid, os.WNOHANG)
     return ended
 
@@ -201,4 +247,8 @@ def end_all(members: Callable[[], Mapping[int, Stat]], *, timeout_s: float = 10.
 def _alive(processes: Mapping[int, Stat]) -> dict[int, Stat]:
     """Return those of these processes that have not ended; a reused process id does not count."""
     pairs = ((old, stat(pid)) for pid, old in processes.items())
-    return {old.pid: old for old, new in pairs if new and new.start_ticks == old.start_ticks and new.state not in "ZX"}
+    return {
+        old.pid: old
+        for old, new in pairs
+        if new and new.start_ticks == old.start_ticks and new.state not in "ZX"
+    }

@@ -1,7 +1,8 @@
-"""Slurm's jobs, as its own programs report them: `Job`, `job`, `here`, and `call` for every other request.
+"""Slurm's jobs, as its own programs report them: `Job`, `job`, `here`, and `call` for every other
+request.
 
-Nothing needs Slurm's accounting (sacct, slurmdbd), which many small clusters do not have. Without it a job can be asked about
-until MinJobAge after its end, 300 s by default.
+Nothing needs Slurm's accounting (sacct, slurmdbd), which many small clusters do not have. Without
+it a job can be asked about until MinJobAge after its end, 300 s by default.
 
 >>> record = parse("JobId=7 JobName=a b JobState=PENDING Reason=Resources NodeList=(null) StartTime=Unknown Requeue=0")
 >>> record.id, record.name, record.state, record.reason, record.nodes
@@ -21,7 +22,19 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError, RunError
 
-__all__ = ["ENDED", "Job", "call", "check_owner", "here", "job", "job_id", "parse", "program", "submitter", "visible_devices"]
+__all__ = [
+    "ENDED",
+    "Job",
+    "call",
+    "check_owner",
+    "here",
+    "job",
+    "job_id",
+    "parse",
+    "program",
+    "submitter",
+    "visible_devices",
+]
 
 ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
@@ -42,8 +55,9 @@ class Job:
 
     ``nodes`` is a folded list as Slurm writes it, empty before the start. ``devices`` are (nodes, numbers of the GPUs as
     ``0,1`` or an empty text if Slurm does not number them, their count); empty if the job has no GPUs. ``start`` and ``end``
-    are as printed: an expected start while it waits. ``uid`` is -1 if Slurm does not say whose it is. ``components`` are the
-    numbers of the parts of a heterogeneous job, or of the tasks of an array, of which Slurm tells together; else empty.
+    are as printed: an expected start while it waits. ``uid`` is -1 if Slurm does not say whose it
+    is. ``components`` are the numbers of the parts of a heterogeneous job, or of the tasks of an
+    array, of which Slurm tells together; else empty.
     """
 
     id: str
@@ -61,32 +75,48 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job will never run again, and none of its processes are left as far as Slurm knows."""
+        """Whether the job will never run again, and none of its processes are left as far as Slurm
+        knows.
+        """
         return self.state in ENDED
 
 
 def job(job_id: str, environment: Mapping[str, str] = os.environ) -> Job | None:
-    """Ask Slurm for a job; None if Slurm does not know it, or no longer. Raises RunError if Slurm does not answer."""
+    """Ask Slurm for a job; None if Slurm does not know it, or no longer. Raises RunError if Slurm
+    does not answer.
+    """
     try:
-        text = call(["scontrol", "--oneliner", "--details", "show", "job", job_id], environment=environment)
+        text = call(
+            ["scontrol", "--oneliner", "--details", "show", "job", job_id], environment=environment
+        )
     except RunError as error:
         if "Invalid job id" in error.message:
             return None
         raise
     records = [record for record in re.split(r"\n(?=JobId=)", text.strip()) if record]
     first = parse(records[0] if records else text)
-    return replace(first, components=tuple(parse(record).id for record in records)) if len(records) > 1 else first
+    return (
+        replace(first, components=tuple(parse(record).id for record in records))
+        if len(records) > 1
+        else first
+    )
 
 
 def job_id(text: str, where: str) -> str:
     """Return the number of a job. Raises ConfigError for anything else."""
     if not _JOB.fullmatch(text):
-        raise ConfigError(f"expected the number of a job, got {text[:40]!r}", where=where, hint="squeue --me lists your jobs")
+        raise ConfigError(
+            f"expected the number of a job, got {text[:40]!r}",
+            where=where,
+            hint="squeue --me lists your jobs",
+        )
     return text
 
 
 def check_owner(job: Job, where: str) -> None:
-    """Raise ConfigError for a job of another user: Slurm refuses its steps, after it has tried for half a minute."""
+    """Raise ConfigError for a job of another user: Slurm refuses its steps, after it has tried for
+    half a minute.
+    """
     if os.geteuid() not in (0, job.uid) and job.uid >= 0:
         message = f"expected a job of your own, but job {job.id} belongs to {job.user}"
         raise ConfigError(message, where=where, hint="squeue --me lists your jobs")
@@ -99,12 +129,16 @@ def here(environment: Mapping[str, str]) -> str:
 
 
 def parse(text: str) -> Job:
-    """Return the job that one line of ``scontrol`` describes. Raises RunError for a line without a job."""
+    """Return the job that one line of ``scontrol`` describes. Raises RunError for a line without a
+    job.
+    """
     fields: dict[str, str] = {}
     devices = []
     matches = list(_FIELD.finditer(text))
     ends = [*(match.start() for match in matches[1:]), len(text)]
-    for match, end in zip(matches, ends, strict=False):  # without any match there is an end too many
+    for match, end in zip(
+        matches, ends, strict=False
+    ):  # without any match there is an end too many
         name = match[1]
         value = text[match.end() : end].strip()
         fields.setdefault(name, "" if value in ("(null)", "N/A") else value)
@@ -113,7 +147,11 @@ def parse(text: str) -> Job:
         if name == "GRES" and (of_node := _devices(value)):
             devices.append((fields["Nodes"], *of_node))
     if "JobId" not in fields or "JobState" not in fields:
-        raise RunError(f"expected the record of a job, got {text[:200]!r}", kind="result_invalid", where="scontrol show job")
+        raise RunError(
+            f"expected the record of a job, got {text[:200]!r}",
+            kind="result_invalid",
+            where="scontrol show job",
+        )
     per_node = fields.get("NtasksPerN:B:S:C", "0").split(":")[0]
     user, _, number = fields.get("UserId", "").partition("(")
     count = int(per_node) if per_node.isdigit() and int(per_node) else _tasks_per_node(fields)
@@ -134,11 +172,17 @@ def parse(text: str) -> Job:
 
 def _tasks_per_node(fields: Mapping[str, str]) -> int:
     tasks, nodes = fields.get("NumTasks", "1"), fields.get("NumNodes", "1").partition("-")[0]
-    return max(1, int(tasks) // int(nodes)) if tasks.isdigit() and nodes.isdigit() and int(nodes) else 1
+    return (
+        max(1, int(tasks) // int(nodes))
+        if tasks.isdigit() and nodes.isdigit() and int(nodes)
+        else 1
+    )
 
 
 def _devices(gres: str) -> tuple[str, int] | None:
-    """Return the numbers of the GPUs of a node and their count, from ``gpu:2(IDX:0-1)``; None without any."""
+    """Return the numbers of the GPUs of a node and their count, from ``gpu:2(IDX:0-1)``; None
+    without any.
+    """
     count, numbers = 0, []
     for match in _DEVICES.finditer(gres):
         count += int(match[1])
@@ -156,15 +200,22 @@ def program(name: str) -> str:
     if path := shutil.which(name):
         return path
     hint = "run orch where sbatch and squeue work: on a login node, or inside a job"
-    raise ConfigError(f"expected Slurm's program {name}, which is not on the PATH", where="Slurm", hint=hint)
+    raise ConfigError(
+        f"expected Slurm's program {name}, which is not on the PATH", where="Slurm", hint=hint
+    )
 
 
 def call(
-    argv: Sequence[str], *, environment: Mapping[str, str] = os.environ, timeout_s: float = _ANSWER_S, text: str = ""
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    timeout_s: float = _ANSWER_S,
+    text: str = "",
 ) -> str:
     """Run one of Slurm's programs, with ``text`` as its standard input, and return what it prints.
 
-    Raises ConfigError if it is not installed, RunError with its words if it fails or does not answer.
+    Raises ConfigError if it is not installed, RunError with its words if it fails or does not
+    answer.
     """
     command = [program(argv[0]), *argv[1:]]
     where = f"Slurm: {argv[0]}"
@@ -174,18 +225,24 @@ def call(
             start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise RunError(f"no answer within {timeout_s:g} s", kind="node_unfit", where=where) from None
+        raise RunError(
+            f"no answer within {timeout_s:g} s", kind="node_unfit", where=where
+        ) from None
     if done.returncode:
         lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        words = " / ".join(line.removeprefix(f"{argv[0]}: ").removeprefix("error: ") for line in lines[-3:])
+        words = " / ".join(
+            line.removeprefix(f"{argv[0]}: ").removeprefix("error: ") for line in lines[-3:]
+        )
         raise RunError(words or f"exit status {done.returncode}", kind="node_unfit", where=where)
     return done.stdout.decode("utf-8", "replace")
 
 
 def visible_devices(job: Job) -> dict[str, str]:
-    """Return the GPUs that a step of a job may use, by host, as numbers that CUDA takes on that host: ``0,1``.
+    """Return the GPUs that a step of a job may use, by host, as numbers that CUDA takes on that
+    host: ``0,1``.
 
-    Only a step knows them: where Slurm confines devices, the first GPU of a job is number 0, whichever it is.
+    Only a step knows them: where Slurm confines devices, the first GPU of a job is number 0,
+    whichever it is.
     """
     argv = [
         "srun",
@@ -197,12 +254,19 @@ def visible_devices(job: Job) -> dict[str, str]:
         "--export=PATH",
     ]
     text = call(
-        [*argv, "sh", "-c", 'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}"'],
+        [
+            *argv,
+            "sh",
+            "-c",
+            'echo "$SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-}}"',
+        ],
         environment=submitter(os.environ),
     )
     return {words[0]: words[1] for line in text.splitlines() if len(words := line.split()) == 2}
 
 
 def submitter(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that Slurm's programs need, without those of another job that they would take for options."""
+    """Return the variables that Slurm's programs need, without those of another job that they would
+    take for options.
+    """
     return {name: value for name, value in environment.items() if name in _LINGERING}

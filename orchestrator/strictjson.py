@@ -1,4 +1,5 @@
-"""Strict JSON for exchange between programs: ambiguous documents, and numbers that a reader cannot hold, are refused.
+"""Strict JSON for exchange between programs: ambiguous documents, and numbers that a reader cannot
+hold, are refused.
 
 >>> strict_json(b'{"steps": 120}', "exit.json")
 {'steps': 120}
@@ -19,7 +20,8 @@ _MAX_DEPTH = 50
 
 
 def strict_json(data: bytes | str, where: str, kind: str = "result_invalid") -> Any:
-    """Return the JSON value in ``data``. Raises DataError of ``kind`` with ``where`` and the offset or key.
+    """Return the JSON value in ``data``. Raises DataError of ``kind`` with ``where`` and the offset
+    or key.
 
     Refuses NaN, numbers beyond a double, duplicate keys, and more than 50 levels.
     """
@@ -44,7 +46,9 @@ def strict_json(data: bytes | str, where: str, kind: str = "result_invalid") -> 
         text = data if isinstance(data, str) else data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=pairs, parse_float=number, parse_constant=number)
     except json.JSONDecodeError as error:
-        raise fail(f"got invalid text at byte {len(text[: error.pos].encode('utf-8', 'replace'))} ({error.msg})") from error
+        raise fail(
+            f"got invalid text at byte {len(text[: error.pos].encode('utf-8', 'replace'))} ({error.msg})"
+        ) from error
     except UnicodeDecodeError as error:
         raise fail(f"got bytes that are not UTF-8 at byte {error.start}") from error
     except ValueError as error:
@@ -60,7 +64,11 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit + 1):
         nested = [child for child in level if isinstance(child, (dict, list))]
-        level = [item for child in nested for item in (child.values() if isinstance(child, dict) else child)]
+        level = [
+            item
+            for child in nested
+            for item in (child.values() if isinstance(child, dict) else child)
+        ]
         if not level:
             return False
     return True

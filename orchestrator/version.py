@@ -1,4 +1,6 @@
-"""The version of orch, in a module that imports nothing: the root package imports the Python interface."""
+"""The version of orch, in a module that imports nothing: the root package imports the Python
+interface.
+"""
 
 from __future__ import annotations
 

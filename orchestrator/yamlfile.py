@@ -1,12 +1,14 @@
 """Strict reading of the text and YAML files that users write. The only module that uses PyYAML.
 
-A document is plain values (mapping, list, text, number, true, false, null) and the line of each of them. Scalars follow
-YAML 1.2, so YAML 1.1's surprises stay text, and a schema can report them: ``on``, ``no``, ``022``, ``12:30``, ``0x16``,
+A document is plain values (mapping, list, text, number, true, false, null) and the line of each of
+them. Scalars follow YAML 1.2, so YAML 1.1's surprises stay text, and a schema can report them:
+``on``, ``no``, ``022``, ``12:30``, ``0x16``,
 ``2020-01-01``. Keys are always text, as written. Refused, each with file, line and remedy: duplicate keys, tags, ``<<``, more
-than 100 aliases, more than 50 levels, more than 1 MiB, anything that is not UTF-8, tabs as indentation.
+than 100 aliases, more than 50 levels, more than 1 MiB, anything that is not UTF-8, tabs as
+indentation.
 
-Files of other tools may need what these refuse. `loads` with ``foreign`` reads a tagged value as a `Tagged`, merges ``<<`` and
-takes the last of two equal keys.
+Files of other tools may need what these refuse. `loads` with ``foreign`` reads a tagged value as a
+`Tagged`, merges ``<<`` and takes the last of two equal keys.
 
 >>> document = loads("hosts:\\n  node1: {gpus: 8, at: 12:30}\\n", "lab.yaml")
 >>> document.value, document.line(("hosts", "node1", "gpus"))
@@ -32,19 +34,24 @@ _KeyPath = tuple[str | int, ...]
 _MAX_BYTES = 1 << 20
 _MAX_ALIASES = 100
 _MAX_DEPTH = 50
-# Nested aliases can stand for more values than there are atoms; without aliases, 1 MiB holds at most this many.
+# Nested aliases can stand for more values than there are atoms; without aliases, 1 MiB holds at
+# most this many.
 _MAX_VALUES = 600_000
 _WORDS = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
-    word: value for value, words in ((True, "true True TRUE"), (False, "false False FALSE")) for word in words.split()
+    word: value
+    for value, words in ((True, "true True TRUE"), (False, "false False FALSE"))
+    for word in words.split()
 }
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9]{0,17})?(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,3})?")
+_FLOAT = re.compile(
+    r"[-+]?(?=\.?[0-9])(?:0|[1-9][0-9]{0,17})?(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,3})?"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The value of one file; ``lines`` maps the path of keys and indices of every value to its line, from 1. ``root`` is the
-    path of the value in its file, if it is a part of it."""
+    """The value of one file; ``lines`` maps the path of keys and indices of every value to its
+    line, from 1. ``root`` is the path of the value in its file, if it is a part of it."""
 
     value: Any
     lines: Mapping[_KeyPath, int]
@@ -58,22 +65,32 @@ class Document:
         return self.lines.get(path, 1)
 
     def where(self, path: _KeyPath = ()) -> str:
-        """Return file, line and keys of the value at ``path``, or of the closest value around it, as an error names them."""
-        keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in (*self.root, *path)).removeprefix(".")
+        """Return file, line and keys of the value at ``path``, or of the closest value around it,
+        as an error names them.
+        """
+        keys = "".join(
+            f"[{key}]" if isinstance(key, int) else f".{key}" for key in (*self.root, *path)
+        ).removeprefix(".")
         return f"{self.source}:{self.line(path)}" + (f": {keys}" if keys else "")
 
     def part(self, path: _KeyPath) -> Document:
-        """Return the value at ``path`` as a document of its own. Raises KeyError, IndexError or TypeError if there is none."""
+        """Return the value at ``path`` as a document of its own. Raises KeyError, IndexError or
+        TypeError if there is none.
+        """
         value = self.value
         for key in path:
             value = value[key]
-        lines = {at[len(path) :]: line for at, line in self.lines.items() if at[: len(path)] == path}
+        lines = {
+            at[len(path) :]: line for at, line in self.lines.items() if at[: len(path)] == path
+        }
         return Document(value, lines, self.source, (*self.root, *path))
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A value with a tag, such as one that Ansible Vault has encrypted: only its tag is known, never what it holds."""
+    """A value with a tag, such as one that Ansible Vault has encrypted: only its tag is known,
+    never what it holds.
+    """
 
     tag: str
 
@@ -84,26 +101,36 @@ def load(path: Path) -> Document:
 
 
 def loads(text: str, source: str, *, foreign: bool = False) -> Document:
-    """Read YAML from ``text``; ``source`` is its name in errors, ``foreign``: another tool's file. Raises ConfigError."""
+    """Read YAML from ``text``; ``source`` is its name in errors, ``foreign``: another tool's file.
+    Raises ConfigError.
+    """
     if len(text.encode(errors="replace")) > _MAX_BYTES:
         raise ConfigError("expected at most 1 MiB, got more", where=source)
     return _Composer(source, foreign).document(text)
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file. Raises ConfigError if it is missing, no regular file, too large, empty or not UTF-8."""
+    """Return the text of a small file. Raises ConfigError if it is missing, no regular file, too
+    large, empty or not UTF-8.
+    """
     source = str(path)
     try:
         if path.is_dir():
-            raise ConfigError("expected a file, got a directory", where=source, hint="name a file in it")
+            raise ConfigError(
+                "expected a file, got a directory", where=source, hint="name a file in it"
+            )
         if path.exists() and not path.is_file():
             raise ConfigError("expected a regular file, got a pipe, socket or device", where=source)
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError("expected a file, found none", where=source, hint="check the path") from None
+        raise ConfigError(
+            "expected a file, found none", where=source, hint="check the path"
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise ConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=source) from error
+        raise ConfigError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", where=source
+        ) from error
     if len(data) > _MAX_BYTES:
         raise ConfigError("expected at most 1 MiB, got more", where=source)
     try:
@@ -111,14 +138,20 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         got = f"byte 0x{data[error.start]:02x}"
-        raise ConfigError(f"expected UTF-8 text, got {got}", where=f"{source}:{line}", hint="save the file as UTF-8") from None
+        raise ConfigError(
+            f"expected UTF-8 text, got {got}",
+            where=f"{source}:{line}",
+            hint="save the file as UTF-8",
+        ) from None
     if not text.strip():
         raise ConfigError("expected some content, got an empty file", where=source)
     return text
 
 
 class _Composer:
-    """Builds one document from parser events, with a limit on its depth, whatever the nesting of the text."""
+    """Builds one document from parser events, with a limit on its depth, whatever the nesting of
+    the text.
+    """
 
     def __init__(self, source: str, foreign: bool = False) -> None:
         self.source = source
@@ -140,10 +173,17 @@ class _Composer:
             following = next(self.events)
         except yaml.YAMLError as error:
             raise self._syntax(error, text) from None
-        except (ValueError, OverflowError) as error:  # PyYAML on an escape or directive with an impossible number
+        except (
+            ValueError,
+            OverflowError,
+        ) as error:  # PyYAML on an escape or directive with an impossible number
             raise ConfigError(f"expected YAML, got {error}", where=self.source) from None
         if not isinstance(following, yaml.StreamEndEvent):
-            raise self._refusal(following, "expected one document, got a second one", "remove '---' and everything after it")
+            raise self._refusal(
+                following,
+                "expected one document, got a second one",
+                "remove '---' and everything after it",
+            )
         return Document(value, self.lines, self.source)
 
     def _value(self, event: yaml.Event, path: _KeyPath) -> Any:
@@ -159,10 +199,20 @@ class _Composer:
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar(event.value) if event.implicit[0] else self._text(event)
         elif len(path) >= _MAX_DEPTH:
-            raise self._refusal(event, f"expected at most {_MAX_DEPTH} levels, got more", "flatten it")
+            raise self._refusal(
+                event, f"expected at most {_MAX_DEPTH} levels, got more", "flatten it"
+            )
         else:
-            value = self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._sequence(path)
-        if event.tag is not None and event.tag != "!unsafe" and not event.tag.startswith("tag:yaml.org,"):
+            value = (
+                self._mapping(path)
+                if isinstance(event, yaml.MappingStartEvent)
+                else self._sequence(path)
+            )
+        if (
+            event.tag is not None
+            and event.tag != "!unsafe"
+            and not event.tag.startswith("tag:yaml.org,")
+        ):
             value = Tagged(event.tag if event.tag == "!vault" else _shown(event.tag))
         if event.anchor is not None:
             self.anchors[event.anchor] = value, self.values - before + 1
@@ -181,7 +231,11 @@ class _Composer:
             place = (*path, key)
             if key in mapping and not self.foreign:
                 first = self.lines[place]
-                raise self._refusal(event, f"expected each key once, got {key!r} again", f"it is already on line {first}")
+                raise self._refusal(
+                    event,
+                    f"expected each key once, got {key!r} again",
+                    f"it is already on line {first}",
+                )
             self.lines[place] = _line(event)
             mapping[key] = self._value(next(self.events), place)
         return {**merged, **mapping}
@@ -189,22 +243,34 @@ class _Composer:
     def _key(self, event: yaml.Event) -> str:
         self._count(event)
         if not isinstance(event, yaml.ScalarEvent):
-            raise self._refusal(event, "expected a word as key, got something else", "put quotes around a key with brackets")
+            raise self._refusal(
+                event,
+                "expected a word as key, got something else",
+                "put quotes around a key with brackets",
+            )
         if event.tag is not None:
-            raise self._refusal(event, f"expected no tags, got {_shown(event.tag)}", "remove the tag")
+            raise self._refusal(
+                event, f"expected no tags, got {_shown(event.tag)}", "remove the tag"
+            )
         if _is_merge(event):
-            raise self._refusal(event, "expected a key, got the merge key '<<'", "write the keys out")
+            raise self._refusal(
+                event, "expected a key, got the merge key '<<'", "write the keys out"
+            )
         if event.anchor is not None:
             self.anchors[event.anchor] = event.value, 1
         return self._text(event)
 
     def _text(self, event: yaml.ScalarEvent) -> str:
-        """Return the text of a scalar. JSON escapes may split a character into two halves; one half alone cannot be encoded."""
+        """Return the text of a scalar. JSON escapes may split a character into two halves; one half
+        alone cannot be encoded.
+        """
         try:
             return event.value.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
             raise self._refusal(
-                event, "expected text, got half of a surrogate pair", r"an escape such as \ud83d needs its other half"
+                event,
+                "expected text, got half of a surrogate pair",
+                r"an escape such as \ud83d needs its other half",
             ) from None
 
     def _sequence(self, path: _KeyPath) -> list[Any]:
@@ -216,7 +282,9 @@ class _Composer:
     def _alias(self, event: yaml.AliasEvent) -> Any:
         self.aliases += 1
         if self.aliases > _MAX_ALIASES:
-            raise self._refusal(event, f"expected at most {_MAX_ALIASES} aliases, got more", "write the values out")
+            raise self._refusal(
+                event, f"expected at most {_MAX_ALIASES} aliases, got more", "write the values out"
+            )
         if event.anchor not in self.anchors:
             hint = "an anchor must come before its aliases, not around them; text that begins with '*' needs quotes"
             raise self._refusal(event, "expected a known anchor, got '*…'", hint)
@@ -227,7 +295,11 @@ class _Composer:
     def _count(self, event: yaml.Event, size: int = 1) -> None:
         self.values += size
         if self.values > _MAX_VALUES:
-            raise self._refusal(event, f"expected at most {_MAX_VALUES} values, got more through aliases", "write them out")
+            raise self._refusal(
+                event,
+                f"expected at most {_MAX_VALUES} values, got more through aliases",
+                "write them out",
+            )
 
     def _refusal(self, event: yaml.Event, message: str, hint: str) -> ConfigError:
         return ConfigError(message, where=f"{self.source}:{_line(event)}", hint=hint)
@@ -236,13 +308,19 @@ class _Composer:
         if isinstance(error, yaml.reader.ReaderError):
             line = text.count("\n", 0, error.position) + 1
             got = f"the control character {chr(error.character)!r}"
-            return ConfigError(f"expected text, got {got}", where=f"{self.source}:{line}", hint="remove it")
+            return ConfigError(
+                f"expected text, got {got}", where=f"{self.source}:{line}", hint="remove it"
+            )
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = str(getattr(error, "problem", None) or error)
         hint = "indent with spaces, not with tabs" if r"'\t'" in problem else ""
         if "mapping values are not allowed" in problem or "cannot start any token" in problem:
             hint = hint or "text with ': ', or that begins with '@', '%' or '`', needs quotes"
-        return ConfigError(f"expected YAML, got: {problem}", where=f"{self.source}:{mark.line + 1 if mark else 1}", hint=hint)
+        return ConfigError(
+            f"expected YAML, got: {problem}",
+            where=f"{self.source}:{mark.line + 1 if mark else 1}",
+            hint=hint,
+        )
 
 
 def _is_merge(event: yaml.Event) -> bool:
@@ -250,7 +328,9 @@ def _is_merge(event: yaml.Event) -> bool:
 
 
 def _shown(tag: str) -> str:
-    """Return a tag for a message. What follows a '!' may be text that needs quotes, such as a password."""
+    """Return a tag for a message. What follows a '!' may be text that needs quotes, such as a
+    password.
+    """
     return f"'{tag}'" if tag == "!" or tag.startswith("tag:yaml.org,") else "'!…'"
 
 
@@ -259,7 +339,9 @@ def _line(event: yaml.Event) -> int:
 
 
 def _scalar(text: str) -> Any:
-    """Return the value of an unquoted word: YAML 1.2's null, true, false and decimal numbers; everything else is text."""
+    """Return the value of an unquoted word: YAML 1.2's null, true, false and decimal numbers;
+    everything else is text.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):

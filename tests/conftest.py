@@ -1,4 +1,6 @@
-"""What holds for all tests: which of them need more than a minute has, which of them share a worker, and the lab they share."""
+"""What holds for all tests: which of them need more than a minute has, which of them share a
+worker, and the lab they share.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ TESTS = Path(__file__).parent
 TRAINERS = ("remote/test_trainers.py", "remote/test_trainers_simulated.py")
 PYTORCH = tuple(
     f"remote/test_{module}.py"
-    for module in ("trainers_pytorch", "torch_models", "torch_gathered_pool", "torch_steps", "torch_packed")
+    for module in (
+        "trainers_pytorch",
+        "torch_models",
+        "torch_gathered_pool",
+        "torch_steps",
+        "torch_packed",
+    )
 )
 LONG = (
     *("cases", "contract", "e2e", "faults", "lab"),
@@ -37,16 +45,29 @@ LONG = (
     ),
     "test_wheel.py",
 )
-"""Folders and files whose tests need root, servers or a lab, run programs all along, or wait for processes.
+"""Folders and files whose tests need root, servers or a lab, run programs all along, or wait for
+processes.
 
 `--unit` leaves them out.
 """
 LONG_TESTS = (
-    *("results/links/test_collectives.py::test_every_size", "results/links/test_collectives.py::test_gloo"),
-    *("results/links/test_collectives.py::test_half_types", "results/links/test_collectives.py::test_a_wrong_result"),
+    *(
+        "results/links/test_collectives.py::test_every_size",
+        "results/links/test_collectives.py::test_gloo",
+    ),
+    *(
+        "results/links/test_collectives.py::test_half_types",
+        "results/links/test_collectives.py::test_a_wrong_result",
+    ),
     *("remote/test_loaders.py::test_pytorch_trains", "remote/test_loaders.py::test_what_pytorch"),
-    *("remote/test_loaders.py::test_dali_on_a_gpu", "remote/noderun/test_transfer.py::test_no_process_waits"),
-    *("plan/test_third_party_launch_scripts.py::test_parameter", "test_structure.py::test_every_command_explains_itself"),
+    *(
+        "remote/test_loaders.py::test_dali_on_a_gpu",
+        "remote/noderun/test_transfer.py::test_no_process_waits",
+    ),
+    *(
+        "plan/test_third_party_launch_scripts.py::test_parameter",
+        "test_structure.py::test_every_command_explains_itself",
+    ),
 )
 """How ids of such tests in other files begin."""
 WORKERS = {
@@ -62,15 +83,20 @@ WORKERS = {
     "test_wheel.py": "wheel",
     "e2e/test_page.py": "page",
 }
-"""Files whose tests share something that is expensive to make, and run in one worker of xdist for it."""
+"""Files whose tests share something that is expensive to make, and run in one worker of xdist for
+it.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--unit", action="store_true", help="leave out what needs root, servers, a lab, or minutes")
+    parser.addoption(
+        "--unit", action="store_true", help="leave out what needs root, servers, a lab, or minutes"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests that run in the background of a shell script inherit an ignored Ctrl-C, and so would the commands they interrupt.
+    # Tests that run in the background of a shell script inherit an ignored Ctrl-C, and so would the
+    # commands they interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # No deadline for an example: machines are shared, and what takes long shows in --durations.
     if config.getoption("--unit"):
@@ -91,12 +117,15 @@ def _takes_long(path: str) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--unit"):
-        items[:] = [item for item in items if not item.nodeid.removeprefix("tests/").startswith(LONG_TESTS)]
+        items[:] = [
+            item for item in items if not item.nodeid.removeprefix("tests/").startswith(LONG_TESTS)
+        ]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal out files of one group together, the largest group first, and all other tests one by one.
+    """Deal out files of one group together, the largest group first, and all other tests one by
+    one.
 
     `--dist loadgroup` does so by a suffix of test ids that xdist 3.8 cannot give them with pytest 9.2.
     """

@@ -2,7 +2,8 @@
 
     python -m tests.removal [FEATURE …]
 
-Tests that import a feature are left out with it, wherever they are, and so is the list of modules that features may enter.
+Tests that import a feature are left out with it, wherever they are, and so is the list of modules
+that features may enter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-i
 
 
 def copy_without(feature: str, root: Path) -> Path:
-    """Return a copy of the repository without a feature, the tests that import it, and those that make its records."""
+    """Return a copy of the repository without a feature, the tests that import it, and those that
+    make its records.
+    """
     copy = root / "repository"
     shutil.copytree(REPOSITORY, copy, ignore=LEFT_OUT, symlinks=True)
     shutil.rmtree(copy / "orchestrator" / "features" / feature)
@@ -38,8 +41,12 @@ def copy_without(feature: str, root: Path) -> Path:
 
 
 def run_in(copy: Path, *words: str, captured: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run Python in a copy, whose `orchestrator` wins over an installed one: Python looks first in the folder it starts in."""
-    return subprocess.run([sys.executable, *words], cwd=copy, capture_output=captured, text=True, check=False)
+    """Run Python in a copy, whose `orchestrator` wins over an installed one: Python looks first in
+    the folder it starts in.
+    """
+    return subprocess.run(
+        [sys.executable, *words], cwd=copy, capture_output=captured, text=True, check=False
+    )
 
 
 def main() -> int:

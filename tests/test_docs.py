@@ -1,5 +1,5 @@
-"""Links in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/: each leads to a file that exists, and to a heading that the file
-has. And what is made of them: the site and the manual page."""
+"""Links in README.md, CHANGELOG.md, CONTRIBUTING.md and docs/: each leads to a file that exists,
+and to a heading that the file has. And what is made of them: the site and the manual page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ CODE = re.compile(r"(?ms)^ *```.*?^ *```$|``[^\n]*?``|`[^`\n]*`")
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them: small letters, no punctuation, dashes for spaces."""
+    """The anchors of a page's headings, as GitHub makes them: small letters, no punctuation, dashes
+    for spaces.
+    """
     names: list[str] = []
     text = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"))
     for heading in re.findall(r"(?m)^#+ +(.+?) *$", text):
@@ -47,7 +49,9 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_a_dead_link_would_be_seen() -> None:
-    assert "slurm" in anchors(REPOSITORY / "docs" / "slurm.md") and "slurms" not in anchors(REPOSITORY / "docs" / "slurm.md")
+    assert "slurm" in anchors(REPOSITORY / "docs" / "slurm.md") and "slurms" not in anchors(
+        REPOSITORY / "docs" / "slurm.md"
+    )
     assert LINK.findall("see [a](b.md#c), `[no](code.md)`") == ["b.md#c", "code.md"]
     assert LINK.findall(CODE.sub("", "see [a](b.md#c), `[no](code.md)`")) == ["b.md#c"]
 
@@ -55,12 +59,28 @@ def test_a_dead_link_would_be_seen() -> None:
 def test_the_site_is_built_without_a_warning_and_has_every_page(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     site = tmp_path / "site"
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
-    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    build = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--strict",
+        "--site-dir",
+        str(site),
+    ]
+    done = subprocess.run(
+        build, cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert {path.stem for path in PAGES} - {path.stem for path in TOP} <= {path.stem for path in site.rglob("*.html")}
+    assert {path.stem for path in PAGES} - {path.stem for path in TOP} <= {
+        path.stem for path in site.rglob("*.html")
+    }
     start = (site / "index.html").read_text(encoding="utf-8")
-    assert '<a href="metrics.html#language-models">' in start and '<a href="files/inventory/cluster.yaml">' in start
+    assert (
+        '<a href="metrics.html#language-models">' in start
+        and '<a href="files/inventory/cluster.yaml">' in start
+    )
     assert 'id="orch-lab-up"' in (site / "commands.html").read_text(encoding="utf-8")
 
 
@@ -68,12 +88,25 @@ def test_the_manual_page_has_every_command_and_option_and_man_reads_it(tmp_path:
     page = tmp_path / "orch.1"
     make = [sys.executable, str(REPOSITORY / "docs" / "reference.py"), "man", "2026-01-01"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    page.write_bytes(subprocess.run(make, env=environment, capture_output=True, timeout=LIMIT_S, check=True).stdout)
+    page.write_bytes(
+        subprocess.run(
+            make, env=environment, capture_output=True, timeout=LIMIT_S, check=True
+        ).stdout
+    )
     text = page.read_text(encoding="utf-8")
     names = [name for commands in MODULES.values() for name in commands]
     assert re.findall(r"^\.SH ORCH (\w+)$", text, re.MULTILINE) == [name.upper() for name in names]
-    assert ".SH ORCH LAB UP\n" in text and "\\-\\-until\\-ci 1%" in text and "\\fBORCH_PROJECT\\fR" in text
+    assert (
+        ".SH ORCH LAB UP\n" in text
+        and "\\-\\-until\\-ci 1%" in text
+        and "\\fBORCH_PROJECT\\fR" in text
+    )
     if not shutil.which("groff"):
         pytest.skip("needs groff, which comes with man")
-    shown = subprocess.run(["groff", "-man", "-Tutf8", "-ww", str(page)], capture_output=True, timeout=LIMIT_S, check=False)
+    shown = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", str(page)],
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert (shown.returncode, shown.stderr) == (0, b""), shown.stderr.decode()

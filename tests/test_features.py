@@ -1,4 +1,5 @@
-"""A feature is its folder: without it the rest imports and explains itself, and has none of its commands.
+"""A feature is its folder: without it the rest imports and explains itself, and has none of its
+commands.
 
 `make removal` runs the unit tests of what is left, which takes minutes.
 """
@@ -47,7 +48,11 @@ def test_an_option_that_only_a_missing_feature_serves_is_refused(
     words: tuple[str, ...], where: str, without_published: Path
 ) -> None:
     done = run_in(without_published, "-m", "orchestrator", *words)
-    assert done.returncode == 2 and done.stderr.startswith(f"orch: {where}: ") and "this installation of orch" in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith(f"orch: {where}: ")
+        and "this installation of orch" in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 

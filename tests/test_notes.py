@@ -31,7 +31,12 @@ def documented(header: str = HEADER) -> list[str]:
     """Return the codes in the first column of the tables of notes in the pages."""
     pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
     tables = [table.split("\n\n")[0] for page in pages for table in page.split(header)[1:]]
-    return [code for table in tables for row in table.splitlines() for code in re.findall("`(.+?)`", row.split("|")[1])]
+    return [
+        code
+        for table in tables
+        for row in table.splitlines()
+        for code in re.findall("`(.+?)`", row.split("|")[1])
+    ]
 
 
 def test_each_code_is_documented_once_and_each_documented_code_exists() -> None:
@@ -50,10 +55,21 @@ def test_codes_are_words_and_kinds_with_one_code_have_one_severity() -> None:
 
 def test_a_note_is_its_words_and_keeps_its_kind_and_fields_between_processes() -> None:
     note = SLOW_START(steps="steps 1-4", longer=0.24, cost="2 s")
-    assert note == "steps 1-4 took 24.0% longer per step than the others; that is 2 s; more --warmup-steps may be needed"
-    assert note.plain == note.removesuffix("; more --warmup-steps may be needed") and note.plain.code == "slow_start"
+    assert (
+        note
+        == "steps 1-4 took 24.0% longer per step than the others; that is 2 s; more --warmup-steps may be needed"
+    )
+    assert (
+        note.plain == note.removesuffix("; more --warmup-steps may be needed")
+        and note.plain.code == "slow_start"
+    )
     for same in (pickle.loads(pickle.dumps(note)), copy.deepcopy(note), as_note(note)):
-        assert (same, same.code, same.severity, same.fields) == (note, "slow_start", DOUBT, note.fields)
+        assert (same, same.code, same.severity, same.fields) == (
+            note,
+            "slow_start",
+            DOUBT,
+            note.fields,
+        )
 
 
 def test_words_of_others_with_braces_are_shown_as_they_are() -> None:

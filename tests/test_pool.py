@@ -1,4 +1,6 @@
-"""Processes that share work end with the one that started them, also if nothing tells them so but its death."""
+"""Processes that share work end with the one that started them, also if nothing tells them so but
+its death.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.support import judge
 from tests.support.benches import bench
 from tests.support.commands import REPOSITORY, inherited_environment
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: no work is shared")
+pytestmark = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="one processor: no work is shared"
+)
 
 BENCHES = 16
 """More pages than a site makes in one process."""
@@ -39,7 +43,9 @@ if __name__ == "__main__":
 
 def started(argv: Sequence[str], folder: Path, **variables: str) -> subprocess.Popen[bytes]:
     environment = inherited_environment() | {"PYTHONPATH": str(REPOSITORY), **variables}
-    return subprocess.Popen([sys.executable, *argv], cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, *argv], cwd=folder, env=environment, stderr=subprocess.DEVNULL
+    )
 
 
 def workers(parent: int) -> dict[int, procs.Stat]:
@@ -55,7 +61,9 @@ def is_left(process: procs.Stat) -> bool:
 
 
 def killed(parent: subprocess.Popen[bytes], alive: dict[int, procs.Stat]) -> None:
-    """Kill a process, and fail if one of those that it has started outlives it by more than three seconds."""
+    """Kill a process, and fail if one of those that it has started outlives it by more than three
+    seconds.
+    """
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     try:
@@ -65,13 +73,21 @@ def killed(parent: subprocess.Popen[bytes], alive: dict[int, procs.Stat]) -> Non
             os.kill(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("seconds", "begun"), [(60.0, 0), (60.0, 2), (0.01, 8)], ids=["starting", "at work", "waiting"])
-def test_workers_end_when_their_parent_is_killed(tmp_path: Path, seconds: float, begun: int) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "begun"), [(60.0, 0), (60.0, 2), (0.01, 8)], ids=["starting", "at work", "waiting"]
+)
+def test_workers_end_when_their_parent_is_killed(
+    tmp_path: Path, seconds: float, begun: int
+) -> None:
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     (tmp_path / "shared.py").write_text(SHARED)
     parent = started(["shared.py", "jobs", str(seconds)], tmp_path)
-    judge.wait_for(lambda: len(workers(parent.pid)) > 2 and len(list(jobs.iterdir())) >= begun, 20, "no work was begun")
+    judge.wait_for(
+        lambda: len(workers(parent.pid)) > 2 and len(list(jobs.iterdir())) >= begun,
+        20,
+        "no work was begun",
+    )
     killed(parent, workers(parent.pid))
     assert len(list(jobs.iterdir())) == begun  # what was still to be done is not begun any more
 
@@ -86,7 +102,9 @@ def test_ctrl_c_waits_for_no_share_in_progress(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGINT)
     try:
         parent.wait(judge.LIMIT_S)  # a share takes an hour
-        judge.wait_for(lambda: not any(map(is_left, alive.values())), judge.LIMIT_S, lambda: f"left: {alive}")
+        judge.wait_for(
+            lambda: not any(map(is_left, alive.values())), judge.LIMIT_S, lambda: f"left: {alive}"
+        )
     finally:
         parent.kill()
         for process in filter(is_left, alive.values()):

@@ -1,4 +1,6 @@
-"""What Slurm says of a job, read from the lines that scontrol 22.05 printed in a lab, and requests that cannot be made."""
+"""What Slurm says of a job, read from the lines that scontrol 22.05 printed in a lab, and requests
+that cannot be made.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,19 @@ RUNS = (Path(__file__).parent / "data" / "slurm" / "job_with_gpus.txt").read_tex
 def test_a_record_says_state_hosts_and_devices() -> None:
     assert doctest.testmod(slurm).failed == 0
     job = slurm.parse(RUNS)
-    assert (job.id, job.state, job.reason, job.user, job.uid) == ("21355001", "RUNNING", "", "root", 0)
-    assert (job.nodes, job.tasks_per_node, job.devices, job.end) == ("node[1-3]", 1, (("node[1-3]", "0", 1),), "")
+    assert (job.id, job.state, job.reason, job.user, job.uid) == (
+        "21355001",
+        "RUNNING",
+        "",
+        "root",
+        0,
+    )
+    assert (job.nodes, job.tasks_per_node, job.devices, job.end) == (
+        "node[1-3]",
+        1,
+        (("node[1-3]", "0", 1),),
+        "",
+    )
     assert not job.has_ended
     assert slurm.parse(RUNS.replace("RUNNING", "NODE_FAIL")).has_ended
 
@@ -47,7 +60,12 @@ def test_a_job_of_another_user_is_refused_unless_root_asks(monkeypatch: pytest.M
 def test_devices_are_numbered_only_where_slurm_numbers_all_of_them(
     gres: str, devices: tuple[tuple[str, str, int], ...]
 ) -> None:
-    assert slurm.parse(f"JobId=1 JobState=RUNNING Nodes=n1 CPU_IDs=0 Mem=0 GRES={gres} MinCPUsNode=1").devices == devices
+    assert (
+        slurm.parse(
+            f"JobId=1 JobState=RUNNING Nodes=n1 CPU_IDs=0 Mem=0 GRES={gres} MinCPUsNode=1"
+        ).devices
+        == devices
+    )
 
 
 def test_hosts_with_different_devices_have_a_line_each_and_tasks_are_those_of_one_node() -> None:
@@ -68,11 +86,17 @@ def test_what_is_no_job_is_refused() -> None:
     assert slurm.here({"SLURM_JOB_ID": "12; rm"}) == slurm.here({}) == ""
 
 
-def test_a_missing_program_and_one_that_fails_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_program_and_one_that_fails_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="expected Slurm's program squeue, which is not on the PATH"):
+    with pytest.raises(
+        ConfigError, match="expected Slurm's program squeue, which is not on the PATH"
+    ):
         slurm.call(["squeue"])
-    (tmp_path / "squeue").write_text("#!/bin/sh\necho 'squeue: error: Invalid user: x' >&2\nexit 3\n")
+    (tmp_path / "squeue").write_text(
+        "#!/bin/sh\necho 'squeue: error: Invalid user: x' >&2\nexit 3\n"
+    )
     (tmp_path / "squeue").chmod(0o755)
     with pytest.raises(RunError, match="Invalid user: x") as caught:
         slurm.call(["squeue"])

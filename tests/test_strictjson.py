@@ -10,7 +10,16 @@ from orchestrator.strictjson import strict_json
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"[1", b'{"a":Infinity}', b"\xff", b"nul", b'"\\ud8', b"[" * 100_000, b'{"a":{"b":1,"b":2}}'],
+    [
+        b"",
+        b"[1",
+        b'{"a":Infinity}',
+        b"\xff",
+        b"nul",
+        b'"\\ud8',
+        b"[" * 100_000,
+        b'{"a":{"b":1,"b":2}}',
+    ],
     ids=["empty", "cut", "infinite", "bytes", "no word", "half escape", "deep", "twice"],
 )
 def test_strict_json_says_where(text: bytes) -> None:

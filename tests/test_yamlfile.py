@@ -1,4 +1,6 @@
-"""YAML that people write: what its words mean, where its values stand, and everything that is refused."""
+"""YAML that people write: what its words mean, where its values stand, and everything that is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -110,13 +112,20 @@ def nested(levels: int) -> str:
     return "a: " + "[" * levels + "]" * levels + "\n"
 
 
-LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
 
 BAD = {
     "duplicate key": ("a: 1\nb: 2\na: 3\n", 3, "expected each key once, got 'a' again", "line 1"),
     "duplicate key in flow": ("a: {b: 1,\n  b: 2}\n", 2, "got 'b' again", "line 1"),
     "duplicate key, quoted": ("on: 1\n'on': 2\n", 2, "got 'on' again", "line 1"),
-    "python tag": ("a: !!python/object/apply:os.system [id]\n", 1, "expected no tags, got 'tag:yaml.org", "remove the tag"),
+    "python tag": (
+        "a: !!python/object/apply:os.system [id]\n",
+        1,
+        "expected no tags, got 'tag:yaml.org",
+        "remove the tag",
+    ),
     "plain tag": ("a:\n  b: !!str 1\n", 2, "expected no tags", "remove the tag"),
     "local tag": ("a: !vault |\n  abc\n", 1, "expected no tags, got '!…'", "needs quotes"),
     "bare tag": ("a: ! x\n", 1, "expected no tags, got '!'", "remove the tag"),
@@ -125,7 +134,12 @@ BAD = {
     "merge key": ("a: &a {x: 1}\nb:\n  <<: *a\n", 3, "merge key '<<'", "write the keys out"),
     "unknown alias": ("a: *b\n", 1, "expected a known anchor, got '*…'", "needs quotes"),
     "alias of itself": ("a: &a [*a]\n", 1, "expected a known anchor, got '*…'", "not around"),
-    "101 aliases": ("a: &a 1\nb:\n" + "  - *a\n" * 101, 103, "at most 100 aliases", "write the values out"),
+    "101 aliases": (
+        "a: &a 1\nb:\n" + "  - *a\n" * 101,
+        103,
+        "at most 100 aliases",
+        "write the values out",
+    ),
     "nested aliases": (LAUGHS, 6, "at most 600000 values", "write them out"),
     "51 levels": (nested(50), 1, "at most 50 levels", "flatten"),
     "3000 brackets": (nested(3000), 1, "at most 50 levels", "flatten"),
@@ -140,14 +154,29 @@ BAD = {
     "open quote": ("a: 'x\n\n", 3, "expected YAML", ""),
     "open bracket": ("a: [1,\n", 2, "expected YAML", ""),
     "bad indentation": ("a:\n    b: 1\n  c: 2\n", 3, "expected YAML", ""),
-    "control character": ("a: 1\nb: \x1b[2J\n", 2, "expected text, got the control character '\\x1b'", "remove it"),
+    "control character": (
+        "a: 1\nb: \x1b[2J\n",
+        2,
+        "expected text, got the control character '\\x1b'",
+        "remove it",
+    ),
     "NUL": ("a: \0\n", 1, "the control character '\\x00'", "remove it"),
     "list as key": ("[a, b]: 1\n", 1, "expected a word as key", "quotes"),
     "alias as key": ("a: &a x\n*a : 1\n", 2, "expected a word as key", "quotes"),
     "two documents": ("a: 1\n---\nb: 2\n", 2, "expected one document", "'---'"),
     "impossible escape": ('a: "\\Uffffffff"\n', None, "expected YAML", ""),
-    "half a character": ('a: "\\ud83d"\n', 1, "expected text, got half of a surrogate pair", "other half"),
-    "half a character in a key": ('"\\udc00": 1\n', 1, "expected text, got half of a surrogate pair", "other half"),
+    "half a character": (
+        'a: "\\ud83d"\n',
+        1,
+        "expected text, got half of a surrogate pair",
+        "other half",
+    ),
+    "half a character in a key": (
+        '"\\udc00": 1\n',
+        1,
+        "expected text, got half of a surrogate pair",
+        "other half",
+    ),
     "bad directive": ("%YAML 9.1\n---\na: 1\n", 1, "expected YAML", ""),
     "a comment alone": ("# nothing\n", None, "expected some content, got an empty file", ""),
 }
@@ -173,7 +202,9 @@ def test_what_the_limits_allow_is_read() -> None:
     assert len(loads("\n".join(f"k{n}: {n}" for n in range(20_000)), "x").value) == 20_000
 
 
-@pytest.mark.parametrize("text", ["[" * (1 << 20), "a: " * 300_000, "- " * 500_000, "x" * (1 << 20), "&a " * 300_000])
+@pytest.mark.parametrize(
+    "text", ["[" * (1 << 20), "a: " * 300_000, "- " * 500_000, "x" * (1 << 20), "&a " * 300_000]
+)
 def test_a_hostile_mebibyte_is_answered_in_time(text: str) -> None:
     with suppress(ConfigError):
         loads(text[: 1 << 20], "x")
@@ -208,15 +239,33 @@ def listener(path: Path) -> None:
         (listener, "", "expected a regular file"),
         (lambda path: path.write_bytes(b""), "", "got an empty file"),
         (lambda path: path.write_bytes(b" \n\n"), "", "got an empty file"),
-        (lambda path: path.write_bytes(b"a: 1\nb: \xff\n"), ":2", "expected UTF-8 text, got byte 0xff"),
-        (lambda path: path.write_bytes("a: 1".encode("utf-16")), ":1", "expected UTF-8 text, got byte 0xff"),
-        (lambda path: path.write_bytes(b"a: \xed\xa0\x80"), ":1", "expected UTF-8 text, got byte 0xed"),
-        (lambda path: path.write_bytes(b"#" * ((1 << 20) + 1)), "", "expected at most 1 MiB, got more"),
+        (
+            lambda path: path.write_bytes(b"a: 1\nb: \xff\n"),
+            ":2",
+            "expected UTF-8 text, got byte 0xff",
+        ),
+        (
+            lambda path: path.write_bytes("a: 1".encode("utf-16")),
+            ":1",
+            "expected UTF-8 text, got byte 0xff",
+        ),
+        (
+            lambda path: path.write_bytes(b"a: \xed\xa0\x80"),
+            ":1",
+            "expected UTF-8 text, got byte 0xed",
+        ),
+        (
+            lambda path: path.write_bytes(b"#" * ((1 << 20) + 1)),
+            "",
+            "expected at most 1 MiB, got more",
+        ),
         (lambda path: path.symlink_to(path), "", "cannot be read"),
         (lambda path: path.symlink_to(path.parent / "gone"), "", "expected a file, found none"),
     ],
 )
-def test_what_is_no_readable_text_file_is_refused(tmp_path: Path, make: Any, where: str, message: str) -> None:
+def test_what_is_no_readable_text_file_is_refused(
+    tmp_path: Path, make: Any, where: str, message: str
+) -> None:
     path = tmp_path / "x.yaml"
     make(path)
     with pytest.raises(ConfigError) as caught:
@@ -235,8 +284,29 @@ def test_too_much_text_is_refused_also_where_there_is_no_file() -> None:
         loads("é" * (1 << 19) + "é", "x")
 
 
-TOKENS = ["- ", "\n", "  ", "[", "]", "{", "}", ",", "? ", ": ", "'", '"', "|\n", "#", "---\n", "\t", "%", "\\x"]
-YAMLISH = st.lists(st.sampled_from([*TOKENS, "a", "b: ", "&x ", "*x", "!t ", "1e3", "<<"]), max_size=40).map("".join)
+TOKENS = [
+    "- ",
+    "\n",
+    "  ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ",",
+    "? ",
+    ": ",
+    "'",
+    '"',
+    "|\n",
+    "#",
+    "---\n",
+    "\t",
+    "%",
+    "\\x",
+]
+YAMLISH = st.lists(
+    st.sampled_from([*TOKENS, "a", "b: ", "&x ", "*x", "!t ", "1e3", "<<"]), max_size=40
+).map("".join)
 
 
 @settings(deadline=None, max_examples=examples(400))
@@ -250,7 +320,9 @@ def test_any_text_is_a_document_or_refused_with_its_source(text: str) -> None:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_document_or_refused_with_their_source(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_are_a_document_or_refused_with_their_source(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
     path.write_bytes(data)
     try:
@@ -260,18 +332,34 @@ def test_any_bytes_are_a_document_or_refused_with_their_source(tmp_path_factory:
 
 
 def test_a_part_of_a_document_names_the_places_of_its_file() -> None:
-    document = loads("stages:\n  - name: a\n    choices:\n      nodes: [1,\n        9]\n", "suite.yaml")
+    document = loads(
+        "stages:\n  - name: a\n    choices:\n      nodes: [1,\n        9]\n", "suite.yaml"
+    )
     part = document.part(("stages", 0, "choices"))
     assert part.value == {"nodes": [1, 9]}
-    assert part.where(("nodes", 1)) == "suite.yaml:5: stages[0].choices.nodes[1]" == part.part(("nodes",)).where((1,))
-    assert document.where() == "suite.yaml:1" and document.where(("stages", 0, "nmae")) == "suite.yaml:2: stages[0].nmae"
+    assert (
+        part.where(("nodes", 1))
+        == "suite.yaml:5: stages[0].choices.nodes[1]"
+        == part.part(("nodes",)).where((1,))
+    )
+    assert (
+        document.where() == "suite.yaml:1"
+        and document.where(("stages", 0, "nmae")) == "suite.yaml:2: stages[0].nmae"
+    )
 
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**17), 10**17), st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**17), 10**17),
+    st.text(alphabet=st.characters(codec="utf-8"), max_size=8),
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=20
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=20,
 )
 
 

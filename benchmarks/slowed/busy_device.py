@@ -1,7 +1,8 @@
 """Take a share of a GPU's time until killed: python busy_device.py DEVICE PERCENT
 
-Matrix products of about half a millisecond, and between them pauses so long that a program which always has work for the GPU
-gets 1/(1 + PERCENT/100) of its time: while both have work, each gets half. Prints the length of a product and of a pause.
+Matrix products of about half a millisecond, and between them pauses so long that a program which
+always has work for the GPU gets 1/(1 + PERCENT/100) of its time: while both have work, each gets
+half. Prints the length of a product and of a pause.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Make the forward pass of DistributedDataParallel take longer by SLOWED_PERCENT of its own processor time, as in a slower
-rank.
+"""Make the forward pass of DistributedDataParallel take longer by SLOWED_PERCENT of its own
+processor time, as in a slower rank.
 
 With SLOWED_CPU the process is bound to that processor.
 
-Python imports this file at its start if its folder is in PYTHONPATH. Processor time and not the clock: on a loaded machine a
-quota or a competitor of one process changes nothing, because all are slowed alike.
+Python imports this file at its start if its folder is in PYTHONPATH. Processor time and not the
+clock: on a loaded machine a quota or a competitor of one process changes nothing, because all are
+slowed alike.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PastCell:
-    """One cell of one bench: typical value of a metric and its 95 % interval in ``unit``, of ``n`` good repeats, None if there
-    is none. ``primary``: the metric stands for the run.
+    """One cell of one bench: typical value of a metric and its 95 % interval in ``unit``, of ``n``
+    good repeats, None if there is none. ``primary``: the metric stands for the run.
 
     ``spec`` is the whole spec as text, with metric, unit and key: cells with equal ones are comparable. ``created`` is when the
     bench was planned, in UTC, ``label`` is that of the bench.
@@ -55,18 +55,25 @@ class PastCell:
 
     @property
     def days(self) -> float | None:
-        """The time at which the bench was planned as charts count it, in days since 1970; None for a text that is none."""
+        """The time at which the bench was planned as charts count it, in days since 1970; None for
+        a text that is none.
+        """
         try:
-            return datetime.strptime(self.created, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp() / 86400
+            return (
+                datetime.strptime(self.created, "%Y-%m-%dT%H:%M:%SZ")
+                .replace(tzinfo=timezone.utc)
+                .timestamp()
+                / 86400
+            )
         except ValueError:
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason, ``speedless`` each bench without
-    metrics to what it measured, ``seals`` each bench or acceptance of a store to the seal of its archive; ``acceptances`` are
-    the oldest first."""
+    """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason,
+    ``speedless`` each bench without metrics to what it measured, ``seals`` each bench or acceptance
+    of a store to the seal of its archive; ``acceptances`` are the oldest first."""
 
     cells: tuple[PastCell, ...]
     damaged: Mapping[str, str]
@@ -78,43 +85,64 @@ class History:
 def history_of(entries: Mapping[str, Mapping[str, Any]]) -> History:
     """Return the history of benches, each by name as `listed` gives it."""
     cells = [revived(cell) for entry in entries.values() for cell in entry["cells"]]
-    damaged = {name: reason for entry in entries.values() for name, reason in entry["damaged"].items()}
+    damaged = {
+        name: reason for entry in entries.values() for name, reason in entry["damaged"].items()
+    }
     speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
-    return History(tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless)
+    return History(
+        tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless
+    )
 
 
 def revived(cell: Mapping[str, Any]) -> PastCell:
     """Return a cell from its `asdict` as JSON has it."""
     interval = Interval(**cell["interval"]) if cell["interval"] else None
-    return PastCell(**{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])})
+    return PastCell(
+        **{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])}
+    )
 
 
 def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the ``cells`` of a bench, except borrowed ones, which the lender lists, why runs are ``damaged``, and what it
-    ``measures`` if that has no metrics, for JSON. ``name`` is what the cells call the bench, ``runs`` are those with files."""
+    """Return the ``cells`` of a bench, except borrowed ones, which the lender lists, why runs are
+    ``damaged``, and what it
+    ``measures`` if that has no metrics, for JSON. ``name`` is what the cells call the bench, ``runs`` are those with files.
+    """
     record = bench.record()
     results = placed(bench, runs)
     cells = past_cells(name, record, results, summarize(results).rows)
     measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
-    return {"cells": [asdict(cell) for cell in cells], "damaged": damaged_runs(results), "measures": measures}
+    return {
+        "cells": [asdict(cell) for cell in cells],
+        "damaged": damaged_runs(results),
+        "measures": measures,
+    }
 
 
 def damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
     """Return why the evidence of runs is damaged, by run id."""
-    # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome records the loss.
-    # Nor are intact logs in which the log grammar found nothing: they can be read again with a corrected one.
+    # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome
+    # records the loss. Nor are intact logs in which the log grammar found nothing: they can be read
+    # again with a corrected one.
     return {
         run.run_id: str(run.error)
         for run in results
-        if isinstance(run.error, DataError) and run.state in ("damaged", "failed") and run.error.kind != "log_unmatched"
+        if isinstance(run.error, DataError)
+        and run.state in ("damaged", "failed")
+        and run.error.kind != "log_unmatched"
     }
 
 
-def past_cells(bench_id: str, record: BenchRecord, results: Sequence[RunResult], rows: Sequence[Row]) -> list[PastCell]:
-    """Return the cells of a bench from the rows of its summary, except borrowed ones, which the lender lists, and those of
-    which no run has begun."""
+def past_cells(
+    bench_id: str, record: BenchRecord, results: Sequence[RunResult], rows: Sequence[Row]
+) -> list[PastCell]:
+    """Return the cells of a bench from the rows of its summary, except borrowed ones, which the
+    lender lists, and those of which no run has begun."""
     specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
-    measured = [row for row in rows if not set(row.run_ids) <= set(record.borrowed) and row.run_ids[0] in specs]
+    measured = [
+        row
+        for row in rows
+        if not set(row.run_ids) <= set(record.borrowed) and row.run_ids[0] in specs
+    ]
     return [_measured(row, record, bench_id, specs[row.run_ids[0]]) for row in measured]
 
 
@@ -127,7 +155,10 @@ def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, A
         row.model,
         row.dtype,
         row.shape,
-        json.dumps({**spec, "metric": row.metric, "unit": row.unit, "better": row.better, "key": row.key}, sort_keys=True),
+        json.dumps(
+            {**spec, "metric": row.metric, "unit": row.unit, "better": row.better, "key": row.key},
+            sort_keys=True,
+        ),
         row.metric,
         row.unit,
         row.primary,
@@ -147,15 +178,27 @@ def title_of(cell: PastCell) -> str:
 
 
 def in_title_order(cells: Sequence[PastCell]) -> list[str]:
-    """Return the titles of cells, each once: programs and metrics by name, with the numbers in it by size, then keys of a
-    metric as in the table of a bench."""
+    """Return the titles of cells, each once: programs and metrics by name, with the numbers in it
+    by size, then keys of a metric as in the table of a bench."""
     titles: dict[tuple[str, tuple[str, ...]], dict[Key, set[str]]] = {}
     for cell in cells:
         key = json.loads(cell.spec).get("key", {})
         program = cell.series.removesuffix("".join(f" {name}={part}" for name, part in key.items()))
-        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(title_of(cell))
-    groups = [titles[group] for group in sorted(titles, key=lambda group: (_by_numbers(group[0]), group[1]))]
-    return list(dict.fromkeys(title for group in groups for key in in_order(list(group)) for title in sorted(group[key])))
+        titles.setdefault((program, tuple(key)), {}).setdefault(tuple(key.values()), set()).add(
+            title_of(cell)
+        )
+    groups = [
+        titles[group]
+        for group in sorted(titles, key=lambda group: (_by_numbers(group[0]), group[1]))
+    ]
+    return list(
+        dict.fromkeys(
+            title
+            for group in groups
+            for key in in_order(list(group))
+            for title in sorted(group[key])
+        )
+    )
 
 
 def _by_numbers(text: str) -> list[tuple[bool, int, str]]:

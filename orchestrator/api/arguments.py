@@ -18,7 +18,9 @@ __all__ = [
 ]  # fmt: skip
 
 Values = str | int | float | Sequence[str | int | float]
-"""One value, or several, each of which makes configurations of its own. A text may list several, as on the command line."""
+"""One value, or several, each of which makes configurations of its own. A text may list several, as
+on the command line.
+"""
 
 
 def expected(what: str, got: object, where: str) -> ConfigError:
@@ -27,12 +29,18 @@ def expected(what: str, got: object, where: str) -> ConfigError:
 
 
 def listed(values: object, where: str) -> list[Any]:
-    """Return the values of an option that can have several; a text, a path or a number is one, None is not given."""
+    """Return the values of an option that can have several; a text, a path or a number is one, None
+    is not given.
+    """
     if values is None:
         return []
     if isinstance(values, str | int | float | Path):
         return [values]
-    if isinstance(values, Iterable) and not isinstance(values, bytes | Mapping) and (several := list(values)):
+    if (
+        isinstance(values, Iterable)
+        and not isinstance(values, bytes | Mapping)
+        and (several := list(values))
+    ):
         return several
     raise expected("one value or a list of values", values, where)
 
@@ -90,5 +98,10 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             listed = value if isinstance(value, (list, tuple)) else [value]
-            words += [word for item in listed if item not in (None, "") for word in (f"--{option}", str(item))]
+            words += [
+                word
+                for item in listed
+                if item not in (None, "")
+                for word in (f"--{option}", str(item))
+            ]
     return words

@@ -31,10 +31,12 @@ _OF_REPEATS = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A bench, as its evidence shows it. Numbers are unrounded, None where there is none; times are in seconds.
+    """A bench, as its evidence shows it. Numbers are unrounded, None where there is none; times are
+    in seconds.
 
     ``id`` names it, ``path`` is its directory or its sealed archive, ``document`` is what `orch summarize --json` prints of it
-    (its JSON Schema is `orchestrator/report/formats/summary.schema.json`), ``errors`` are those with which `orch` would end.
+    (its JSON Schema is `orchestrator/report/formats/summary.schema.json`), ``errors`` are those
+    with which `orch` would end.
     """
 
     id: str
@@ -53,16 +55,19 @@ class Bench:
         return tuple(self.document["notes"])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row for each configuration, metric and key: typical ``value`` in ``unit`` over ``n`` good repeats.
+        """Return one row for each configuration, metric and key: typical ``value`` in ``unit`` over
+        ``n`` good repeats.
 
-        Its 95 % interval is ``interval_low`` to ``interval_high``, and likewise of ``speedup`` and ``efficiency``. The other
-        settings of a configuration are ``options.<name>``, the keys of a metric, such as a message size, ``key.<name>``.
+        Its 95 % interval is ``interval_low`` to ``interval_high``, and likewise of ``speedup`` and
+        ``efficiency``. The other settings of a configuration are ``options.<name>``, the keys of a
+        metric, such as a message size, ``key.<name>``.
         """
         return [_flat(row) for row in self.document["rows"]]
 
     def repeats(self) -> list[dict[str, Any]]:
-        """Return one row for each good run, metric and key: ``run_id``, ``repeat``, ``value`` in ``unit``, and of trainings
-        the step times of the measured window, ``step_mean_s`` and others."""
+        """Return one row for each good run, metric and key: ``run_id``, ``repeat``, ``value`` in
+        ``unit``, and of trainings the step times of the measured window, ``step_mean_s`` and
+        others."""
         return [
             {
                 **{name: row[name] for name in _OF_REPEATS},
@@ -77,21 +82,27 @@ class Bench:
         ]
 
     def frame(self, per_run: bool = False) -> pandas.DataFrame:
-        """Return `rows`, or with ``per_run`` `repeats`, as a DataFrame. Raises ConfigError if pandas is not installed."""
+        """Return `rows`, or with ``per_run`` `repeats`, as a DataFrame. Raises ConfigError if
+        pandas is not installed.
+        """
         need("pandas", "Bench.frame")
         import pandas
 
         return pandas.DataFrame(self.repeats() if per_run else self.rows())
 
     def check(self) -> None:
-        """Raise the error with which `orch` would end, if there is one: of a run, a damaged file, an expectation not met."""
+        """Raise the error with which `orch` would end, if there is one: of a run, a damaged file,
+        an expectation not met.
+        """
         if self.errors:
             raise Faults(self.errors) if len(self.errors) > 1 else self.errors[0]
 
 
 def _settings(row: Mapping[str, Any]) -> dict[str, Any]:
     nested = {"options": row["options"], "key": row["key"]}
-    return {f"{kind}.{name}": value for kind, values in nested.items() for name, value in values.items()}
+    return {
+        f"{kind}.{name}": value for kind, values in nested.items() for name, value in values.items()
+    }
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,12 +116,13 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
-    """Return a bench by its directory, its name or label in a project, or its sealed archive; the latest for an empty name.
+    """Return a bench by its directory, its name or label in a project, or its sealed archive; the
+    latest for an empty name.
 
     ``project`` is the folder of the project: by default ``ORCH_PROJECT`` or the current directory, as for `orch`.
 
-    An archive is verified as by `orch verify`. Raises ConfigError if there is no such bench, DataError for an archive that has
-    been changed. What else is damaged is in `Bench.errors`.
+    An archive is verified as by `orch verify`. Raises ConfigError if there is no such bench,
+    DataError for an archive that has been changed. What else is damaged is in `Bench.errors`.
     """
     if not isinstance(name, str | Path):
         raise expected("a name or a path", name, "name")
@@ -128,7 +140,9 @@ def project_of(folder: str | Path | None) -> Project:
 
 
 def of_folder(folder: BenchDir, errors: tuple[OrchError, ...] | None = None) -> Bench:
-    """Return the bench in a folder. ``errors``: those with which its controller ended, in place of those of its evidence."""
+    """Return the bench in a folder. ``errors``: those with which its controller ended, in place of
+    those of its evidence.
+    """
     from orchestrator.report.formats.json import render
     from orchestrator.results import NEVER_RUN
     from orchestrator.results.bench import notes_of, read_bench
@@ -152,5 +166,7 @@ def _of_archive(path: Path) -> Bench:
     archive = verify(path, contents)
     if "rows" not in archive.tables:
         hint = "orch verify shows its verdicts; unpacked, each of its benches can be loaded"
-        raise ConfigError("expected the archive of a bench, got that of an acceptance", where=str(path), hint=hint)
+        raise ConfigError(
+            "expected the archive of a bench, got that of an acceptance", where=str(path), hint=hint
+        )
     return Bench(archive.bench_id, path, archive.tables)

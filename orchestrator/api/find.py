@@ -15,8 +15,8 @@ __all__ = ["bench_path", "find_bench", "new_bench_id", "new_seed"]
 
 
 def find_bench(project: Project, name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, or the latest of the project. Raise ConfigError if there is none,
-    and for an acceptance, naming its benches."""
+    """Return the bench with this name, directory or label, or the latest of the project. Raise
+    ConfigError if there is none, and for an acceptance, naming its benches."""
     from orchestrator.errors import ConfigError
     from orchestrator.plural import with_article
     from orchestrator.record import BenchDir, latest
@@ -27,18 +27,22 @@ def find_bench(project: Project, name: str) -> BenchDir:
         if group := group_at(path):
             benches = [f"{bench.path} ({stage})" for stage, bench in group.stages()]
             hint = f"its benches are {', '.join(benches)}" if benches else ""
-            raise ConfigError(f"expected a bench, got {with_article(group.noun)}", where=str(path), hint=hint)
+            raise ConfigError(
+                f"expected a bench, got {with_article(group.noun)}", where=str(path), hint=hint
+            )
         return BenchDir.open(path)
     runs = project.runs
     newest = latest(runs)
     if newest is None:
-        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
+        raise ConfigError(
+            "no bench yet", where=str(runs), hint="to create one: orch bench resnet50"
+        )
     return BenchDir.open(newest)
 
 
 def bench_path(project: Project, name: str) -> Path:
-    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several,
-    and DataError for a folder that is none.
+    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there
+    is none, or several, and DataError for a folder that is none.
 
     A directory comes first, then a name, then a label that only one bench of the project has.
     """
@@ -53,10 +57,18 @@ def bench_path(project: Project, name: str) -> Path:
     labelled = [bench.path for bench in benches(runs) if bench.record().label == name]
     if len(labelled) > 1:
         names = ", ".join(path.name for path in labelled)
-        raise ConfigError(f"{len(labelled)} benches have the label {name!r}", where=str(runs), hint=f"name one of {names}")
+        raise ConfigError(
+            f"{len(labelled)} benches have the label {name!r}",
+            where=str(runs),
+            hint=f"name one of {names}",
+        )
     if not (labelled or folders):
         listed = "orch status lists the benches; the path of a bench directory also works"
-        hint = "unpack an archive with tar -xf, and use its directory" if name.endswith(".tar") else listed
+        hint = (
+            "unpack an archive with tar -xf, and use its directory"
+            if name.endswith(".tar")
+            else listed
+        )
         raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
     if not labelled and not _has_record(folders[0]):
         raise DataError(
@@ -69,7 +81,9 @@ def bench_path(project: Project, name: str) -> Path:
 
 
 def _has_record(folder: Path) -> bool:
-    """Return True for a folder with the record of a bench or of a group of benches, which may be damaged."""
+    """Return True for a folder with the record of a bench or of a group of benches, which may be
+    damaged.
+    """
     from orchestrator.record.bench_groups import group_at
 
     return os.path.lexists(folder / "bench.json") or group_at(folder) is not None
@@ -83,7 +97,9 @@ def _is_folder(path: Path) -> bool:
 
 
 def new_bench_id() -> str:
-    """Return the name of a bench that is planned now: the time, and four random characters for benches of the same second."""
+    """Return the name of a bench that is planned now: the time, and four random characters for
+    benches of the same second.
+    """
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 

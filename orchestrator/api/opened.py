@@ -1,4 +1,6 @@
-"""What a command connects to before it knows all hosts of its work, and what that work goes on with."""
+"""What a command connects to before it knows all hosts of its work, and what that work goes on
+with.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ __all__ = ["Opened"]
 
 @dataclass(slots=True)
 class Opened:
-    """The connections that a command has opened so far, facts of their hosts by framework, and spares that are fit.
+    """The connections that a command has opened so far, facts of their hosts by framework, and
+    spares that are fit.
 
     Use as a context manager: leaving it closes the connections, unless they were handed on.
     """
@@ -28,8 +31,8 @@ class Opened:
     spares: tuple[Host, ...] = ()
 
     def of(self, selection: Selection, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
-        """Return connections to some hosts, or to those of a selection; the ones that are open stay so, others are not
-        opened."""
+        """Return connections to some hosts, or to those of a selection; the ones that are open stay
+        so, others are not opened."""
         self.cluster = self.cluster or selection.cluster(accept_new)
         return self.cluster.keep(hosts or selection.hosts)
 
@@ -47,5 +50,10 @@ class Opened:
     def __enter__(self) -> Opened:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

@@ -48,7 +48,9 @@ __all__ = ["Plan", "Values", "prepare", "run"]
 _log = logging.getLogger("orchestrator")
 _TRANSPORTS = "orchestrator.transport"
 _DEFAULTS = ("until_ci", "max_repeats", "order", "budget", "strict")
-"""Options of `request_of` that files of defaults may set, besides the choices that a run file may have too."""
+"""Options of `request_of` that files of defaults may set, besides the choices that a run file may
+have too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +96,26 @@ class Plan:
     def files(self, run_id: str) -> dict[str, dict[str, str]]:
         """Return by host the files that a run puts on it, by path, as text without secret values.
 
-        Raises ConfigError for no run of this plan. A run's port is chosen when it starts; one in the files stands for it.
+        Raises ConfigError for no run of this plan. A run's port is chosen when it starts; one in
+        the files stands for it.
         """
-        by_run = {run.run_id: decided for run, decided in plans(self._prepared.plan, self._selection)}
+        by_run = {
+            run.run_id: decided for run, decided in plans(self._prepared.plan, self._selection)
+        }
         if run_id not in self.runs:
-            raise ConfigError(f"no run {run_id!r:.200} in this plan{nearest(str(run_id), self.runs)}", where="run_id")
-        return {node.slot.host: {file.path: file.content for file in node.files} for node in by_run[run_id].nodes}
+            raise ConfigError(
+                f"no run {run_id!r:.200} in this plan{nearest(str(run_id), self.runs)}",
+                where="run_id",
+            )
+        return {
+            node.slot.host: {file.path: file.content for file in node.files}
+            for node in by_run[run_id].nodes
+        }
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return what ``orch bench --dry-run --json`` prints: for each run its manifest and the files of every node."""
+        """Return what ``orch bench --dry-run --json`` prints: for each run its manifest and the
+        files of every node.
+        """
         return documents(self._prepared.plan, self._selection)
 
 
@@ -142,12 +155,14 @@ def prepare(
     limits: Limits | None = None,
     project: str | Path | None = None,
 ) -> Plan:
-    """Return the plan of a bench; contact no host and write nothing. Arguments are the options of `orch bench`.
+    """Return the plan of a bench; contact no host and write nothing. Arguments are the options of
+    `orch bench`.
 
-    Those of type `Values` take one value or several, each of which makes configurations. ``options`` are those of ``--set``,
+    Those of type `Values` take one value or several, each of which makes configurations.
+    ``options`` are those of ``--set``,
     ``file`` is a run file, ``timeout_s`` is in seconds; ``limits`` holds the options that limit a run in time and output.
-    What is not given falls back to the defaults of the project and the user, as on the command line. ``project`` is its folder:
-    by default ``ORCH_PROJECT`` or the current directory.
+    What is not given falls back to the defaults of the project and the user, as on the command
+    line. ``project`` is its folder: by default ``ORCH_PROJECT`` or the current directory.
 
     Raises ConfigError, or Faults of it, naming the option and what it expects.
     """
@@ -156,7 +171,9 @@ def prepare(
         "loader": loader, "cpu_binding": cpu_binding,
     }  # fmt: skip
     texts: dict[str, Any] = {
-        name: text for name, values in lists.items() if (text := option_text(values, f"--{name.replace('_', '-')}"))
+        name: text
+        for name, values in lists.items()
+        if (text := option_text(values, f"--{name.replace('_', '-')}"))
     }
     selector = ",".join(map(str, listed(hosts, "--hosts")))
     bounds = listed(expect or None, "--expect")
@@ -195,25 +212,52 @@ def prepare(
         defaults=choices(defaults),
         **texts,
         **{name.removesuffix("_s"): value for name, value in single.items()},
-        **{**{name: _as_option(name, defaults[name]) for name in _DEFAULTS if name in defaults}, **given},
+        **{
+            **{name: _as_option(name, defaults[name]) for name in _DEFAULTS if name in defaults},
+            **given,
+        },
     )
-    folders = [open_framework(name, bases) for name in request.framework_names(lambda: framework_for(model, bases))]
+    folders = [
+        open_framework(name, bases)
+        for name in request.framework_names(lambda: framework_for(model, bases))
+    ]
     check_measures(request, [folder.framework for folder in folders])
-    left_out = exclude if exclude is not None else defaults["exclude"].value if "exclude" in defaults else ""
+    left_out = (
+        exclude
+        if exclude is not None
+        else defaults["exclude"].value
+        if "exclude" in defaults
+        else ""
+    )
     selected = select(of_project, selector, left_out, say=_log.info)
     selection = without_suspects(selected, say=_log.warning)
-    decided = prepared(request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning)
+    decided = prepared(
+        request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning
+    )
     for text in skipped_words(decided.plan.skipped):
         _log.warning(text)
-    named = {"hosts": selector, "exclude": exclude, "file": file, "templates": more_templates, "set": sets, "env": variables}
+    named = {
+        "hosts": selector,
+        "exclude": exclude,
+        "file": file,
+        "templates": more_templates,
+        "set": sets,
+        "env": variables,
+    }
     command = (
         "orch",
         "bench",
         model,
-        *command_words({**named, **texts, **single, **given, "strict": given.get("strict") or None}),
+        *command_words(
+            {**named, **texts, **single, **given, "strict": given.get("strict") or None}
+        ),
     )
-    keep_going, accept_new = (bool(name in defaults and defaults[name].value) for name in ("keep_going", "accept_new"))
-    return Plan(command, limits or _limits(defaults), keep_going, accept_new, decided, selection, bases)
+    keep_going, accept_new = (
+        bool(name in defaults and defaults[name].value) for name in ("keep_going", "accept_new")
+    )
+    return Plan(
+        command, limits or _limits(defaults), keep_going, accept_new, decided, selection, bases
+    )
 
 
 def run(
@@ -225,8 +269,9 @@ def run(
 ) -> Bench:
     """Run a plan to its end, and return its bench; runs that failed are in its ``errors``.
 
-    Lines of progress go to the logger ``orchestrator``, events to ``observe``. In the main thread, Ctrl-C stops every node and
-    collects what there is before it raises KeyboardInterrupt. Raises ConfigError if the plan has been run before.
+    Lines of progress go to the logger ``orchestrator``, events to ``observe``. In the main thread,
+    Ctrl-C stops every node and collects what there is before it raises KeyboardInterrupt. Raises
+    ConfigError if the plan has been run before.
     """
     if not isinstance(plan, Plan):
         raise expected("a plan of orchestrator.prepare", plan, "plan")
@@ -270,7 +315,9 @@ def run(
 
 @contextmanager
 def _interrupted(interrupt: Interrupt, stopped: list[int]) -> Iterator[None]:
-    """Stop the bench at the first Ctrl-C, and raise at the second; not in another thread, where no signal arrives."""
+    """Stop the bench at the first Ctrl-C, and raise at the second; not in another thread, where no
+    signal arrives.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -280,7 +327,9 @@ def _interrupted(interrupt: Interrupt, stopped: list[int]) -> Iterator[None]:
             raise KeyboardInterrupt
         interrupt.signal = number
         stopped.append(number)
-        _log.warning("interrupted: stopping on every node, then collecting; interrupt again to leave immediately")
+        _log.warning(
+            "interrupted: stopping on every node, then collecting; interrupt again to leave immediately"
+        )
 
     before = signal.signal(signal.SIGINT, act)
     try:
@@ -291,7 +340,9 @@ def _interrupted(interrupt: Interrupt, stopped: list[int]) -> Iterator[None]:
 
 @contextmanager
 def _reports(redaction: Redaction) -> Iterator[None]:
-    """Hand on what the transports report to the logger of this package, without the secrets of the inventory."""
+    """Hand on what the transports report to the logger of this package, without the secrets of the
+    inventory.
+    """
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -310,7 +361,11 @@ def _reports(redaction: Redaction) -> Iterator[None]:
 
 def _limits(defaults: Mapping[str, Default]) -> Limits:
     """Return the limits of a bench with the defaults that files set."""
-    values = {option.limit: defaults[key].value for key, option in KEYS.items() if option.limit and key in defaults}
+    values = {
+        option.limit: defaults[key].value
+        for key, option in KEYS.items()
+        if option.limit and key in defaults
+    }
     if "wait" not in defaults or not defaults["wait"].value:
         values.pop("wait_s", None)
     else:

@@ -1,4 +1,6 @@
-"""From a request and hosts to a planned bench and its controller: the same for the command line and for Python."""
+"""From a request and hosts to a planned bench and its controller: the same for the command line and
+for Python.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,22 @@ if TYPE_CHECKING:
     from orchestrator.plan.profile import Profile
     from orchestrator.record import RunDir
 
-__all__ = ["Prepared", "begun", "check_variables", "documents", "plans", "prepared", "remembered_interfaces"]
+__all__ = [
+    "Prepared",
+    "begun",
+    "check_variables",
+    "documents",
+    "plans",
+    "prepared",
+    "remembered_interfaces",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A bench that is planned: ``borrowed`` are runs of earlier benches that serve as its baselines, and are not planned."""
+    """A bench that is planned: ``borrowed`` are runs of earlier benches that serve as its
+    baselines, and are not planned.
+    """
 
     plan: Bench
     borrowed: tuple[RunDir, ...]
@@ -45,9 +57,11 @@ def prepared(
     profile: Profile | None = None,
     say: Callable[[str], None],
 ) -> Prepared:
-    """Plan a bench on the hosts of a selection, with the baselines that earlier benches of the project do not lend.
+    """Plan a bench on the hosts of a selection, with the baselines that earlier benches of the
+    project do not lend.
 
-    Raises ConfigError like `planned`, and for a variable whose value the inventory keeps secret, because specs are recorded.
+    Raises ConfigError like `planned`, and for a variable whose value the inventory keeps secret,
+    because specs are recorded.
     """
     from orchestrator.controller.earlier import usable_baseline
     from orchestrator.results.expectations import check_planned
@@ -63,9 +77,13 @@ def prepared(
     lent = []
     for spec in borrowable(plan):
         folder = plan.folders[spec.framework]
-        if runs := usable_baseline(selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats):
+        if runs := usable_baseline(
+            selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats
+        ):
             lent.append((spec, runs))
-            say(f"baseline {spec.shape}: borrowed from {runs[0].path.parent.name}, good runs: {len(runs)}")
+            say(
+                f"baseline {spec.shape}: borrowed from {runs[0].path.parent.name}, good runs: {len(runs)}"
+            )
     plan = without(plan, [spec for spec, _ in lent])
     return Prepared(replace(plan, profile=profile), tuple(run for _, runs in lent for run in runs))
 
@@ -83,12 +101,22 @@ def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
     from orchestrator.checks.interfaces import with_interface
 
     hosts, facts = taken(plan.cells, selection.hosts), remembered_interfaces(plan, selection)
-    placed = {True: [with_interface(host, facts.get(host.name, {})) for host in hosts], False: hosts}
+    placed = {
+        True: [with_interface(host, facts.get(host.name, {})) for host in hosts],
+        False: hosts,
+    }
     redaction = selection.inventory.redaction()
     decided = [
         (
             run,
-            plan_run(run.folder, run.spec, placed[run.spec.nodes > 1], run_id=run.run_id, repeat=run.repeat, port=PORTS.start),
+            plan_run(
+                run.folder,
+                run.spec,
+                placed[run.spec.nodes > 1],
+                run_id=run.run_id,
+                repeat=run.repeat,
+                port=PORTS.start,
+            ),
         )
         for run in plan.planned()
     ]
@@ -96,13 +124,18 @@ def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
 
 
 def remembered_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[str, Any]]:
-    """Return what the last deploy saw of the hosts of a plan, with the interfaces that follow where the inventory names none,
-    as preflight will find them among these hosts."""
+    """Return what the last deploy saw of the hosts of a plan, with the interfaces that follow where
+    the inventory names none, as preflight will find them among these hosts."""
     from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.nodes.deploy import remembered_facts
 
-    hosts, facts = taken(plan.cells, selection.hosts), remembered_facts(selection.project.deployed, selection.hosts)
-    return with_interfaces(hosts, {host.name: facts[host.name] for host in hosts if host.name in facts})
+    hosts, facts = (
+        taken(plan.cells, selection.hosts),
+        remembered_facts(selection.project.deployed, selection.hosts),
+    )
+    return with_interfaces(
+        hosts, {host.name: facts[host.name] for host in hosts if host.name in facts}
+    )
 
 
 def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
@@ -110,7 +143,10 @@ def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
     from orchestrator.record.manifest import manifest_of
 
     return [
-        {**manifest_of(decided, run.folder, run.bench_id, {}), "nodes": [asdict(node) for node in decided.nodes]}
+        {
+            **manifest_of(decided, run.folder, run.bench_id, {}),
+            "nodes": [asdict(node) for node in decided.nodes],
+        }
         for run, decided in plans(plan, selection)
     ]
 
@@ -130,7 +166,8 @@ def begun(
     added: Mapping[str, Any] | None = None,
     opened: Opened | None = None,
 ) -> Controller:
-    """Return the controller of a planned bench on these hosts of a selection, whose folder it has made in ``root``.
+    """Return the controller of a planned bench on these hosts of a selection, whose folder it has
+    made in ``root``.
 
     ``argv``: the command that makes such a bench. ``added``: what a feature adds to its record, by key. It goes on with the
     connections, facts and spares of ``opened``.

@@ -61,7 +61,9 @@ def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     differing = set()
     for values in by_framework.values():
         names = {name for of_run in values for name in of_run}
-        differing |= {name for name in names if len({repr(of_run.get(name)) for of_run in values}) > 1}
+        differing |= {
+            name for name in names if len({repr(of_run.get(name)) for of_run in values}) > 1
+        }
     return tuple(sorted(differing))
 
 
@@ -85,7 +87,9 @@ def _unknown(event: NoReturn) -> NoReturn:
 
 
 class Progress:
-    """The current state of a bench, as its events tell it; `take` returns the lines that are shown of each."""
+    """The current state of a bench, as its events tell it; `take` returns the lines that are shown
+    of each.
+    """
 
     def __init__(self) -> None:
         self.planned: Sequence[PlannedRun] = ()
@@ -95,8 +99,9 @@ class Progress:
         self._begin(None)
 
     def _begin(self, run: PlannedRun | None) -> None:
-        """Reset the state for a new run. ``speed`` is the last one in its log, in the unit of the run; ``measured`` is
-        the number of steps after the warm-up with a logged speed, and the sum of the inverses of these speeds."""
+        """Reset the state for a new run. ``speed`` is the last one in its log, in the unit of the
+        run; ``measured`` is the number of steps after the warm-up with a logged speed, and the sum
+        of the inverses of these speeds."""
         self.run, self.run_began = run, time.monotonic()
         self.states: dict[str, str] = {}
         self.step, self.speed, self.log = 0, 0.0, b""
@@ -122,7 +127,9 @@ class Progress:
                 self.planned, self.differing = runs, _differing(runs)
             case Checked(checks):
                 return [
-                    one_line(f"{fold(hosts)}: {check.name}: {check.found}; expected {check.expected}. {check.hint}")
+                    one_line(
+                        f"{fold(hosts)}: {check.name}: {check.found}; expected {check.expected}. {check.hint}"
+                    )
                     for check, hosts in folded(checks).items()
                     if check.verdict == "warning"
                 ]
@@ -130,11 +137,20 @@ class Progress:
                 by_holder: dict[str, list[str]] = {}
                 for host, holder in holders.items():
                     by_holder.setdefault(holder, []).append(host)
-                return [f"waiting for {fold(hosts)}, held by {one_line(holder)}" for holder, hosts in by_holder.items()]
+                return [
+                    f"waiting for {fold(hosts)}, held by {one_line(holder)}"
+                    for holder, hosts in by_holder.items()
+                ]
             case RunBegun(index, run):
                 self._begin(run)
-                settings = "".join(f" {name}={value}" for name, value in self._settings(run).items())
-                return [one_line(f"[{index + 1}/{max(index + 1, len(self.planned))}] {run.run_id}{settings}")]
+                settings = "".join(
+                    f" {name}={value}" for name, value in self._settings(run).items()
+                )
+                return [
+                    one_line(
+                        f"[{index + 1}/{max(index + 1, len(self.planned))}] {run.run_id}{settings}"
+                    )
+                ]
             case Started(hosts):
                 self.states = dict.fromkeys(hosts, "running")
                 return [f"  started on {fold(hosts)}{event.skew}"]
@@ -151,17 +167,24 @@ class Progress:
             case Resumed(silent_s):
                 return [f"  the run continues, after {silent_s:.1f} s without a step"]
             case Stopping(reason):
-                self.states = {host: "stopping" if state == "running" else state for host, state in self.states.items()}
+                self.states = {
+                    host: "stopping" if state == "running" else state
+                    for host, state in self.states.items()
+                }
                 return [f"  stopping on every node: {one_line(reason)}"]
             case NodeEnded(host, state):
                 self.states[host] = state
             case LeftOver(host, processes):
-                return [f"  {host}: ended processes that the program had left running: {_named(processes)}"]
+                return [
+                    f"  {host}: ended processes that the program had left running: {_named(processes)}"
+                ]
             case Stuck(host, processes):
                 why = "no signal ends them, as they wait in the kernel; orch check says whether they still run"
                 return [f"  {host}: processes {_named(processes)} are left: {why}"]
             case LeftOut(host, names):
-                return [f"  {host}: left on the node, because they are not logs: {one_line(', '.join(names))}"]
+                return [
+                    f"  {host}: left on the node, because they are not logs: {one_line(', '.join(names))}"
+                ]
             case RunOver():
                 return [self._over(event)]
             case BlockOver(repeat, width, schedule, left_s):
@@ -183,28 +206,38 @@ class Progress:
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 
     def _speed(self, result: RunResult) -> str:
-        """Return the speed of a run over its window, as in the table, or its first metrics, or that it has none; without
-        collected logs, that of its live log."""
+        """Return the speed of a run over its window, as in the table, or its first metrics, or that
+        it has none; without collected logs, that of its live log."""
         if result.speed is not None and result.measure.speed:
             return f", {number(result.speed)} {result.measure.speed.unit}"
         if result.values and not any(value.key for value in result.values):
             units = {metric.name: metric.unit for metric in result.metrics}
             shown = result.values[:_SHOWN_METRICS]
-            return "".join(f", {value.metric} {number(value.number)} {units[value.metric]}" for value in shown)
+            return "".join(
+                f", {value.metric} {number(value.number)} {units[value.metric]}" for value in shown
+            )
         if result.has_failed:
             return ", no number"
         lines, sum_of_inverse = self.measured
-        return f", about {lines / sum_of_inverse:.1f} {self.unit}" if lines and result.state == "incomplete" else ""
+        return (
+            f", about {lines / sum_of_inverse:.1f} {self.unit}"
+            if lines and result.state == "incomplete"
+            else ""
+        )
 
     def _read(self, data: bytes) -> None:
-        """Read current step and speed from the first rank's log, for display only; results come from the collected files."""
+        """Read current step and speed from the first rank's log, for display only; results come
+        from the collected files.
+        """
         if self.run is None:
             return
         self.log = (self.log + data)[-65536:]
         spec = self.run.spec
         grammar = self.run.folder.framework.log.with_options(spec.options)
         terms = Terms.of(spec, grammar)
-        whole = self.log[: 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))]  # an incomplete line may end within a number
+        whole = self.log[
+            : 1 + max(self.log.rfind(b"\n"), self.log.rfind(b"\r"))
+        ]  # an incomplete line may end within a number
         for sample in parse(whole, grammar).samples:
             if sample.step <= self.step:
                 continue

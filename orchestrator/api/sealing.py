@@ -17,8 +17,9 @@ HISTORY_SCHEMA = 1
 
 
 def contents(folder: BenchDir | BenchGroup) -> dict[str, Any]:
-    """Return what an archive holds besides files: ``tables``, what ``orch summarize --json`` prints of a bench or the
-    certificate of an acceptance, and ``history``, what ``orch history`` and a list of archives show of it.
+    """Return what an archive holds besides files: ``tables``, what ``orch summarize --json`` prints
+    of a bench or the certificate of an acceptance, and ``history``, what ``orch history`` and a
+    list of archives show of it.
 
     Nothing is cached, because the evidence may be in a read-only directory."""
     import json
@@ -26,7 +27,9 @@ def contents(folder: BenchDir | BenchGroup) -> dict[str, Any]:
     from orchestrator.record import BenchDir
     from orchestrator.record.bench_groups import provider_of
 
-    computed = _of_bench(folder) if isinstance(folder, BenchDir) else provider_of(folder).contents(folder)
+    computed = (
+        _of_bench(folder) if isinstance(folder, BenchDir) else provider_of(folder).contents(folder)
+    )
     values: dict[str, Any] = json.loads(json.dumps(computed, allow_nan=False))
     return values
 
@@ -46,7 +49,12 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
     counts = planned.counts
     benches = {record.bench_id: listed(bench, record.bench_id, runs)}
     history = history_of_archive(
-        record.bench_id, record.created, record.label, runs=counts.planned, measured=counts.measured, benches=benches
+        record.bench_id,
+        record.created,
+        record.label,
+        runs=counts.planned,
+        measured=counts.measured,
+        benches=benches,
     )
     return {"tables": json.loads(render(of_bench(planned, notes_of(bench)))), "history": history}
 
@@ -54,7 +62,9 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
 def history_of_archive(
     name: str, created: str, label: str, *, runs: int, measured: int, benches: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what ``orch history`` and a list of archives show of an archive; ``benches`` by name as `listed` gives them."""
+    """Return what ``orch history`` and a list of archives show of an archive; ``benches`` by name
+    as `listed` gives them.
+    """
     return {
         "schema": HISTORY_SCHEMA,
         "id": name,

@@ -20,7 +20,8 @@ __all__ = ["Selection", "note_references", "select", "without_suspects"]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later command names it by.
+    """The hosts of a command and the inventory that they came from; ``remembered`` is what a later
+    command names it by.
     ``is_default``: nothing named the inventory."""
 
     project: Project
@@ -50,7 +51,9 @@ class Selection:
         from orchestrator.nodes.cluster import Cluster
 
         if self.is_default and self.project.is_outside_its_lab(os.environ):
-            hint = "repeat the command inside: orch lab exec -- orch …; or name machines with --hosts"
+            hint = (
+                "repeat the command inside: orch lab exec -- orch …; or name machines with --hosts"
+            )
             message = f"expected hosts, because this project has a lab, got {self.source}, which nothing names"
             raise ConfigError(message, where="--hosts", hint=hint)
         return Cluster(hosts or self.hosts, self.trust(accept_new), self.inventory.redaction())
@@ -86,7 +89,9 @@ def select(
     why = source_of or why
     remembered, expression = source, ""
     if job_in(source):
-        source, expression = allocated(project, source, bench_id if submission(project, bench_id) else "", say=say)
+        source, expression = allocated(
+            project, source, bench_id if submission(project, bench_id) else "", say=say
+        )
     elif hosts and not _is_file(hosts):
         default, default_why = named, _ = project.inventory_source("", os.environ)
         if job_in(default):
@@ -98,9 +103,12 @@ def select(
                 source, why, expression = default, default_why, hosts
                 remembered = named
             except ConfigError:
-                # An expression with some names of the inventory is a mistake; only without any is it a list of addresses.
+                # An expression with some names of the inventory is a mistake; only without any is
+                # it a list of addresses.
                 names = {name for host in inventory.hosts for name in (host.name, host.address)}
-                if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(expand(hosts)):
+                if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(
+                    expand(hosts)
+                ):
                     raise
     if why != "--hosts" and _is_file(source) and not Path(source).exists():
         hint = "name an inventory or hosts with --hosts, or create this file"
@@ -111,22 +119,33 @@ def select(
     excluded, devices_out = split_exclude(exclude)
     chosen = inventory.select(expression, excluded)
     if not chosen:
-        raise ConfigError("no host is left", where=f"--exclude {exclude}", hint=f"the inventory {source} has no other hosts")
+        raise ConfigError(
+            "no host is left",
+            where=f"--exclude {exclude}",
+            hint=f"the inventory {source} has no other hosts",
+        )
     count = f"{len(chosen)} of {len(inventory.hosts)} hosts"
     say(f"inventory: {source} ({why}), {count}")
     for note in inventory.notes:
         say(f"inventory: {one_line(note)}")
-    shown = {item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets}
+    shown = {
+        item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets
+    }
     note_references("inventory: env", shown, say)
     with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
-    selection = Selection(project, inventory, with_devices, source, remembered, is_default=why == DEFAULT)
+    selection = Selection(
+        project, inventory, with_devices, source, remembered, is_default=why == DEFAULT
+    )
     for name, listed in selection.devices.items():
         say(f"devices: {name}: {listed}")
     return selection
 
 
-def without_suspects(selection: Selection, keep: Collection[str] = (), *, say: Callable[[str], None]) -> Selection:
-    """Return the selection without hosts that are suspect or out; each is named with its reason, and in its notes.
+def without_suspects(
+    selection: Selection, keep: Collection[str] = (), *, say: Callable[[str], None]
+) -> Selection:
+    """Return the selection without hosts that are suspect or out; each is named with its reason,
+    and in its notes.
 
     ``keep`` are hosts that stay although they are suspect. Raises ConfigError if none is left.
     """
@@ -154,17 +173,27 @@ def without_suspects(selection: Selection, keep: Collection[str] = (), *, say: C
     hosts = tuple(host for host in selection.hosts if host.name not in left_out)
     if not hosts:
         hint = "orch accept quick --with-suspects tests suspect nodes again; orch nodes --good takes any back"
-        raise ConfigError("expected at least one good host, all are suspect or out", where="orch nodes", hint=hint)
+        raise ConfigError(
+            "expected at least one good host, all are suspect or out", where="orch nodes", hint=hint
+        )
     return replace(selection, hosts=hosts, notes=(*selection.notes, *notes))
 
 
-def note_references(where: str, variables: Iterable[tuple[str, str]], say: Callable[[str], None]) -> None:
-    """Name variables whose values look as if they were meant to be expanded on the node, and are not."""
+def note_references(
+    where: str, variables: Iterable[tuple[str, str]], say: Callable[[str], None]
+) -> None:
+    """Name variables whose values look as if they were meant to be expanded on the node, and are
+    not.
+    """
     import re
 
     from orchestrator.inventory import takes_references
 
-    names = {name for name, value in variables if not takes_references(name) and re.search(r"\$\{?[A-Za-z_]", value)}
+    names = {
+        name
+        for name, value in variables
+        if not takes_references(name) and re.search(r"\$\{?[A-Za-z_]", value)
+    }
     if names:
         text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
         say(f"{where} {', '.join(sorted(names))} {text}")

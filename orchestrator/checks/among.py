@@ -1,4 +1,6 @@
-"""Checks across nodes: that no machine is listed twice, and that all nodes are equal in what determines the speed of a job."""
+"""Checks across nodes: that no machine is listed twice, and that all nodes are equal in what
+determines the speed of a job.
+"""
 
 from __future__ import annotations
 
@@ -14,39 +16,62 @@ from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
 
-__all__ = ["alike", "characteristics", "data_set_digest", "local_routes", "same_machine", "shared", "unlike"]
+__all__ = [
+    "alike",
+    "characteristics",
+    "data_set_digest",
+    "local_routes",
+    "same_machine",
+    "shared",
+    "unlike",
+]
 
 
 def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
-    """Return an error for every pair of names that are one machine: same host key, if the transport tells it, and same boot."""
+    """Return an error for every pair of names that are one machine: same host key, if the transport
+    tells it, and same boot.
+    """
     seen: dict[tuple[str, str], str] = {}
     errors: list[OrchError] = []
     for name, values in facts.items():
         identity = (str(values["host_key"]), str(values["boot_id"]))
         if identity in seen and identity[0]:
             message = f"{seen[identity]} and {name} are one machine (same host key, same boot)"
-            errors.append(RunError(message, kind="node_unfit", host=name, hint="name it once in the inventory"))
+            errors.append(
+                RunError(
+                    message, kind="node_unfit", host=name, hint="name it once in the inventory"
+                )
+            )
         seen.setdefault(identity, name)
     return errors
 
 
 def local_routes(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return a failed check for every node that finds itself at the address of another one, as at ``localhost``.
+    """Return a failed check for every node that finds itself at the address of another one, as at
+    ``localhost``.
 
-    Its ranks would wait for a master on their own machine. Where several nodes are one machine, as in a rehearsal, it is right.
+    Its ranks would wait for a master on their own machine. Where several nodes are one machine, as
+    in a rehearsal, it is right.
     """
     boots = Counter(str(values.get("boot_id")) for values in facts.values())
     hint = (
-        "give the other host an address that every node can reach (address: in the inventory), and see /etc/hosts on the node"
+        "give the other host an address that every node can reach (address: in the "
+        "inventory), and see /etc/hosts on the node"
     )
     checks = []
     for host, values in facts.items():
         routes, route = values.get("routes"), values.get("route")
-        addresses = [str(peer) for peer, name in routes.items() if name == "lo"] if isinstance(routes, Mapping) else []
+        addresses = (
+            [str(peer) for peer, name in routes.items() if name == "lo"]
+            if isinstance(routes, Mapping)
+            else []
+        )
         if not addresses and isinstance(route, Mapping) and route.get("local"):
             addresses = [str(route.get("to"))]
         if addresses and boots[str(values.get("boot_id"))] > 1:
-            checks.append(ok(host, "route", "to the master through lo: several nodes are this machine"))
+            checks.append(
+                ok(host, "route", "to the master through lo: several nodes are this machine")
+            )
         elif addresses:
             found = f"{', '.join(addresses)} leads to this node itself, through lo"
             checks.append(failed(host, "route", found, "a way to another node", hint))
@@ -54,13 +79,19 @@ def local_routes(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return a passed check for every node whose work directory other nodes see too, as on an NFS home."""
+    """Return a passed check for every node whose work directory other nodes see too, as on an NFS
+    home.
+    """
     by_first: dict[str, list[str]] = {}
     for host, values in facts.items():
         if first := values.get("workdir_first"):
             by_first.setdefault(str(first), []).append(host)
     return [
-        ok(host, "shared", f"{facts[host]['workdir']} is one directory on {fold(hosts)}; each node has its own folder in it")
+        ok(
+            host,
+            "shared",
+            f"{facts[host]['workdir']} is one directory on {fold(hosts)}; each node has its own folder in it",
+        )
         for hosts in by_first.values()
         if len(hosts) > 1
         for host in hosts
@@ -68,29 +99,47 @@ def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 
 
 def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return a failed check for every node whose copy of the third-party program, image of a container, or data set of ``orch
-    dataset make`` is not the first node's. Of other data sets a node may hold its own part: `alike` compares those."""
-    digests = {host: tuple((values.get("programs") or {}).values()) for host, values in facts.items()}
-    programs = {host: copies for host, copies in digests.items() if all(isinstance(digest, str) for digest in copies)}
+    """Return a failed check for every node whose copy of the third-party program, image of a
+    container, or data set of ``orch dataset make`` is not the first node's. Of other data sets a
+    node may hold its own part: `alike` compares those."""
+    digests = {
+        host: tuple((values.get("programs") or {}).values()) for host, values in facts.items()
+    }
+    programs = {
+        host: copies
+        for host, copies in digests.items()
+        if all(isinstance(digest, str) for digest in copies)
+    }
     hint = "copy one version to every node"
     checks = [
-        failed(host, "program", "a different one", f"the same bytes as on {first}", hint) for first, host in _others(programs)
+        failed(host, "program", "a different one", f"the same bytes as on {first}", hint)
+        for first, host in _others(programs)
     ]
-    images = {host: container_digest(values) for host, values in facts.items() if container_digest(values)}
+    images = {
+        host: container_digest(values) for host, values in facts.items() if container_digest(values)
+    }
     hint = "copy one image to every node, for example with docker save and docker load"
     for first, host in _others(images):
         image = f"image {images[host][7:19]}"
-        checks.append(failed(host, "container", image, f"image {images[first][7:19]} as on {first}", hint))
-    data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")}
+        checks.append(
+            failed(host, "container", image, f"image {images[first][7:19]} as on {first}", hint)
+        )
+    data_sets = {
+        host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")
+    }
     if any(values.get("data_made") for values in facts.values()):
         hint = "copy one version to every node, or delete them and run orch dataset make again"
         for first, host in _others(data_sets):
-            checks.append(failed(host, "data", "a different one", f"the same data set as on {first}", hint))
+            checks.append(
+                failed(host, "data", "a different one", f"the same data set as on {first}", hint)
+            )
     return checks
 
 
 def container_digest(facts: Mapping[str, Any]) -> str:
-    """Return the digest of the image of a node's container; empty without one, and where the engine knows none."""
+    """Return the digest of the image of a node's container; empty without one, and where the engine
+    knows none.
+    """
     container = facts.get("container")
     return str(container.get("digest") or "") if isinstance(container, Mapping) else ""
 
@@ -109,9 +158,15 @@ def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def alike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """Return a warning for every node that differs from the majority in anything that may change its speed or its results."""
+    """Return a warning for every node that differs from the majority in anything that may change
+    its speed or its results.
+    """
     by_host = {host: characteristics(values) for host, values in facts.items()}
-    sizes = {host: str(values["memory_bytes"]) for host, values in facts.items() if type(values.get("memory_bytes")) is int}
+    sizes = {
+        host: str(values["memory_bytes"])
+        for host, values in facts.items()
+        if type(values.get("memory_bytes")) is int
+    }
     for host, size in same_sizes(sizes).items():
         gib = int(size) / 2**30
         by_host[host]["memory"] = f"{gib:.0f} GiB" if gib >= 100 else f"{gib:.3g} GiB"
@@ -123,16 +178,26 @@ def alike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         for host, value in values.items():
             if value != usual:
                 hint = "make the nodes equal, or exclude this one with -x; a job is as slow as its slowest node"
-                checks.append(warning(host, "alike", f"{name} {value}", f"{name} {usual} as on {others}", hint))
+                checks.append(
+                    warning(
+                        host, "alike", f"{name} {value}", f"{name} {usual} as on {others}", hint
+                    )
+                )
     return checks
 
 
 def characteristics(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return what must be equal on all nodes of a job, as text by name. Free disk space, load and the like may differ."""
+    """Return what must be equal on all nodes of a job, as text by name. Free disk space, load and
+    the like may differ.
+    """
     values = {name: facts.get(name) for name in ("cpu", "cores", "kernel", "machine")}
     gpus = gpu_states(facts)
     for name, key, unit in _OF_GPUS:
-        texts = {f"{gpu[key]:g}{unit}" if isinstance(gpu[key], float) else f"{gpu[key]}{unit}" for gpu in gpus if gpu.get(key)}
+        texts = {
+            f"{gpu[key]:g}{unit}" if isinstance(gpu[key], float) else f"{gpu[key]}{unit}"
+            for gpu in gpus
+            if gpu.get(key)
+        }
         values[name] = " and ".join(sorted(texts))
     kinds = Counter(pairs(facts.get("topology")).values())
     values["GPU links"] = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

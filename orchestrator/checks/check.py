@@ -12,7 +12,9 @@ NAMES = (
     "clock", "port", "data", "program", "slots", "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric",
     "links", "interface", "route", "hostname", "infiniband", "gdr", "expect", "load", "alike",
 )  # fmt: skip
-"""The names of all checks. The check of the framework has the name of that framework in place of ``framework``."""
+"""The names of all checks. The check of the framework has the name of that framework in place of
+``framework``.
+"""
 
 
 @dataclass(frozen=True, slots=True)

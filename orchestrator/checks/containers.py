@@ -1,4 +1,6 @@
-"""Checks of the container in which runs start: whether it does, what it was given, and what earlier runs have left."""
+"""Checks of the container in which runs start: whether it does, what it was given, and what earlier
+runs have left.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from orchestrator.plural import plural
 
 __all__ = ["container_checks"]
 
-_NO_FOLDER = re.compile(r"\bchdir\b|\bcwd\b|\bworkdir\b.*not exist|working directory", re.IGNORECASE)
+_NO_FOLDER = re.compile(
+    r"\bchdir\b|\bcwd\b|\bworkdir\b.*not exist|working directory", re.IGNORECASE
+)
 """What docker, podman, runc and crun say of a folder of the host that a container does not have."""
 _NO_IDS = re.compile(r"\bsub[ug]id|\bnew[ug]idmap\b|(?:IDs|UIDs or GIDs) available", re.IGNORECASE)
 """What podman and its helpers say if the login user has no user ids to give to a container."""
@@ -24,7 +28,11 @@ def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     container = facts.get("container")
     if not isinstance(container, Mapping):
         return []
-    left = [row for row in facts.get("containers_left") or () if isinstance(row, Sequence) and len(row) == 2]
+    left = [
+        row
+        for row in facts.get("containers_left") or ()
+        if isinstance(row, Sequence) and len(row) == 2
+    ]
     return [
         _started(host, facts, container) or _given(host, facts, container) or _fit(host, container),
         *_leftovers(host, container, left),
@@ -45,23 +53,41 @@ def _cure(error: str, container: Mapping[str, Any]) -> str:
 
 
 def _started(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -> Check | None:
-    """Return a failed check if no program could be run inside, or runs would not find their files there."""
-    if _NO_FOLDER.search(str(container.get("error") or "")):  # the engine starts nothing in a folder that is not there
+    """Return a failed check if no program could be run inside, or runs would not find their files
+    there.
+    """
+    if _NO_FOLDER.search(
+        str(container.get("error") or "")
+    ):  # the engine starts nothing in a folder that is not there
         folder = facts.get("workdir") or "the work directory"
         hint = f"start it with that folder mounted at the same path (--volume {folder}:{folder}), as the login user"
-        return failed(host.name, "container", f"no {folder} inside", "the work directory of the host", hint)
+        return failed(
+            host.name, "container", f"no {folder} inside", "the work directory of the host", hint
+        )
     if error := container.get("error"):
         hint = _cure(str(error), container)
         return failed(
-            host.name, "container", str(error), f"{container.get('what')} that starts, with Python 3.6 or newer", hint
+            host.name,
+            "container",
+            str(error),
+            f"{container.get('what')} that starts, with Python 3.6 or newer",
+            hint,
         )
     if not container.get("workdir"):
         hint = "start it with the host's work directory mounted at the same path, as the login user"
-        return failed(host.name, "container", "no writable work directory inside", "the work directory of the host", hint)
+        return failed(
+            host.name,
+            "container",
+            "no writable work directory inside",
+            "the work directory of the host",
+            hint,
+        )
     if not container.get("same_user", True):
         hint = "set user: login; a container that runs already must have been started for the login user"
         owner = f"files made inside belong to user {container.get('owner')}"
-        return failed(host.name, "container", owner, "the login user, who reads and removes them", hint)
+        return failed(
+            host.name, "container", owner, "the login user, who reads and removes them", hint
+        )
     return None
 
 
@@ -75,25 +101,46 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
         hint = "install the NVIDIA container toolkit on the node, or list the devices under container: devices:"
         if is_amd:
             hint = "set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer"
-        return failed(host.name, "container", f"{plural(round(inside), 'GPU')} inside", plural(len(gpus), "GPU"), hint)
+        return failed(
+            host.name,
+            "container",
+            f"{plural(round(inside), 'GPU')} inside",
+            plural(len(gpus), "GPU"),
+            hint,
+        )
     if facts.get("infiniband_gbit") and not devices.get("infiniband"):
         hint = "add /dev/infiniband to container: devices:; without it NCCL falls back to sockets"
-        return warning(host.name, "container", "no InfiniBand devices inside", "those of the node", hint)
+        return warning(
+            host.name, "container", "no InfiniBand devices inside", "those of the node", hint
+        )
     return None
 
 
 def _fit(host: Host, container: Mapping[str, Any]) -> Check:
-    words = [str(container.get("what")), *([str(container["digest"])[:19]] if container.get("digest") else [])]
-    words += [f"Python {container.get('python')}"] + ([f"NCCL {container['nccl']}"] if container.get("nccl") else [])
+    words = [
+        str(container.get("what")),
+        *([str(container["digest"])[:19]] if container.get("digest") else []),
+    ]
+    words += [f"Python {container.get('python')}"] + (
+        [f"NCCL {container['nccl']}"] if container.get("nccl") else []
+    )
     return ok(host.name, "container", ", ".join(words))
 
 
-def _leftovers(host: Host, container: Mapping[str, Any], left: Sequence[Sequence[Any]]) -> list[Check]:
-    """Return a check of containers with the label of a run: failed if one still runs, as it holds what it was given."""
+def _leftovers(
+    host: Host, container: Mapping[str, Any], left: Sequence[Sequence[Any]]
+) -> list[Check]:
+    """Return a check of containers with the label of a run: failed if one still runs, as it holds
+    what it was given.
+    """
     if not left:
         return []
     listed = ", ".join(f"{name} ({state})" for name, state in left)
     engine = container.get("engine")
     hint = f"orch cancel removes what a run has left; if that fails, {engine} rm -f {' '.join(str(name) for name, _ in left)}"
-    verdict = failed if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left) else warning
+    verdict = (
+        failed
+        if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left)
+        else warning
+    )
     return [verdict(host.name, "leftovers", listed, "no containers of earlier runs", hint)]

@@ -1,8 +1,9 @@
-"""Differences between nodes, from their captured facts: the most frequent value, and the hosts that deviate from it.
+"""Differences between nodes, from their captured facts: the most frequent value, and the hosts that
+deviate from it.
 
-A collective job runs at the pace of its slowest node, and fails on the one that differs; so the first question after a failure,
-and before a comparison, is which node is not like the others. Facts that always differ are left out: names, clocks, what is
-free or in use at the moment.
+A collective job runs at the pace of its slowest node, and fails on the one that differs; so the
+first question after a failure, and before a comparison, is which node is not like the others. Facts
+that always differ are left out: names, clocks, what is free or in use at the moment.
 
 >>> facts = {"n1": {"cores": 64}, "n2": {"cores": 64}, "n3": {"cores": 32}}
 >>> [str(difference) for difference in differences(facts)]
@@ -36,8 +37,8 @@ _MAX_DIFFERENCES = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact that is not the same on all nodes. ``expected`` is the most frequent value; ``deviating`` has the other values,
-    each with its hosts.
+    """One fact that is not the same on all nodes. ``expected`` is the most frequent value;
+    ``deviating`` has the other values, each with its hosts.
 
     ``agreeing`` is the number of nodes that have ``expected``. If two values are equally frequent, the first node's is taken.
     """
@@ -58,15 +59,20 @@ class Difference:
 
 
 def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...]:
-    """Return the facts that are not the same on all hosts, in their order. They are those that preflight captures."""
+    """Return the facts that are not the same on all hosts, in their order. They are those that
+    preflight captures.
+    """
     flat = {host: dict(_leaves("", value, 0)) for host, value in facts.items()}
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
-    compared = (_compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names)
+    compared = (
+        _compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names
+    )
     return tuple(difference for difference in compared if difference)[:_MAX_DIFFERENCES]
 
 
 def by_value(facts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:
-    """Return the hosts by value of every fact, in the order of the facts. A host may appear in ``facts`` more than once.
+    """Return the hosts by value of every fact, in the order of the facts. A host may appear in
+    ``facts`` more than once.
 
     >>> by_value([("n1", {"cores": 64}), ("n2", {"cores": 32}), ("n3", {"cores": 64})])
     {'cores': {'64': ['n1', 'n3'], '32': ['n2']}}
@@ -81,17 +87,21 @@ def by_value(facts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[s
 
 
 def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the differences as text, one line for each group of hosts that deviate together; empty if no host does.
+    """Return the differences as text, one line for each group of hosts that deviate together; empty
+    if no host does.
 
     >>> facts = {f"node{n}": {"cores": 64, "kernel": "6.1", "gpus": [{"driver": "535.104"}]} for n in (1, 2, 3, 4)}
     >>> facts["node3"] = {"cores": 64, "kernel": "6.8", "gpus": [{"driver": "535.54"}]}
     >>> sentences(facts)
-    ('3 nodes agree, node3 differs in kernel (6.8 against 6.1), gpus.driver (535.54 against 535.104)',)
+    ('3 nodes agree, node3 differs in kernel (6.8 against 6.1), gpus.driver (535.54 against
+    535.104)',)
     """
     by_hosts: dict[tuple[str, ...], list[str]] = {}
     for difference in differences(facts):
         for value, hosts in difference.deviating:
-            by_hosts.setdefault(hosts, []).append(f"{difference.fact} ({value} against {difference.expected})")
+            by_hosts.setdefault(hosts, []).append(
+                f"{difference.fact} ({value} against {difference.expected})"
+            )
     odd = {host for hosts in by_hosts for host in hosts}
     same = len(facts) - len(odd)
     agree = f"{same} nodes agree, " if same > 1 else ""
@@ -102,7 +112,8 @@ def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a line for each fact that is not the same on all nodes, in the order of the facts: each value with its hosts.
+    """Return a line for each fact that is not the same on all nodes, in the order of the facts:
+    each value with its hosts.
 
     >>> folded({f"gpu{n:02d}": {"driver": "535.86" if n == 4 else "550.54"} for n in (1, 2, 3, 4)})
     ('gpu[01-03]: driver 550.54 · gpu04: driver 535.86',)
@@ -110,8 +121,13 @@ def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     lines = []
     for difference in differences(facts):
         odd = {host for _, hosts in difference.deviating for host in hosts}
-        sides = [(difference.expected, tuple(host for host in facts if host not in odd)), *difference.deviating]
-        lines.append(" · ".join(f"{fold(hosts)}: {difference.fact} {value}" for value, hosts in sides))
+        sides = [
+            (difference.expected, tuple(host for host in facts if host not in odd)),
+            *difference.deviating,
+        ]
+        lines.append(
+            " · ".join(f"{fold(hosts)}: {difference.fact} {value}" for value, hosts in sides)
+        )
     return tuple(lines)
 
 
@@ -132,7 +148,9 @@ def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
 
 
 def same_sizes(words: Mapping[str, str]) -> dict[str, str]:
-    """Return memory sizes with those within 1 % of each other as equal: the share that firmware reserves varies."""
+    """Return memory sizes with those within 1 % of each other as equal: the share that firmware
+    reserves varies.
+    """
     distinct: list[str] = []
     sizes = {}
     for host, value in words.items():
@@ -151,11 +169,16 @@ def _near(size: str, other: str) -> bool:
 
 
 def _leaves(name: str, value: Any, depth: int) -> list[tuple[str, str]]:
-    """Return (dotted name, text) of every value. A list of entries, such as GPUs, becomes a count and distinct values."""
+    """Return (dotted name, text) of every value. A list of entries, such as GPUs, becomes a count
+    and distinct values.
+    """
     if name.rpartition(".")[2] in _BY_NATURE:
         return []
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
-        parts = [_leaves(f"{name}.{key}" if name else str(key), child, depth + 1) for key, child in value.items()]
+        parts = [
+            _leaves(f"{name}.{key}" if name else str(key), child, depth + 1)
+            for key, child in value.items()
+        ]
         return [leaf for part in parts for leaf in part]
     if (
         isinstance(value, Sequence)
@@ -164,7 +187,9 @@ def _leaves(name: str, value: Any, depth: int) -> list[tuple[str, str]]:
         and all(isinstance(entry, Mapping) for entry in value)
     ):
         return _entries(name, value)
-    return [(name, value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))]
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str))
+    ]
 
 
 def _entries(name: str, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -1,7 +1,9 @@
-"""What the inventory expects of a host, under ``expect:``, compared with what was found on the host.
+"""What the inventory expects of a host, under ``expect:``, compared with what was found on the
+host.
 
-Each key has one row in a table: which facts it reads, and when they meet the expectation. If a value is expected and nothing is
-known about it, the check fails: an expectation that cannot be confirmed is not met.
+Each key has one row in a table: which facts it reads, and when they meet the expectation. If a
+value is expected and nothing is known about it, the check fails: an expectation that cannot be
+confirmed is not met.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _MIB, _GIB = 1 << 20, 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Expectation:
-    """How one key is checked. ``look`` returns all values that must meet the expectation, in its unit;
+    """How one key is checked. ``look`` returns all values that must meet the expectation, in its
+    unit;
     ``fits(value, expected)`` is true if a value does. ``least``: the expectation is a minimum."""
 
     look: Callable[[Mapping[str, Any]], Sequence[Any]]
@@ -34,26 +37,44 @@ class _Expectation:
 
 
 def expected_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
-    """Return a failed check for each expectation that is not met, else one passed check that names all; empty without any."""
-    bad = [check for key, expected in host.expect.items() if (check := _unmet(host.name, key, expected, facts))]
-    return bad or ([ok(host.name, "expect", f"{', '.join(host.expect)} as expected")] if host.expect else [])
+    """Return a failed check for each expectation that is not met, else one passed check that names
+    all; empty without any.
+    """
+    bad = [
+        check
+        for key, expected in host.expect.items()
+        if (check := _unmet(host.name, key, expected, facts))
+    ]
+    return bad or (
+        [ok(host.name, "expect", f"{', '.join(host.expect)} as expected")] if host.expect else []
+    )
 
 
 def _unmet(host: str, key: str, expected: Any, facts: Mapping[str, Any]) -> Check | None:
     if key == "infiniband":
         return _infiniband(host, expected, facts)
     if isinstance(expected, Mapping):  # each entry of versions and of pcie has its own expectation
-        checks = (_unmet_row(host, f"{key}.{name}", value, _NESTED[key](name), facts) for name, value in expected.items())
+        checks = (
+            _unmet_row(host, f"{key}.{name}", value, _NESTED[key](name), facts)
+            for name, value in expected.items()
+        )
         return next((check for check in checks if check), None)
     return _unmet_row(host, key, expected, _TABLE[key], facts)
 
 
-def _unmet_row(host: str, key: str, expected: Any, row: _Expectation, facts: Mapping[str, Any]) -> Check | None:
+def _unmet_row(
+    host: str, key: str, expected: Any, row: _Expectation, facts: Mapping[str, Any]
+) -> Check | None:
     values = row.look(facts)
     odd = [value for value in values if value is None or not row.fits(value, expected)]
     if values and not odd:
         return None
-    got = ", ".join(dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)) or "nothing"
+    got = (
+        ", ".join(
+            dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)
+        )
+        or "nothing"
+    )
     requirement = _shown(expected, row.unit)
     if row.least and expected != "unlimited":
         requirement += " or more"
@@ -71,13 +92,21 @@ def _shown(value: Any, unit: str) -> str:
 
 
 def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]) -> Check | None:
-    """Return a failed check if fewer ports than expected have this state, rate and link layer; others are allowed."""
-    state, layer, rate = expected.get("state", "ACTIVE"), expected.get("link_layer"), expected.get("rate_gbit", 0)
+    """Return a failed check if fewer ports than expected have this state, rate and link layer;
+    others are allowed.
+    """
+    state, layer, rate = (
+        expected.get("state", "ACTIVE"),
+        expected.get("link_layer"),
+        expected.get("rate_gbit", 0),
+    )
     ports = facts.get("infiniband") or ()
     fit = [
         port
         for port in ports
-        if port["state"] == state and layer in (None, port["link_layer"]) and (port["rate_gbit"] or 0) >= rate
+        if port["state"] == state
+        and layer in (None, port["link_layer"])
+        and (port["rate_gbit"] or 0) >= rate
     ]
     count = expected.get("ports", 1)
     if len(fit) >= count:
@@ -88,13 +117,23 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]
     if layer:
         requirement += f" of {layer}"
     odd = [port for port in ports if port not in fit]
-    rest = ", ".join(f"{port['device']} {port['state']} at {port['rate_gbit'] or 0:g} Gb/s" for port in odd[:8])
+    rest = ", ".join(
+        f"{port['device']} {port['state']} at {port['rate_gbit'] or 0:g} Gb/s" for port in odd[:8]
+    )
     got = f"{len(fit)} such, and {rest}" if rest else f"{len(fit)} such"
-    return failed(host, "expect", f"infiniband {got}", f"infiniband {requirement}", _HINT.format(key="infiniband"))
+    return failed(
+        host,
+        "expect",
+        f"infiniband {got}",
+        f"infiniband {requirement}",
+        _HINT.format(key="infiniband"),
+    )
 
 
 def _of_gpus(*names: str) -> Callable[[Mapping[str, Any]], list[Any]]:
-    return lambda facts: [next((gpu[name] for name in names if name in gpu), None) for gpu in gpu_states(facts)]
+    return lambda facts: [
+        next((gpu[name] for name in names if name in gpu), None) for gpu in gpu_states(facts)
+    ]
 
 
 def _on(name: str) -> Callable[[Mapping[str, Any]], list[Any]]:
@@ -143,7 +182,9 @@ def _at_least(value: Any, expected: Any) -> bool:
 _TABLE: Mapping[str, _Expectation] = {
     "gpu": _Expectation(_of_gpus("name"), meets),
     "gpus": _Expectation(_gpu_count, _same),
-    "memory_gib": _Expectation(lambda facts: _scaled(_of_gpus("memory_mib")(facts), 1024), _at_least, " GiB", least=True),
+    "memory_gib": _Expectation(
+        lambda facts: _scaled(_of_gpus("memory_mib")(facts), 1024), _at_least, " GiB", least=True
+    ),
     "driver": _Expectation(_of_gpus("driver"), meets),
     "nvlink": _Expectation(_links, meets),
     "ecc": _Expectation(_on("ecc"), _same),
@@ -156,11 +197,18 @@ _TABLE: Mapping[str, _Expectation] = {
     "kernel": _Expectation(lambda facts: [facts.get("kernel")], meets),
     "cpu": _Expectation(lambda facts: [facts.get("cpu")], meets),
     "cores": _Expectation(lambda facts: [facts.get("cores")], _same),
-    "ram_gib": _Expectation(lambda facts: _scaled([facts.get("memory_bytes")], _GIB), _at_least, " GiB", least=True),
-    "shm_gib": _Expectation(lambda facts: _scaled([facts.get("shm_bytes")], _GIB), _at_least, " GiB", least=True),
+    "ram_gib": _Expectation(
+        lambda facts: _scaled([facts.get("memory_bytes")], _GIB), _at_least, " GiB", least=True
+    ),
+    "shm_gib": _Expectation(
+        lambda facts: _scaled([facts.get("shm_bytes")], _GIB), _at_least, " GiB", least=True
+    ),
     "mtu": _Expectation(lambda facts: [training_interface(facts).get("mtu")], _same),
     "speed_gbit": _Expectation(
-        lambda facts: _scaled([training_interface(facts).get("speed_mbit")], 1000), _at_least, " Gb/s", least=True
+        lambda facts: _scaled([training_interface(facts).get("speed_mbit")], 1000),
+        _at_least,
+        " Gb/s",
+        least=True,
     ),
     "memlock": _Expectation(_limit("memlock", _MIB), _at_least, " MiB", least=True),
     "nofile": _Expectation(_limit("nofile"), _at_least, least=True),

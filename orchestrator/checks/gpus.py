@@ -1,4 +1,6 @@
-"""Checks of a machine's GPUs: their number, whether they are idle, healthy and at full speed, and how they are linked."""
+"""Checks of a machine's GPUs: their number, whether they are idle, healthy and at full speed, and
+how they are linked.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["conditions", "count_check", "gpu_checks"]
 _BUSY_MIB = 1024
 _BUSY_PERCENT = 10
 _OF_PROGRAMS = {8, 13, 31, 32, 43, 45, 68, 69, 109}
-"""Xids that a faulty program can cause too: for these NVIDIA's catalogue recommends restarting the application first."""
+"""Xids that a faulty program can cause too: for these NVIDIA's catalogue recommends restarting the
+application first.
+"""
 _XID_WORDS = {
     48: "double-bit ECC error",
     61: "firmware halted",
@@ -49,7 +53,9 @@ def gpu_checks(host: Host, facts: Mapping[str, Any], ranks: int | None) -> list[
 
 
 def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
-    """Check that the machine has as many GPUs as the run needs, or as the inventory lists if no run is known."""
+    """Check that the machine has as many GPUs as the run needs, or as the inventory lists if no run
+    is known.
+    """
     gpus = facts["gpus"]
     required = ranks if ranks is not None else host.gpus
     expected = plural(required, "GPU") if required else "at least one GPU"
@@ -57,7 +63,9 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         hint = "install the driver, or set gpus: 0 and slots: in the inventory to measure the CPU"
         if gpus:
             hint = f"{_tool(facts)} must succeed on the node: check dmesg, reload the driver or restart the machine"
-        return failed(host.name, "gpus", str(gpus or "no nvidia-smi, amd-smi or rocm-smi"), expected, hint)
+        return failed(
+            host.name, "gpus", str(gpus or "no nvidia-smi, amd-smi or rocm-smi"), expected, hint
+        )
     if facts.get("instances", len(gpus)) < (1 if required is None else required):
         listing = "nvidia-smi -L" if "gpu_tool" not in facts else _tool(facts)
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
@@ -71,8 +79,19 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         return failed(host.name, "gpus", broken, f"{expected} that answers", hint)
     if silent := _per_gpu(states, lambda gpu: str(gpu.get("silent") or "")):
         hint = f"see {_tool(facts)} and dmesg on the node: a GPU that does not tell all its values may be about to fail"
-        return warning(host.name, "gpus", f"{plural(len(gpus), 'GPU')}; {silent}", "an answer for every value", hint)
-    models = sorted({f"{gpu['name'] or 'unnamed GPU'}{_memory(gpu)}, driver {gpu['driver'] or 'unknown'}" for gpu in gpus})
+        return warning(
+            host.name,
+            "gpus",
+            f"{plural(len(gpus), 'GPU')}; {silent}",
+            "an answer for every value",
+            hint,
+        )
+    models = sorted(
+        {
+            f"{gpu['name'] or 'unnamed GPU'}{_memory(gpu)}, driver {gpu['driver'] or 'unknown'}"
+            for gpu in gpus
+        }
+    )
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
 
 
@@ -99,11 +118,21 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
         for gpu in gpus
         if number(gpu.get("used_mib")) > _BUSY_MIB or number(gpu.get("utilization")) > _BUSY_PERCENT
     }
-    processes = [process for process in facts.get("gpu_processes") or () if isinstance(process, Mapping)]
-    unknown = [str(gpu["index"]) for gpu in gpus if gpu.get("used_mib") is None and gpu.get("utilization") is None]
+    processes = [
+        process for process in facts.get("gpu_processes") or () if isinstance(process, Mapping)
+    ]
+    unknown = [
+        str(gpu["index"])
+        for gpu in gpus
+        if gpu.get("used_mib") is None and gpu.get("utilization") is None
+    ]
     if unknown and not busy and not processes:
-        words = f"{_tool(facts)} tells neither memory in use nor utilization of GPU {','.join(unknown)}"
-        return warning(host, "idle", f"not known: {words}", "idle GPUs", f"see {_tool(facts)} on the node")
+        words = (
+            f"{_tool(facts)} tells neither memory in use nor utilization of GPU {','.join(unknown)}"
+        )
+        return warning(
+            host, "idle", f"not known: {words}", "idle GPUs", f"see {_tool(facts)} on the node"
+        )
     if not busy and not processes:
         return ok(host, "idle", f"{'all ' if len(gpus) > 1 else ''}{plural(len(gpus), 'GPU')} idle")
     users = _folded(
@@ -115,36 +144,49 @@ def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
     )
     known = {str(process.get("gpu")) for process in processes}
     rest = set() if UNKNOWN_GPU in known else busy - known
-    users += _folded((f"memory or time used by processes that {_tool(facts)} does not list", gpu) for gpu in rest)
+    users += _folded(
+        (f"memory or time used by processes that {_tool(facts)} does not list", gpu) for gpu in rest
+    )
     hint = "wait for it to end, or choose other nodes; other work distorts what is measured"
     return warning(host, "idle", "; ".join(users), "idle GPUs", hint)
 
 
 def _folded(texts: Iterable[tuple[str, str]]) -> list[str]:
-    """Return each distinct text once, with the GPUs that it holds for. ``texts`` are (text, GPU index)."""
+    """Return each distinct text once, with the GPUs that it holds for. ``texts`` are (text, GPU
+    index).
+    """
     by_text: dict[str, list[str]] = {}
     for text, gpu in texts:
         by_text.setdefault(text, []).append(gpu)
     return [
-        text if UNKNOWN_GPU in gpus else f"GPU {','.join(sorted(set(gpus), key=lambda gpu: (len(gpu), gpu)))}: {text}"
+        text
+        if UNKNOWN_GPU in gpus
+        else f"GPU {','.join(sorted(set(gpus), key=lambda gpu: (len(gpu), gpu)))}: {text}"
         for text, gpus in by_text.items()
     ]
 
 
-def _per_gpu(gpus: Sequence[Mapping[str, Any]], describe: Callable[[Mapping[str, Any]], str]) -> str:
+def _per_gpu(
+    gpus: Sequence[Mapping[str, Any]], describe: Callable[[Mapping[str, Any]], str]
+) -> str:
     """Return the descriptions of all GPUs as one text; empty if no GPU has one."""
     return "; ".join(_folded((text, str(gpu["index"])) for gpu in gpus if (text := describe(gpu))))
 
 
 def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    if bad := _per_gpu(gpus, lambda gpu: "a memory row could not be remapped" if gpu.get("rows_failed") == "Yes" else ""):
+    if bad := _per_gpu(
+        gpus,
+        lambda gpu: "a memory row could not be remapped" if gpu.get("rows_failed") == "Yes" else "",
+    ):
         return failed(host, "ecc", bad, "memory that can be repaired", "have this GPU replaced")
 
     def memory_faults(gpu: Mapping[str, Any]) -> str:
         errors = number(gpu.get("ecc_now"))
         texts = []
         if errors > 0:
-            texts.append(f"{plural(round(errors), 'uncorrected error')} since the driver was loaded")
+            texts.append(
+                f"{plural(round(errors), 'uncorrected error')} since the driver was loaded"
+            )
         if gpu.get("pages_pending") == "Yes":
             texts.append("page retirement pending")
         if gpu.get("rows_pending") == "Yes":
@@ -152,10 +194,20 @@ def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
         return ", ".join(texts)
 
     if bad := _per_gpu(gpus, memory_faults):
-        return warning(host, "ecc", bad, "no uncorrected errors, nothing pending", "reset this GPU or restart the machine")
+        return warning(
+            host,
+            "ecc",
+            bad,
+            "no uncorrected errors, nothing pending",
+            "reset this GPU or restart the machine",
+        )
     modes = sorted({str(gpu["ecc"]) for gpu in gpus if gpu.get("ecc")})
     if len(modes) > 1:
-        hint = "set it with nvidia-smi -e 1" if "gpu_tool" not in facts else "compare amd-smi static --ras of these GPUs"
+        hint = (
+            "set it with nvidia-smi -e 1"
+            if "gpu_tool" not in facts
+            else "compare amd-smi static --ras of these GPUs"
+        )
         return warning(host, "ecc", "on for some GPUs and off for others", "the same for all", hint)
     if not modes:
         return None
@@ -174,7 +226,9 @@ def _xid(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
     if not serious:
         return ok(host, "xid", _xid_words(xids) or "no Xid since the machine started")
     hint = "check dmesg on the node; reset the GPU or restart the machine, and take it out of use if this recurs"
-    return warning(host, "xid", _xid_words(serious), "no hardware Xid since the machine started", hint)
+    return warning(
+        host, "xid", _xid_words(serious), "no hardware Xid since the machine started", hint
+    )
 
 
 def _xid_words(xids: Sequence[Mapping[str, Any]]) -> str:
@@ -194,7 +248,11 @@ def _ago(seconds: float) -> str:
 
 def _clocks(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
     def slowed(gpu: Mapping[str, Any]) -> str:
-        reasons = [_SLOWDOWNS[name] for name in str(gpu.get("slowed_by") or "").split(", ") if name in _SLOWDOWNS]
+        reasons = [
+            _SLOWDOWNS[name]
+            for name in str(gpu.get("slowed_by") or "").split(", ")
+            if name in _SLOWDOWNS
+        ]
         return f"clocks lowered by {' and '.join(reasons)}" if reasons else ""
 
     def capped(gpu: Mapping[str, Any]) -> str:
@@ -209,11 +267,23 @@ def _clocks(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, An
 
     if bad := _per_gpu(gpus, slowed):
         return warning(
-            host, "clocks", bad, "full clocks", "check cooling and power of this machine; nvidia-smi -q -d PERFORMANCE"
+            host,
+            "clocks",
+            bad,
+            "full clocks",
+            "check cooling and power of this machine; nvidia-smi -q -d PERFORMANCE",
         )
     if bad := _per_gpu(gpus, capped):
-        return warning(host, "clocks", bad, "the default limits", "reset them with nvidia-smi -pl and -rac, as root")
-    limits = {f"up to {gpu['sm_max_mhz']} MHz" + _watts(gpu) for gpu in gpus if gpu.get("sm_max_mhz")}
+        return warning(
+            host,
+            "clocks",
+            bad,
+            "the default limits",
+            "reset them with nvidia-smi -pl and -rac, as root",
+        )
+    limits = {
+        f"up to {gpu['sm_max_mhz']} MHz" + _watts(gpu) for gpu in gpus if gpu.get("sm_max_mhz")
+    }
     return ok(host, "clocks", ", ".join(sorted(limits))) if limits else None
 
 
@@ -222,8 +292,13 @@ def _watts(gpu: Mapping[str, Any]) -> str:
 
 
 def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    if bad := _per_gpu(gpus, lambda gpu: "compute mode Prohibited" if gpu.get("compute_mode") == "Prohibited" else ""):
-        return failed(host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root")
+    if bad := _per_gpu(
+        gpus,
+        lambda gpu: "compute mode Prohibited" if gpu.get("compute_mode") == "Prohibited" else "",
+    ):
+        return failed(
+            host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root"
+        )
     if bad := _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.get("mig") == "Enabled" else ""):
         return warning(
             host,
@@ -232,13 +307,19 @@ def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
             "whole GPUs",
             "each rank gets only a slice of a GPU; disable MIG with nvidia-smi -mig 0, as root",
         )
-    if bad := _per_gpu(gpus, lambda gpu: f"in partitions ({gpu['partition']})" if is_partition(gpu) else ""):
+    if bad := _per_gpu(
+        gpus, lambda gpu: f"in partitions ({gpu['partition']})" if is_partition(gpu) else ""
+    ):
         hint = "each rank gets only a partition of a GPU; amd-smi set --compute-partition SPX, as root, makes it one device"
         return warning(host, "modes", bad, "whole GPUs (SPX)", hint)
     modes = {f"compute mode {gpu['compute_mode']}" for gpu in gpus if gpu.get("compute_mode")}
     modes |= {f"partition {gpu['partition']}" for gpu in gpus if gpu.get("partition")}
-    modes |= {f"memory partition {gpu['memory_partition']}" for gpu in gpus if gpu.get("memory_partition")}
-    held = {f"persistence {str(gpu['persistence']).lower()}" for gpu in gpus if gpu.get("persistence")}
+    modes |= {
+        f"memory partition {gpu['memory_partition']}" for gpu in gpus if gpu.get("memory_partition")
+    }
+    held = {
+        f"persistence {str(gpu['persistence']).lower()}" for gpu in gpus if gpu.get("persistence")
+    }
     return ok(host, "modes", ", ".join([*sorted(modes), *sorted(held)])) if modes or held else None
 
 
@@ -248,10 +329,19 @@ def _pcie(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
         return f"{width:g} of {maximum:g} lanes" if 0 < width < maximum else ""
 
     if bad := _per_gpu(gpus, narrow):
-        return warning(host, "pcie", bad, "all lanes", "reseat the card or its riser; compare LnkSta with LnkCap in lspci -vv")
-    # An idle GPU lowers the generation of its link to save power, so the current generation is not judged.
+        return warning(
+            host,
+            "pcie",
+            bad,
+            "all lanes",
+            "reseat the card or its riser; compare LnkSta with LnkCap in lspci -vv",
+        )
+    # An idle GPU lowers the generation of its link to save power, so the current generation is not
+    # judged.
     links = {
-        f"generation {gpu['pcie_gen_max']} x{gpu['pcie_width']}" for gpu in gpus if {"pcie_gen_max", "pcie_width"} <= gpu.keys()
+        f"generation {gpu['pcie_gen_max']} x{gpu['pcie_width']}"
+        for gpu in gpus
+        if {"pcie_gen_max", "pcie_width"} <= gpu.keys()
     }
     return ok(host, "pcie", ", ".join(sorted(links))) if links else None
 
@@ -261,7 +351,9 @@ def _fabric(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, An
     if not states:
         return None
     complete = (None, "Completed", "Completed/Success")
-    if bad := _per_gpu(gpus, lambda gpu: "" if gpu.get("fabric") in complete else str(gpu["fabric"])):
+    if bad := _per_gpu(
+        gpus, lambda gpu: "" if gpu.get("fabric") in complete else str(gpu["fabric"])
+    ):
         hint = "CUDA cannot start; see systemctl status nvidia-fabricmanager, whose version must equal the driver's"
         return failed(host, "fabric", bad, "Completed/Success", hint)
     return ok(host, "fabric", "NVSwitch fabric complete")
@@ -273,12 +365,19 @@ def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         return None
     kinds = list(links.values())
     usual = max(sorted(set(kinds)), key=kinds.count)
-    # If most pairs have the same NVLink, a switch joins all GPUs. Other wirings have several kinds by design.
+    # If most pairs have the same NVLink, a switch joins all GPUs. Other wirings have several kinds
+    # by design.
     odd = {pair: kind for pair, kind in links.items() if kind != usual}
     if odd and usual.startswith("NV") and kinds.count(usual) > len(kinds) / 2:
-        words = ", ".join(f"{first}-{second} {kind}" for (first, second), kind in list(odd.items())[:8])
+        words = ", ".join(
+            f"{first}-{second} {kind}" for (first, second), kind in list(odd.items())[:8]
+        )
         return warning(
-            host, "links", words, f"{usual} between all GPUs", "see nvidia-smi nvlink --status and dmesg (Xid 74) on the node"
+            host,
+            "links",
+            words,
+            f"{usual} between all GPUs",
+            "see nvidia-smi nvlink --status and dmesg (Xid 74) on the node",
         )
     counts = [f"{kind} {plural(count, 'pair')}" for kind, count in sorted(Counter(kinds).items())]
     return ok(host, "links", ", ".join(counts))
@@ -286,13 +385,20 @@ def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
 
 def _cuda(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
     versions = facts.get("framework")
-    built, supported = versions.get("cuda") if isinstance(versions, Mapping) else None, facts.get("cuda_driver")
+    built, supported = (
+        versions.get("cuda") if isinstance(versions, Mapping) else None,
+        facts.get("cuda_driver"),
+    )
     if not supported:
         return None
     if built and number(str(built).partition(".")[0]) > number(str(supported).partition(".")[0]):
         hint = "install a newer driver, the cuda-compat package, or a framework built for the driver's CUDA"
         return warning(
-            host, "cuda", f"the driver's CUDA is {supported}, the framework's {built}", f"a driver for CUDA {built}", hint
+            host,
+            "cuda",
+            f"the driver's CUDA is {supported}, the framework's {built}",
+            f"a driver for CUDA {built}",
+            hint,
         )
     of_driver = f"the driver's {supported}"
     return ok(host, "cuda", f"{of_driver}, the framework's {built}" if built else of_driver)

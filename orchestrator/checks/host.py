@@ -1,4 +1,6 @@
-"""Checks of a machine other than of GPUs and networks: interpreter and framework, disk, limits, data, clock."""
+"""Checks of a machine other than of GPUs and networks: interpreter and framework, disk, limits,
+data, clock.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ _LEAST_INODES = 1000
 _CLOCK_OFF_S = 5
 _LEAST_SHM = 1 << 30
 _READ = (
-    *("python", "runner_python", "interface", "data_dir", "workdir", "setup", "cuda_visible_devices", "container"),
+    *(
+        "python",
+        "runner_python",
+        "interface",
+        "data_dir",
+        "workdir",
+        "setup",
+        "cuda_visible_devices",
+        "container",
+    ),
     "cpu_binding",
     *("gpus", "slots", "env", "expect", "ssh", "address"),
 )
@@ -54,11 +65,19 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
 
 
 def _left(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    """Return a failed check if processes of earlier runs are there, which use what the next run is given."""
-    rows = [row for row in facts.get("processes_left") or () if isinstance(row, (list, tuple)) and len(row) == 4]
+    """Return a failed check if processes of earlier runs are there, which use what the next run is
+    given.
+    """
+    rows = [
+        row
+        for row in facts.get("processes_left") or ()
+        if isinstance(row, (list, tuple)) and len(row) == 4
+    ]
     if not rows:
         return None
-    listed = ", ".join(f"{name} ({pid}, state {state}) of {run}" for pid, name, state, run in rows[:_MOST_LEFT])
+    listed = ", ".join(
+        f"{name} ({pid}, state {state}) of {run}" for pid, name, state, run in rows[:_MOST_LEFT]
+    )
     more = f" and {len(rows) - _MOST_LEFT} more" if len(rows) > _MOST_LEFT else ""
     hint = "orch cancel ends what a run has left; in state D it waits in the kernel, mostly for storage that does not answer"
     return failed(host.name, "leftovers", f"{listed}{more}", "no processes of earlier runs", hint)
@@ -83,30 +102,60 @@ def _held(host: Host, facts: Mapping[str, Any]) -> Check | None:
 def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:
     container = facts.get("container")
     container = container if isinstance(container, Mapping) else {}
-    if framework is None or "error" in container:  # nothing was asked where the container does not start
+    if (
+        framework is None or "error" in container
+    ):  # nothing was asked where the container does not start
         return None
     versions = facts["framework"]
     if "error" in versions and container:
         hint = f"install it in {container.get('what')}, or set container.python to the interpreter that has it"
-        return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
+        return failed(
+            host.name,
+            framework.name,
+            str(versions["error"]),
+            f"the probe of {framework.name} to run",
+            hint,
+        )
     if "error" in versions:
         hint = f"install it for {host.vars.get('python', 'python3')}, or set vars.python of this host in the inventory"
         if len(host.python) > 1 and host.python[0].startswith(("/", "~")):
             hint += "; put a path with a space in an extra pair of quotes"
         if str(versions["error"]).startswith("setup:"):
             hint = "correct setup: of the folder, or vars.setup of this host in the inventory"
-        return failed(host.name, framework.name, str(versions["error"]), f"the probe of {framework.name} to run", hint)
+        return failed(
+            host.name,
+            framework.name,
+            str(versions["error"]),
+            f"the probe of {framework.name} to run",
+            hint,
+        )
     shown = ", ".join(f"{k} {v}" for k, v in versions.items() if v is not None)
-    return ok(host.name, framework.name, shown if facts.get("imported", True) else f"{shown}, installed but not imported")
+    return ok(
+        host.name,
+        framework.name,
+        shown if facts.get("imported", True) else f"{shown}, installed but not imported",
+    )
 
 
 def _references(host: Host) -> Check | None:
-    """Warn of variables whose value looks like a reference and is passed on as it is written; the values may be secrets."""
-    names = [name for name, value in host.env.items() if REFERENCE.search(value) and not takes_references(name)]
+    """Warn of variables whose value looks like a reference and is passed on as it is written; the
+    values may be secrets.
+    """
+    names = [
+        name
+        for name, value in host.env.items()
+        if REFERENCE.search(value) and not takes_references(name)
+    ]
     if not names:
         return None
     hint = "only variables whose names end in PATH are expanded on the node; export this one in vars.setup to have it expanded"
-    return warning(host.name, "env", f"$ in {', '.join(names)} is passed as written, not expanded", "literal values", hint)
+    return warning(
+        host.name,
+        "env",
+        f"$ in {', '.join(names)} is passed as written, not expanded",
+        "literal values",
+        hint,
+    )
 
 
 def _misspelt(host: Host) -> Check | None:
@@ -114,26 +163,40 @@ def _misspelt(host: Host) -> Check | None:
     meant = {
         name: known[0]
         for name in host.vars
-        if name not in _READ and not name.endswith("_dir") and (known := get_close_matches(name, _READ, 1, 0.8))
+        if name not in _READ
+        and not name.endswith("_dir")
+        and (known := get_close_matches(name, _READ, 1, 0.8))
     }
     if not meant:
         return None
     hint = ", ".join(f"did you mean {known} instead of {name}?" for name, known in meant.items())
     return warning(
-        host.name, "vars", f"{', '.join(meant)}, which orch does not read", "names that orch or a template reads", hint
+        host.name,
+        "vars",
+        f"{', '.join(meant)}, which orch does not read",
+        "names that orch or a template reads",
+        hint,
     )
 
 
 def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
     if error := facts.get("disk_error"):
         hint = "free or remount this disk, or set vars.workdir of this host to another one"
-        return failed(host.name, "disk", f"{facts['workdir']}: {error}", "a writable work directory", hint)
+        return failed(
+            host.name, "disk", f"{facts['workdir']}: {error}", "a writable work directory", hint
+        )
     free = int(facts["disk_free_bytes"])
     space = f"{_size(free)} free in {facts['workdir']}"
     inodes = facts.get("disk_free_inodes")
     if isinstance(inodes, int) and inodes < _LEAST_INODES:
         hint = "delete files on this disk, or set vars.workdir to another one"
-        return failed(host.name, "disk", f"{inodes} free inodes in {facts['workdir']}", f"{_LEAST_INODES} free inodes", hint)
+        return failed(
+            host.name,
+            "disk",
+            f"{inodes} free inodes in {facts['workdir']}",
+            f"{_LEAST_INODES} free inodes",
+            hint,
+        )
     if free < _LEAST_DISK:
         hint = "free some space, or set vars.workdir to another disk"
         return failed(host.name, "disk", space, f"{_size(_LEAST_DISK)}", hint)
@@ -145,7 +208,9 @@ def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
 
 
 def _size(size_bytes: int) -> str:
-    """Return a size as text, rounded so far that equal nodes are folded even if one of them has just written a log."""
+    """Return a size as text, rounded so far that equal nodes are folded even if one of them has
+    just written a log.
+    """
     return f"{size_bytes >> 30} GiB" if size_bytes >= 10 << 30 else f"{size_bytes >> 20} MiB"
 
 
@@ -153,15 +218,28 @@ def _limits(host: Host, facts: Mapping[str, Any]) -> Check | None:
     limits = facts.get("limits")
     if not isinstance(limits, Mapping):
         return None
-    # The supervisor of a run raises the soft limit of open files to the hard one; of the other limits the soft one counts.
-    limit_of = {name: limits[name][name == "nofile"] for name in ("memlock", "nofile", "nproc") if name in limits}
+    # The supervisor of a run raises the soft limit of open files to the hard one; of the other
+    # limits the soft one counts.
+    limit_of = {
+        name: limits[name][name == "nofile"]
+        for name in ("memlock", "nofile", "nproc")
+        if name in limits
+    }
     words = {name: _limit(name, value) for name, value in limit_of.items()}
     hint = "raise it in /etc/security/limits.conf or in the unit of sshd (LimitMEMLOCK= and the like), and log in again"
     if limit_of.get("memlock") is not None and facts.get("infiniband_gbit"):
         return warning(
-            host.name, "limits", f"memlock {words['memlock']}", "memlock unlimited, as InfiniBand locks its buffers", hint
+            host.name,
+            "limits",
+            f"memlock {words['memlock']}",
+            "memlock unlimited, as InfiniBand locks its buffers",
+            hint,
         )
-    low = {name: least for name, least in _LEAST_OF.items() if limit_of.get(name) is not None and limit_of[name] < least}
+    low = {
+        name: least
+        for name, least in _LEAST_OF.items()
+        if limit_of.get(name) is not None and limit_of[name] < least
+    }
     if low:
         got, expected = (", ".join(f"{name} {of[name]}" for name in low) for of in (words, low))
         return warning(host.name, "limits", got, f"{expected} or more", hint)
@@ -180,7 +258,13 @@ def _shared_memory(host: Host, facts: Mapping[str, Any]) -> Check | None:
     size = facts["shm_bytes"]
     if number(size) < _LEAST_SHM:
         hint = "mount it larger (in containers --shm-size or --ipc=host); loaders and NCCL use it as shared memory"
-        return warning(host.name, "shm", f"/dev/shm of {_size(int(number(size)))}" if size else "no /dev/shm", "1 GiB", hint)
+        return warning(
+            host.name,
+            "shm",
+            f"/dev/shm of {_size(int(number(size)))}" if size else "no /dev/shm",
+            "1 GiB",
+            hint,
+        )
     return ok(host.name, "shm", f"/dev/shm of {_size(size)}")
 
 
@@ -189,7 +273,9 @@ def _login(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if slow < _SLOW_LOGIN_S:
         return None
     hint = "check this user's shell start-up files, and name resolution in sshd (UseDNS)"
-    return warning(host.name, "login", f"{slow:.1f} s for one command", f"under {_SLOW_LOGIN_S:g} s", hint)
+    return warning(
+        host.name, "login", f"{slow:.1f} s for one command", f"under {_SLOW_LOGIN_S:g} s", hint
+    )
 
 
 def _clock(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -205,7 +291,13 @@ def _ports(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not facts["ports_busy"]:
         return None
     busy = f"in use: {', '.join(map(str, facts['ports_busy']))}"
-    return failed(host.name, "port", busy, "free", "stop the process that listens there, or let orch choose another port")
+    return failed(
+        host.name,
+        "port",
+        busy,
+        "free",
+        "stop the process that listens there, or let orch choose another port",
+    )
 
 
 def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -221,9 +313,19 @@ def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:
         return ok(host.name, "data", path)
     if "error" in look:
         hint = "find out why this disk is slow; whether all nodes have the same data is not known"
-        return warning(host.name, "data", str(look["error"])[:200], "a data set that can be listed and read", hint)
+        return warning(
+            host.name,
+            "data",
+            str(look["error"])[:200],
+            "a data set that can be listed and read",
+            hint,
+        )
     names = f"{look['names']} names" if look["whole"] else f"the first {look['names']} names"
-    return ok(host.name, "data", f"{path} {look['digest'][:12]}: {names}, {look['sizes']} sizes, {look['bytes']} bytes")
+    return ok(
+        host.name,
+        "data",
+        f"{path} {look['digest'][:12]}: {names}, {look['sizes']} sizes, {look['bytes']} bytes",
+    )
 
 
 def _programs(host: Host, facts: Mapping[str, Any]) -> list[Check]:
@@ -235,13 +337,17 @@ def _program(host: Host, path: str, digest: Any) -> Check:
         hint = "let the login user read it (chmod -R a+rX), or remove files that do not belong to the program"
         return failed(host.name, "program", str(digest.get("error")), f"a readable {path}", hint)
     if digest is None:
-        hint = _private(host, path) or "copy the program to the node, or correct the path in vars of this host"
+        hint = (
+            _private(host, path)
+            or "copy the program to the node, or correct the path in vars of this host"
+        )
         return failed(host.name, "program", f"no {path} on the node", path, hint)
     return ok(host.name, "program", f"{path} {digest[:12]}".strip())
 
 
 def _private(host: Host, path: str) -> str:
-    """Return why a node of a lab may not see a path that this machine has; empty if that is not the reason.
+    """Return why a node of a lab may not see a path that this machine has; empty if that is not the
+    reason.
 
     The inventory of a lab names the folders that each node has for itself, in ``vars.lab_private``.
     """

@@ -1,7 +1,7 @@
 """The checks of a machine before a run: pure functions of the facts that preflight has captured.
 
-Nothing is repaired silently. Every check states what it found, what was expected and what to do; nodes with equal results are
-folded when they are printed. `docs/preflight.md` lists the checks.
+Nothing is repaired silently. Every check states what it found, what was expected and what to do;
+nodes with equal results are folded when they are printed. `docs/preflight.md` lists the checks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,32 @@ from orchestrator.plan import Framework
 __all__ = ["among", "judge", "same_machine", "unfit"]
 
 
-def judge(host: Host, facts: Mapping[str, Any], framework: Framework | None, ranks: int | None) -> list[Check]:
-    """Return every check of one host. ``ranks`` is the number of ranks that a run would place on it, None if not known."""
-    devices = [slots_check(host, facts, ranks)] if host.gpus == 0 else gpu_checks(host, facts, ranks)
-    return [*host_checks(host, facts, framework), *devices, *network_checks(host, facts), *expected_checks(host, facts)]
+def judge(
+    host: Host, facts: Mapping[str, Any], framework: Framework | None, ranks: int | None
+) -> list[Check]:
+    """Return every check of one host. ``ranks`` is the number of ranks that a run would place on
+    it, None if not known.
+    """
+    devices = (
+        [slots_check(host, facts, ranks)] if host.gpus == 0 else gpu_checks(host, facts, ranks)
+    )
+    return [
+        *host_checks(host, facts, framework),
+        *devices,
+        *network_checks(host, facts),
+        *expected_checks(host, facts),
+    ]
 
 
 def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     """Return every check that compares several hosts."""
-    return [*local_routes(facts), *shared(facts), *unlike(facts), *load_checks(facts), *alike(facts)]
+    return [
+        *local_routes(facts),
+        *shared(facts),
+        *unlike(facts),
+        *load_checks(facts),
+        *alike(facts),
+    ]
 
 
 def unfit(checks: Sequence[Check]) -> list[OrchError]:

@@ -10,13 +10,16 @@ from orchestrator.checks.check import Check, ok, warning
 __all__ = ["WORTH", "Load", "busy_with_others", "load_checks"]
 
 WORTH = 0.1
-"""A smaller share of a node's processors is not reported: sshd, monitoring and this tool itself use some."""
+"""A smaller share of a node's processors is not reported: sshd, monitoring and this tool itself use
+some.
+"""
 _LEAST_S = 0.2
 """The kernel counts in hundredths of a second; a shorter look shows chance."""
 
 
 class Load(NamedTuple):
-    """A look at a node's processors: their number, its seconds, the processor seconds in use, and those of what was measured.
+    """A look at a node's processors: their number, its seconds, the processor seconds in use, and
+    those of what was measured.
 
     ``switches``: the machine's count of context switches at both ends. Nodes of a lab are one machine, and overlap in it.
     """
@@ -33,7 +36,8 @@ class Load(NamedTuple):
 
 
 def busy_with_others(loads: Mapping[str, Load]) -> dict[str, tuple[float, int]]:
-    """Return by host how many processors others used, and how many there are; hosts of a shorter look are left out.
+    """Return by host how many processors others used, and how many there are; hosts of a shorter
+    look are left out.
 
     >>> looks = {"a": Load(8, 10.0, 45.0, 20.0, (5, 9)), "b": Load(8, 10.0, 45.0, 20.0, (6, 10))}  # one machine
     >>> busy_with_others(looks)
@@ -43,7 +47,10 @@ def busy_with_others(loads: Mapping[str, Load]) -> dict[str, tuple[float, int]]:
     for host, load in loads.items():
         if load.seconds >= _LEAST_S:
             own_s = sum(other.own_s for other in loads.values() if load.is_same_machine(other))
-            used[host] = (min(load.processors, max(0.0, load.busy_s - own_s) / load.seconds), load.processors)
+            used[host] = (
+                min(load.processors, max(0.0, load.busy_s - own_s) / load.seconds),
+                load.processors,
+            )
     return used
 
 
@@ -64,6 +71,8 @@ def load_checks(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
 def _load(value: Any) -> Load | None:
     try:
         first, last = value["switches"]
-        return Load(value["count"], value["seconds"], value["busy_s"], value["own_s"], (first, last))
+        return Load(
+            value["count"], value["seconds"], value["busy_s"], value["own_s"], (first, last)
+        )
     except (TypeError, KeyError, ValueError):  # an older node runner
         return None

@@ -1,4 +1,6 @@
-"""Checks of a machine's networks: the interface of the training traffic, the route to the master, names, InfiniBand."""
+"""Checks of a machine's networks: the interface of the training traffic, the route to the master,
+names, InfiniBand.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,24 @@ _REACHABLE = "an address that other nodes can reach"
 
 def network_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     """Return every check of this kind, in the order of the table."""
-    checks = [_interface(host, facts), _route(host, facts), _hostname(host, facts), _infiniband(host, facts), _gdr(host, facts)]
+    checks = [
+        _interface(host, facts),
+        _route(host, facts),
+        _hostname(host, facts),
+        _infiniband(host, facts),
+        _gdr(host, facts),
+    ]
     return [check for check in checks if check]
 
 
 def training_interface(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts of the interface of the training traffic: that of the inventory, else the one towards the master."""
+    """Return the facts of the interface of the training traffic: that of the inventory, else the
+    one towards the master.
+    """
     interfaces = (facts.get("interface"), facts.get("route"))
-    return next((interface for interface in interfaces if isinstance(interface, Mapping) and interface), {})
+    return next(
+        (interface for interface in interfaces if isinstance(interface, Mapping) and interface), {}
+    )
 
 
 def _state(interface: Mapping[str, Any]) -> str:
@@ -52,14 +64,26 @@ def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
 
 
 def _found_interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    """Return which interface was found where the inventory names none, and why; a warning where no single one leads to all."""
+    """Return which interface was found where the inventory names none, and why; a warning where no
+    single one leads to all.
+    """
     state, names = facts.get("interface"), route_interfaces(facts)
     if isinstance(state, Mapping) and "why" in state:
-        return ok(host.name, "interface", f"{state['name']} {state['state']}, {_state(state)}: {state['why']}")
+        return ok(
+            host.name,
+            "interface",
+            f"{state['name']} {state['state']}, {_state(state)}: {state['why']}",
+        )
     if len(names) < 2:
         return None
     hint = "name it with vars.interface, or use addresses in one network for all hosts"
-    return warning(host.name, "interface", f"the other nodes are reached through {', '.join(names)}", "one interface", hint)
+    return warning(
+        host.name,
+        "interface",
+        f"the other nodes are reached through {', '.join(names)}",
+        "one interface",
+        hint,
+    )
 
 
 def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
@@ -75,7 +99,9 @@ def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
     differs = interface and interface != route["interface"]
     if differs and (facts.get("interface") or {}).get("kind") != _INFINIBAND:
         hint = "correct vars.interface, or use addresses in the network of the training traffic for the hosts"
-        return warning(host.name, "route", way, f"through {interface}, as vars.interface sets", hint)
+        return warning(
+            host.name, "route", way, f"through {interface}, as vars.interface sets", hint
+        )
     return ok(host.name, "route", way)
 
 
@@ -86,7 +112,11 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
     if not addresses:
         hint = "add it to /etc/hosts on the node; Gloo and others resolve it to find the address that they announce"
         return warning(
-            host.name, "hostname", "its hostname does not resolve on the node", "an address that other nodes can reach", hint
+            host.name,
+            "hostname",
+            "its hostname does not resolve on the node",
+            "an address that other nodes can reach",
+            hint,
         )
     if all(ip_address(address).is_loopback for address in addresses):
         if (facts["route"] or {}).get("local"):
@@ -94,7 +124,9 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
         found = f"its hostname resolves to {', '.join(addresses)}"
         hint = "give it the machine's own address in /etc/hosts; Gloo and others announce that address to all ranks"
         if not facts.get("interface"):
-            return failed(host.name, "hostname", found, _REACHABLE, f"{hint}; or set vars.interface")
+            return failed(
+                host.name, "hostname", found, _REACHABLE, f"{hint}; or set vars.interface"
+            )
         return warning(host.name, "hostname", found, _REACHABLE, hint)
     return ok(host.name, "hostname", f"resolves to {_REACHABLE}")
 
@@ -108,32 +140,64 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
     counted = f"{len(active)} of {len(ports)} ports active" + "".join(
         f", {count} {kind}" for kind, count in sorted(kinds.items())
     )
-    # DOWN is a port that nobody uses; NOP, ACTIVE_DEFER and a state that cannot be read are those of a port that fails.
-    odd = [f"{_name(port)} {port['state'] or 'in an unreadable state'}" for port in ports if port["state"] not in _STATES]
+    # DOWN is a port that nobody uses; NOP, ACTIVE_DEFER and a state that cannot be read are those
+    # of a port that fails.
+    odd = [
+        f"{_name(port)} {port['state'] or 'in an unreadable state'}"
+        for port in ports
+        if port["state"] not in _STATES
+    ]
     odd += [f"{_name(port)} at an unknown rate" for port in active if not port["rate_gbit"]]
     if odd:
         hint = "see ibstat and dmesg on the node; NCCL_IB_HCA=^… leaves a port out"
-        return warning(host.name, "infiniband", "; ".join(odd[:8]), "ACTIVE or DOWN, at a known rate", hint)
-    waiting = [f"{_name(port)} {port['state']}, {port['physical']}" for port in ports if port["state"] in ("INIT", "ARMED")]
+        return warning(
+            host.name, "infiniband", "; ".join(odd[:8]), "ACTIVE or DOWN, at a known rate", hint
+        )
+    waiting = [
+        f"{_name(port)} {port['state']}, {port['physical']}"
+        for port in ports
+        if port["state"] in ("INIT", "ARMED")
+    ]
     if waiting:
         hint = "a subnet manager must run in the fabric (opensm, or the switch's own); see ibstat on the node"
         return warning(host.name, "infiniband", "; ".join(waiting), "ACTIVE", hint)
     if not active:
         hint = "see ibstat on the node; without an active port NCCL falls back to sockets"
-        words = "; ".join(f"{_name(port)} {port['state']}, {port['physical']}" for port in ports[:8])
+        words = "; ".join(
+            f"{_name(port)} {port['state']}, {port['physical']}" for port in ports[:8]
+        )
         return warning(host.name, "infiniband", words, "an active port", hint)
-    best = {layer: max(number(port["rate_gbit"]) for port in active if _layer(port) == layer) for layer in map(_layer, active)}
-    slow = [f"{_name(port)} at {_rate(port)}" for port in active if number(port["rate_gbit"]) < best[_layer(port)]]
+    best = {
+        layer: max(number(port["rate_gbit"]) for port in active if _layer(port) == layer)
+        for layer in map(_layer, active)
+    }
+    slow = [
+        f"{_name(port)} at {_rate(port)}"
+        for port in active
+        if number(port["rate_gbit"]) < best[_layer(port)]
+    ]
     if slow:
         hint = "check its cable and the switch port; exclude a separate storage port with NCCL_IB_HCA=^…"
         rates = ", ".join(f"{layer} ports at {rate:g} Gb/s" for layer, rate in sorted(best.items()))
         return warning(host.name, "infiniband", "; ".join(slow), rates, hint)
-    bare = [_name(port) for port in active if _layer(port) == "RoCE" and "RoCE v2" not in port["gids"]]
+    bare = [
+        _name(port) for port in active if _layer(port) == "RoCE" and "RoCE v2" not in port["gids"]
+    ]
     if bare:
         hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
-        return warning(host.name, "infiniband", f"no RoCE v2 GID on {', '.join(bare)}", "one on each port", hint)
+        return warning(
+            host.name,
+            "infiniband",
+            f"no RoCE v2 GID on {', '.join(bare)}",
+            "one on each port",
+            hint,
+        )
     gids = sorted({str(port["ipv4_gid"]) for port in active if port.get("ipv4_gid") is not None})
-    return ok(host.name, "infiniband", f"{counted}, RoCE v2 for IPv4 at GID {' or '.join(gids)}" if gids else counted)
+    return ok(
+        host.name,
+        "infiniband",
+        f"{counted}, RoCE v2 for IPv4 at GID {' or '.join(gids)}" if gids else counted,
+    )
 
 
 def _layer(port: Mapping[str, Any]) -> str:
@@ -149,7 +213,8 @@ def _name(port: Mapping[str, Any]) -> str:
 
 
 def _gdr(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    """Check that GPUs and network cards exchange data directly: by nvidia-peermem, or DMA-BUF (Linux 5.12, open driver).
+    """Check that GPUs and network cards exchange data directly: by nvidia-peermem, or DMA-BUF
+    (Linux 5.12, open driver).
 
     AMD's driver has what RCCL needs for that built in, and no module shows whether it works.
     """

@@ -1,1 +1,3 @@
-"""The command line: options, output, exit codes. Heavy libraries are imported only by the commands that use them."""
+"""The command line: options, output, exit codes. Heavy libraries are imported only by the commands
+that use them.
+"""

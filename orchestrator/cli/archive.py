@@ -1,4 +1,6 @@
-"""`orch archive` and `orch verify`: seal a bench into one file, and verify that nothing in it has changed."""
+"""`orch archive` and `orch verify`: seal a bench into one file, and verify that nothing in it has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,19 @@ def archive(
     bench: Bench = "",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write. Default: <bench>.tar in this directory."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="File to write. Default: <bench>.tar in this directory.",
+        ),
     ] = None,
     sign: Sign = None,
     as_json: Json = False,
 ) -> None:
-    """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of each."""
+    """Seal a bench or an acceptance into one file: all its evidence, its tables, and a digest of
+    each.
+    """
     from orchestrator.record.archive import seal
     from orchestrator.record.signature import check_key
 
@@ -46,26 +55,41 @@ def archive(
         except BaseException:  # also Ctrl-C at the question for a passphrase
             target.unlink()
             raise
-    _print(sealed, target, f"sealed {sealed.files} files of {directory.path.resolve().name}", as_json)
+    _print(
+        sealed, target, f"sealed {sealed.files} files of {directory.path.resolve().name}", as_json
+    )
 
 
 def verify(
     path: Annotated[
-        str, typer.Argument(metavar="FILE|DIRECTORY|STORE", help="An archive, packed or unpacked, or all archives of a store.")
+        str,
+        typer.Argument(
+            metavar="FILE|DIRECTORY|STORE",
+            help="An archive, packed or unpacked, or all archives of a store.",
+        ),
     ],
-    quoted: Annotated[str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")] = "",
+    quoted: Annotated[
+        str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")
+    ] = "",
     signers: Annotated[
         Path | None,
-        typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one must have signed it."),
+        typer.Option(
+            "--signers",
+            metavar="FILE",
+            help="Allowed signers, as for ssh-keygen; one must have signed it.",
+        ),
     ] = None,
     signature: Annotated[
-        Path | None, typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig.")
+        Path | None,
+        typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig."),
     ] = None,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if anything differs."""
+    """Verify every byte of an archive, and recompute its tables from the logs. Exits with 4 if
+    anything differs.
+    """
     import re
 
     from orchestrator.errors import ConfigError
@@ -80,7 +104,9 @@ def verify(
         if not store.is_store(path):
             continue
         if signature:
-            raise ConfigError("expected one archive, got a store, which has its signatures", where="--signature")
+            raise ConfigError(
+                "expected one archive, got a store, which has its signatures", where="--signature"
+            )
         store.verify_store(path, quoted, signers, accept_new=accept_new, as_json=as_json)
         return
     archived = verified(Path(path), contents, quoted)
@@ -90,9 +116,18 @@ def verify(
 
         by = signer(archived.seal, signature or Path(f"{Path(path)}.sig"), signers)
     sealed = "the certificate is" if "verdict" in archived.tables else "the tables are"
-    _print(archived, Path(path), f"{archived.files} files and {sealed} as sealed by orch {archived.orch}", as_json, by)
+    _print(
+        archived,
+        Path(path),
+        f"{archived.files} files and {sealed} as sealed by orch {archived.orch}",
+        as_json,
+        by,
+    )
     if not (quoted or signers):
-        typer.echo("the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal", err=True)
+        typer.echo(
+            "the archive is consistent; --seal SHA256 also verifies that it is the archive with a quoted seal",
+            err=True,
+        )
 
 
 def _print(archived: Archive, path: Path, outcome: str, as_json: bool, signed_by: str = "") -> None:
@@ -108,7 +143,11 @@ def _print(archived: Archive, path: Path, outcome: str, as_json: bool, signed_by
 
         tables = archived.tables
         nodes = [one_line(f"{node['host']} {node['verdict']}") for node in tables["nodes"]]
-        typer.echo(one_line(f"{tables['suite']} of {tables['created']}: {tables['verdict']}; {', '.join(nodes)}"))
+        typer.echo(
+            one_line(
+                f"{tables['suite']} of {tables['created']}: {tables['verdict']}; {', '.join(nodes)}"
+            )
+        )
     typer.echo(f"seal {archived.seal}")
     if signed_by:
         from orchestrator.report.text import one_line

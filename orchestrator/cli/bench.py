@@ -46,8 +46,8 @@ def bench(
 ) -> None:
     """Plan a bench (configurations x repeats), show it, run it, collect it.
 
-    Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, each run --repeats times in balanced order.
-    An impossible configuration is skipped, and listed with the reason.
+    Lists are combined: --nodes 1,2,4 --dtype fp32,fp16 gives six configurations, each run --repeats
+    times in balanced order. An impossible configuration is skipped, and listed with the reason.
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared
@@ -79,10 +79,20 @@ def bench(
     gate, spares, accept_new = given["gate"], given["spares"], given["accept_new"]
 
     def checked(selection: Selection) -> str:
-        """Raise what is refused on these hosts before any is contacted; return what the gate would run."""
+        """Raise what is refused on these hosts before any is contacted; return what the gate would
+        run.
+        """
         first = planned_gate(gate, selection, bases) if gate else ""
         members, _ = set_aside(selection, spares)
-        prepared(request, folders, members, bench_id=bench_id, seed=0, profile=tracing, say=lambda _: None)
+        prepared(
+            request,
+            folders,
+            members,
+            bench_id=bench_id,
+            seed=0,
+            profile=tracing,
+            say=lambda _: None,
+        )
         return first
 
     with (
@@ -106,16 +116,29 @@ def bench(
             say(f"gate: first {first}")
         if given["skip_unreachable"] and not dry_run:
             selection = reached(selection, accept_new, opened)
-            spares = max(0, spares - (len(chosen.hosts) - len(selection.hosts)))  # one takes the place of each that is left out
+            spares = max(
+                0, spares - (len(chosen.hosts) - len(selection.hosts))
+            )  # one takes the place of each that is left out
         if gate and not dry_run:
             opened.close()
-            selection = gated(selection, gate, bases, limits, accept_new=accept_new, with_suspects=given["with_suspects"])
+            selection = gated(
+                selection,
+                gate,
+                bases,
+                limits,
+                accept_new=accept_new,
+                with_suspects=given["with_suspects"],
+            )
         selection, aside = set_aside(selection, spares)
         seed = new_seed()
         if aside and not dry_run:
             plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
-            selection = with_spares(selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s))
-        decided = prepared(request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say)
+            selection = with_spares(
+                selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s)
+            )
+        decided = prepared(
+            request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say
+        )
         if as_json or not dry_run:
             for text in skipped_words(decided.plan.skipped):
                 typer.echo(one_line(text), err=True)

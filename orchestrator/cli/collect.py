@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.connecting import trust_of
-from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Debug, Json, find_bench, known_secrets, print_json
+from orchestrator.cli.options import (
+    AcceptNew,
+    Bench,
+    ChangedSecrets,
+    Debug,
+    Json,
+    find_bench,
+    known_secrets,
+    print_json,
+)
 from orchestrator.plural import plural
 
 if TYPE_CHECKING:
@@ -22,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _NO_RECORD = (
-    "no supervisor of them is alive: it was killed, or the controller died before the start; orch resume repeats such runs"
+    "no supervisor of them is alive: it was killed, or the controller died before the start; "
+    "orch resume repeats such runs"
 )
 
 
@@ -36,10 +46,14 @@ def collect(
     accept_new: AcceptNew = False,
     debug: Debug = False,
     changed_secrets: ChangedSecrets = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Then remove fully collected runs from the nodes.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Then remove fully collected runs from the nodes.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Collect logs and exit records. Safe to repeat: files that already match the node's digests are not sent again."""
+    """Collect logs and exit records. Safe to repeat: files that already match the node's digests
+    are not sent again.
+    """
     from orchestrator.cli.transfer import transfer
     from orchestrator.errors import DataError, Faults
     from orchestrator.inventory import open_inventory
@@ -53,8 +67,12 @@ def collect(
 
     directory = find_bench(bench)
     record = directory.record()
-    runs, errors = _placed([run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed])
-    missing = {run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()}
+    runs, errors = _placed(
+        [run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed]
+    )
+    missing = {
+        run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()
+    }
     to_contact = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report, limits = [], record.limits or Limits()
     if to_contact:
@@ -62,17 +80,26 @@ def collect(
         if not changed_secrets:
             known_secrets(record, inventory.of(sorted(to_contact)), "add --changed-secrets")
         trust = trust_of(Project.here(os.environ), inventory.redaction(), accept_new)
-        with Cluster(inventory.of(sorted(to_contact)), trust, inventory.redaction()) as cluster, transfer("logs") as moved:
+        with (
+            Cluster(inventory.of(sorted(to_contact)), trust, inventory.redaction()) as cluster,
+            transfer("logs") as moved,
+        ):
             errors += cluster.open_what_answers().values()
             for run, hosts in missing.items():
                 reached = [host for host in hosts if host in cluster.nodes]
-                fetched, failed = each(reached, partial(_collect, cluster, run, limits.output_bytes, moved))
+                fetched, failed = each(
+                    reached, partial(_collect, cluster, run, limits.output_bytes, moved)
+                )
                 report += [(run.run_id, collected) for collected, _ in fetched.values()]
                 errors += [fault for _, remains in fetched.values() for fault in remains]
                 errors += list(failed.values())
             for run, hosts in runs.items():
                 settle(run, hosts)
-                whole = [host for host in hosts if prune and host in cluster.nodes and is_complete(run, host)]
+                whole = [
+                    host
+                    for host in hosts
+                    if prune and host in cluster.nodes and is_complete(run, host)
+                ]
                 dropped, kept = each(whole, partial(_drop, cluster, run.run_id))
                 errors += kept.values()
                 if dropped:
@@ -83,19 +110,29 @@ def collect(
         never = sum(not hosts for hosts in runs.values())
         complete = sum(not hosts for hosts in missing.values()) - never
         never_started = f", {never} never started" if never else ""
-        typer.echo(f"bench {record.bench_id}: {complete} of {len(runs)} runs were already complete{never_started}")
+        typer.echo(
+            f"bench {record.bench_id}: {complete} of {len(runs)} runs were already complete{never_started}"
+        )
         for run_id, collected in report:
             state = "complete" if collected.complete else collected.note or "incomplete"
             came = f"{collected.new_bytes} new bytes, {plural(collected.files, 'file')}"
             typer.echo(f"  {run_id} {collected.host}: {came}, {state}")
     started = {entry.run for entry in directory.events() if entry.event == Event.STARTED}
-    errors += [_lost(run_id, collected) for run_id, collected in report if collected.absent and run_id in started]
+    errors += [
+        _lost(run_id, collected)
+        for run_id, collected in report
+        if collected.absent and run_id in started
+    ]
     if errors:
         raise Faults(errors)
     incomplete = [collected for _, collected in report if not collected.complete]
     if incomplete:
         lives = any(collected.lives for collected in incomplete)
-        hint = "a run that is still running has no exit record; see orch status" if lives else _NO_RECORD
+        hint = (
+            "a run that is still running has no exit record; see orch status"
+            if lives
+            else _NO_RECORD
+        )
         raise DataError(
             f"{len(incomplete)} records of runs are not complete yet",
             kind="result_invalid",
@@ -107,7 +144,9 @@ def collect(
 def _collect(
     cluster: Cluster, run: RunDir, max_bytes: int, moved: Callable[[int], None], host: str
 ) -> tuple[Collected, Sequence[OrchError]]:
-    """Collect one host; also return an error if the run has no exit record there and its end could not be verified."""
+    """Collect one host; also return an error if the run has no exit record there and its end could
+    not be verified.
+    """
     from orchestrator.nodes.collect import collect_host
     from orchestrator.nodes.remains import Remains
 
@@ -116,7 +155,9 @@ def _collect(
     if collected.complete:
         return collected, []
     remains = Remains.of(node.ask("left", run=run.run_id, timeout_s=60), host)
-    return collected, Remains(unverified=remains.unverified, containers=remains.containers).errors(host)
+    return collected, Remains(unverified=remains.unverified, containers=remains.containers).errors(
+        host
+    )
 
 
 def _lost(run_id: str, collected: Collected) -> OrchError:
@@ -132,13 +173,17 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
     from orchestrator.errors import RunError
 
     if not cluster.nodes[host].ask("drop", run=run_id, finished=True, timeout_s=20)["dropped"]:
-        message = f"run {run_id} is kept: its supervisor or other processes of the run have not ended"
+        message = (
+            f"run {run_id} is kept: its supervisor or other processes of the run have not ended"
+        )
         hint = "orch cancel ends them, or names what is left"
         raise RunError(message, kind="not_verified", host=host, run_id=run_id, hint=hint)
 
 
 def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
-    """Return the hosts of each run in order of node_rank (none for a run that never started), and errors of manifests."""
+    """Return the hosts of each run in order of node_rank (none for a run that never started), and
+    errors of manifests.
+    """
     from orchestrator.errors import DataError
     from orchestrator.record.manifest import read_manifest
 

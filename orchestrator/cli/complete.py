@@ -1,7 +1,9 @@
-"""Completion of values in a shell: hosts and groups, benches, runs, frameworks, models, options of frameworks, checks.
+"""Completion of values in a shell: hosts and groups, benches, runs, frameworks, models, options of
+frameworks, checks.
 
-A shell waits for each answer. So nothing is parsed that a look at the text can tell, names of hosts are kept until their file
-changes, no inventory program is started, and no fault is reported: what cannot be read completes to nothing.
+A shell waits for each answer. So nothing is parsed that a look at the text can tell, names of hosts
+are kept until their file changes, no inventory program is started, and no fault is reported: what
+cannot be read completes to nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +28,21 @@ _TOP = re.compile(r"^(\w+):")
 _NAME = re.compile(r"""^  ["']?([\w.-]+)["']?:""")
 
 
-def quiet(find: Callable[[typer.Context, str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion that extends the last word of a list with commas, and answers nothing where something is wrong."""
+def quiet(
+    find: Callable[[typer.Context, str], Iterable[str]],
+) -> Callable[[typer.Context, str], list[str]]:
+    """Return a completion that extends the last word of a list with commas, and answers nothing
+    where something is wrong.
+    """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
-        with suppress(Exception):  # a shell has no place for a message, and the command itself will report it
-            return [f"{before}{comma}{name}" for name in find(ctx, last) if name.startswith(last)][:_MOST_NAMES]
+        with suppress(
+            Exception
+        ):  # a shell has no place for a message, and the command itself will report it
+            return [f"{before}{comma}{name}" for name in find(ctx, last) if name.startswith(last)][
+                :_MOST_NAMES
+            ]
         return []
 
     return complete
@@ -51,11 +61,17 @@ def hosts(ctx: typer.Context, last: str) -> Iterable[str]:
     given = ctx.params.get("hosts") or ""
     source, _ = project.inventory_source(given, os.environ)
     names = _hosts_of(project, Path(source).expanduser())
-    return names if last else [name for name in names if not name.startswith("@") or len(names) < _MOST_NAMES]
+    return (
+        names
+        if last
+        else [name for name in names if not name.startswith("@") or len(names) < _MOST_NAMES]
+    )
 
 
 def _hosts_of(project: Project, path: Path) -> list[str]:
-    """Return the hosts and groups of an inventory file, remembered in the project until the file changes."""
+    """Return the hosts and groups of an inventory file, remembered in the project until the file
+    changes.
+    """
     status = path.stat()
     stamp = [str(path.absolute()), status.st_mtime_ns, status.st_size]
     kept = project.root / ".orch" / "completion.json"
@@ -68,7 +84,10 @@ def _hosts_of(project: Project, path: Path) -> list[str]:
     if path.is_file() and os.access(path, os.X_OK) and path.read_bytes()[:2] == b"#!":
         return []
     inventory = open_inventory(str(path))
-    names = [*(host.name for host in inventory.hosts), *(f"@{group}" for group in ("all", *inventory.groups))]
+    names = [
+        *(host.name for host in inventory.hosts),
+        *(f"@{group}" for group in ("all", *inventory.groups)),
+    ]
     if kept.parent.is_dir() and path.is_file():
         from orchestrator.files import write_atomic
 
@@ -139,7 +158,9 @@ def _chosen(ctx: typer.Context) -> list[Path]:
 
 
 def _names_under(key: str, folder: Path) -> Iterable[str]:
-    """Yield the keys of a mapping of ``framework.yaml`` in block style, without parsing it: YAML takes ten times as long."""
+    """Yield the keys of a mapping of ``framework.yaml`` in block style, without parsing it: YAML
+    takes ten times as long.
+    """
     inside = False
     for line in (folder / "framework.yaml").read_text(encoding="utf-8").splitlines():
         if match := _TOP.match(line):

@@ -1,4 +1,6 @@
-"""What commands that connect to hosts have in common: how host keys are verified, and what is told of log-ins on stderr."""
+"""What commands that connect to hosts have in common: how host keys are verified, and what is told
+of log-ins on stderr.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def set_debug(is_set: bool) -> bool:
 
 
 def trust_of(project: Project, redaction: Redaction, accept_new: bool = False) -> Trust:
-    """Return how this project verifies host keys. From now on, what the transports report is printed, without secrets."""
+    """Return how this project verifies host keys. From now on, what the transports report is
+    printed, without secrets.
+    """
     from orchestrator.transport import Trust
 
     print_reports(redaction)

@@ -61,12 +61,13 @@ def conduct(
     opened: Opened | None = None,
     output: Path | None = None,
 ) -> None:
-    """Run a planned bench and print its table, or the result of the feature that has ``added`` to its record. Raise the error
-    of the first failed run.
+    """Run a planned bench and print its table, or the result of the feature that has ``added`` to
+    its record. Raise the error of the first failed run.
 
     The path of its directory is written to ``output`` before its first run.
 
-    It goes on with the connections, facts and spares of ``opened``, but for connections of a bench in the background.
+    It goes on with the connections, facts and spares of ``opened``, but for connections of a bench
+    in the background.
     """
     if opened and detach:
         opened.close()
@@ -90,13 +91,27 @@ def conduct(
     _begin(controller, as_json=as_json, detach=detach)
 
 
-def go_on(bench: BenchDir, *, accept_new: bool, as_json: bool, detach: bool, retry_failed: bool, keep_going: bool) -> None:
-    """Finish a bench whose controller is gone, and print its table; errors are those that `conduct` would have raised."""
-    controller = reopened(bench, accept_new=accept_new, retry_failed=retry_failed, keep_going=keep_going)
+def go_on(
+    bench: BenchDir,
+    *,
+    accept_new: bool,
+    as_json: bool,
+    detach: bool,
+    retry_failed: bool,
+    keep_going: bool,
+) -> None:
+    """Finish a bench whose controller is gone, and print its table; errors are those that `conduct`
+    would have raised.
+    """
+    controller = reopened(
+        bench, accept_new=accept_new, retry_failed=retry_failed, keep_going=keep_going
+    )
     _begin(controller, as_json=as_json, detach=detach)
 
 
-def reopened(bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, keep_going: bool = False) -> Controller:
+def reopened(
+    bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, keep_going: bool = False
+) -> Controller:
     """Return a controller that finishes a bench whose own one is gone."""
     project = Project.here(os.environ)
     record = bench.record()
@@ -106,7 +121,9 @@ def reopened(bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, k
     return Controller.go_on(
         bench,
         project.runs,
-        lambda hosts, redaction: Cluster(hosts, trust_of(project, redaction, accept_new), redaction),
+        lambda hosts, redaction: Cluster(
+            hosts, trust_of(project, redaction, accept_new), redaction
+        ),
         retry_failed=retry_failed,
         argv=sys.argv,
         keep_going=keep_going,
@@ -114,13 +131,16 @@ def reopened(bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, k
 
 
 def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None:
-    """Show a bench that another process runs until it is over, and end as that process would; Ctrl-C leaves it running.
+    """Show a bench that another process runs until it is over, and end as that process would;
+    Ctrl-C leaves it running.
 
     ``until_begun``: only until its first run is planned. Raise RunError if its controller died.
     """
     shown = 0
     while True:
-        is_held = holder(bench) is not None  # checked before reading, so that the last lines are not missed
+        is_held = (
+            holder(bench) is not None
+        )  # checked before reading, so that the last lines are not missed
         with suppress(FileNotFoundError):
             data = (bench.path / PROGRESS_LOG).read_bytes()[shown:]
             shown += len(data)
@@ -136,8 +156,13 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
                 where=str(bench.path),
                 hint=f"to continue: orch resume {shlex.quote(bench.path.name)}",
             )
-        if until_begun and any(event.event in (Event.PLANNED, Event.TAKEN_OVER) for event in events):
-            typer.echo(f"orch: running in the background; to follow it: orch attach {shlex.quote(bench.path.name)}", err=True)
+        if until_begun and any(
+            event.event in (Event.PLANNED, Event.TAKEN_OVER) for event in events
+        ):
+            typer.echo(
+                f"orch: running in the background; to follow it: orch attach {shlex.quote(bench.path.name)}",
+                err=True,
+            )
             return
         time.sleep(_LOOK_S)
     _table(bench, read_bench(bench), as_json)
@@ -182,7 +207,9 @@ def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None
 
 
 def run(controller: Controller) -> tuple[list[OrchError], list[RunResult]]:
-    """Run a bench to its end with progress and signals, without its table; return its errors and results."""
+    """Run a bench to its end with progress and signals, without its table; return its errors and
+    results.
+    """
     return controller.conduct(_show(controller.bench))
 
 
@@ -191,7 +218,11 @@ def _show(bench: BenchDir) -> Show:
 
     @contextmanager
     def show(interrupt: Interrupt, log: TextIO) -> Iterator[Observer]:
-        with ended_after(project, bench.path.name), _signals(interrupt, bench), progress(log) as observe:
+        with (
+            ended_after(project, bench.path.name),
+            _signals(interrupt, bench),
+            progress(log) as observe,
+        ):
             yield observe
 
     return show
@@ -199,17 +230,23 @@ def _show(bench: BenchDir) -> Show:
 
 @contextmanager
 def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
-    """First signal: stop everywhere, collect, mark. Second signal: leave immediately, after printing how to finish the job."""
+    """First signal: stop everywhere, collect, mark. Second signal: leave immediately, after
+    printing how to finish the job.
+    """
 
     def act(number: int, _: object) -> None:
         if interrupt.signal:
             path = shlex.quote(str(bench.path))
             finish = f"orch cancel {path} && orch collect {path}"
             show = "\x1b[?25h" if os.isatty(2) else ""  # the live block hides the cursor
-            _say(f"{show}\norch: left immediately; the nodes end the run by themselves. to finish: {finish}\n")
+            _say(
+                f"{show}\norch: left immediately; the nodes end the run by themselves. to finish: {finish}\n"
+            )
             os._exit(128 + number)
         interrupt.signal = number
-        _say("\norch: interrupted: stopping on every node, then collecting; interrupt again to leave immediately\n")
+        _say(
+            "\norch: interrupted: stopping on every node, then collecting; interrupt again to leave immediately\n"
+        )
 
     with handled(act):
         yield

@@ -1,4 +1,6 @@
-"""`orch dataset make`: write a small data set for tests and rehearsals, with the same bytes on every node."""
+"""`orch dataset make`: write a small data set for tests and rehearsals, with the same bytes on
+every node.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.nodes.cluster import Cluster
 
-app = typer.Typer(help="Small data sets for tests and rehearsals.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Small data sets for tests and rehearsals.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 def add_to(program: typer.Typer) -> None:
@@ -38,12 +42,21 @@ def make(
     size: Annotated[int, typer.Option("--size", min=8, help="Pixels of the shorter side.")] = 128,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the images.")] = 0,
     directory: Annotated[
-        str, typer.Option("--dir", metavar="/DIR", help="Directory to write to. Default: vars.data_dir of each host.")
+        str,
+        typer.Option(
+            "--dir",
+            metavar="/DIR",
+            help="Directory to write to. Default: vars.data_dir of each host.",
+        ),
     ] = "",
     limit_s: Annotated[
         float,
         typer.Option(
-            "--timeout", parser=duration("--timeout", 1), metavar="TIME", show_default="10m", help="Maximum time per node."
+            "--timeout",
+            parser=duration("--timeout", 1),
+            metavar="TIME",
+            show_default="10m",
+            help="Maximum time per node.",
         ),
     ] = 600.0,
     accept_new: AcceptNew = False,
@@ -52,24 +65,40 @@ def make(
 ) -> None:
     """Write JPEG files and TFRecords of the same images on every node.
 
-    The JPEG files are in one folder per class, and all bytes are the same on every node. Safe to repeat. A directory that
-    holds anything else is not touched, and the command fails.
+    The JPEG files are in one folder per class, and all bytes are the same on every node. Safe to
+    repeat. A directory that holds anything else is not touched, and the command fails.
     """
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory.fields import WHOLE, is_whole
     from orchestrator.nodes.fanout import each_or_raise
 
     if directory and not is_whole(directory):
-        raise ConfigError(f"expected an absolute path, got {directory!r}", where="--dir", hint=WHOLE)
+        raise ConfigError(
+            f"expected an absolute path, got {directory!r}", where="--dir", hint=WHOLE
+        )
     selection = select(hosts, exclude)
-    places = {host.name: directory or str(host.vars.get("data_dir", "")) for host in selection.hosts}
+    places = {
+        host.name: directory or str(host.vars.get("data_dir", "")) for host in selection.hosts
+    }
     missing = [ConfigError("expected a place for the data set", where=name, hint="use --dir, or data_dir: in vars of this host")
                for name, place in places.items() if not place]  # fmt: skip
     if missing:
         raise Faults(missing)
-    options = ["--images", str(images), "--classes", str(classes), "--size", str(size), "--seed", str(seed)]
+    options = [
+        "--images",
+        str(images),
+        "--classes",
+        str(classes),
+        "--size",
+        str(size),
+        "--seed",
+        str(seed),
+    ]
     with selection.cluster(accept_new).open() as cluster:
-        made = each_or_raise(cluster.nodes, lambda name: _make(cluster, name, ["--dir", places[name], *options], limit_s))
+        made = each_or_raise(
+            cluster.nodes,
+            lambda name: _make(cluster, name, ["--dir", places[name], *options], limit_s),
+        )
     if as_json:
         print_json(made)
     else:
@@ -105,7 +134,9 @@ def _say(hosts: tuple[Host, ...], places: dict[str, str], made: dict[str, dict[s
     lines: dict[str, list[str]] = {}
     for host in hosts:
         report = made[host.name]
-        content = f"{report['images']} images, {report['bytes']} bytes, sha256 {report['sha256'][:12]}"
+        content = (
+            f"{report['images']} images, {report['bytes']} bytes, sha256 {report['sha256'][:12]}"
+        )
         state = "made" if report["made"] else "already there"
         lines.setdefault(f"{content} in {places[host.name]}: {state}", []).append(host.name)
     for line, names in lines.items():

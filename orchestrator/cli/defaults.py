@@ -1,4 +1,6 @@
-"""Commands whose options may have defaults in files of the user and of the project, and what is said of those that count."""
+"""Commands whose options may have defaults in files of the user and of the project, and what is
+said of those that count.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,34 @@ _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
 
 
 class Command(typer.core.TyperCommand):
-    """A command whose options fall back to defaults in files, and which says on stderr which of them it uses."""
+    """A command whose options fall back to defaults in files, and which says on stderr which of
+    them it uses.
+    """
 
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Return the context of the command, in which the defaults are known. Raises ConfigError for a file with a fault."""
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Return the context of the command, in which the defaults are known. Raises ConfigError
+        for a file with a fault.
+        """
         args = _with_limit(args)
         if not {"-h", "--help"} & set(args) and not extra.get("resilient_parsing"):
             extra["default_map"] = self._values(_here())
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command. Raises ConfigError for machines or a file that are chosen twice."""
+        """Parse the words of the command. Raises ConfigError for machines or a file that are chosen
+        twice.
+        """
         if not ctx.resilient_parsing:
             try:
                 order = self.make_parser(ctx).parse_args(list(args))[2]
             except Exception as error:
-                # Whose class depends on the version of typer; only that of an unknown option has these.
-                if hasattr(error, "possibilities") and any(_key(param) == "set" for param in self.params):
+                # Whose class depends on the version of typer; only that of an unknown option has
+                # these.
+                if hasattr(error, "possibilities") and any(
+                    _key(param) == "set" for param in self.params
+                ):
                     of_framework = f"--set {str(error.option_name).lstrip('-').replace('-', '_')}=…"  # type: ignore[attr-defined]
                     error.possibilities = [*(error.possibilities or ()), of_framework]
                 raise
@@ -78,15 +91,27 @@ class Command(typer.core.TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Say which defaults count, and run the command."""
         defaults = _here() if ctx.default_map else {}
-        sources = {_key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name}
+        sources = {
+            _key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name
+        }
         for key, name in {_key(param): param.name for param in self.params}.items():
-            # Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": what is used without the option is not meant.
-            if key and (source := sources[key]) and source.name == "COMMANDLINE" and ctx.params.get(name) == "":
+            # Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": what is used without
+            # the option is not meant.
+            if (
+                key
+                and (source := sources[key])
+                and source.name == "COMMANDLINE"
+                and ctx.params.get(name) == ""
+            ):
                 _refuse_empty(key)
         taken = {
-            key: defaults[key] for key, source in sources.items() if key in defaults and source and source.name == "DEFAULT_MAP"
+            key: defaults[key]
+            for key, source in sources.items()
+            if key in defaults and source and source.name == "DEFAULT_MAP"
         }
-        if "wait_limit" in taken and not ctx.params["wait"]:  # how long to wait is not yet that one waits
+        if (
+            "wait_limit" in taken and not ctx.params["wait"]
+        ):  # how long to wait is not yet that one waits
             del taken["wait_limit"]
             ctx.params["wait_limit"] = ""
         _say(taken)
@@ -99,14 +124,21 @@ class Command(typer.core.TyperCommand):
         of_commands = ("all", "runs") if self.name in _RUNNING else ("all",)
         keys = [name for name, row in KEYS.items() if row.commands in of_commands]
         values = {
-            str(param.name): defaults[key].value for param in self.params if (key := _key(param)) in defaults and key in keys
+            str(param.name): defaults[key].value
+            for param in self.params
+            if (key := _key(param)) in defaults and key in keys
         }
         # Options that take a duration as text.
-        return {name: in_seconds(value) if name in ("budget", "wait_limit") else value for name, value in values.items()}
+        return {
+            name: in_seconds(value) if name in ("budget", "wait_limit") else value
+            for name, value in values.items()
+        }
 
 
 def _with_limit(args: list[str]) -> list[str]:
-    """Return the words with ``--wait 30m`` and ``--wait=30m`` as ``--wait --wait-limit 30m``: the time may be left out."""
+    """Return the words with ``--wait 30m`` and ``--wait=30m`` as ``--wait --wait-limit 30m``: the
+    time may be left out.
+    """
     words: list[str] = []
     for word in args:
         name, equals, limit = word.partition("=")
@@ -123,7 +155,9 @@ def _refuse_empty(key: str) -> NoReturn:
     from orchestrator.errors import ConfigError
 
     hint = "is the shell variable that should supply it set? omit the option to use its default"
-    raise ConfigError("expected a value, got an empty text", where=f"--{key.replace('_', '-')}", hint=hint)
+    raise ConfigError(
+        "expected a value, got an empty text", where=f"--{key.replace('_', '-')}", hint=hint
+    )
 
 
 def _refuse_again(key: str) -> NoReturn:
@@ -145,7 +179,9 @@ def _here() -> dict[str, Default]:
 
 
 def choices() -> dict[str, tuple[Any, str, str]]:
-    """Return the defaults that a run file may have too, as `orchestrator.record.defaults.choices`. Raises ConfigError."""
+    """Return the defaults that a run file may have too, as `orchestrator.record.defaults.choices`.
+    Raises ConfigError.
+    """
     from orchestrator.record.defaults import choices as of_files
 
     return of_files(_here())

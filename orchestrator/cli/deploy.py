@@ -1,4 +1,6 @@
-"""`orch deploy` and `orch check`: stage the files of a run on the nodes, and check that the nodes are fit for one."""
+"""`orch deploy` and `orch check`: stage the files of a run on the nodes, and check that the nodes
+are fit for one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ if TYPE_CHECKING:
 Framework = Annotated[
     str,
     typer.Option(
-        "--framework", "-f", metavar="NAMES", autocompletion=complete.frameworks, help="Frameworks to stage or check."
+        "--framework",
+        "-f",
+        metavar="NAMES",
+        autocompletion=complete.frameworks,
+        help="Frameworks to stage or check.",
     ),
 ]
 
@@ -59,10 +65,11 @@ def deploy(
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
-    """Stage the node runner and payloads on every node, capture facts, and remember the inventory for this project.
+    """Stage the node runner and payloads on every node, capture facts, and remember the inventory
+    for this project.
 
-    Safe to repeat: files are named by their content and sent only if missing. Facts are captured again only on nodes that have
-    changed since the last deploy.
+    Safe to repeat: files are named by their content and sent only if missing. Facts are captured
+    again only on nodes that have changed since the last deploy.
     """
     from orchestrator.inventory import fold
     from orchestrator.nodes.deploy import Memory
@@ -77,11 +84,15 @@ def deploy(
             selection = reached(selection, accept_new, opened)
         sent, facts, unchanged = deploy_to(opened.of(selection, accept_new).open(), folders, memory)
     checks = _judge(selection.hosts, folders, facts)
-    if not os.environ.get("ORCH_LAB"):  # a lab's inventory ends with the lab, and must not take the place of the project's own
+    if not os.environ.get(
+        "ORCH_LAB"
+    ):  # a lab's inventory ends with the lab, and must not take the place of the project's own
         selection.project.remember(selection.remembered)
     last = facts[folders[-1].framework.name]
     if as_json:
-        print_json({"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]})
+        print_json(
+            {"sent_bytes": sent, "facts": last, "checks": [_plain(check) for check in checks]}
+        )
         return
     for name, by_host in sent.items():
         fresh = [host for host, count in by_host.items() if count]
@@ -98,7 +109,9 @@ def deploy(
     _print(checks, last)
     failed = [check for check in checks if check.verdict == "failed"]
     if failed:
-        typer.echo(f"orch: {len(failed)} checks failed; a bench on these hosts would be refused", err=True)
+        typer.echo(
+            f"orch: {len(failed)} checks failed; a bench on these hosts would be refused", err=True
+        )
 
 
 def check(
@@ -125,7 +138,11 @@ def check(
     from orchestrator.nodes.fanout import each_or_raise
 
     named = _named(only)
-    folders = open_frameworks(words(framework, "--framework"), template_bases(templates)) if named != {"reach"} else []
+    folders = (
+        open_frameworks(words(framework, "--framework"), template_bases(templates))
+        if named != {"reach"}
+        else []
+    )
     selection = select(hosts, exclude, devices=devices or [])
     with Opened() as opened:
         if skip_unreachable:
@@ -172,11 +189,18 @@ def _reach(cluster: Cluster, name: str) -> None:
     if done.code:
         output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-200:]
         hint = "does the login shell of this user run commands? getent passwd shows it"
-        raise RunError(f"expected `true` to end with 0, got {done.code}: {output}", kind="node_unfit", host=name, hint=hint)
+        raise RunError(
+            f"expected `true` to end with 0, got {done.code}: {output}",
+            kind="node_unfit",
+            host=name,
+            hint=hint,
+        )
 
 
 def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, dict[str, Any]]:
-    """Return the facts of every host by framework. Raise Faults if a host does not answer, or two hosts are one machine."""
+    """Return the facts of every host by framework. Raise Faults if a host does not answer, or two
+    hosts are one machine.
+    """
     from orchestrator.checks import same_machine
     from orchestrator.errors import Faults
     from orchestrator.nodes.preflight import capture
@@ -190,14 +214,20 @@ def _capture(cluster: Cluster, folders: Sequence[FrameworkFolder]) -> dict[str, 
     return captured
 
 
-def _judge(hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]) -> list[Check]:
+def _judge(
+    hosts: Sequence[Host], folders: Sequence[FrameworkFolder], facts: dict[str, dict[str, Any]]
+) -> list[Check]:
     """Return every check of each host and of the hosts together, without duplicates."""
     from orchestrator.checks.judge import among, judge
 
     checks: list[Check] = []
     for folder in folders:
         by_host = facts[folder.framework.name]
-        checks += [check for host in hosts for check in judge(host, by_host[host.name], folder.framework, None)]
+        checks += [
+            check
+            for host in hosts
+            for check in judge(host, by_host[host.name], folder.framework, None)
+        ]
         checks += among(by_host)
     return list(dict.fromkeys(checks))
 
@@ -209,7 +239,9 @@ def _plain(check: Check) -> dict[str, str]:
 
 
 def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
-    """Print the checks as a table, one row for hosts with equal results, followed by all facts that differ between hosts."""
+    """Print the checks as a table, one row for hosts with equal results, followed by all facts that
+    differ between hosts.
+    """
     from orchestrator.checks.differences import folded
     from orchestrator.report.checks import table
     from orchestrator.report.text import one_line

@@ -1,4 +1,6 @@
-"""What ``orch bench --dry-run`` prints: the plan, the origin of every value, and every file of every node. Contacts no host."""
+"""What ``orch bench --dry-run`` prints: the plan, the origin of every value, and every file of
+every node. Contacts no host.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from orchestrator.report.text import one_line, visible
 
 
 def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
-    """Return which interface carries training traffic, and why, for hosts of which the inventory does not say it."""
+    """Return which interface carries training traffic, and why, for hosts of which the inventory
+    does not say it.
+    """
     hosts = [host for host in taken(plan.cells, selection.hosts) if not host.vars.get("interface")]
     if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
         return []
@@ -34,7 +38,9 @@ def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
 
 
 def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
-    """Print a bench that is planned, as text or as JSON: a manifest and the files of every node for each run."""
+    """Print a bench that is planned, as text or as JSON: a manifest and the files of every node for
+    each run.
+    """
     if as_json:
         print_json(documents(plan, selection))
         return
@@ -42,15 +48,21 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
     if plan.profile:
-        typer.echo(f"then extra runs with traces, which no table includes ({plan.profile}): {len(plan.profiled())}")
+        typer.echo(
+            f"then extra runs with traces, which no table includes ({plan.profile}): {len(plan.profiled())}"
+        )
     for line in _interfaces_said(plan, selection):
         typer.echo(one_line(line))
-    typer.echo(f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the port that is chosen when a run starts")
+    typer.echo(
+        f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the port that is chosen when a run starts"
+    )
     for run, _ in of_runs:
         typer.echo(f"  {run.run_id}")
     if plan.skipped:
         count = len(plan.skipped)
-        typer.echo(f"{count} configuration{'s are' if count > 1 else ' is'} skipped, because impossible:")
+        typer.echo(
+            f"{count} configuration{'s are' if count > 1 else ' is'} skipped, because impossible:"
+        )
     for skipped in plan.skipped:
         typer.echo(one_line(f"  {skipped}: {skipped.reason}"))
     shown = set()
@@ -58,14 +70,20 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
         if repr(run.spec.as_dict()) in shown:
             continue
         shown.add(repr(run.spec.as_dict()))
-        typer.echo(f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}")
+        typer.echo(
+            f"\n== {run.spec.framework} {run.spec.model} {run.spec.shape}, world size {run.spec.world_size}"
+        )
         for key, value in run.spec.as_dict().items():
             for name, setting in value.items() if key in ("options", "env") else ((None, value),):
                 label = f"{key}.{name}" if name else key
-                typer.echo(one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})"))
+                typer.echo(
+                    one_line(f"   {label} = {setting}  ({run.spec.origins.get(label, 'computed')})")
+                )
         for slot in decided.placement.slots:
             ranks = f"ranks {slot.ranks.start}-{slot.ranks.stop - 1}"
-            typer.echo(f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}")
+            typer.echo(
+                f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}"
+            )
         for names, file in folded(decided.nodes):
             typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
             typer.echo(visible(file.content), nl=not file.content.endswith("\n"))

@@ -31,17 +31,25 @@ def add_to(program: typer.Typer) -> None:
     program.add_typer(app, name="framework")
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete.frameworks, help="Name of a framework.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", autocompletion=complete.frameworks, help="Name of a framework."),
+]
 
 
 @app.command("list")
 def list_(templates: Templates = None, as_json: Json = False) -> None:
-    """List every framework folder. Shows where each comes from, and the folders of the same name that it hides."""
+    """List every framework folder. Shows where each comes from, and the folders of the same name
+    that it hides.
+    """
     from orchestrator.plan.folders import frameworks, hidden
 
     bases = template_bases(templates)
     folders, behind = frameworks(bases), hidden(bases)
-    rows = [_row(name, path, [str(other) for other in behind.get(name, ())]) for name, path in sorted(folders.items())]
+    rows = [
+        _row(name, path, [str(other) for other in behind.get(name, ())])
+        for name, path in sorted(folders.items())
+    ]
     if as_json:
         print_json(rows)
         return
@@ -52,17 +60,31 @@ def list_(templates: Templates = None, as_json: Json = False) -> None:
 
 
 def _row(name: str, path: Path, hides: list[str]) -> dict[str, Any]:
-    """Return what the list says of a folder; a faulty one says so in place of its title, and `check` says more."""
+    """Return what the list says of a folder; a faulty one says so in place of its title, and
+    `check` says more.
+    """
     from orchestrator.errors import OrchError
     from orchestrator.plan.folders import own_folder, read_folder
 
     source = "orch" if path.parent == own_folder() else str(path.parent)
-    row: dict[str, Any] = {"name": name, "from": source, "path": str(path), "hides": hides, "models": [], "measures": ""}
+    row: dict[str, Any] = {
+        "name": name,
+        "from": source,
+        "path": str(path),
+        "hides": hides,
+        "models": [],
+        "measures": "",
+    }
     try:
         framework = read_folder(path).framework
     except OrchError:
         return {**row, "title": f"faulty, see orch framework check {name}"}
-    return {**row, "title": framework.title, "models": list(framework.models), "measures": framework.measures}
+    return {
+        **row,
+        "title": framework.title,
+        "models": list(framework.models),
+        "measures": framework.measures,
+    }
 
 
 @app.command()
@@ -86,21 +108,32 @@ def show(name: Name, templates: Templates = None, as_json: Json = False) -> None
 def new(
     name: Name,
     from_command: Annotated[
-        str, typer.Option("--from-command", metavar="'torchrun … train.py …'", help="The command that starts the program.")
+        str,
+        typer.Option(
+            "--from-command",
+            metavar="'torchrun … train.py …'",
+            help="The command that starts the program.",
+        ),
     ] = "",
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            "--metric", metavar="NAME:UNIT[:lower]", help="Metric printed by a program that does not train; repeatable."
+            "--metric",
+            metavar="NAME:UNIT[:lower]",
+            help="Metric printed by a program that does not train; repeatable.",
         ),
     ] = None,
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Log of the program to use as sample.log.")] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Log of the program to use as sample.log."),
+    ] = None,
 ) -> None:
     """Create a framework folder in templates/ of the project.
 
-    The folder runs as it is: it starts the given command, or is an example to edit. If the command's script is a file here,
-    it is copied into the folder, with the modules next to it that it imports and small files among its arguments. Ranks,
-    addresses and ports come from orch; all other arguments are kept.
+    The folder runs as it is: it starts the given command, or is an example to edit. If the
+    command's script is a file here, it is copied into the folder, with the modules next to it that
+    it imports and small files among its arguments. Ranks, addresses and ports come from orch; all
+    other arguments are kept.
     """
     from orchestrator.errors import ConfigError
     from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
@@ -110,20 +143,33 @@ def new(
 
     if not _NAME.fullmatch(name):
         hint = "it becomes the name of a folder and part of file names"
-        raise ConfigError(f"expected a name of letters, digits, '.', '_', '+' and '-', got {name!r}", where="NAME", hint=hint)
+        raise ConfigError(
+            f"expected a name of letters, digits, '.', '_', '+' and '-', got {name!r}",
+            where="NAME",
+            hint=hint,
+        )
     if (metric or log) and not from_command:
         option = "--metric" if metric else "--log"
-        raise ConfigError("expected --from-command too, got none", where=option, hint="without it, the folder is an example")
+        raise ConfigError(
+            "expected --from-command too, got none",
+            where=option,
+            hint="without it, the folder is an example",
+        )
     metrics, sample = [new_metric(text) for text in metric or ()], _sample(log)
     names = [declared.name for declared in metrics]
     if twice := [metric_name for metric_name in names if names.count(metric_name) > 1]:
         raise ConfigError(
-            f"expected each metric once, got {twice[0]} again", where="--metric", hint="give each metric a name of its own"
+            f"expected each metric once, got {twice[0]} again",
+            where="--metric",
+            hint="give each metric a name of its own",
         )
     folder = Project.here(os.environ).templates / name
     if folder.exists():
         raise ConfigError(
-            "expected a new folder", kind="unsafe_path", where=str(folder), hint="existing files are not overwritten"
+            "expected a new folder",
+            kind="unsafe_path",
+            where=str(folder),
+            hint="existing files are not overwritten",
         )
     payload: dict[str, bytes] = {}
     said: list[str] = []
@@ -132,13 +178,18 @@ def new(
         payload = _payload(command)
         files = for_command(name, from_command, command, payload, metrics, sample)
         if command.left_out:
-            said.append(f"left out, because orch sets it in each run: {', '.join(command.left_out)}")
+            said.append(
+                f"left out, because orch sets it in each run: {', '.join(command.left_out)}"
+            )
         if placed := placed_arguments(command):
             said.append(f"with values of orch in each run: {', '.join(placed)}")
         said += filter(None, [hook(command)])
     else:
         files = example(name)
-    for file, content in {**{file: text.encode() for file, text in files.items()}, **payload}.items():
+    for file, content in {
+        **{file: text.encode() for file, text in files.items()},
+        **payload,
+    }.items():
         make_folder((folder / file).parent, PROJECT_HINT, is_input=True)
         write_atomic(folder / file, content, 0o644, is_input=True)
     copied = dict.fromkeys(file.split("/")[0] + "/" * ("/" in file) for file in payload)
@@ -146,8 +197,12 @@ def new(
     for line in said:
         typer.echo(line)
     if from_command and not log:
-        typer.echo("sample.log is a placeholder: put a log of the program in its place, or name one with --log FILE")
-    typer.echo(f"next: edit {folder}/framework.yaml; orch framework check {name}; orch bench {name} -f {name} --dry-run")
+        typer.echo(
+            "sample.log is a placeholder: put a log of the program in its place, or name one with --log FILE"
+        )
+    typer.echo(
+        f"next: edit {folder}/framework.yaml; orch framework check {name}; orch bench {name} -f {name} --dry-run"
+    )
 
 
 def _sample(log: Path | None) -> str:
@@ -159,16 +214,21 @@ def _sample(log: Path | None) -> str:
     try:
         text = log.read_bytes().decode("utf-8", "replace")
     except OSError as error:
-        raise ConfigError(f"expected a file that can be read, got {error.strerror}", where=f"--log {log}") from error
+        raise ConfigError(
+            f"expected a file that can be read, got {error.strerror}", where=f"--log {log}"
+        ) from error
     if not text.strip() or len(text) > _LONGEST_SAMPLE:
         got = f"{len(text)} characters" if text.strip() else "an empty one"
-        raise ConfigError(f"expected a log of at most {_LONGEST_SAMPLE} characters, got {got}", where=f"--log {log}")
+        raise ConfigError(
+            f"expected a log of at most {_LONGEST_SAMPLE} characters, got {got}",
+            where=f"--log {log}",
+        )
     return text
 
 
 def _payload(command: TrainingCommand) -> dict[str, bytes]:
-    """Return the files here that a command needs, by name: its script with what that imports, and small files among its
-    arguments. Raises Faults for a file that cannot be sent."""
+    """Return the files here that a command needs, by name: its script with what that imports, and
+    small files among its arguments. Raises Faults for a file that cannot be sent."""
     from orchestrator.errors import Faults
     from orchestrator.plan.payload import imported_files, is_payload_name, payload_files
 
@@ -191,7 +251,9 @@ def _payload(command: TrainingCommand) -> dict[str, bytes]:
 def _module(dotted: str) -> list[str]:
     """Return the payload entry of a module that is here, none if it is somewhere else."""
     top = dotted.split(".")[0]
-    return [f"{top}/"] if Path(top).is_dir() else [f"{top}.py"] if Path(f"{top}.py").is_file() else []
+    return (
+        [f"{top}/"] if Path(top).is_dir() else [f"{top}.py"] if Path(f"{top}.py").is_file() else []
+    )
 
 
 @app.command()
@@ -205,18 +267,24 @@ def check(
         ),
     ] = "",
     log: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log.")
+        Path | None,
+        typer.Option(
+            "--log", metavar="FILE", help="Apply the patterns to this log, not to sample.log."
+        ),
     ] = None,
     bench: Annotated[
-        str, typer.Option("--bench", metavar="BENCH", help="Apply the patterns to a log collected by this bench.")
+        str,
+        typer.Option(
+            "--bench", metavar="BENCH", help="Apply the patterns to a log collected by this bench."
+        ),
     ] = "",
     templates: Templates = None,
     as_json: Json = False,
 ) -> None:
     """Check a framework folder without a node.
 
-    Checks its files and scripts, renders every shape, dtype and choice, and applies its patterns to a log. Exits with 2 for
-    a fault, and with 4 if the patterns find no number in the log.
+    Checks its files and scripts, renders every shape, dtype and choice, and applies its patterns to
+    a log. Exits with 2 for a fault, and with 4 if the patterns find no number in the log.
     """
     from orchestrator.cli.framework_check import Checked, checked, collected_log, lines
     from orchestrator.errors import ConfigError, DataError, Faults
@@ -224,7 +292,9 @@ def check(
     if log and bench:
         raise ConfigError("expected one of --log and --bench, got both", where="--bench")
     paths = _paths(name, template_bases(templates))
-    results: list[Checked] = [checked(path, collected_log(bench, path) if bench else log) for path in paths]
+    results: list[Checked] = [
+        checked(path, collected_log(bench, path) if bench else log) for path in paths
+    ]
     if as_json:
         documents = [result.document() for result in results]
         print_json(documents[0] if name else documents)

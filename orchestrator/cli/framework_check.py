@@ -1,4 +1,6 @@
-"""The check of one framework folder: its faults, its trials, its scripts, and how its patterns read a log."""
+"""The check of one framework folder: its faults, its trials, its scripts, and how its patterns read
+a log.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ _SHOWN = 110
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found out about a folder. ``scripts`` is the number of distinct scripts that bash read; ``log`` is None if the
-    folder has a fault, or no log was given and it has no sample. ``notes`` are no faults, ``refusal`` is why the log has no
-    result."""
+    """What was found out about a folder. ``scripts`` is the number of distinct scripts that bash
+    read; ``log`` is None if the folder has a fault, or no log was given and it has no sample.
+    ``notes`` are no faults, ``refusal`` is why the log has no result."""
 
     path: Path
     faults: tuple[OrchError, ...]
@@ -47,7 +49,11 @@ class Checked:
 
     def document(self) -> dict[str, Any]:
         """Return the check as JSON."""
-        refused = [{"configuration": trial.name, "reason": trial.refused} for trial in self.trials if trial.refused]
+        refused = [
+            {"configuration": trial.name, "reason": trial.refused}
+            for trial in self.trials
+            if trial.refused
+        ]
         return {
             "folder": str(self.path),
             "faults": [fault.as_dict() for fault in self.faults],
@@ -85,7 +91,9 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
         folder = read_folder(path)
     except OrchError as error:
         errors = error.errors if isinstance(error, Faults) else (error,)
-        return Checked(path, (*errors, *syntax_errors(_templates(path), str(path)), *_faults_of_features(path)))
+        return Checked(
+            path, (*errors, *syntax_errors(_templates(path), str(path)), *_faults_of_features(path))
+        )
     tried = tuple(trials(folder))
     faults: list[OrchError] = [*syntax_errors(folder.sources, str(path))]
     places = {fault.where for fault in faults}
@@ -93,16 +101,27 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
         if trial.error and trial.error.where not in places:
             places.add(trial.error.where)
             faults.append(trial.error)
-    scripts = {file.content: (trial, file) for trial in tried for _, file in trial.files if _is_script(file.content, file.path)}
+    scripts = {
+        file.content: (trial, file)
+        for trial in tried
+        for _, file in trial.files
+        if _is_script(file.content, file.path)
+    }
     for content, (trial, file) in scripts.items():
         if complaint := _complaint(content):
             where = f"{path}: {file.path} of {trial.name}"
             faults.append(
-                ConfigError(f"expected a script that bash reads, got {complaint}", kind="template_error", where=where)
+                ConfigError(
+                    f"expected a script that bash reads, got {complaint}",
+                    kind="template_error",
+                    where=where,
+                )
             )
             break  # the same mistake is in the others
     if tried and all(trial.refused for trial in tried):
-        faults.append(ConfigError(f"every configuration is refused: {tried[0].refused}", where=str(path)))
+        faults.append(
+            ConfigError(f"every configuration is refused: {tried[0].refused}", where=str(path))
+        )
     read = matches(data, folder.framework.log) if data is not None else None
     faults += _metric_faults(folder, read, log_path)
     refusal, of_steps = checked_alone(folder.framework, read.parsed) if read else (None, ())
@@ -113,7 +132,16 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
     notes = (*_notes(folder, read, log_path), *of_steps, *of_rule)
     if refusal:
         refusal.where = refusal.where or log_path
-    return Checked(path, (*faults, *_faults_of_features(path)), tried, len(scripts), log_path, read, notes, refusal)
+    return Checked(
+        path,
+        (*faults, *_faults_of_features(path)),
+        tried,
+        len(scripts),
+        log_path,
+        read,
+        notes,
+        refusal,
+    )
 
 
 def _faults_of_features(path: Path) -> list[OrchError]:
@@ -121,12 +149,20 @@ def _faults_of_features(path: Path) -> list[OrchError]:
     return [fault for module in providers("folder_check") for fault in module.table_faults(path)]
 
 
-def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> list[OrchError]:
-    """Return the error that metrics would give a run with this log: a value that is no number, or two for one key."""
+def _metric_faults(
+    folder: FrameworkFolder, log: LogMatches | None, log_path: str
+) -> list[OrchError]:
+    """Return the error that metrics would give a run with this log: a value that is no number, or
+    two for one key.
+    """
     try:
         if log:
             grammar = folder.framework.log
-            values_of(grammar.metrics, {("", log_path): log.parsed.readings}, Expected(1, 1, form=grammar.numbers))
+            values_of(
+                grammar.metrics,
+                {("", log_path): log.parsed.readings},
+                Expected(1, 1, form=grammar.numbers),
+            )
     except DataError as error:
         # How many ranks or nodes a single log is of is not known.
         return [error] if error.kind == "log_unmatched" else []
@@ -134,7 +170,8 @@ def _metric_faults(folder: FrameworkFolder, log: LogMatches | None, log_path: st
 
 
 def collected_log(name: str, path: Path) -> tuple[bytes, str]:
-    """Return the content of a collected log that ``log.files`` of a folder names, without secret values, and its path.
+    """Return the content of a collected log that ``log.files`` of a folder names, without secret
+    values, and its path.
 
     It is the first one of the newest run that has any.
 
@@ -150,7 +187,11 @@ def collected_log(name: str, path: Path) -> tuple[bytes, str]:
                     if is_named(log.name, globs):
                         return log_bytes(run, host, log.name), str(log)
     hint = "orch collect fetches the logs of its runs"
-    raise ConfigError(f"expected collected logs of {path.name} like {', '.join(globs)}, found none", where=name, hint=hint)
+    raise ConfigError(
+        f"expected collected logs of {path.name} like {', '.join(globs)}, found none",
+        where=name,
+        hint=hint,
+    )
 
 
 def _templates(path: Path) -> dict[str, str]:
@@ -171,16 +212,29 @@ def _log(path: Path, log: Path | tuple[bytes, str] | None) -> tuple[bytes | None
 
 
 def _is_script(content: str, name: str) -> bool:
-    return name.endswith(".sh") or content.startswith(("#!/bin/bash", "#!/bin/sh", "#!/usr/bin/env bash"))
+    return name.endswith(".sh") or content.startswith(
+        ("#!/bin/bash", "#!/bin/sh", "#!/usr/bin/env bash")
+    )
 
 
 def _complaint(script: str) -> str:
     """Return what bash says of a script that it reads and does not run, empty if it is sound."""
     done = subprocess.run(
-        ["bash", "-n"], input=script.encode(), capture_output=True, timeout=_BASH_S, check=False, env={"LC_ALL": "C"}
+        ["bash", "-n"],
+        input=script.encode(),
+        capture_output=True,
+        timeout=_BASH_S,
+        check=False,
+        env={"LC_ALL": "C"},
     )
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return said[0].removeprefix("bash: ") if said else f"exit status {done.returncode}" if done.returncode else ""
+    return (
+        said[0].removeprefix("bash: ")
+        if said
+        else f"exit status {done.returncode}"
+        if done.returncode
+        else ""
+    )
 
 
 def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> Iterator[str]:
@@ -196,7 +250,13 @@ def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> It
         yield f"{log_path} has no complete line (with a line end)"
     steps = [sample.step for sample in log.parsed.samples]
     last = framework.defaults.get("steps")
-    if not data_is_cut and framework.measure.has_samples and steps and isinstance(last, int) and max(steps) < last:
+    if (
+        not data_is_cut
+        and framework.measure.has_samples
+        and steps
+        and isinstance(last, int)
+        and max(steps) < last
+    ):
         first = framework.defaults["warmup_steps"] + 1
         yield f"by default steps {first} to {last} are measured; this log ends with step {max(steps)}"
     yield from log.parsed.warnings
@@ -211,7 +271,9 @@ def lines(result: Checked) -> Iterator[str]:
     else:
         yield f"{result.path}: {_faults(result)}; nothing was rendered"
     for reason, names in _by_reason(refused).items():
-        yield one_line(visible(f"  refused: {reason} ({', '.join(names[:3])}{' …' if len(names) > 3 else ''})"))
+        yield one_line(
+            visible(f"  refused: {reason} ({', '.join(names[:3])}{' …' if len(names) > 3 else ''})")
+        )
     if result.log:
         yield from _log_lines(result.log, result.log_path)
     for note in result.notes:
@@ -243,10 +305,16 @@ def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
         yield from _pattern_lines(pattern)
     for metric in log.metrics:
         key = "".join(f" {name}={_short(value)}" for name, value in (metric.key or {}).items())
-        first = f", the first is {_short(metric.first)} {metric.unit}{f' at{key}' if key else ''}" if metric.count else ""
+        first = (
+            f", the first is {_short(metric.first)} {metric.unit}{f' at{key}' if key else ''}"
+            if metric.count
+            else ""
+        )
         yield f"    metric {metric.name}: {_count(metric.count, 'value', 'values')}{first}"
     if log.unmatched:
-        more = f", the first {len(log.unmatched)}" if log.unmatched_count > len(log.unmatched) else ""
+        more = (
+            f", the first {len(log.unmatched)}" if log.unmatched_count > len(log.unmatched) else ""
+        )
         yield f"    no pattern matches {_count(log.unmatched_count, 'line', 'lines')}{more}:"
         yield from (f"      {number}: {_short(line)}" for number, line in log.unmatched)
 

@@ -14,7 +14,9 @@ __all__ = ["declaration", "document"]
 
 
 def document(folder: FrameworkFolder) -> dict[str, Any]:
-    """Return a folder as JSON: everything that it declares, the host variables that it reads, and the files of its payload."""
+    """Return a folder as JSON: everything that it declares, the host variables that it reads, and
+    the files of its payload.
+    """
     values = asdict(folder.framework)
     return {**values, "reads": list(read_variables(folder)), "payload": sorted(folder.payload)}
 
@@ -28,11 +30,17 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     yield f"  measures  {framework.measure.noun}"
     yield f"  models    {', '.join(framework.models)}"
     for device, types in framework.dtypes.items():
-        names = [name if flag in (name, "") else f"{name} (its {flag})" for name, flag in types.items()]
+        names = [
+            name if flag in (name, "") else f"{name} (its {flag})" for name, flag in types.items()
+        ]
         yield f"  {device:8}  {', '.join(names)}"
     if "loader" not in framework.measure.fixed:
         yield f"  loaders   {', '.join(framework.loaders)}"
-    defaults = {key: value for key, value in framework.defaults.items() if key not in framework.measure.fixed}
+    defaults = {
+        key: value
+        for key, value in framework.defaults.items()
+        if key not in framework.measure.fixed
+    }
     yield f"  defaults  {_pairs(defaults)}"
     for device, values in framework.device_defaults.items():
         yield f"            on {device}: {_pairs(dict(values))}"
@@ -45,7 +53,11 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
     nodes = f"{log.nodes} node" if log.nodes == "every" else f"the {log.nodes} node"
     scope = f"; a rate in it is of scope {log.scope}" if framework.measure.has_samples else ""
     yield f"  log       {', '.join(log.files)} of {nodes}{scope}"
-    for pattern in (*log.patterns, *log.readings, *filter(None, (log.rank, log.rank_parts, log.closing, log.prefix))):
+    for pattern in (
+        *log.patterns,
+        *log.readings,
+        *filter(None, (log.rank, log.rank_parts, log.closing, log.prefix)),
+    ):
         yield f"            {pattern}"
     for name, rule in framework.published.get("rules", {}).items():
         yield f"  published rule {name}: {rule['title']}"
@@ -64,7 +76,9 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
         choices = f", one of {', '.join(map(as_written, option.choices))}" if option.choices else ""
         least = "" if option.minimum is None else f", at least {option.minimum:g}"
         most = "" if option.maximum is None else f", at most {option.maximum:.10g}"
-        on = "".join(f", {as_written(value)} on {device}" for device, value in option.device_default.items())
+        on = "".join(
+            f", {as_written(value)} on {device}" for device, value in option.device_default.items()
+        )
         yield f"    {name:{width}}  {as_written(option.default)}{on} ({option.type}{choices}{least}{most}): {option.help}"
 
 

@@ -36,24 +36,37 @@ _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _END_S = 120.0
 _LATE_S = 2.0
 # The request was sent, and no answer came.
-_UNSURE = re.compile(r"timed out|(?:receive|shutdown) failure|Zero Bytes|no answer within|Unexpected message")
-# Reasons of squeue that no wait for other jobs ends. Slurm lets such a job wait, because the partition may be changed.
+_UNSURE = re.compile(
+    r"timed out|(?:receive|shutdown) failure|Zero Bytes|no answer within|Unexpected message"
+)
+# Reasons of squeue that no wait for other jobs ends. Slurm lets such a job wait, because the
+# partition may be changed.
 _CANNOT_START = ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
-_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SUSPENDED")
+_WAITS = (
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "RESV_DEL_HOLD",
+    "SUSPENDED",
+)
 
 
 def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
     """Submit the job of a bench and wait until it has its nodes; return its number.
 
-    What the job waits for is printed when it changes. Raises Interrupted for a signal, RunError if Slurm ends the job; it is
-    over then.
+    What the job waits for is printed when it changes. Raises Interrupted for a signal, RunError if
+    Slurm ends the job; it is over then.
     """
     for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
         slurm.program(name)
     submit(project, bench_id, "", job.options)
     try:
         with handled(_interrupt):
-            variables = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+            variables = {
+                name: value for name, value in os.environ.items() if not name.startswith("SLURM_")
+            }
             variables |= slurm.submitter(os.environ)
             answer = _accepted(project, job, bench_id, variables)
             number = answer.strip().partition(";")[0]
@@ -69,8 +82,8 @@ def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
 def _accepted(project: Project, job: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
     """Submit a job and return what sbatch prints.
 
-    Raises ConfigError if Slurm refuses it and RunError if Slurm cannot be reached. The record of the job stays only where it
-    may have been accepted although sbatch failed.
+    Raises ConfigError if Slurm refuses it and RunError if Slurm cannot be reached. The record of
+    the job stays only where it may have been accepted although sbatch failed.
     """
     try:
         return slurm.call(job.argv(bench_id), environment=variables, text=job.script)
@@ -82,7 +95,9 @@ def _accepted(project: Project, job: JobWanted, bench_id: str, variables: Mappin
             hint = "no job was submitted; scontrol ping says whether slurmctld answers"
             raise RunError(error.message, kind=error.kind, where=error.where, hint=hint) from error
         message = f"expected a job that Slurm accepts: {error.message}"
-        raise ConfigError(message, where="--slurm", hint=f"the options of sbatch were {shlex.join(job.options)}") from error
+        raise ConfigError(
+            message, where="--slurm", hint=f"the options of sbatch were {shlex.join(job.options)}"
+        ) from error
 
 
 def _wait(number: str) -> None:
@@ -96,7 +111,9 @@ def _wait(number: str) -> None:
             time.sleep(_LOOK_S[-1])
             continue
         if job is None:
-            raise RunError("Slurm no longer knows it", kind="interrupted", where=f"Slurm's job {number}")
+            raise RunError(
+                "Slurm no longer knows it", kind="interrupted", where=f"Slurm's job {number}"
+            )
         if job.state == "RUNNING":
             return
         if job.state not in _WAITS:
@@ -106,7 +123,8 @@ def _wait(number: str) -> None:
         expected = f", expected start {job.start}" if job.start else ""
         if job.reason in _CANNOT_START:
             expected += (
-                "; with these options it cannot start on the partition as it is: Ctrl-C cancels it, sinfo shows the partition"
+                "; with these options it cannot start on the partition as it is: Ctrl-C "
+                "cancels it, sinfo shows the partition"
             )
         line = f"slurm: job {number} is {job.state}{f' ({job.reason})' if job.reason else ''}{expected}"
         if line != shown:
@@ -117,7 +135,9 @@ def _wait(number: str) -> None:
 
 
 def _interrupt(number: int, _: object) -> NoReturn:
-    raise Interrupted(number, "stopped before the job had its nodes; it is cancelled and nothing was started")
+    raise Interrupted(
+        number, "stopped before the job had its nodes; it is cancelled and nothing was started"
+    )
 
 
 @contextmanager
@@ -125,7 +145,9 @@ def ended_after(project: Project, bench_id: str) -> Iterator[None]:
     """End the job that a bench has submitted, if any, when the bench is over."""
     known = submission(project, bench_id)
     if known:
-        submit(project, bench_id, known.job, known.options)  # by this process, which may not be the one that submitted it
+        submit(
+            project, bench_id, known.job, known.options
+        )  # by this process, which may not be the one that submitted it
     try:
         yield
     finally:
@@ -134,7 +156,8 @@ def ended_after(project: Project, bench_id: str) -> Iterator[None]:
 
 
 def give_up(project: Project, bench_id: str, *, of_anyone: bool = False) -> None:
-    """Cancel the job of a bench, and prove that it is out of the queue; a failure is printed, and the record of the job kept.
+    """Cancel the job of a bench, and prove that it is out of the queue; a failure is printed, and
+    the record of the job kept.
 
     Only a job that this process attends, or with ``of_anyone`` any.
     """
@@ -144,18 +167,25 @@ def give_up(project: Project, bench_id: str, *, of_anyone: bool = False) -> None
     try:
         _end(project, known)
     except OrchError as error:
-        typer.echo(f"orch: {error}. the job of bench {bench_id} may still hold nodes: orch cancel {bench_id}", err=True)
+        typer.echo(
+            f"orch: {error}. the job of bench {bench_id} may still hold nodes: orch cancel {bench_id}",
+            err=True,
+        )
 
 
 def _end(project: Project, known: Submission) -> None:
-    """Cancel a job of a bench, prove that it is out of the queue, and forget it. Raises OrchError if Slurm does not answer."""
+    """Cancel a job of a bench, prove that it is out of the queue, and forget it. Raises OrchError
+    if Slurm does not answer.
+    """
     for number in [known.job] if known.job else _by_name(known.bench_id):
         _cancel(number)
     forget(project, known.bench_id)
 
 
 def _by_name(bench_id: str) -> list[str]:
-    """Return the numbers of the jobs with the name of a bench; one whose submission was interrupted may be listed later."""
+    """Return the numbers of the jobs with the name of a bench; one whose submission was interrupted
+    may be listed later.
+    """
     argv = ["squeue", "--me", "--noheader", f"--name={job_name(bench_id)}", "--format=%i"]
     deadline = time.monotonic() + _LATE_S
     while not (numbers := slurm.call(argv).split()) and time.monotonic() < deadline:
@@ -164,7 +194,9 @@ def _by_name(bench_id: str) -> list[str]:
 
 
 def _cancel(number: str) -> None:
-    """Cancel a job and wait until Slurm lists it no more. Raises RunError if it is listed for two minutes."""
+    """Cancel a job and wait until Slurm lists it no more. Raises RunError if it is listed for two
+    minutes.
+    """
     begin = time.monotonic()
     job = slurm.job(number)
     if job and not job.has_ended and job.state != "COMPLETING":
@@ -172,11 +204,16 @@ def _cancel(number: str) -> None:
     while listed := _listed(number):
         if time.monotonic() - begin > _END_S:
             raise RunError(
-                f"it is still {listed} {_END_S:g} s after scancel", kind="not_verified", where=f"Slurm's job {number}"
+                f"it is still {listed} {_END_S:g} s after scancel",
+                kind="not_verified",
+                where=f"Slurm's job {number}",
             )
         time.sleep(0.1)
     job = slurm.job(number)
-    typer.echo(f"slurm: job {number} is {job.state if job else 'no longer known'} and out of the queue", err=True)
+    typer.echo(
+        f"slurm: job {number} is {job.state if job else 'no longer known'} and out of the queue",
+        err=True,
+    )
 
 
 def _listed(number: str) -> str:
@@ -192,8 +229,9 @@ def _listed(number: str) -> str:
 def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
     """Let a bench whose job is over go on in another one, which has its hosts.
 
-    That is the job that this process runs in. A bench that has submitted its first job itself submits another one, unless this
-    process runs in a job that has all the hosts. Does nothing for benches without a job.
+    That is the job that this process runs in. A bench that has submitted its first job itself
+    submits another one, unless this process runs in a job that has all the hosts. Does nothing for
+    benches without a job.
     """
     if not record.job:
         _move(project, record.inventory)
@@ -207,16 +245,26 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
         _end(project, known)
     current = slurm.here(os.environ)
     around = slurm.job(current) if current else None
-    if around and around.state == "RUNNING" and not around.components and set(hosts) <= set(names_of(around)):
+    if (
+        around
+        and around.state == "RUNNING"
+        and not around.components
+        and set(hosts) <= set(names_of(around))
+    ):
         allocated(project, f"srun:{current}", bench_id, say=say)
         return
-    typer.echo(f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}", err=True)
+    typer.echo(
+        f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}",
+        err=True,
+    )
     number = allocated_for(project, bench_id, JobWanted(record.job).on(fold(hosts), len(hosts)))
     allocated(project, f"srun:{number}", bench_id, say=say)
 
 
 def _move(project: Project, inventory: str) -> None:
-    """Point the inventory of a job that is over to the job that this process runs in. Its hosts are compared with the plan."""
+    """Point the inventory of a job that is over to the job that this process runs in. Its hosts are
+    compared with the plan.
+    """
     path = Path(inventory)
     word, _, number = path.stem.partition("-")
     current = slurm.here(os.environ)
@@ -228,7 +276,9 @@ def _move(project: Project, inventory: str) -> None:
 
 
 def note_unattended(project: Project) -> None:
-    """Print the jobs of benches whose controller is gone, and how to end them; forget those that are over and left no bench."""
+    """Print the jobs of benches whose controller is gone, and how to end them; forget those that
+    are over and left no bench.
+    """
     for submitted in submissions(project):
         if submitted.is_attended:
             continue

@@ -27,7 +27,10 @@ def add_to(program: typer.Typer) -> None:
     program.add_typer(app, name="lab")
 
 
-Directory = Annotated[Path | None, typer.Option("--dir", metavar="DIR", help="Directory of the lab. Default: .orch/lab.")]
+Directory = Annotated[
+    Path | None,
+    typer.Option("--dir", metavar="DIR", help="Directory of the lab. Default: .orch/lab."),
+]
 
 
 def _directory(given: Path | None) -> Path:
@@ -38,26 +41,44 @@ def _directory(given: Path | None) -> Path:
 
 @app.command()
 def up(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=1, max=4000, help="Number of nodes.")] = 4,
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-n", min=1, max=4000, help="Number of nodes.")
+    ] = 4,
     gpus_per_node: Annotated[
-        int | None, typer.Option("--gpus-per-node", help="Divide this machine's GPUs among the nodes.")
+        int | None,
+        typer.Option("--gpus-per-node", help="Divide this machine's GPUs among the nodes."),
     ] = None,
     slots: Annotated[int, typer.Option("--slots", min=1, help="CPU slots per node.")] = 1,
-    python: Annotated[str, typer.Option("--python", help="Python interpreter with the frameworks.")] = sys.executable,
+    python: Annotated[
+        str, typer.Option("--python", help="Python interpreter with the frameworks.")
+    ] = sys.executable,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="namespaces, loopback or asyncssh. Default: the best available.")
+        str | None,
+        typer.Option(
+            "--kind", help="namespaces, loopback or asyncssh. Default: the best available."
+        ),
     ] = None,
-    mtu: Annotated[int, typer.Option("--mtu", min=1280, max=65000, help="MTU of the lab's network.")] = 1500,
+    mtu: Annotated[
+        int, typer.Option("--mtu", min=1280, max=65000, help="MTU of the lab's network.")
+    ] = 1500,
     share: Annotated[
         list[Path] | None,
-        typer.Option("--share", metavar="DIR", help="Folder in /tmp, /home … to make visible to the nodes."),
+        typer.Option(
+            "--share", metavar="DIR", help="Folder in /tmp, /home … to make visible to the nodes."
+        ),
     ] = None,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Also start Slurm: slurmctld, and slurmd on every node (Debian's packages).")
+        bool,
+        typer.Option(
+            "--slurm",
+            help="Also start Slurm: slurmctld, and slurmd on every node (Debian's packages).",
+        ),
     ] = False,
     directory: Directory = None,
 ) -> None:
-    """Start a lab of N nodes. Each has a real sshd, at 10.11.0.2 … in namespaces (as root), or at 127.0.0.2 … (any user)."""
+    """Start a lab of N nodes. Each has a real sshd, at 10.11.0.2 … in namespaces (as root), or at
+    127.0.0.2 … (any user).
+    """
     from orchestrator import lab
 
     made = lab.up(
@@ -73,12 +94,18 @@ def up(
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")
-    typer.echo("next: orch lab exec -- orch bench resnet50 -f simulated; without orch lab exec -- no command finds the nodes")
+    typer.echo(
+        "next: orch lab exec -- orch bench resnet50 -f simulated; without orch lab exec -- no command finds the nodes"
+    )
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": False})
-def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], directory: Directory = None) -> None:
-    """Run a command on the lab's controller side. It runs in this directory, with the lab's inventory as default."""
+def exec(
+    argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], directory: Directory = None
+) -> None:
+    """Run a command on the lab's controller side. It runs in this directory, with the lab's
+    inventory as default.
+    """
     from orchestrator import lab
 
     _become(lab.load(_directory(directory)), argv)
@@ -86,7 +113,9 @@ def exec(argv: Annotated[list[str], typer.Argument(metavar="-- CMD …")], direc
 
 @app.command()
 def shell(directory: Directory = None) -> None:
-    """Open a shell on the lab's controller side. It opens in this directory, with the lab's inventory as default."""
+    """Open a shell on the lab's controller side. It opens in this directory, with the lab's
+    inventory as default.
+    """
     from orchestrator import lab
 
     running_lab = lab.load(_directory(directory))
@@ -99,7 +128,9 @@ def shell(directory: Directory = None) -> None:
 
 @app.command()
 def down(directory: Directory = None) -> None:
-    """Stop the lab and everything in it, and remove its nodes' files. The benches of the project stay."""
+    """Stop the lab and everything in it, and remove its nodes' files. The benches of the project
+    stay.
+    """
     from orchestrator import lab
 
     for line in lab.down(_directory(directory)):
@@ -116,7 +147,10 @@ def status(directory: Directory = None, as_json: Json = False) -> None:
         print_json(
             {
                 "kind": running_lab.kind,
-                "nodes": [{"name": n.name, "address": n.address, "port": n.port} for n in running_lab.nodes],
+                "nodes": [
+                    {"name": n.name, "address": n.address, "port": n.port}
+                    for n in running_lab.nodes
+                ],
             }
         )
         return

@@ -23,9 +23,16 @@ def add_to(app: typer.Typer) -> None:
 
 def label(
     bench: Annotated[
-        str, typer.Argument(metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench.")
+        str,
+        typer.Argument(
+            metavar="BENCH",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench.",
+        ),
     ],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its label from now on; '' for none.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Its label from now on; '' for none.")
+    ],
 ) -> None:
     """Label a bench. Any other bench of this project with that label loses it.
 
@@ -37,8 +44,14 @@ def label(
 
     given = label_of(name, "NAME")
     chosen = BenchDir.open(bench_path(bench))
-    others = [other for other in benches(Project.here(os.environ).runs) if given and other.record().label == given]
-    changes = [(other, "") for other in others if other.path.resolve() != chosen.path.resolve()] + [(chosen, given)]
+    others = [
+        other
+        for other in benches(Project.here(os.environ).runs)
+        if given and other.record().label == given
+    ]
+    changes = [(other, "") for other in others if other.path.resolve() != chosen.path.resolve()] + [
+        (chosen, given)
+    ]
     for directory, text in changes:
         before, ownership = named(directory), take(directory)
         try:

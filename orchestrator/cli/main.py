@@ -70,15 +70,21 @@ _CORE = {
 """The core's commands by heading of the help and by module, in the order of a day."""
 
 _BY_GROUP: dict[str, dict[str, Mapping[str, str]]] = {
-    group: {f"orchestrator.cli.{module}": commands for module, commands in modules.items()} for group, modules in _CORE.items()
+    group: {f"orchestrator.cli.{module}": commands for module, commands in modules.items()}
+    for group, modules in _CORE.items()
 }
 for _name, _feature in features().items():
     for _module, _commands in _feature.commands.items():
         _of_group = _BY_GROUP.setdefault(_feature.group, {})
         _of_group[f"orchestrator.features.{_name}.{_module}"] = _commands
-GROUPS = {group: [name for commands in modules.values() for name in commands] for group, modules in _BY_GROUP.items()}
+GROUPS = {
+    group: [name for commands in modules.values() for name in commands]
+    for group, modules in _BY_GROUP.items()
+}
 """The names of commands by heading."""
-MODULES = {module: commands for modules in _BY_GROUP.values() for module, commands in modules.items()}
+MODULES = {
+    module: commands for modules in _BY_GROUP.values() for module, commands in modules.items()
+}
 """The modules of commands, and what the help says of their commands, in its order."""
 
 _START = """\b
@@ -89,11 +95,22 @@ orch collect && orch summarize
 """
 _STATUSES = "; ".join(f"{code} {text}" for code, text in EXIT_STATUS.items())
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-_OF_A_PLACE = (*_NO_SPACE, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.ESTALE)
+_OF_A_PLACE = (
+    *_NO_SPACE,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.ENOTDIR,
+    errno.ESTALE,
+)
 
 
 class Program(typer.core.TyperGroup):
-    """All commands, each imported when it is run, explained or completed: importing all takes a tenth of a second."""
+    """All commands, each imported when it is run, explained or completed: importing all takes a
+    tenth of a second.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -103,11 +120,17 @@ class Program(typer.core.TyperGroup):
 
     def load(self, *words: str) -> None:
         """Put the commands with these names in place of what stands for them in the help."""
-        for module in [module for module, commands in MODULES.items() if commands.keys() & set(words)]:
+        for module in [
+            module for module, commands in MODULES.items() if commands.keys() & set(words)
+        ]:
             app = typer.Typer(rich_markup_mode=None)
             import_module(module).add_to(app)
-            groups = [group.typer_instance for group in app.registered_groups if group.typer_instance]
-            for command in [command for level in (app, *groups) for command in level.registered_commands]:
+            groups = [
+                group.typer_instance for group in app.registered_groups if group.typer_instance
+            ]
+            for command in [
+                command for level in (app, *groups) for command in level.registered_commands
+            ]:
                 command.cls = Command
             self.commands.update(typer.main.get_group(app).commands)
 
@@ -125,12 +148,17 @@ class Program(typer.core.TyperGroup):
         """Write the commands under the headings of a day's order."""
         longest = max(map(len, self.commands))
         for group, names in GROUPS.items():
-            rows = [(name.ljust(longest), self.commands[name].get_short_help_str(formatter.width)) for name in names]
+            rows = [
+                (name.ljust(longest), self.commands[name].get_short_help_str(formatter.width))
+                for name in names
+            ]
             with formatter.section(group):
                 formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first word names, as the library of the command line needs it."""
+        """Return the command that the first word names, as the library of the command line needs
+        it.
+        """
         self.load(*args[:1])
         return super().resolve_command(ctx, args)
 
@@ -181,7 +209,9 @@ def _version(is_set: bool) -> None:
 
 
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Benchmark deep-learning training on machines reachable over SSH."""
 
@@ -203,16 +233,24 @@ def main() -> None:
             sys.exit(0)
         raise
     except OSError as error:
-        # Errors of files carry the file's name; an error without one is usually from the output itself.
+        # Errors of files carry the file's name; an error without one is usually from the output
+        # itself.
         if error.filename is not None and error.errno in _OF_A_PLACE:
-            refused = DataError(error.strerror or str(error), kind="storage_failed", where=os.fsdecode(error.filename))
+            refused = DataError(
+                error.strerror or str(error),
+                kind="storage_failed",
+                where=os.fsdecode(error.filename),
+            )
             with suppress(OSError):
                 report(refused)
             sys.exit(refused.exit_code)
         if error.filename is not None or error.errno not in _NO_SPACE:
             raise
         with suppress(OSError):
-            typer.echo(f"orch: standard output: expected space for the whole output, got: {error.strerror}", err=True)
+            typer.echo(
+                f"orch: standard output: expected space for the whole output, got: {error.strerror}",
+                err=True,
+            )
         sys.exit(1)
 
 

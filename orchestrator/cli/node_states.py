@@ -1,4 +1,6 @@
-"""Hosts that the project remembers as suspect or out are left out of a bench: ``--with-suspects`` keeps the suspect ones."""
+"""Hosts that the project remembers as suspect or out are left out of a bench: ``--with-suspects``
+keeps the suspect ones.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ __all__ = ["WithSuspects", "without_suspects"]
 WithSuspects = Annotated[bool, option("with_suspects")]
 
 
-def without_suspects(selection: Selection, keep: bool = False, failed: Collection[str] = ()) -> Selection:
+def without_suspects(
+    selection: Selection, keep: bool = False, failed: Collection[str] = ()
+) -> Selection:
     """Return the selection without hosts that are suspect or out, and tell it on stderr.
 
     ``keep``: without those that are out, and of those that are suspect without those that have ``failed`` again.

@@ -1,6 +1,7 @@
 """Options of a command line from the rows of `orchestrator.plan.options`.
 
-A command that shares options with `orch bench` takes them as one argument, by name, and declares only those of its own:
+A command that shares options with `orch bench` takes them as one argument, by name, and declares
+only those of its own:
 
     @takes("tune", budget="20m")
     def tune(model: Model, given: Given) -> None:
@@ -41,22 +42,29 @@ _ONE_VALUE = ("tune",)
 
 
 def duration(option: str, least: float | None = None, *, limit: str = "") -> Callable[[Any], float]:
-    """Return the parser of an option that takes a duration, in seconds: ``30m``, ``90s``, ``1h30m``, or seconds alone.
+    """Return the parser of an option that takes a duration, in seconds: ``30m``, ``90s``,
+    ``1h30m``, or seconds alone.
 
-    It raises ConfigError for anything else, and for a duration below ``least``, or beyond what the field ``limit`` of `Limits`
-    may be. A default is a number.
+    It raises ConfigError for anything else, and for a duration below ``least``, or beyond what the
+    field ``limit`` of `Limits` may be. A default is a number.
     """
 
     def parse(value: Any) -> float:
         from orchestrator.plan import Limits
 
-        return Limits.read(value, option, limit, least=least) if isinstance(value, str) else float(value)
+        return (
+            Limits.read(value, option, limit, least=least)
+            if isinstance(value, str)
+            else float(value)
+        )
 
     return parse
 
 
 def option(name: str, **changes: Any) -> Any:
-    """Return the option of a row for an annotation; ``changes`` are arguments of `typer.Option` in place of the row's."""
+    """Return the option of a row for an annotation; ``changes`` are arguments of `typer.Option` in
+    place of the row's.
+    """
     row = OPTIONS[name]
     long = row.long or f"--{name.replace('_', '-')}"
     forms = [f"{long}/--no-{long[2:]}" if row.type == "switch" else long]
@@ -80,7 +88,8 @@ def option(name: str, **changes: Any) -> Any:
 
 
 def takes(command: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options whose rows name it, but for those it declares itself, in its argument ``given``.
+    """Give a command the options whose rows name it, but for those it declares itself, in its
+    argument ``given``.
 
     ``defaults`` are its defaults in place of those of the rows.
     """
@@ -93,7 +102,9 @@ def takes(command: str, **defaults: Any) -> Callable[[Callable[..., None]], Call
         ]
         names = {parameter.name for parameter in own}
         rows = {
-            name: row for name, row in OPTIONS.items() if name not in names and (command == "bench" or command in row.others)
+            name: row
+            for name, row in OPTIONS.items()
+            if name not in names and (command == "bench" or command in row.others)
         }
 
         def run(**values: Any) -> None:
@@ -101,7 +112,11 @@ def takes(command: str, **defaults: Any) -> Callable[[Callable[..., None]], Call
             function(**values, given=given)
 
         shared = [_parameter(name, row, command, defaults) for name, row in rows.items()]
-        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        run.__name__, run.__doc__, run.__module__ = (
+            function.__name__,
+            function.__doc__,
+            function.__module__,
+        )
         run.__annotations__ = {}
         vars(run)["__signature__"] = inspect.Signature([*own, *shared])
         return run
@@ -109,7 +124,9 @@ def takes(command: str, **defaults: Any) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
-def _parameter(name: str, row: BenchOption, command: str, defaults: Mapping[str, Any]) -> inspect.Parameter:
+def _parameter(
+    name: str, row: BenchOption, command: str, defaults: Mapping[str, Any]
+) -> inspect.Parameter:
     """Return an option as a parameter of a function, as typer reads it."""
     default = row.value if row.value is not None else _DEFAULTS.get(row.type)
     kind = _TYPES[row.type]

@@ -29,7 +29,9 @@ AcceptNew = Annotated[bool, option("accept_new")]
 Bench = Annotated[
     str,
     typer.Argument(
-        metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
+        metavar="BENCH",
+        autocompletion=complete.benches,
+        help="Name, label or directory of a bench. Default: the latest.",
     ),
 ]
 Debug = Annotated[bool, option("debug")]
@@ -45,16 +47,24 @@ Wait = Annotated[bool, option("wait")]
 WaitLimit = Annotated[str, option("wait_limit")]
 Output = Annotated[Path | None, option("output")]
 KeepGoing = Annotated[bool, option("keep_going")]
-Sign = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this SSH key.")]
+Sign = Annotated[
+    Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this SSH key.")
+]
 Detach = Annotated[bool, option("detach")]
 
 ChangedSecrets = Annotated[
-    bool, typer.Option("--changed-secrets", help="Continue although secrets have changed; the former values are not hidden.")
+    bool,
+    typer.Option(
+        "--changed-secrets",
+        help="Continue although secrets have changed; the former values are not hidden.",
+    ),
 ]
 
 
 def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> None:
-    """Raise ConfigError if secrets have changed since a bench was planned: former values could not be hidden in its logs."""
+    """Raise ConfigError if secrets have changed since a bench was planned: former values could not
+    be hidden in its logs.
+    """
     from orchestrator.errors import ConfigError
 
     if changed := record.planned_with.changed_secrets(hosts) if record.planned_with else []:
@@ -69,37 +79,57 @@ def limits_of(given: Given) -> Limits:
     from orchestrator.plan.options import OPTIONS
     from orchestrator.plan.words import MOST_S, seconds
 
-    fields = {row.default.limit: given.get(name) for name, row in OPTIONS.items() if row.default and row.default.limit}
+    fields = {
+        row.default.limit: given.get(name)
+        for name, row in OPTIONS.items()
+        if row.default and row.default.limit
+    }
     fields |= {"telemetry": given.get("telemetry")}
     if "output_limit" in given:
         fields["output_bytes"] = given["output_limit"] << 20
     wait_s = MOST_S if given["wait"] else 0.0
     if given["wait_limit"]:
         wait_s = seconds(given["wait_limit"], "--wait-limit")
-    return Limits(**{name: value for name, value in fields.items() if value is not None}, wait_s=wait_s)
+    return Limits(
+        **{name: value for name, value in fields.items() if value is not None}, wait_s=wait_s
+    )
 
 
 def template_bases(templates: Sequence[Path] | None) -> tuple[Path, ...]:
-    """Return the folders of framework folders besides orch's own, for every command; the first takes precedence."""
+    """Return the folders of framework folders besides orch's own, for every command; the first
+    takes precedence.
+    """
     from orchestrator.record import Project
 
     return Project.here(os.environ).template_folders(templates or (), os.environ)
 
 
 def open_frameworks(names: Sequence[str], bases: Sequence[Path]) -> list[FrameworkFolder]:
-    """Return framework folders by name, and print on stderr which of them hide another one of the same name."""
+    """Return framework folders by name, and print on stderr which of them hide another one of the
+    same name.
+    """
     from orchestrator.plan.folders import hidden, open_framework
 
     folders = [open_framework(name, bases) for name in names]
     behind = hidden(bases)
     for folder in folders:
         if paths := behind.get(folder.framework.name):
-            typer.echo(f"framework: {folder.framework.folder} hides {', '.join(map(str, paths))}", err=True)
+            typer.echo(
+                f"framework: {folder.framework.folder} hides {', '.join(map(str, paths))}", err=True
+            )
     return folders
 
 
-def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequence[str] = (), source_of: str = "") -> Selection:
-    """Return the hosts selected by the options and the project as `orchestrator.api.selection.select`; tell it on stderr.
+def select(
+    hosts: str,
+    exclude: str = "",
+    bench_id: str = "",
+    *,
+    devices: Sequence[str] = (),
+    source_of: str = "",
+) -> Selection:
+    """Return the hosts selected by the options and the project as
+    `orchestrator.api.selection.select`; tell it on stderr.
 
     From now on, what the transports report is printed, without the secrets of the inventory.
     """
@@ -108,13 +138,17 @@ def select(hosts: str, exclude: str = "", bench_id: str = "", *, devices: Sequen
     from orchestrator.record import Project
 
     project = Project.here(os.environ)
-    selection = selected(project, hosts, exclude, bench_id, devices=devices, source_of=source_of, say=say)
+    selection = selected(
+        project, hosts, exclude, bench_id, devices=devices, source_of=source_of, say=say
+    )
     print_reports(selection.inventory.redaction())
     return selection
 
 
 def forget_path(output: Path | None) -> None:
-    """Remove the file of ``--output``, so that a command that is refused leaves no path of an earlier one."""
+    """Remove the file of ``--output``, so that a command that is refused leaves no path of an
+    earlier one.
+    """
     from orchestrator.files import failures
 
     if output:
@@ -143,10 +177,11 @@ def print_json(value: Any) -> None:
 
 
 def find_bench(name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, the last one of an acceptance, or the latest of the project.
+    """Return the bench with this name, directory or label, the last one of an acceptance, or the
+    latest of the project.
 
-    The latest is one with runs. If a newer one has none, a terminal is told; a script, which would take old numbers for new
-    ones, gets a ConfigError. Raises ConfigError also if there is no bench.
+    The latest is one with runs. If a newer one has none, a terminal is told; a script, which would
+    take old numbers for new ones, gets a ConfigError. Raises ConfigError also if there is no bench.
     """
     from orchestrator.api import find
     from orchestrator.record import BenchDir, Project
@@ -166,7 +201,9 @@ def named(bench: BenchDir) -> str:
     from orchestrator.report.text import one_line
 
     label = bench.record().label
-    return one_line(f"{bench.path.resolve().name} ({label})" if label else bench.path.resolve().name)
+    return one_line(
+        f"{bench.path.resolve().name} ({label})" if label else bench.path.resolve().name
+    )
 
 
 def _tell_passed_over(project: Project, found: BenchDir) -> None:
@@ -181,12 +218,16 @@ def _tell_passed_over(project: Project, found: BenchDir) -> None:
     said = one_line(f"the newest bench, {named(newest)}, {why}")
     if not sys.stdout.isatty():
         hint = f"the latest bench with runs is {named(found)}: name it if that is the one you want"
-        raise ConfigError(f"expected the name of a bench, got none, and {said}", where="BENCH", hint=hint)
+        raise ConfigError(
+            f"expected the name of a bench, got none, and {said}", where="BENCH", hint=hint
+        )
     say(f"orch: {said}; this is {named(found)}")
 
 
 def bench_path(name: str) -> Path:
-    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there is none, or several."""
+    """Return the folder of the bench with this name, directory or label. Raise ConfigError if there
+    is none, or several.
+    """
     from orchestrator.api import find
     from orchestrator.record import Project
 

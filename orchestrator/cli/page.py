@@ -1,4 +1,6 @@
-"""`orch summarize --format html` and `--open`: print a bench as an HTML page, or write the page into the bench and open it."""
+"""`orch summarize --format html` and `--open`: print a bench as an HTML page, or write the page
+into the bench and open it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,11 @@ __all__ = ["show"]
 _NAME = "report.html"
 
 
-def show(bench: BenchDir, *, against: str, explain: bool, bases: Sequence[Path], opened: bool) -> None:
-    """Print the page, or write it into the bench directory and open it; without a browser only the path is printed.
+def show(
+    bench: BenchDir, *, against: str, explain: bool, bases: Sequence[Path], opened: bool
+) -> None:
+    """Print the page, or write it into the bench directory and open it; without a browser only the
+    path is printed.
 
     Raise Faults for runs with damaged evidence, as the table does, after the page is complete.
     """

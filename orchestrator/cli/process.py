@@ -28,14 +28,18 @@ def _main() -> None:
 
 
 def at_once(main: Callable[[], object]) -> NoReturn:
-    """Run a program and end its process, without the unnecessary work that Python does at start and end.
+    """Run a program and end its process, without the unnecessary work that Python does at start and
+    end.
 
-    At the end Python would tear down all modules, which takes an eighth of a second. The exit status is the program's own: text
-    for a reader that has gone is dropped, where Python would exit with 120. It is 1 instead of 0 if output is lost otherwise.
+    At the end Python would tear down all modules, which takes an eighth of a second. The exit
+    status is the program's own: text for a reader that has gone is dropped, where Python would exit
+    with 120. It is 1 instead of 0 if output is lost otherwise.
     """
-    # Loaded modules are never garbage: with Python's default of 700, collections took a tenth of every start.
+    # Loaded modules are never garbage: with Python's default of 700, collections took a tenth of
+    # every start.
     gc.set_threshold(50_000)
-    # Inventories do not depend on plug-ins of pydantic, and the search for plug-ins reads the metadata of all packages.
+    # Inventories do not depend on plug-ins of pydantic, and the search for plug-ins reads the
+    # metadata of all packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     _prepare_streams()
     _keep_secrets()
@@ -58,7 +62,9 @@ def at_once(main: Callable[[], object]) -> NoReturn:
 
 
 def _keep_secrets() -> None:
-    """Keep the values of an inventory out of a core dump, and out of the report of an unexpected exception."""
+    """Keep the values of an inventory out of a core dump, and out of the report of an unexpected
+    exception.
+    """
     if sys.argv[1:2] != ["lab"]:  # whose nodes inherit the limit
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     threading.excepthook = lambda args: _report(args.exc_value) if args.exc_value else None
@@ -68,15 +74,24 @@ def _report(error: BaseException) -> None:
     from orchestrator.errors import traced
 
     with suppress(OSError):
-        print(f"orch: this is a bug in orch. Traceback:\n{traced(error)}", end="", file=sys.stderr, flush=True)
+        print(
+            f"orch: this is a bug in orch. Traceback:\n{traced(error)}",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _prepare_streams() -> None:
-    """Make every text printable: a closed stream discards it, and characters outside the encoding are printed as escapes."""
+    """Make every text printable: a closed stream discards it, and characters outside the encoding
+    are printed as escapes.
+    """
     for number in range(3):
         try:
             os.fstat(number)
-        except OSError:  # otherwise a file that is opened later gets this number, and receives the output
+        except (
+            OSError
+        ):  # otherwise a file that is opened later gets this number, and receives the output
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -87,7 +102,9 @@ def _prepare_streams() -> None:
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Flush a stream. Return False if output is lost for another reason than a reader that has gone."""
+    """Flush a stream. Return False if output is lost for another reason than a reader that has
+    gone.
+    """
     try:
         stream.flush()
     except BrokenPipeError:

@@ -1,4 +1,6 @@
-"""A bench that is running, on standard error: a line for each thing that happens, and at a terminal a block that changes."""
+"""A bench that is running, on standard error: a line for each thing that happens, and at a terminal
+a block that changes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(log: TextIO) -> Iterator[Observer]:
-    """Yield the observer that shows a bench; its lines are also written to ``log``, for `orch attach`."""
+    """Yield the observer that shows a bench; its lines are also written to ``log``, for `orch
+    attach`.
+    """
     console = Console(stderr=True)
     view = _View()
     if not console.is_terminal:
@@ -62,9 +66,21 @@ class _View(Progress):
         grid.add_row("runs", f"{self.done} done, {left} left", clock)
         if self.run:
             spec = self.run.spec
-            grid.add_row("now", f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} repeat {self.run.repeat}", "")
-            grid.add_row("step", f"{self.step} of {spec.steps}", f"{self.speed:.1f} {self.unit}" if self.speed else "")
-            grid.add_row("nodes", ", ".join(f"{fold(names)} {state}" for state, names in self._by_state().items()), "")
+            grid.add_row(
+                "now",
+                f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} repeat {self.run.repeat}",
+                "",
+            )
+            grid.add_row(
+                "step",
+                f"{self.step} of {spec.steps}",
+                f"{self.speed:.1f} {self.unit}" if self.speed else "",
+            )
+            grid.add_row(
+                "nodes",
+                ", ".join(f"{fold(names)} {state}" for state, names in self._by_state().items()),
+                "",
+            )
         return grid
 
     def _by_state(self) -> dict[str, list[str]]:

@@ -1,4 +1,6 @@
-"""Options for nodes that differ, and the hosts that answer, of those that were selected: ``--skip-unreachable``."""
+"""Options for nodes that differ, and the hosts that answer, of those that were selected:
+``--skip-unreachable``.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,22 @@ SkipUnreachable = Annotated[bool, option("skip_unreachable")]
 
 
 def reached(selection: Selection, accept_new: bool, opened: Opened) -> Selection:
-    """Return the selection without the hosts that cannot be reached, which are named on stderr and in its notes; ``opened``
-    gets the connections to the others.
+    """Return the selection without the hosts that cannot be reached, which are named on stderr and
+    in its notes; ``opened`` gets the connections to the others.
 
-    Raises Faults if none is left, and for a host that answers and does not let us in: its key may have changed.
+    Raises Faults if none is left, and for a host that answers and does not let us in: its key may
+    have changed.
     """
     from orchestrator.errors import Faults
     from orchestrator.inventory import fold
 
     errors = opened.of(selection, accept_new).open_what_answers()
     gone = {name: error for name, error in errors.items() if error.kind == "host_unreachable"}
-    if serious := [error for name, error in errors.items() if name not in gone or len(gone) == len(selection.hosts)]:
+    if serious := [
+        error
+        for name, error in errors.items()
+        if name not in gone or len(gone) == len(selection.hosts)
+    ]:
         raise Faults(serious)
     if not gone:
         return selection

@@ -24,11 +24,16 @@ def add_to(app: typer.Typer) -> None:
 def rm(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="BENCH", autocompletion=complete.benches, help="Names, labels or directories of benches."),
+        typer.Argument(
+            metavar="BENCH",
+            autocompletion=complete.benches,
+            help="Names, labels or directories of benches.",
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove benches and all their runs from this project. What they left on nodes stays there, and is listed.
+    """Remove benches and all their runs from this project. What they left on nodes stays there, and
+    is listed.
 
     A bench that a controller is running, or that has lent runs to another bench, is not removed.
     """
@@ -51,13 +56,21 @@ def _show(bench: BenchDir, contents: Contents) -> None:
     from orchestrator.inventory import fold
     from orchestrator.report.text import one_line
 
-    words = [plural(contents.runs, "run"), plural(contents.files, "file"), _size(contents.size_bytes)]
+    words = [
+        plural(contents.runs, "run"),
+        plural(contents.files, "file"),
+        _size(contents.size_bytes),
+    ]
     label = f" {contents.label}" if contents.label else ""
     typer.echo(one_line(f"{bench.path.name}{label}: {', '.join(words)}, in {bench.path}"))
     if contents.on_nodes:
         hosts = fold({host for on_nodes in contents.on_nodes.values() for host in on_nodes})
         command = f"orch collect --prune {bench.path.name} removes them, but not once the bench is removed"
-        typer.echo(one_line(f"  {hosts} still have files of {len(contents.on_nodes)} of its runs: {command}"))
+        typer.echo(
+            one_line(
+                f"  {hosts} still have files of {len(contents.on_nodes)} of its runs: {command}"
+            )
+        )
 
 
 def _is_confirmed(count: int) -> bool:

@@ -1,4 +1,6 @@
-"""`orch resume` and `orch attach`: continue a bench whose controller is gone, follow one that another process runs."""
+"""`orch resume` and `orch attach`: continue a bench whose controller is gone, follow one that
+another process runs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Bench, ChangedSecrets, Debug, Detach, Json, KeepGoing, find_bench, known_secrets
+from orchestrator.cli.options import (
+    AcceptNew,
+    Bench,
+    ChangedSecrets,
+    Debug,
+    Detach,
+    Json,
+    KeepGoing,
+    find_bench,
+    known_secrets,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -18,7 +30,9 @@ def add_to(app: typer.Typer) -> None:
 
 def resume(
     bench: Bench = "",
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also repeat runs that failed on their own.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also repeat runs that failed on their own.")
+    ] = False,
     keep_going: KeepGoing = False,
     detach: Detach = False,
     changed_secrets: ChangedSecrets = False,
@@ -28,8 +42,9 @@ def resume(
 ) -> None:
     """Continue a bench whose controller died or was stopped.
 
-    Takes over a run still in progress, repeats interrupted runs, and does the rest. Finished runs are not repeated. The
-    exit status is that of the whole bench. An acceptance continues with the stage that was in progress.
+    Takes over a run still in progress, repeats interrupted runs, and does the rest. Finished runs
+    are not repeated. The exit status is that of the whole bench. An acceptance continues with the
+    stage that was in progress.
     """
     from orchestrator.cli.controller import go_on
     from orchestrator.inventory import open_inventory
@@ -38,12 +53,18 @@ def resume(
     from orchestrator.record.benchfile import reached_inventory
 
     if group := unfinished_group(Project.here(os.environ).runs, bench):
-        provider_of(group).resume(group, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json)
+        provider_of(group).resume(
+            group, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json
+        )
         return
     directory = find_bench(bench)
     record = directory.record()
     if record.planned_with and not changed_secrets:
-        hosts = [host for host in open_inventory(reached_inventory(record)).hosts if host.name in record.planned_with.hosts]
+        hosts = [
+            host
+            for host in open_inventory(reached_inventory(record)).hosts
+            if host.name in record.planned_with.hosts
+        ]
         known_secrets(record, hosts, "add --changed-secrets")
     go_on(
         directory,
@@ -56,7 +77,9 @@ def resume(
 
 
 def attach(bench: Bench = "", as_json: Json = False) -> None:
-    """Follow a bench run by another process, and exit with its status; Ctrl-C leaves the bench running."""
+    """Follow a bench run by another process, and exit with its status; Ctrl-C leaves the bench
+    running.
+    """
     import shlex
 
     from orchestrator.cli.controller import follow
@@ -65,5 +88,8 @@ def attach(bench: Bench = "", as_json: Json = False) -> None:
     try:
         follow(directory, as_json=as_json)
     except KeyboardInterrupt:
-        typer.echo(f"\norch: the bench is still running; to stop it: orch cancel {shlex.quote(directory.path.name)}", err=True)
+        typer.echo(
+            f"\norch: the bench is still running; to stop it: orch cancel {shlex.quote(directory.path.name)}",
+            err=True,
+        )
         raise typer.Exit(130) from None

@@ -44,9 +44,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(
-    hosts: Hosts = "", exclude: Exclude = "", accept_new: AcceptNew = False, debug: Debug = False, as_json: Json = False
+    hosts: Hosts = "",
+    exclude: Exclude = "",
+    accept_new: AcceptNew = False,
+    debug: Debug = False,
+    as_json: Json = False,
 ) -> None:
-    """Show which runs are active on which nodes, and the benches of this project; without an inventory only the benches."""
+    """Show which runs are active on which nodes, and the benches of this project; without an
+    inventory only the benches.
+    """
     from orchestrator.cli.job import note_unattended
     from orchestrator.inventory import fold
     from orchestrator.nodes.conversation import owner_words
@@ -67,16 +73,26 @@ def status(
     if is_asked:
         with select(hosts, exclude).cluster(accept_new) as cluster:
             errors |= cluster.open_what_answers()
-            answers, failed = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20))
+            answers, failed = each(
+                cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=20)
+            )
         errors |= failed
-    doubtful = [fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)]
+    doubtful = [
+        fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)
+    ]
     benches = [Benches.open(folder) for folder in reversed(bench_folders(project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
     refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
     records = {bench.path.name: bench.record() for bench in benches}
     labels = {name: record.label for name, record in records.items() if record.label}
-    silent = {bench.path.name: words for bench in benches if holder(bench) and (words := suspicion(bench.events()))}
-    controllers = {bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))}
+    silent = {
+        bench.path.name: words
+        for bench in benches
+        if holder(bench) and (words := suspicion(bench.events()))
+    }
+    controllers = {
+        bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))
+    }
     if as_json:
         print_json(
             {
@@ -96,9 +112,15 @@ def status(
             by_run.setdefault(run, []).append(host)
     for run, names in by_run.items():
         typer.echo(f"running  {one_line(run)}  on {fold(names)}")
-    idle = [host for host, answer in answers.items() if not answer["owner"]]  # who holds a node has a process there
+    idle = [
+        host for host, answer in answers.items() if not answer["owner"]
+    ]  # who holds a node has a process there
     if not is_asked:
-        reason = "a lab: orch lab exec -- orch status" if project.is_outside_its_lab(os.environ) else "no inventory"
+        reason = (
+            "a lab: orch lab exec -- orch status"
+            if project.is_outside_its_lab(os.environ)
+            else "no inventory"
+        )
         typer.echo(f"no node is asked: this project has {reason}; --hosts names one", err=True)
     elif not answers:
         typer.echo("no node answers")
@@ -115,14 +137,20 @@ def status(
             inside = "orch lab exec -- " if is_outside_its_lab(records[bench_id]) else ""
             rest = f"; to continue: {inside}orch resume {bench_id}"
         name = one_line(f"{bench_id}  ({labels[bench_id]})") if bench_id in labels else bench_id
-        typer.echo(f"bench    {name}  " + ", ".join(f"{count} {state}" for state, count in counts.items()) + rest)
+        typer.echo(
+            f"bench    {name}  "
+            + ", ".join(f"{count} {state}" for state, count in counts.items())
+            + rest
+        )
         if bench_id in silent:
             typer.echo(one_line(f"silent   {bench_id}  {silent[bench_id]}"))
     note_unattended(project)
     if refused:
         newest, reason = max(refused.items())
         count = plural(len(refused), "bench", "benches")
-        typer.echo(f"refused  {count} before the first run, the newest is {newest}: {one_line(reason)}")
+        typer.echo(
+            f"refused  {count} before the first run, the newest is {newest}: {one_line(reason)}"
+        )
     if errors or doubtful:
         from orchestrator.errors import Faults
 
@@ -130,7 +158,9 @@ def status(
 
 
 def _has_inventory(project: Project) -> bool:
-    """Return False if nothing names an inventory, and the file that is the default does not exist or is not that of the lab."""
+    """Return False if nothing names an inventory, and the file that is the default does not exist
+    or is not that of the lab.
+    """
     from pathlib import Path
 
     from orchestrator.record.project import DEFAULT
@@ -164,18 +194,30 @@ def logs(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", autocompletion=complete.runs, help="Id of a run. Default: the newest run of the latest bench."
+            metavar="RUN",
+            autocompletion=complete.runs,
+            help="Id of a run. Default: the newest run of the latest bench.",
         ),
     ] = "",
     rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log to print.")] = 0,
-    err: Annotated[bool, typer.Option("--err", help="Print standard error instead of standard output.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing as the log grows.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the bytes unchanged, with secrets and control characters.")] = False,
+    err: Annotated[
+        bool, typer.Option("--err", help="Print standard error instead of standard output.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing as the log grows.")
+    ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="Print the bytes unchanged, with secrets and control characters."
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
 
-    Each line is prefixed with its host and log name, and has no secrets or control characters, also in a pipe.
+    Each line is prefixed with its host and log name, and has no secrets or control characters, also
+    in a pipe.
     """
     import sys
 
@@ -202,14 +244,20 @@ def logs(
     directory = find_bench("")
     runs = {run_dir.run_id: run_dir for run_dir in directory.runs()}
     if run and run not in runs:
-        raise ConfigError(f"no run {run!r} in bench {directory.path.name}", where="run", hint=f"it has {', '.join(runs)}")
+        raise ConfigError(
+            f"no run {run!r} in bench {directory.path.name}",
+            where="run",
+            hint=f"it has {', '.join(runs)}",
+        )
     if not runs:
         raise ConfigError("no run has started yet", where=str(directory.path))
     chosen = runs[run] if run else list(runs.values())[-1]
     placement = read_manifest(chosen).placement
     slot = next((slot for slot in placement.slots if rank in slot.ranks), None)
     if slot is None:
-        raise ConfigError(f"expected a rank from 0 to {placement.world_size - 1}, got {rank}", where="--rank")
+        raise ConfigError(
+            f"expected a rank from 0 to {placement.world_size - 1}, got {rank}", where="--rank"
+        )
     name = f"rank-{rank}.{'err' if err else 'out'}"
     if is_complete(chosen, slot.host):
         names = [path.name for path in chosen.logs(slot.host)]
@@ -217,13 +265,22 @@ def logs(
             # Third-party programs, and launchers that fail early, write to the node's own streams.
             setup = SETUP_LOG if setup_failed(chosen, slot.host) else ""
             missing, name = name, setup or ("node.err" if err else "node.out")
-            typer.echo(f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}", err=True)
+            typer.echo(
+                f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}",
+                err=True,
+            )
         try:
             redaction = open_inventory(directory.record().inventory).redaction()
-        except ConfigError:  # it is gone; what was secret when the log was collected is recorded next to it
+        except (
+            ConfigError
+        ):  # it is gone; what was secret when the log was collected is recorded next to it
             redaction = NO_SECRETS
         show(
-            [chosen.log_path(slot.host, name).read_bytes() if raw else log_bytes(chosen, slot.host, name)],
+            [
+                chosen.log_path(slot.host, name).read_bytes()
+                if raw
+                else log_bytes(chosen, slot.host, name)
+            ],
             redaction,
             f"{slot.host} {name}",
         )
@@ -266,9 +323,11 @@ def _stop_controller(bench: BenchDir, *, quiet: bool) -> None:
 
 
 def _cancelled_job(bench: str, *, quiet: bool) -> bool:
-    """End a bench that has submitted a job, by the end of its job, and return True; also one that still waits for it.
+    """End a bench that has submitted a job, by the end of its job, and return True; also one that
+    still waits for it.
 
-    All processes of a bench are in the steps of its job. Raises RunError if the job cannot be ended.
+    All processes of a bench are in the steps of its job. Raises RunError if the job cannot be
+    ended.
     """
     import signal
 
@@ -289,7 +348,10 @@ def _cancelled_job(bench: str, *, quiet: bool) -> bool:
             time.sleep(0.05)
     give_up(project, known.bench_id, of_anyone=True)
     if left := submission(project, known.bench_id):
-        raise RunError(f"job {left.job} of bench {left.bench_id} is not proven to have ended", kind="not_verified")
+        raise RunError(
+            f"job {left.job} of bench {left.bench_id} is not proven to have ended",
+            kind="not_verified",
+        )
     return True
 
 
@@ -308,7 +370,9 @@ def cancel(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Stop all runs on every node, or one bench and its controller, and verify that no process is left."""
+    """Stop all runs on every node, or one bench and its controller, and verify that no process is
+    left.
+    """
     from orchestrator.errors import Faults
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
@@ -324,26 +388,49 @@ def cancel(
     source = reached_inventory(directory.record()) if directory else ""
     if directory:
         _stop_controller(directory, quiet=as_json)
-    runs: list[str | None] = [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
+    runs: list[str | None] = (
+        [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
+    )
     ended: dict[str, list[str]] = {}
     selection = select(hosts or source, exclude)
     with selection.cluster(accept_new) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
-        # Status comes first: once one node is stopped, the run's own controller may stop the others before this command does.
-        active, _ = each(cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=60)["runs"])
+        # Status comes first: once one node is stopped, the run's own controller may stop the others
+        # before this command does.
+        active, _ = each(
+            cluster.nodes, lambda name: cluster.nodes[name].ask("status", timeout_s=60)["runs"]
+        )
         for run in runs:
             answers, failed = each(cluster.nodes, partial(_stop, cluster, run))
             errors += failed.values()
             stopped = {
-                name: {*answer["stopped"], *(run_id for run_id in active.get(name, ()) if run in (None, run_id))}
+                name: {
+                    *answer["stopped"],
+                    *(run_id for run_id in active.get(name, ()) if run in (None, run_id)),
+                }
                 for name, answer in answers.items()
             }
             for name in sorted({name for names in stopped.values() for name in names}):
                 ended[name] = sorted(host for host, names in stopped.items() if name in names)
                 typer.echo(f"stopped {one_line(name)} on {fold(ended[name])}", err=as_json)
-            errors += [fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)]
-        typer.echo(f"no orch processes left on {fold(cluster.nodes)}" if cluster.nodes and not errors else "", err=as_json)
+            errors += [
+                fault
+                for name, answer in answers.items()
+                for fault in Remains.of(answer, name).errors(name)
+            ]
+        typer.echo(
+            f"no orch processes left on {fold(cluster.nodes)}"
+            if cluster.nodes and not errors
+            else "",
+            err=as_json,
+        )
         if as_json:
-            print_json({"nodes": sorted(cluster.nodes), "stopped": ended, "errors": [error.as_dict() for error in errors]})
+            print_json(
+                {
+                    "nodes": sorted(cluster.nodes),
+                    "stopped": ended,
+                    "errors": [error.as_dict() for error in errors],
+                }
+            )
     if errors:
         raise Faults(errors)

@@ -31,7 +31,9 @@ def add_to(app: typer.Typer) -> None:
 def schema(
     kind: Annotated[
         Kind,
-        typer.Argument(help="orch.yaml, framework.yaml, an inventory, published.json, or the file of orch bench --file."),
+        typer.Argument(
+            help="orch.yaml, framework.yaml, an inventory, published.json, or the file of orch bench --file."
+        ),
     ],
 ) -> None:
     """Print the JSON Schema of a file, so that editors complete and check it."""

@@ -17,8 +17,8 @@ __all__ = ["sealable", "signed"]
 
 
 def sealable(name: str) -> BenchDir | BenchGroup:
-    """Return the bench or group of benches with this name or directory, or the bench with this label; without a name the newest
-    of both. Raises ConfigError if there is none."""
+    """Return the bench or group of benches with this name or directory, or the bench with this
+    label; without a name the newest of both. Raises ConfigError if there is none."""
     from orchestrator.cli.options import find_bench
     from orchestrator.record import Project
     from orchestrator.record.bench_groups import named_group, newest_group

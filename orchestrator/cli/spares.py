@@ -1,4 +1,6 @@
-"""Spare hosts (``--spares N``): they take the places of hosts that are unfit for a bench, before it begins or in its course."""
+"""Spare hosts (``--spares N``): they take the places of hosts that are unfit for a bench, before it
+begins or in its course.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,38 @@ __all__ = ["set_aside", "with_spares"]
 
 
 def set_aside(selection: Selection, count: int) -> tuple[Selection, tuple[Host, ...]]:
-    """Return the selection without its last ``count`` hosts, and these. Raises ConfigError if no other host is selected."""
+    """Return the selection without its last ``count`` hosts, and these. Raises ConfigError if no
+    other host is selected.
+    """
     from orchestrator.errors import ConfigError
 
     if not count:
         return selection, ()
     hosts, spares = selection.hosts[:-count], selection.hosts[-count:]
     if not hosts:
-        raise ConfigError(f"expected more than {plural(count, 'host')}, {len(selection.hosts)} selected", where="--spares")
+        raise ConfigError(
+            f"expected more than {plural(count, 'host')}, {len(selection.hosts)} selected",
+            where="--spares",
+        )
     return replace(selection, hosts=hosts), spares
 
 
 def with_spares(
-    selection: Selection, spares: Sequence[Host], plan: Bench, opened: Opened, *, accept_new: bool, waits: bool
+    selection: Selection,
+    spares: Sequence[Host],
+    plan: Bench,
+    opened: Opened,
+    *,
+    accept_new: bool,
+    waits: bool,
 ) -> Selection:
-    """Return the selection with spares in the places of hosts that preflight finds unfit for the runs of a plan, of those that
-    it uses; ``opened`` gets the fit spares that are left, the connections, and what preflight has seen.
+    """Return the selection with spares in the places of hosts that preflight finds unfit for the
+    runs of a plan, of those that it uses; ``opened`` gets the fit spares that are left, the
+    connections, and what preflight has seen.
 
-    Replacements are named on stderr and in its notes. Raises Faults of all that is wrong with the hosts if the spares are too
-    few, and for a host whose identity is in doubt, which no spare replaces. If the bench ``waits``, held hosts without a spare
-    stay.
+    Replacements are named on stderr and in its notes. Raises Faults of all that is wrong with the
+    hosts if the spares are too few, and for a host whose identity is in doubt, which no spare
+    replaces. If the bench ``waits``, held hosts without a spare stay.
     """
     from orchestrator.controller.fitness import kinds_of, look_at
     from orchestrator.errors import Faults, TransportError
@@ -49,9 +63,13 @@ def with_spares(
     members = taken(plan.cells, selection.hosts)
     everyone = [*members, *spares]
     cluster = opened.of(selection, accept_new, everyone)
-    faults: dict[str, list[OrchError]] = {name: [error] for name, error in cluster.open_what_answers().items()}
+    faults: dict[str, list[OrchError]] = {
+        name: [error] for name, error in cluster.open_what_answers().items()
+    }
     errors = [error for errors in faults.values() for error in errors]
-    if doubtful := [error for error in errors if isinstance(error, TransportError) and error.is_of_identity]:
+    if doubtful := [
+        error for error in errors if isinstance(error, TransportError) and error.is_of_identity
+    ]:
         raise Faults(doubtful)
     for kind in kinds_of(plan.planned()):
         look = look_at(cluster, kind, everyone)
@@ -66,7 +84,10 @@ def with_spares(
     if len(unfit if waits else bad) > len(fit):
         raise Faults([error for errors in faults.values() for error in errors])
     places = dict(zip([*unfit, *held], fit, strict=False))
-    notes = [f"spare {spare.name} in place of {name}: {faults[name][0].message}" for name, spare in places.items()]
+    notes = [
+        f"spare {spare.name} in place of {name}: {faults[name][0].message}"
+        for name, spare in places.items()
+    ]
     for note in notes:
         typer.echo(note, err=True)
     opened.spares = tuple(fit[len(places) :])

@@ -1,4 +1,6 @@
-"""The hosts of a bench or a tune: those that options select, or with ``--slurm`` those of a job that is submitted for it."""
+"""The hosts of a bench or a tune: those that options select, or with ``--slurm`` those of a job
+that is submitted for it.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,12 @@ def hosts_for(
     dry_run: bool,
     as_json: bool,
 ) -> Iterator[Selection]:
-    """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job that is submitted and begins,
-    with ``spares`` among them.
+    """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job
+    that is submitted and begins, with ``spares`` among them.
 
-    No job is submitted for what ``check`` refuses on all hosts that Slurm may choose. An error before the bench takes over ends
-    the job. A dry run prints what would be submitted, and has hosts that stand for those that Slurm will choose.
+    No job is submitted for what ``check`` refuses on all hosts that Slurm may choose. An error
+    before the bench takes over ends the job. A dry run prints what would be submitted, and has
+    hosts that stand for those that Slurm will choose.
     """
     if not slurm:
         yield select(hosts, exclude, bench_id, devices=devices)
@@ -51,8 +54,12 @@ def hosts_for(
 
     if hosts or exclude:
         hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
-        raise ConfigError("expected --slurm without --hosts and --exclude", where="--slurm", hint=hint)
-    job = job_wanted(slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares)
+        raise ConfigError(
+            "expected --slurm without --hosts and --exclude", where="--slurm", hint=hint
+        )
+    job = job_wanted(
+        slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares
+    )
     project = Project.here(os.environ)
     if current := slurms.here(os.environ):
         text = f"this runs inside job {current}; to use its nodes: --hosts slurm, or --hosts srun"
@@ -73,8 +80,12 @@ def hosts_for(
         raise
 
 
-def _refuse(check: Callable[[Selection], object], project: Project, job: JobWanted, devices: Sequence[str]) -> None:
-    """Raise what ``check`` raises on all hosts that Slurm may choose, in the words for the likeliest of them."""
+def _refuse(
+    check: Callable[[Selection], object], project: Project, job: JobWanted, devices: Sequence[str]
+) -> None:
+    """Raise what ``check`` raises on all hosts that Slurm may choose, in the words for the
+    likeliest of them.
+    """
     from orchestrator.api.allocation import listing
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory import Inventory
@@ -91,7 +102,11 @@ def _refuse(check: Callable[[Selection], object], project: Project, job: JobWant
     for hosts in job.possible_hosts(inventory.hosts, devices_known=len(of_all) == len(devices)):
         stand_ins = Inventory("--slurm", hosts, hidden=inventory.hidden)
         try:
-            check(Selection(project, stand_ins, tuple(chosen(stand_ins, hosts, of_all, {})), "--slurm", ""))
+            check(
+                Selection(
+                    project, stand_ins, tuple(chosen(stand_ins, hosts, of_all, {})), "--slurm", ""
+                )
+            )
             return
         except (ConfigError, Faults) as error:
             refused = refused or error
@@ -100,7 +115,9 @@ def _refuse(check: Callable[[Selection], object], project: Project, job: JobWant
 
 
 def _expected(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:
-    """Print what would be submitted, on standard error beside JSON, and return hosts in place of the job's."""
+    """Print what would be submitted, on standard error beside JSON, and return hosts in place of
+    the job's.
+    """
     from orchestrator.inventory import Inventory, fold
 
     typer.echo(shlex.join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)

@@ -15,16 +15,28 @@ __all__ = ["gated", "planned_gate"]
 
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
-    """Return what a suite would run on these hosts, in words. Raises ConfigError for what is wrong in it."""
+    """Return what a suite would run on these hosts, in words. Raises ConfigError for what is wrong
+    in it.
+    """
     words: str = _provider().planned_gate(suite, selection, bases)
     return words
 
 
 def gated(
-    selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, *, accept_new: bool, with_suspects: bool
+    selection: Selection,
+    suite: str,
+    bases: Sequence[Path],
+    limits: Limits,
+    *,
+    accept_new: bool,
+    with_suspects: bool,
 ) -> Selection:
-    """Run a suite and return the selection without the hosts that fail it. Raises Regression if the bench must not begin."""
-    left: Selection = _provider().gated(selection, suite, bases, limits, accept_new=accept_new, with_suspects=with_suspects)
+    """Run a suite and return the selection without the hosts that fail it. Raises Regression if the
+    bench must not begin.
+    """
+    left: Selection = _provider().gated(
+        selection, suite, bases, limits, accept_new=accept_new, with_suspects=with_suspects
+    )
     return left
 
 
@@ -34,4 +46,6 @@ def _provider() -> Any:
 
     for module in providers("gate"):
         return module
-    raise ConfigError("expected no suite: this installation of orch has no acceptances", where="--gate")
+    raise ConfigError(
+        "expected no suite: this installation of orch has no acceptances", where="--gate"
+    )

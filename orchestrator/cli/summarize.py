@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.options import Bench, Json, Templates, find_bench, named, open_frameworks, print_json, template_bases
+from orchestrator.cli.options import (
+    Bench,
+    Json,
+    Templates,
+    find_bench,
+    named,
+    open_frameworks,
+    print_json,
+    template_bases,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +47,9 @@ def add_to(app: typer.Typer) -> None:
 
 def summarize(
     bench: Bench = "",
-    form: Annotated[str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf: DLPerf's result JSON.")] = "table",
+    form: Annotated[
+        str, typer.Option("--format", help=f"{', '.join(_FORMS)}; dlperf: DLPerf's result JSON.")
+    ] = "table",
     as_json: Json = False,
     rule: Annotated[
         str,
@@ -51,30 +62,46 @@ def summarize(
     from_logs: Annotated[
         Path | None,
         typer.Option(
-            "--from-logs", metavar="DIR", help="Read logs that orch did not collect, such as 4n8g/rn50_b128_fp32_1.log."
+            "--from-logs",
+            metavar="DIR",
+            help="Read logs that orch did not collect, such as 4n8g/rn50_b128_fp32_1.log.",
         ),
     ] = None,
-    framework: Annotated[str, typer.Option("--framework", "-f", help="Framework that wrote the logs of --from-logs.")] = "",
+    framework: Annotated[
+        str, typer.Option("--framework", "-f", help="Framework that wrote the logs of --from-logs.")
+    ] = "",
     images: Annotated[
-        int | None, typer.Option("--images", min=0, help="Images in the data set of --from-logs; 0: unknown.")
+        int | None,
+        typer.Option("--images", min=0, help="Images in the data set of --from-logs; 0: unknown."),
     ] = None,
-    against: Annotated[str, typer.Option("--against", help="published: compare with published tables.")] = "",
+    against: Annotated[
+        str, typer.Option("--against", help="published: compare with published tables.")
+    ] = "",
     explain: Annotated[
         bool,
         typer.Option(
-            "--explain", help="Predict each shape from 1n1g and measured collectives; divide the lost time into parts."
+            "--explain",
+            help="Predict each shape from 1n1g and measured collectives; divide the lost time into parts.",
         ),
     ] = False,
     open_: Annotated[
-        bool, typer.Option("--open", help="Write report.html into the bench directory and open it in a browser.")
+        bool,
+        typer.Option(
+            "--open", help="Write report.html into the bench directory and open it in a browser."
+        ),
     ] = False,
     reread_: Annotated[
         bool,
-        typer.Option("--reread", help="Read the logs with the framework folder's current patterns, from now on."),
+        typer.Option(
+            "--reread",
+            help="Read the logs with the framework folder's current patterns, from now on.",
+        ),
     ] = False,
     templates: Templates = None,
 ) -> None:
-    """Print the scaling table of a bench, computed from its run directory alone, or of a tree of logs."""
+    """Print the scaling table of a bench, computed from its run directory alone, or of a tree of
+    logs.
+    """
     form = "json" if as_json else form
     _check_options(form, rule, from_logs, framework, against, bench, images, open_)
     _check_explain(explain, form, rule, from_logs)
@@ -88,16 +115,22 @@ def summarize(
         from orchestrator.cli.page import show
 
         return show(find_bench(bench), against=against, explain=explain, bases=bases, opened=open_)
-    summary, results, damaged = _summary(bench, rule, from_logs, framework, images, bases, form in _FOR_PEOPLE)
+    summary, results, damaged = _summary(
+        bench, rule, from_logs, framework, images, bases, form in _FOR_PEOPLE
+    )
     if summary.sheets and form in _OF_SPEEDS:
         raise _no_speed(
-            summary.sheets[0].measures, "--format", f"{form} contains speeds only; use table, html, markdown, csv or json"
+            summary.sheets[0].measures,
+            "--format",
+            f"{form} contains speeds only; use table, html, markdown, csv or json",
         )
     sections: tuple[Section, ...] = ()
     if not from_logs and not rule and form in ("table", "json"):
         from orchestrator.report.sections import sections_of
 
-        sections = sections_of(find_bench(bench), summary, results, frozenset({"explain"} if explain else ()))
+        sections = sections_of(
+            find_bench(bench), summary, results, frozenset({"explain"} if explain else ())
+        )
     if form == "json":
         extra = dict(_compare(against, summary, bases).documents()) if against else {}
         for section in sections:
@@ -114,7 +147,9 @@ def summarize(
 
         console = Console()
         if not from_logs:
-            console.print(f"bench {named(find_bench(bench))}", style="dim", markup=False, highlight=False)
+            console.print(
+                f"bench {named(find_bench(bench))}", style="dim", markup=False, highlight=False
+            )
         terminal.render(summary if from_logs else replace(summary, label=""), console)
         for section in sections:
             section.render(console)
@@ -136,18 +171,29 @@ def summarize(
 
 
 def _check_options(
-    form: str, rule: str, from_logs: Path | None, framework: str, against: str, bench: str, images: int | None, opened: bool
+    form: str,
+    rule: str,
+    from_logs: Path | None,
+    framework: str,
+    against: str,
+    bench: str,
+    images: int | None,
+    opened: bool,
 ) -> None:
     from orchestrator.errors import ConfigError
 
     if form not in _FORMS:
-        raise ConfigError(f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format")
+        raise ConfigError(
+            f"expected {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, got {form!r}", where="--format"
+        )
     if against:
         from orchestrator.report.references import check_source
 
         check_source(against)
     if against and form not in ("table", "html", "json"):
-        raise ConfigError(f"expected table, html or json with --against, got {form}", where="--format")
+        raise ConfigError(
+            f"expected table, html or json with --against, got {form}", where="--format"
+        )
     if opened and form not in ("table", "html"):
         raise ConfigError(f"expected table or html with --open, got {form}", where="--format")
     if (opened or form == "html") and (from_logs or rule):
@@ -158,15 +204,23 @@ def _check_options(
             hint="leave one of the two options out",
         )
     if bool(from_logs) != bool(framework):
-        raise ConfigError("--from-logs and --framework go together", where="--from-logs" if framework else "--framework")
+        raise ConfigError(
+            "--from-logs and --framework go together",
+            where="--from-logs" if framework else "--framework",
+        )
     if from_logs and bench:
-        raise ConfigError(f"expected a bench or a tree of logs, got both, {bench!r} and {from_logs}", where="--from-logs")
+        raise ConfigError(
+            f"expected a bench or a tree of logs, got both, {bench!r} and {from_logs}",
+            where="--from-logs",
+        )
     if images is not None and not from_logs:
         raise ConfigError("it can only be used with --from-logs", where="--images")
 
 
 def _check_rule(rule: str, bases: Sequence[Path]) -> None:
-    """Raise ConfigError for a name that neither a framework folder with a published rule nor such a rule has."""
+    """Raise ConfigError for a name that neither a framework folder with a published rule nor such a
+    rule has.
+    """
     if rule in ("", OWN_RULES):
         return
     from orchestrator.errors import ConfigError
@@ -174,7 +228,9 @@ def _check_rule(rule: str, bases: Sequence[Path]) -> None:
     from orchestrator.results.log_rules import log_rules
 
     by_folder = log_rules("--rule").rule_names(bases)
-    names = list(dict.fromkeys(name for folder, rules in by_folder.items() for name in (folder, *rules)))
+    names = list(
+        dict.fromkeys(name for folder, rules in by_folder.items() for name in (folder, *rules))
+    )
     if rule not in names:
         known = ", ".join((OWN_RULES, *names))
         hint = f"without --rule the window of the run is used{nearest(rule, names)}"
@@ -185,20 +241,29 @@ def _check_explain(explain: bool, form: str, rule: str, from_logs: Path | None) 
     from orchestrator.errors import ConfigError
 
     if explain and form not in ("table", "html", "json"):
-        raise ConfigError(f"expected table, html or json with --explain, got {form}", where="--format")
+        raise ConfigError(
+            f"expected table, html or json with --explain, got {form}", where="--format"
+        )
     if explain and (from_logs or rule):
-        raise ConfigError("it explains a bench with its own window only: leave out --rule and --from-logs", where="--explain")
+        raise ConfigError(
+            "it explains a bench with its own window only: leave out --rule and --from-logs",
+            where="--explain",
+        )
 
 
 def _reread(bench: str, from_logs: Path | None, bases: Sequence[Path]) -> None:
-    """Record that the logs of a bench are read with its framework folders as they are now, and say so."""
+    """Record that the logs of a bench are read with its framework folders as they are now, and say
+    so.
+    """
     from orchestrator.errors import ConfigError
     from orchestrator.record import take
     from orchestrator.record.reread import folders_of, reread
     from orchestrator.report.text import one_line
 
     if from_logs:
-        raise ConfigError("a tree of logs is always read with the folder as it is now", where="--reread")
+        raise ConfigError(
+            "a tree of logs is always read with the folder as it is now", where="--reread"
+        )
     directory = find_bench(bench)
     folders = folders_of(directory, bases)
     ownership = take(directory)
@@ -211,9 +276,16 @@ def _reread(bench: str, from_logs: Path | None, bases: Sequence[Path]) -> None:
 
 
 def _summary(
-    bench: str, rule: str, from_logs: Path | None, framework: str, images: int | None, bases: Sequence[Path], short: bool
+    bench: str,
+    rule: str,
+    from_logs: Path | None,
+    framework: str,
+    images: int | None,
+    bases: Sequence[Path],
+    short: bool,
 ) -> tuple[Summary, list[RunResult], list[DataError]]:
-    """Return the summary, the runs of a bench, and the errors of runs without a number because of damaged evidence.
+    """Return the summary, the runs of a bench, and the errors of runs without a number because of
+    damaged evidence.
 
     ``short``: of a bench that a feature has carried out, the runs that people are to see.
     """
@@ -251,7 +323,13 @@ def _summary(
     shown, notes = planned.results, []
     if short and (kind := kind_of(directory.record().added)):
         shown, notes = kind.in_short(directory, planned.results, results)
-    return of_bench(replace(planned, results=tuple(shown)), [*notes_of(directory), *map(as_note, notes)]), results, damaged
+    return (
+        of_bench(
+            replace(planned, results=tuple(shown)), [*notes_of(directory), *map(as_note, notes)]
+        ),
+        results,
+        damaged,
+    )
 
 
 def _named(rule: str) -> str:
@@ -268,14 +346,25 @@ def _without_number(summary: Summary, tree: Path) -> list[DataError]:
         return []
     failed = sum(row.failed for row in summary.rows)
     message = f"expected a log with a number, got {plural(failed, 'log')} without"
-    return [DataError(message, kind="result_invalid", where=str(tree), hint="the notes above say why, log by log")]
+    return [
+        DataError(
+            message,
+            kind="result_invalid",
+            where=str(tree),
+            hint="the notes above say why, log by log",
+        )
+    ]
 
 
 def _no_speed(measures: str, where: str, hint: str) -> ConfigError:
     from orchestrator.errors import ConfigError
     from orchestrator.plan import MEASURES
 
-    return ConfigError(f"this bench measured {MEASURES[measures].noun}, not the speed of training", where=where, hint=hint)
+    return ConfigError(
+        f"this bench measured {MEASURES[measures].noun}, not the speed of training",
+        where=where,
+        hint=hint,
+    )
 
 
 def _print_result(summary: Summary) -> None:

@@ -1,4 +1,6 @@
-"""Progress of a long transfer, on stderr: one updated line on a terminal, otherwise a new line every few seconds."""
+"""Progress of a long transfer, on stderr: one updated line on a terminal, otherwise a new line
+every few seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from rich.console import Console
-from rich.progress import FileSizeColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+from rich.progress import (
+    FileSizeColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 
 __all__ = ["transfer"]
 
 
 @contextmanager
 def transfer(title: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with each number of bytes received, from any thread. ``every_s``: seconds between lines."""
+    """Yield a function to call with each number of bytes received, from any thread. ``every_s``:
+    seconds between lines.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(title, every_s).moved
         return
-    columns = TextColumn("{task.description}"), FileSizeColumn(), TransferSpeedColumn(), TimeElapsedColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        FileSizeColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
     bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task(title, total=None)
     with suppress(OSError):  # the terminal may be gone; that must not affect the transfer
@@ -34,7 +49,9 @@ def transfer(title: str, every_s: float = 10.0) -> Iterator[Callable[[int], None
 
 
 class _Lines:
-    """Progress for a log file: at most one line every ``every_s`` seconds, so a short transfer prints nothing."""
+    """Progress for a log file: at most one line every ``every_s`` seconds, so a short transfer
+    prints nothing.
+    """
 
     def __init__(self, title: str, every_s: float) -> None:
         self._title = title

@@ -26,13 +26,19 @@ def undeploy(
     hosts: Hosts = "",
     exclude: Exclude = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Also remove runs whose logs are not collected in this project.")
+        bool,
+        typer.Option(
+            "--force", help="Also remove runs whose logs are not collected in this project."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be removed.")
+    ] = False,
     accept_new: AcceptNew = False,
     as_json: Json = False,
 ) -> None:
-    """Remove payloads, collected runs and orch's work directory from the nodes, after listing them; then list what remains.
+    """Remove payloads, collected runs and orch's work directory from the nodes, after listing them;
+    then list what remains.
 
     Runs not collected in this project stay unless --force is given; runs in progress always stay.
     """
@@ -46,11 +52,15 @@ def undeploy(
 
         def ask(name: str, *, dry: bool) -> dict[str, Any]:
             runs = collected.get(name, [])
-            return cluster.nodes[name].ask("undeploy", collected=runs, force=force, dry=dry, timeout_s=_LIMIT_S)
+            return cluster.nodes[name].ask(
+                "undeploy", collected=runs, force=force, dry=dry, timeout_s=_LIMIT_S
+            )
 
         there, failed = each(cluster.nodes, lambda name: ask(name, dry=True))
         errors += failed.values()
-        collected |= _collected(selection.project, {name: answer.get("kept", {}) for name, answer in there.items()})
+        collected |= _collected(
+            selection.project, {name: answer.get("kept", {}) for name, answer in there.items()}
+        )
         before, failed = each(there, lambda name: ask(name, dry=True))
         errors += failed.values()
         _print(_plans(before), as_json)
@@ -60,7 +70,13 @@ def undeploy(
             errors += failed.values()
             _print(_rests(after), as_json)
     if as_json:
-        print_json({"nodes": {**before, **after}, "removed": not dry_run, "errors": [error.as_dict() for error in errors]})
+        print_json(
+            {
+                "nodes": {**before, **after},
+                "removed": not dry_run,
+                "errors": [error.as_dict() for error in errors],
+            }
+        )
     errors += _in_progress(after or before)
     if errors:
         raise Faults(errors)
@@ -74,8 +90,16 @@ def _collected(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str,
 
     run_ids = {run_id for runs in kept.values() for run_id in runs}
     benches = [BenchDir.open(folder) for folder in bench_folders(project.runs)] if run_ids else []
-    known = {run.run_id: run for bench in benches for run in bench.runs(superseded=True) if run.run_id in run_ids}
-    return {host: [name for name in runs if name in known and is_complete(known[name], host)] for host, runs in kept.items()}
+    known = {
+        run.run_id: run
+        for bench in benches
+        for run in bench.runs(superseded=True)
+        if run.run_id in run_ids
+    }
+    return {
+        host: [name for name in runs if name in known and is_complete(known[name], host)]
+        for host, runs in kept.items()
+    }
 
 
 def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -86,14 +110,20 @@ def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
             words = "nothing of orch"
         else:
             parts = [f"payload ({answer['payload_bytes']} bytes)"] if answer["payload"] else []
-            parts += [f"{plural(answer['runs'], 'run')} ({answer['run_bytes']} bytes)"] if answer["runs"] else []
+            parts += (
+                [f"{plural(answer['runs'], 'run')} ({answer['run_bytes']} bytes)"]
+                if answer["runs"]
+                else []
+            )
             words = f"{answer['root']}: to remove: {', '.join(parts) or 'nothing'}{_kept(answer['kept'])}"
         lines.setdefault(words, []).append(host)
     return _folded(lines)
 
 
 def _kept(kept: Mapping[str, str]) -> str:
-    counts = {reason: sum(1 for other in kept.values() if other == reason) for reason in kept.values()}
+    counts = {
+        reason: sum(1 for other in kept.values() if other == reason) for reason in kept.values()
+    }
     return "".join(f"; stays: {plural(count, 'run')} {reason}" for reason, count in counts.items())
 
 
@@ -102,14 +132,20 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
     for host, answer in answers.items():
         if not answer.get("absent"):
             rest = _named(answer.get("remains", ()))
-            done = "removed" if answer["payload"] or answer["runs"] or not rest else "nothing to remove"
+            done = (
+                "removed"
+                if answer["payload"] or answer["runs"] or not rest
+                else "nothing to remove"
+            )
             words = f"{answer['root']}: {done}; remains: {rest or 'nothing'}"
             lines.setdefault(words, []).append(host)
     return _folded(lines)
 
 
 def _named(names: Sequence[str]) -> str:
-    """Return the names of what remains; the marks that captures of facts leave are counted, as they go by themselves."""
+    """Return the names of what remains; the marks that captures of facts leave are counted, as they
+    go by themselves.
+    """
     marks = [name for name in names if name.startswith(".capture-")]
     words = [name for name in names if name not in marks]
     words += [f"{len(marks)} marks of checks, which a later check removes"] if marks else []
@@ -138,5 +174,13 @@ def _in_progress(answers: Mapping[str, dict[str, Any]]) -> list[OrchError]:
         for run, reason in answer.get("kept", {}).items():
             if reason == "in progress":
                 hint = "orch status shows it; orch cancel ends runs of this user"
-                errors.append(RunError("a run is in progress and stays", kind="node_busy", host=host, run_id=run, hint=hint))
+                errors.append(
+                    RunError(
+                        "a run is in progress and stays",
+                        kind="node_busy",
+                        host=host,
+                        run_id=run,
+                        hint=hint,
+                    )
+                )
     return errors

@@ -1,4 +1,5 @@
-"""Faults of a command line as the library reads it, in the form of every error: where, what was expected, what came, a hint.
+"""Faults of a command line as the library reads it, in the form of every error: where, what was
+expected, what came, a hint.
 
 >>> _expected("Input should be greater than or equal to 1, got '0'")
 "expected a number of at least 1, got '0'"
@@ -44,17 +45,25 @@ def usage_error(error: Any) -> ConfigError:
     if "MissingParameter" in kinds:
         return ConfigError("expected a value, got none", where=name, hint=listed)
     if "NoSuchOption" in kinds:
-        return ConfigError(f"expected one of its options, got {name}", where=place, hint=_nearest(error, name) or listed)
+        return ConfigError(
+            f"expected one of its options, got {name}",
+            where=place,
+            hint=_nearest(error, name) or listed,
+        )
     if "BadOptionUsage" in kinds and "requires" in error.message:
         return ConfigError("expected a value, got none", where=name, hint=listed)
     if "BadParameter" in kinds:
-        return ConfigError(_expected(error.message), where=name, hint="" if param is not None else listed)
+        return ConfigError(
+            _expected(error.message), where=name, hint="" if param is not None else listed
+        )
     if found := _NO_COMMAND.match(error.message):
         from orchestrator.inventory import nearest
 
         commands = error.ctx.command.commands if error.ctx else {}
         close = nearest(found[1], commands).removeprefix("; ")
-        return ConfigError(f"expected a command, got {found[1]!r}", where=place, hint=close or listed)
+        return ConfigError(
+            f"expected a command, got {found[1]!r}", where=place, hint=close or listed
+        )
     if found := _EXTRA.match(error.message):
         return ConfigError(f"expected no further words, got {found[1]}", where=place, hint=listed)
     return ConfigError(f"expected other words: {error.message}", where=name or place, hint=listed)

@@ -27,7 +27,8 @@ def is_busy(error: OrchError | None) -> bool:
 def wait_until_free(stage: Stage, hosts: Sequence[str]) -> None:
     """Return when no other run holds any of these connected nodes, or at an interrupt.
 
-    Raises Faults of RunError node_busy, which name the holder of each node, after ``limits.wait_s``.
+    Raises Faults of RunError node_busy, which name the holder of each node, after
+    ``limits.wait_s``.
     """
     began = time.monotonic()
     shown: dict[str, str] = {}
@@ -36,7 +37,9 @@ def wait_until_free(stage: Stage, hosts: Sequence[str]) -> None:
         if stage.interrupt.signal:
             return
         if waited_s >= max(_LEAVING_S, stage.limits.wait_s):
-            raise Faults([_busy(host, holder, stage.limits.wait_s) for host, holder in holders.items()])
+            raise Faults(
+                [_busy(host, holder, stage.limits.wait_s) for host, holder in holders.items()]
+            )
         if waited_s >= _LEAVING_S and holders != shown:
             stage.observe(Waiting(holders))
             shown = holders
@@ -45,12 +48,23 @@ def wait_until_free(stage: Stage, hosts: Sequence[str]) -> None:
 
 def _holders(stage: Stage, hosts: Sequence[str]) -> dict[str, str]:
     nodes = stage.cluster.nodes
-    # Preflight asks next, and names what is wrong with a node that does not answer together with all other faults.
+    # Preflight asks next, and names what is wrong with a node that does not answer together with
+    # all other faults.
     answers, _ = each(hosts, lambda name: nodes[name].ask("status", timeout_s=stage.limits.ask_s))
-    return {name: owner_words(str(answer["owner"])) for name, answer in answers.items() if answer.get("owner")}
+    return {
+        name: owner_words(str(answer["owner"]))
+        for name, answer in answers.items()
+        if answer.get("owner")
+    }
 
 
 def _busy(host: str, holder: str, waited_s: float) -> RunError:
     limit = f" after {waited_s:g} s of waiting" if waited_s else ""
     hint = "orch status shows that run; --wait waits until the node is free; orch cancel ends runs of this user"
-    return RunError(f"another run holds this node{limit}: {holder}", kind="node_busy", host=host, phase="preflight", hint=hint)
+    return RunError(
+        f"another run holds this node{limit}: {holder}",
+        kind="node_busy",
+        host=host,
+        phase="preflight",
+        hint=hint,
+    )

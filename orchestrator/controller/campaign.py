@@ -1,4 +1,6 @@
-"""The execution of a bench: run after run, each collected and verified clean before the next starts."""
+"""The execution of a bench: run after run, each collected and verified clean before the next
+starts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
-from orchestrator.record.manifest import Answer, Clean, RecordedOutcome, StartRecord, manifest_of, read_manifest, write_end
+from orchestrator.record.manifest import (
+    Answer,
+    Clean,
+    RecordedOutcome,
+    StartRecord,
+    manifest_of,
+    read_manifest,
+    write_end,
+)
 from orchestrator.record.owed import supersede
 from orchestrator.record.project import owner
 
@@ -45,7 +55,8 @@ class Campaign:
     errors: list[OrchError] = field(default_factory=list)
 
     def execute(self, runs: Iterable[PlannedRun], needed: Sequence[PlannedRun]) -> list[OrchError]:
-        """Execute the runs in order, each requested when the previous one is over; return the errors of failed runs.
+        """Execute the runs in order, each requested when the previous one is over; return the
+        errors of failed runs.
 
         ``needed`` holds a run of every kind that may follow. Raises at once if the cluster is unreachable or unfit for them.
         """
@@ -56,7 +67,11 @@ class Campaign:
                 break
             self.stage.observe(RunBegun(index, run))
             outcome = self._execute(run)
-            while is_busy(outcome.error) and self.stage.limits.wait_s and not self.stage.interrupt.signal:
+            while (
+                is_busy(outcome.error)
+                and self.stage.limits.wait_s
+                and not self.stage.interrupt.signal
+            ):
                 run = self._when_free(index, run)
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
@@ -68,7 +83,12 @@ class Campaign:
                 continue
             interrupted = outcome.error is not None and outcome.error.kind == "interrupted"
             # Further runs would meet the same run on the same node.
-            if self.stage.interrupt.signal or outcome.state == "lost" or interrupted or is_busy(outcome.error):
+            if (
+                self.stage.interrupt.signal
+                or outcome.state == "lost"
+                or interrupted
+                or is_busy(outcome.error)
+            ):
                 break
             if outcome.unreached:
                 break
@@ -84,9 +104,15 @@ class Campaign:
         return attempt
 
     def _note_interrupt(self) -> None:
-        """Add the error of a signal, which decides the end of a bench even if it came between two runs, and how to continue."""
-        if self.stage.interrupt.signal and not any(isinstance(error, Interrupted) for error in self.errors):
-            message = "interrupted by a signal to the controller; the remaining runs were not started"
+        """Add the error of a signal, which decides the end of a bench even if it came between two
+        runs, and how to continue.
+        """
+        if self.stage.interrupt.signal and not any(
+            isinstance(error, Interrupted) for error in self.errors
+        ):
+            message = (
+                "interrupted by a signal to the controller; the remaining runs were not started"
+            )
             self.errors.append(Interrupted(self.stage.interrupt.signal, message))
         for error in self.errors:
             if isinstance(error, Interrupted):
@@ -97,7 +123,14 @@ class Campaign:
         rundir = self.bench.run(run.run_id)
         for attempt in range(1, _PORT_TRIES + 1):
             hosts = self.members.of(run)
-            plan = plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=self.next_port())
+            plan = plan_run(
+                run.folder,
+                run.spec,
+                hosts,
+                run_id=run.run_id,
+                repeat=run.repeat,
+                port=self.next_port(),
+            )
             self._write(rundir, plan, run)
             launch = self._launch(plan, run)
             try:
@@ -105,7 +138,9 @@ class Campaign:
                 outcome = launch.run()
                 break
             except OrchError as error:
-                busy = isinstance(error, Faults) and {fault.kind for fault in error.errors} == {"port_busy"}
+                busy = isinstance(error, Faults) and {fault.kind for fault in error.errors} == {
+                    "port_busy"
+                }
                 if not busy or attempt == _PORT_TRIES:
                     state = "interrupted" if isinstance(error, Interrupted) else "failed"
                     outcome = Outcome(state, error, None, released=launch.watch.released)
@@ -117,15 +152,24 @@ class Campaign:
         return Launch(plan, run.folder, stage, owner())
 
     def take_over(self, run: PlannedRun) -> Outcome | None:
-        """Take over a run that another controller abandoned, and bring it to its end; return None if no node had started it.
+        """Take over a run that another controller abandoned, and bring it to its end; return None
+        if no node had started it.
 
-        A run that is still running on every node is watched to its end as usual. A run that was started on some nodes only, or
-        that has lost its supervisor on a node, is stopped, and its outcome says so; so is one of which a node is lost, if there
-        is a spare for it. Raises Faults of nodes that cannot be asked.
+        A run that is still running on every node is watched to its end as usual. A run that was
+        started on some nodes only, or that has lost its supervisor on a node, is stopped, and its
+        outcome says so; so is one of which a node is lost, if there is a spare for it. Raises
+        Faults of nodes that cannot be asked.
         """
         rundir = self.bench.run(run.run_id)
         port = read_manifest(rundir).placement.master_port
-        plan = plan_run(run.folder, run.spec, self.members.hosts, run_id=run.run_id, repeat=run.repeat, port=port)
+        plan = plan_run(
+            run.folder,
+            run.spec,
+            self.members.hosts,
+            run_id=run.run_id,
+            repeat=run.repeat,
+            port=port,
+        )
         names = [slot.host for slot in plan.placement.slots]
         absent = {error.host: error for error in self.members.connect() if error.host in names}
         nodes, ask_s = self.stage.cluster.nodes, self.stage.limits.ask_s
@@ -147,13 +191,17 @@ class Campaign:
             return self._finish(rundir, plan, launch.adopt(traces, start))
         _close(traces)
         cause = f"controller died {'in mid-run' if start else 'while it was being started'}"
-        remains, _ = each(traces, lambda name: self._stop(run.run_id, name, f"interrupted: its {cause}"))
+        remains, _ = each(
+            traces, lambda name: self._stop(run.run_id, name, f"interrupted: its {cause}")
+        )
         rest = [f"{name}: {left.words}" for name, left in remains.items() if left.words]
         if lost:
             gone = self._lost_meanwhile(run, cause, rest, lost)
             silent = {name: Answer(silent=True) for name in lost}
             return self._finish(rundir, plan, Outcome("lost", gone, start, answers=silent))
-        broken = next(name for name, trace in traces.items() if trace.state in ("broken", "nothing"))
+        broken = next(
+            name for name, trace in traces.items() if trace.state in ("broken", "nothing")
+        )
         if start:
             is_absent = traces[broken].state == "nothing"
             cause += (
@@ -170,7 +218,13 @@ class Campaign:
     ) -> TransportError:
         """Return the error of a run of which a node was lost while it had no controller."""
         host, fault = next(iter(lost.items()))
-        text = "; ".join([fault.message, *rest, f"it stops the run by itself within {self.stage.limits.lease_s:g} s"])
+        text = "; ".join(
+            [
+                fault.message,
+                *rest,
+                f"it stops the run by itself within {self.stage.limits.lease_s:g} s",
+            ]
+        )
         message = f"the {cause}, and this node is lost: {text}"
         return TransportError(
             message,
@@ -182,19 +236,36 @@ class Campaign:
         )
 
     def _start_of(self, run_id: str) -> StartRecord | None:
-        """Return the record of a run's start from the journal, None if it was not started everywhere."""
-        started = [entry for entry in self.bench.events() if entry.event == Event.STARTED and entry.run == run_id]
+        """Return the record of a run's start from the journal, None if it was not started
+        everywhere.
+        """
+        started = [
+            entry
+            for entry in self.bench.events()
+            if entry.event == Event.STARTED and entry.run == run_id
+        ]
         return StartRecord.of(started[-1].fields) if started else None
 
     def _stop(self, run_id: str, host: str, reason: str) -> Remains:
         node, limits = self.stage.cluster.nodes[host], self.stage.limits
         timeout_s = limits.ask_s + limits.grace_s
-        return Remains.of(node.ask("stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=timeout_s), host)
+        return Remains.of(
+            node.ask(
+                "stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=timeout_s
+            ),
+            host,
+        )
 
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
-        facts = {slot.host: self.members.facts[run.spec.framework][slot.host] for slot in plan.placement.slots}
+        facts = {
+            slot.host: self.members.facts[run.spec.framework][slot.host]
+            for slot in plan.placement.slots
+        }
         rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
-        nodes = {node.slot.host: node for node in without_secrets(plan, self.stage.cluster.redaction).nodes}
+        nodes = {
+            node.slot.host: node
+            for node in without_secrets(plan, self.stage.cluster.redaction).nodes
+        }
 
         def write(host: str) -> None:
             for file in nodes[host].files:
@@ -207,11 +278,17 @@ class Campaign:
         self.stage.journal(Event.PLANNED, run=plan.run_id, port=plan.placement.master_port)
 
     def _finish(self, rundir: RunDir, plan: Plan, outcome: Outcome) -> Outcome:
-        """Collect, look for leftover processes, end them, and record all of it, whatever happened before."""
+        """Collect, look for leftover processes, end them, and record all of it, whatever happened
+        before.
+        """
         hosts = [slot.host for slot in plan.placement.slots]
         # Asking a node that has just been given up would only cost another timeout.
         nodes = self.stage.cluster.nodes
-        reachable = [host for host in hosts if host in nodes and not outcome.answers.get(host, Answer()).silent]
+        reachable = [
+            host
+            for host in hosts
+            if host in nodes and not outcome.answers.get(host, Answer()).silent
+        ]
         remains: dict[str, Remains] = {}
         results, errors = each(reachable, lambda host: self._collect(rundir, host, remains))
         for host, failure in errors.items():
@@ -219,31 +296,50 @@ class Campaign:
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
         facts = read_manifest(rundir).facts
         error = with_cause(outcome.error, outcome.rivals, rundir, facts)
-        ended = RecordedOutcome(outcome.state, error, clean, outcome.answers, outcome.released, outcome.evidence)
+        ended = RecordedOutcome(
+            outcome.state, error, clean, outcome.answers, outcome.released, outcome.evidence
+        )
         write_end(rundir, outcome.start, ended)
         self.stage.journal(outcome.state, run=plan.run_id, error=str(error) if error else None)
         if not errors and len(results) == len(hosts):
             self.stage.journal(Event.COLLECTED, run=plan.run_id)
-        leftovers: list[OrchError] = [fault for host in hosts if host in remains for fault in remains[host].errors(host)]
+        leftovers: list[OrchError] = [
+            fault for host in hosts if host in remains for fault in remains[host].errors(host)
+        ]
         for failure in errors.values():
-            # A node that was lost in the run is the run's own error, and altered bytes show in its results.
+            # A node that was lost in the run is the run's own error, and altered bytes show in its
+            # results.
             if isinstance(failure, RunError):
                 failure.run_id = plan.run_id
                 leftovers.append(failure)
         unreached = [failure for failure in errors.values() if _is_news(failure, outcome)]
         for failure in unreached:
             failure.run_id = plan.run_id
-        silent = [host for host, failure in errors.items() if isinstance(failure, TransportError) and self.members.spares]
+        silent = [
+            host
+            for host, failure in errors.items()
+            if isinstance(failure, TransportError) and self.members.spares
+        ]
         faults = (*outcome.faults, *each(silent, self._greeted)[1].values())
         rest = tuple(leftovers)
-        return Outcome(outcome.state, error, outcome.start, leftovers=rest, faults=faults, unreached=tuple(unreached))
+        return Outcome(
+            outcome.state,
+            error,
+            outcome.start,
+            leftovers=rest,
+            faults=faults,
+            unreached=tuple(unreached),
+        )
 
     def _greeted(self, host: str) -> None:
-        """Raise OrchError if a node that could not be asked does not answer on a new connection either."""
+        """Raise OrchError if a node that could not be asked does not answer on a new connection
+        either.
+        """
         self.stage.cluster.reconnect(host).ask("status", timeout_s=self.stage.limits.ask_s)
 
     def _collect(self, rundir: RunDir, host: str, remains: dict[str, Remains]) -> Clean:
-        """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also if that fails.
+        """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also
+        if that fails.
 
         A connection that has broken since the run ended is made again, once.
         """
@@ -259,25 +355,41 @@ class Campaign:
             return self._collect_from(cluster.reconnect(host), rundir, remains)
         except TransportError as error:
             error.phase = "collect"
-            error.hint = error.hint if error.is_of_identity else "when it is back, orch collect fetches its logs"
+            error.hint = (
+                error.hint
+                if error.is_of_identity
+                else "when it is back, orch collect fetches its logs"
+            )
             raise
 
     def _collect_from(self, node: Node, rundir: RunDir, remains: dict[str, Remains]) -> Clean:
         host = node.host.name
-        left = Remains.of(node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s), host)
+        left = Remains.of(
+            node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s), host
+        )
         if left.left:
-            answer = node.ask("stop", run=rundir.run_id, grace_s=1.0, reason="left over", timeout_s=self.stage.limits.ask_s)
+            answer = node.ask(
+                "stop",
+                run=rundir.run_id,
+                grace_s=1.0,
+                reason="left over",
+                timeout_s=self.stage.limits.ask_s,
+            )
             left = Remains.of(answer, host)
         remains[host] = left
         collected = collect_host(node, rundir, max_bytes=self.stage.limits.output_bytes)
         if collected.odd:
-            self.stage.journal(Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd))
+            self.stage.journal(
+                Event.LEFT_OUT, run=rundir.run_id, host=host, names=list(collected.odd)
+            )
             self.stage.observe(LeftOut(host, collected.odd))
         return Clean(checked=True, left=left.left, unverified=left.processes)
 
 
 def _is_news(failure: OrchError, outcome: Outcome) -> bool:
-    """Return True for a node that could not be asked after a run that has no error, or that another server stands for."""
+    """Return True for a node that could not be asked after a run that has no error, or that another
+    server stands for.
+    """
     if not isinstance(failure, TransportError) or failure.kind == "transfer_corrupt":
         return False
     return outcome.error is None or failure.is_of_identity
@@ -290,7 +402,9 @@ def _close(traces: Mapping[str, Trace]) -> None:
 
 
 def ports(choose: Callable[[range], int]) -> Callable[[], int]:
-    """Return a source of rendezvous ports, each returned once, because a port of the previous run may still be closing."""
+    """Return a source of rendezvous ports, each returned once, because a port of the previous run
+    may still be closing.
+    """
     used: set[int] = set()
 
     def take() -> int:

@@ -1,7 +1,9 @@
-"""The process that runs a bench: it takes ownership of the bench, executes its outstanding runs, and records how it ended.
+"""The process that runs a bench: it takes ownership of the bench, executes its outstanding runs,
+and records how it ended.
 
-The caller determines how the bench is shown, with a `Show`; this module prints nothing and handles no signals. A bench runs
-in this process (`Controller.conduct`) or in a child without a terminal (`Controller.detach`).
+The caller determines how the bench is shown, with a `Show`; this module prints nothing and handles
+no signals. A bench runs in this process (`Controller.conduct`) or in a child without a terminal
+(`Controller.detach`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.resume import remaining
 from orchestrator.controller.stage import Stage
 from orchestrator.controller.stopping import plan_words
-from orchestrator.errors import DataError, Faults, Interrupted, OrchError, RunError, TransportError, traced
+from orchestrator.errors import (
+    DataError,
+    Faults,
+    Interrupted,
+    OrchError,
+    RunError,
+    TransportError,
+    traced,
+)
 from orchestrator.files import remove_parts
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.cluster import Cluster
@@ -45,12 +55,14 @@ from orchestrator.results.tally import Tally
 __all__ = ["Controller", "Scheduler", "Show"]
 
 Show = Callable[[Interrupt, TextIO], AbstractContextManager[Observer]]
-"""Returns the context in which a bench is shown while its runs are executed. Its observer also writes its lines to the given
-log, and the context sets the interrupt if the bench is to stop."""
+"""Returns the context in which a bench is shown while its runs are executed. Its observer also
+writes its lines to the given log, and the context sets the interrupt if the bench is to stop."""
 
 
 class Scheduler(Protocol):
-    """Decides which run comes next: `Pace` if all cells are planned, a feature if it adds further ones."""
+    """Decides which run comes next: `Pace` if all cells are planned, a feature if it adds further
+    ones.
+    """
 
     tally: Tally
 
@@ -61,7 +73,8 @@ class Scheduler(Protocol):
         """Yield run after run; each is over when the next one is requested."""
 
     def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
-        """Plan new attempts of the finished runs of the specs concerned, and of ``run`` if it is over and of these.
+        """Plan new attempts of the finished runs of the specs concerned, and of ``run`` if it is
+        over and of these.
 
         Returns their number, None if that cannot be.
         """
@@ -75,9 +88,9 @@ class Controller:
     """The controller of one bench, which owns it from `begin` or `go_on` to the end of `conduct`.
 
     ``owes`` brings runs that are under way to their end, and returns the runs still to be started. ``keep_going``: also those
-    that would fail as an earlier one did. ``notes`` say what has changed since the bench was planned. ``spares``, which the
-    cluster has too, may take the places of hosts; ``seen`` are facts by framework and host that preflight need not ask for
-    again.
+    that would fail as an earlier one did. ``notes`` say what has changed since the bench was
+    planned. ``spares``, which the cluster has too, may take the places of hosts; ``seen`` are facts
+    by framework and host that preflight need not ask for again.
     """
 
     bench: BenchDir
@@ -114,7 +127,17 @@ class Controller:
 
         ownership = take(bench)
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, plan, cluster, limits, ownership, owes, keep_going, spares=spares, seen=seen or {})
+        return cls(
+            bench,
+            plan,
+            cluster,
+            limits,
+            ownership,
+            owes,
+            keep_going,
+            spares=spares,
+            seen=seen or {},
+        )
 
     @classmethod
     def go_on(
@@ -127,7 +150,8 @@ class Controller:
         argv: Sequence[str],
         keep_going: bool = False,
     ) -> Controller:
-        """Take ownership of a bench whose controller is gone. Raises RunError run_in_use if it is not, else like `reopen`.
+        """Take ownership of a bench whose controller is gone. Raises RunError run_in_use if it is
+        not, else like `reopen`.
 
         ``runs`` is the folder of the benches from which it may borrow; ``connect`` creates the cluster of its hosts.
         """
@@ -147,12 +171,23 @@ class Controller:
             raise
         cluster = connect([*opened.hosts, *opened.spares], opened.inventory.redaction())
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
-        return cls(bench, opened.plan, cluster, opened.limits, ownership, owes, keep_going, tuple(notes), spares=opened.spares)
+        return cls(
+            bench,
+            opened.plan,
+            cluster,
+            opened.limits,
+            ownership,
+            owes,
+            keep_going,
+            tuple(notes),
+            spares=opened.spares,
+        )
 
     def conduct(self, show: Show) -> tuple[list[OrchError], list[RunResult]]:
         """Execute the outstanding runs of the bench, record how it ended, and release it.
 
-        Return its errors, the one that decides the exit status first, and the results of all its runs.
+        Return its errors, the one that decides the exit status first, and the results of all its
+        runs.
         """
         with open(self.bench.path / PROGRESS_LOG, "a", encoding="utf-8", opener=_private) as log:
             ended = self._conducted(show, log)
@@ -160,7 +195,9 @@ class Controller:
         return ended
 
     def detach(self, show: Show) -> None:
-        """Hand the bench to a child process without a terminal. This process has released it on return."""
+        """Hand the bench to a child process without a terminal. This process has released it on
+        return.
+        """
         if os.fork() == 0:
             self._detached(show)
         self.ownership.release()
@@ -182,8 +219,13 @@ class Controller:
                 with self.cluster as cluster:
                     stage = Stage(cluster, self.limits, interrupt, self.bench.event, show_event)
                     next_port = ports(random.SystemRandom().choice)
-                    facts = {name: {host: dict(of_host) for host, of_host in of.items()} for name, of in self.seen.items()}
-                    members = Members(self.bench, self._members, stage, facts, self.spares, scheduler.again)
+                    facts = {
+                        name: {host: dict(of_host) for host, of_host in of.items()}
+                        for name, of in self.seen.items()
+                    }
+                    members = Members(
+                        self.bench, self._members, stage, facts, self.spares, scheduler.again
+                    )
                     campaign = Campaign(self.bench, members, stage, next_port)
                     owed = self.owes(campaign)
                     profiled = self._profiled(scheduler)
@@ -196,10 +238,16 @@ class Controller:
                     others = (other for other in errors if not isinstance(other, TransportError))
                     errors = [Interrupted(interrupt.signal, message), *others]
         results = read_bench(self.bench, known=scheduler.tally.read)
-        errors = scheduler.counted([*errors, *_unverified(results, {error.run_id for error in errors})])
+        errors = scheduler.counted(
+            [*errors, *_unverified(results, {error.run_id for error in errors})]
+        )
         errors += [*_unfit(results), *_not_met(results, self.bench.record().expect)]
         code = errors[0].exit_code if errors else 0
-        self.bench.event(Event.OVER, code=code, errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors])
+        self.bench.event(
+            Event.OVER,
+            code=code,
+            errors=[{"run_id": error.run_id, **error.as_dict()} for error in errors],
+        )
         return errors, results
 
     @property
@@ -208,10 +256,16 @@ class Controller:
         return [host for host in self.cluster.hosts if host.name not in spares]
 
     def _profiled(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
-        """Yield the extra runs that are traced, of cells with a number; one that was begun before is not made again."""
+        """Yield the extra runs that are traced, of cells with a number; one that was begun before
+        is not made again.
+        """
         begun = begun_runs(self.bench.events())
         for run, cell in zip(self.plan.profiled(), self.plan.cells, strict=False):
-            measured = (result for result in scheduler.tally.results() if result.spec and result.spec.is_run_of(cell))
+            measured = (
+                result
+                for result in scheduler.tally.results()
+                if result.spec and result.spec.is_run_of(cell)
+            )
             if run.run_id not in begun and any(result.is_good for result in measured):
                 yield run
 
@@ -225,12 +279,16 @@ class Controller:
         return Pace(self.bench, self.plan, expected, observe, keep_going=self.keep_going)
 
     def _detached(self, show: Show) -> NoReturn:
-        """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows in the progress log."""
+        """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows
+        in the progress log.
+        """
         try:
             os.setsid()
             self.ownership.sign()
             null = os.open(os.devnull, os.O_RDWR)
-            log = _private(str(self.bench.path / PROGRESS_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            log = _private(
+                str(self.bench.path / PROGRESS_LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            )
             for target, source in ((0, null), (1, null), (2, log)):
                 os.dup2(source, target)
             with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
@@ -243,8 +301,14 @@ class Controller:
 
 
 def _unverified(results: Sequence[RunResult], reported: set[str]) -> list[OrchError]:
-    """Return the evidence errors of runs that seemed successful: a log without its last step, a wrong digest."""
-    return [result.error for result in results if isinstance(result.error, DataError) and result.run_id not in reported]
+    """Return the evidence errors of runs that seemed successful: a log without its last step, a
+    wrong digest.
+    """
+    return [
+        result.error
+        for result in results
+        if isinstance(result.error, DataError) and result.run_id not in reported
+    ]
 
 
 def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
@@ -253,7 +317,11 @@ def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
 
     if not any(result.measure.is_diagnosis for result in results):
         return []
-    return [RunError(text, kind="node_unfit") for sheet in summarize(results).sheets for text in sheet.culprits]
+    return [
+        RunError(text, kind="node_unfit")
+        for sheet in summarize(results).sheets
+        for text in sheet.culprits
+    ]
 
 
 def _not_met(results: Sequence[RunResult], expect: Sequence[Expectation]) -> list[OrchError]:

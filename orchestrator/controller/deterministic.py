@@ -1,8 +1,9 @@
 """Failures that every further run would repeat, so that a bench does not make these runs.
 
-A log in which the log grammar finds nothing, and a program that does not start on the first node, which all configurations of
-a framework use, concern all of them, unless one of them has a number. Two runs of a configuration that end in the same way
-concern that configuration. A lost node, a timeout, and what another process did are no property of the program.
+A log in which the log grammar finds nothing, and a program that does not start on the first node,
+which all configurations of a framework use, concern all of them, unless one of them has a number.
+Two runs of a configuration that end in the same way concern that configuration. A lost node, a
+timeout, and what another process did are no property of the program.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
 _USAGE_CODES = {2, 126, 127}
-"""Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and argument parsers exit."""
+"""Wrong arguments, a file that cannot be executed, and a command that was not found, as shells and
+argument parsers exit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DeterministicFailure:
-    """A failure that further runs would repeat, shown by the run ``run_id``: those of ``framework``, or only those of one
-    configuration, ``spec``. ``reason`` says why, in words; ``is_crash``: the run itself failed, and not only its log."""
+    """A failure that further runs would repeat, shown by the run ``run_id``: those of
+    ``framework``, or only those of one configuration, ``spec``. ``reason`` says why, in words;
+    ``is_crash``: the run itself failed, and not only its log."""
 
     run_id: str
     framework: str
@@ -59,26 +63,54 @@ def deterministic_failure(
     ``known`` those of all runs of the bench.
     """
     result = made[-1]
-    if result.error is None or result.is_good or result.state != "failed" or result.error.kind not in _OF_THE_PROGRAM:
+    if (
+        result.error is None
+        or result.is_good
+        or result.state != "failed"
+        or result.error.kind not in _OF_THE_PROGRAM
+    ):
         return None
     is_crash = result.error.kind in ("rank_failed", "output_limit")
-    has_number = any(other.is_good and other.spec and other.spec.framework == run.spec.framework for other in known)
+    has_number = any(
+        other.is_good and other.spec and other.spec.framework == run.spec.framework
+        for other in known
+    )
     scope = run.spec if has_number else None
     if result.error.kind == "log_unmatched":
-        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their logs would give no number either", is_crash)
+        return DeterministicFailure(
+            run.run_id,
+            run.spec.framework,
+            scope,
+            "their logs would give no number either",
+            is_crash,
+        )
     if _fails_at_start(directory, result.error):
-        return DeterministicFailure(run.run_id, run.spec.framework, scope, "their programs would not start either", is_crash)
+        return DeterministicFailure(
+            run.run_id, run.spec.framework, scope, "their programs would not start either", is_crash
+        )
     alike = [other for other in made if other.spec and other.spec.is_run_of(run.spec)]
-    endings = [_ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good]
-    if len(endings) == _REPEATED and len(set(endings)) == 1 and not any(other.is_good for other in alike):
+    endings = [
+        _ending(other.error) for other in alike[-_REPEATED:] if other.error and not other.is_good
+    ]
+    if (
+        len(endings) == _REPEATED
+        and len(set(endings)) == 1
+        and not any(other.is_good for other in alike)
+    ):
         reason = f"the last {_REPEATED} runs of this configuration failed in the same way"
         return DeterministicFailure(run.run_id, run.spec.framework, run.spec, reason, is_crash)
     return None
 
 
 def _ending(error: OrchError) -> tuple[str, str, str]:
-    """Return what two runs that failed for the same cause have in common: no host, no rank, and no numbers of one run."""
-    message = error.message if "exit code" in error.message else re.sub(r"[0-9][0-9.]*", "#", error.message)
+    """Return what two runs that failed for the same cause have in common: no host, no rank, and no
+    numbers of one run.
+    """
+    message = (
+        error.message
+        if "exit code" in error.message
+        else re.sub(r"[0-9][0-9.]*", "#", error.message)
+    )
     said = "" if error.cause.startswith(LAST_OUTPUT) else error.cause
     cause = re.sub(r"[0-9][0-9.]*", "#", said)
     return error.kind, re.sub(r"\brank [0-9]+", "rank #", message), cause
@@ -104,5 +136,8 @@ def _fails_at_start(run: RunDir, error: OrchError) -> bool:
         elif not is_of_start or not failure or not failure.is_end:
             return False
         names = [name for name in record.files if is_named(name, planned.grammar.files)]
-        return not any(parse(first_bytes(run, first, name, _READ_BYTES), planned.grammar).samples for name in names)
+        return not any(
+            parse(first_bytes(run, first, name, _READ_BYTES), planned.grammar).samples
+            for name in names
+        )
     return False

@@ -1,4 +1,6 @@
-"""Values from earlier benches, or from an earlier part of the same one: a usable baseline, and how long runs take."""
+"""Values from earlier benches, or from an earlier part of the same one: a usable baseline, and how
+long runs take.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ from orchestrator.results.tally import longest
 __all__ = ["earlier_times", "expected", "usable_baseline"]
 
 
-def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int) -> list[RunDir]:
-    """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or an empty list.
+def usable_baseline(
+    root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int
+) -> list[RunDir]:
+    """Return the newest bench's good runs of exactly this spec, at least ``repeats`` of them, or an
+    empty list.
 
-    A usable run has the same framework folder and payload byte for byte, ran on a host of the selection, in the same image if
-    in any, and is finished and verified. Differences of driver and versions show in its facts, and the summary notes them.
+    A usable run has the same framework folder and payload byte for byte, ran on a host of the
+    selection, in the same image if in any, and is finished and verified. Differences of driver and
+    versions show in its facts, and the summary notes them.
     """
     names = {host.name: host for host in hosts}
 
@@ -37,7 +43,8 @@ def usable_baseline(root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: S
             and manifest.spec == spec
             and master.host in names
             and names[master.host].address == master.address
-            and _started_in(manifest.facts.get(master.host, {})) == _starts_in(names[master.host], spec)
+            and _started_in(manifest.facts.get(master.host, {}))
+            == _starts_in(names[master.host], spec)
             and read_run(run).throughput is not None
         )
 
@@ -62,7 +69,9 @@ def _starts_in(host: Host, spec: RunSpec) -> str:
 
 
 def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
-    """Return each cell that an earlier bench has run, with the seconds of its longest run in the newest such bench."""
+    """Return each cell that an earlier bench has run, with the seconds of its longest run in the
+    newest such bench.
+    """
     durations: list[tuple[RunSpec, float]] = []
     for bench in benches(root):
         missing = [cell for cell in cells if all(cell != spec for spec, _ in durations)]

@@ -1,6 +1,7 @@
 """Progress events of a running bench: one type per event, with its fields.
 
-Campaign, launch, watch and scheduler send them, `orchestrator.api.progress` puts them into words. They decide nothing.
+Campaign, launch, watch and scheduler send them, `orchestrator.api.progress` puts them into words.
+They decide nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The bench waits for nodes that other runs hold; ``holders`` has the run and its owner in words, by host."""
+    """The bench waits for nodes that other runs hold; ``holders`` has the run and its owner in
+    words, by host.
+    """
 
     holders: Mapping[str, str]
 
@@ -78,7 +81,9 @@ class RunBegun:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Every node has started; ``skew_s`` is the estimated time from the first to the last, off by ``bound_s`` at most."""
+    """Every node has started; ``skew_s`` is the estimated time from the first to the last, off by
+    ``bound_s`` at most.
+    """
 
     hosts: Sequence[str]
     skew_s: float
@@ -86,7 +91,8 @@ class Started:
 
     @property
     def skew(self) -> str:
-        """The start skew for a text: what it was at most, and the estimate only where it is larger than its error.
+        """The start skew for a text: what it was at most, and the estimate only where it is larger
+        than its error.
 
         >>> Started(["a", "b"], 1e-4, 0.066).skew, Started(["a", "b"], 0.012, 0.001).skew, Started(["a"], 0.0, 0.0).skew
         (', skew ≤ 66.1 ms', ', skew 12.0 ms, ≤ 13.0 ms', '')
@@ -94,7 +100,11 @@ class Started:
         most = f"≤ {(self.skew_s + self.bound_s) * 1e3:.1f} ms"
         if len(self.hosts) < 2:
             return ""
-        return f", skew {most}" if self.bound_s >= self.skew_s else f", skew {self.skew_s * 1e3:.1f} ms, {most}"
+        return (
+            f", skew {most}"
+            if self.bound_s >= self.skew_s
+            else f", skew {self.skew_s * 1e3:.1f} ms, {most}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,9 @@ class NodeEnded:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """Processes (process id, name) that a program left on a node when it ended well, and that were ended there."""
+    """Processes (process id, name) that a program left on a node when it ended well, and that were
+    ended there.
+    """
 
     host: str
     processes: Sequence[tuple[int, str]]
@@ -173,7 +185,9 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """A run is over and collected. ``result`` is derived from its logs, None if they have not been read."""
+    """A run is over and collected. ``result`` is derived from its logs, None if they have not been
+    read.
+    """
 
     index: int
     run: PlannedRun
@@ -184,8 +198,8 @@ class RunOver:
 
 @dataclass(frozen=True, slots=True)
 class BlockOver:
-    """A repeat of every cell is over; ``width`` is the widest interval so far, ``left_s`` the remaining
-    seconds of the budget."""
+    """A repeat of every cell is over; ``width`` is the widest interval so far, ``left_s`` the
+    remaining seconds of the budget."""
 
     repeat: int
     width: Width | None

@@ -1,4 +1,6 @@
-"""Whether hosts are fit for the runs of a bench: what preflight captures of them, and what it finds wrong with each."""
+"""Whether hosts are fit for the runs of a bench: what preflight captures of them, and what it finds
+wrong with each.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ __all__ = ["Kind", "Look", "kinds_of", "look_at"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The runs of one framework: the most ranks on a node (None: not known yet), whether they read a data set, and the
-    container that replaces that of the hosts, one choice for all runs of a bench."""
+    """The runs of one framework: the most ranks on a node (None: not known yet), whether they read
+    a data set, and the container that replaces that of the hosts, one choice for all runs of a
+    bench."""
 
     framework: Framework
     ranks: int | None = None
@@ -32,7 +35,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The facts of hosts for one framework, the checks on these, and by host what keeps it from a run."""
+    """The facts of hosts for one framework, the checks on these, and by host what keeps it from a
+    run.
+    """
 
     framework: str
     facts: dict[str, dict[str, Any]]
@@ -47,7 +52,11 @@ class Look:
     def against(self, host: str) -> list[OrchError]:
         """Return what keeps a host from a run now: its faults, and that another run holds it."""
         holder = self.facts.get(host, {}).get("held_by")
-        busy = [RunError(f"another run holds this node: {holder}", kind="node_busy", host=host)] if holder else []
+        busy = (
+            [RunError(f"another run holds this node: {holder}", kind="node_busy", host=host)]
+            if holder
+            else []
+        )
         return [*self.faults.get(host, ()), *busy]
 
 
@@ -67,18 +76,33 @@ def kinds_of(runs: Iterable[PlannedRun]) -> list[Kind]:
     ]
 
 
-def look_at(cluster: Cluster, kind: Kind, hosts: Sequence[Host], known: Mapping[str, Mapping[str, Any]] | None = None) -> Look:
-    """Return what preflight finds on hosts. Those that are connected are asked, but for those whose facts are ``known``."""
+def look_at(
+    cluster: Cluster,
+    kind: Kind,
+    hosts: Sequence[Host],
+    known: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Look:
+    """Return what preflight finds on hosts. Those that are connected are asked, but for those whose
+    facts are ``known``.
+    """
     known = known or {}
     facts = {host.name: dict(known[host.name]) for host in hosts if host.name in known}
     names = [host.name for host in hosts if host.name in cluster.nodes and host.name not in facts]
     errors: dict[str, OrchError] = {}
     if names:
-        asked, errors = capture(cluster, kind.framework, with_data=kind.with_data, container=kind.container, names=names)
-        facts = with_interfaces(hosts, {host.name: (facts | asked)[host.name] for host in hosts if host.name in facts | asked})
+        asked, errors = capture(
+            cluster, kind.framework, with_data=kind.with_data, container=kind.container, names=names
+        )
+        facts = with_interfaces(
+            hosts,
+            {host.name: (facts | asked)[host.name] for host in hosts if host.name in facts | asked},
+        )
     faults: dict[str, list[OrchError]] = {name: [error] for name, error in errors.items()}
     checks = [
-        check for host in hosts if host.name in facts for check in judge(host, facts[host.name], kind.framework, kind.ranks)
+        check
+        for host in hosts
+        if host.name in facts
+        for check in judge(host, facts[host.name], kind.framework, kind.ranks)
     ]
     checks += among(facts)
     for error in [*same_machine(facts), *unfit(checks)]:

@@ -1,7 +1,7 @@
 """The launch of one run on all its nodes: stage, arm, start signal, and then `Watch` until its end.
 
-Nothing starts on any node before every node is armed. `Launch.adopt` continues a run that another controller started and
-abandoned.
+Nothing starts on any node before every node is armed. `Launch.adopt` continues a run that another
+controller started and abandoned.
 """
 
 from __future__ import annotations
@@ -34,18 +34,22 @@ from orchestrator.record.manifest import Answer, StartRecord
 __all__ = ["Launch", "Outcome"]
 
 MOST_SAMPLED = 8
-"""Of nodes that are one machine, as in a lab, no more are sampled: each costs it 30 ms at its start, and all see the same."""
+"""Of nodes that are one machine, as in a lab, no more are sampled: each costs it 30 ms at its
+start, and all see the same.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: finished, failed, lost or interrupted, with the first cause and the record of the start.
+    """How a run ended: finished, failed, lost or interrupted, with the first cause and the record
+    of the start.
 
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
-    result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says on which nodes processes
-    still run, or where their end could not be verified. ``evidence`` is what monitors
-    of the run leave in its manifest. ``faults`` are those of nodes that were given up in the run, or do not answer at its
-    end; ``unreached`` those of nodes that could not be asked after it, although the run has no such error.
+    result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says
+    on which nodes processes still run, or where their end could not be verified. ``evidence`` is
+    what monitors of the run leave in its manifest. ``faults`` are those of nodes that were given up
+    in the run, or do not answer at its end; ``unreached`` those of nodes that could not be asked
+    after it, although the run has no such error.
     """
 
     state: str
@@ -61,9 +65,13 @@ class Outcome:
 
 
 class Launch:
-    """One run from its files to its outcome. ``owner`` is the record on the nodes that shows whose run it is."""
+    """One run from its files to its outcome. ``owner`` is the record on the nodes that shows whose
+    run it is.
+    """
 
-    def __init__(self, plan: Plan, folder: FrameworkFolder, stage: Stage, owner: Mapping[str, Any]) -> None:
+    def __init__(
+        self, plan: Plan, folder: FrameworkFolder, stage: Stage, owner: Mapping[str, Any]
+    ) -> None:
         self.plan = plan
         self.folder = folder
         self.stage = stage
@@ -73,7 +81,9 @@ class Launch:
         self._plans = {node.slot.host: node for node in plan.nodes}
 
     def run(self) -> Outcome:
-        """Launch and watch the run. Raises OrchError if nothing was started; any later error is in the outcome."""
+        """Launch and watch the run. Raises OrchError if nothing was started; any later error is in
+        the outcome.
+        """
         try:
             each_or_raise(self.hosts, self._stage)
             self.stage.journal(Event.STAGED)
@@ -88,7 +98,8 @@ class Launch:
         return self._outcome(start)
 
     def adopt(self, traces: Mapping[str, Trace], start: StartRecord | None) -> Outcome:
-        """Continue a run that another controller started; every node has a supervisor or an exit record of it.
+        """Continue a run that another controller started; every node has a supervisor or an exit
+        record of it.
 
         ``start`` is that controller's record of the start, if it wrote one; it holds the clock offsets for nodes with only an
         exit record.
@@ -101,7 +112,10 @@ class Launch:
                 trace = traces[name]
                 peer = watch.peers[name] = Peer(name, trace.line, offset_s=offsets.get(name, 0.0))
                 if trace.line:
-                    started, peer.boot_id = trace.line.hello.get("started"), str(trace.line.hello.get("boot_id", ""))
+                    started, peer.boot_id = (
+                        trace.line.hello.get("started"),
+                        str(trace.line.hello.get("boot_id", "")),
+                    )
                     peer.started = started if isinstance(started, (int, float)) else None
                     watch.listen(trace.line)
             for name, trace in traces.items():
@@ -114,7 +128,9 @@ class Launch:
         return self._outcome(start)
 
     def take_back(self) -> None:
-        """Remove from every node the staged files of a run that never started, in particular its environment variables."""
+        """Remove from every node the staged files of a run that never started, in particular its
+        environment variables.
+        """
         each(self.hosts, self._drop)
 
     @property
@@ -131,7 +147,9 @@ class Launch:
         rivals = close_seconds(watch.peers, self.plan.run_id)
         faults = tuple(peer.error for peer in watch.peers.values() if peer.error)
         evidence = watch.monitors.evidence(error)
-        return Outcome(state, error, start, rivals, watch.answers(), evidence=evidence, faults=faults)
+        return Outcome(
+            state, error, start, rivals, watch.answers(), evidence=evidence, faults=faults
+        )
 
     # -- stage, arm, go
 
@@ -140,12 +158,17 @@ class Launch:
         stage_payload(node, self.folder)
         base = run_path(name, self.plan.run_id)
         node.put(
-            [Upload(f"{base}/{file.path}", file.content.encode(), file.mode) for file in self._plans[name].staged],
+            [
+                Upload(f"{base}/{file.path}", file.content.encode(), file.mode)
+                for file in self._plans[name].staged
+            ],
             timeout_s=60,
         )
 
     def _drop(self, name: str) -> None:
-        self.stage.cluster.nodes[name].ask("drop", run=self.plan.run_id, finished=False, timeout_s=self.stage.limits.ask_s)
+        self.stage.cluster.nodes[name].ask(
+            "drop", run=self.plan.run_id, finished=False, timeout_s=self.stage.limits.ask_s
+        )
 
     def _arm(self) -> None:
         arm_s = self._arm_s
@@ -158,18 +181,26 @@ class Launch:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise
                 message = f"expected its supervisor to be ready within {arm_s:g} s, got no answer; nothing was started"
-                raise RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm") from error
+                raise RunError(
+                    message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm"
+                ) from error
 
         lines, errors = each(self.hosts, open_line)
         self.watch.peers = {name: Peer(name, line) for name, line in lines.items()}
         if errors:
             raise Faults(list(errors.values()))
         nodes = self.stage.cluster.nodes
-        machines = {name: LAB_VARIABLE in nodes[name].host.vars or line.hello.get("boot_id") for name, line in lines.items()}
+        machines = {
+            name: LAB_VARIABLE in nodes[name].host.vars or line.hello.get("boot_id")
+            for name, line in lines.items()
+        }
         sampled = first_of_each(machines, MOST_SAMPLED)
         for name, peer in self.watch.peers.items():
             self.watch.listen(lines[name])
-            peer.send("arm", **self._order(name, is_sampled=self.stage.limits.telemetry and name in sampled))
+            peer.send(
+                "arm",
+                **self._order(name, is_sampled=self.stage.limits.telemetry and name in sampled),
+            )
         self.watch.wait(lambda peer: peer.armed, arm_s, "arm")
         self.stage.journal(Event.ARMED)
 
@@ -181,10 +212,13 @@ class Launch:
             "run_id": self.plan.run_id,
             "node_rank": node.slot.node_rank,
             "argv": list(node.argv),
-            "files": {file.path: hashlib.sha256(file.content.encode()).hexdigest() for file in node.staged},
+            "files": {
+                file.path: hashlib.sha256(file.content.encode()).hexdigest() for file in node.staged
+            },
             "variables": node.variables,
             "ports": list(node.ports),
-            # Processes started here by another node's launcher do not descend from the supervisor; the run's marker finds them.
+            # Processes started here by another node's launcher do not descend from the supervisor;
+            # the run's marker finds them.
             "by_marker": self.plan.launch == "first_node",
             "lease_s": limits.lease_s,
             "limit_s": self.plan.spec.timeout_s,
@@ -206,9 +240,11 @@ class Launch:
         }
 
     def _go(self) -> StartRecord | None:
-        """Send every node the start signal for one instant, given in its own clock; return the record of the start.
+        """Send every node the start signal for one instant, given in its own clock; return the
+        record of the start.
 
-        Nothing is raised from here on, because a released run is watched to its end. None if not every node started.
+        Nothing is raised from here on, because a released run is watched to its end. None if not
+        every node started.
         """
         peers, interrupt = self.watch.peers, self.stage.interrupt
         slowest = max(peer.round_trip_s for peer in peers.values())
@@ -217,7 +253,10 @@ class Launch:
         for peer in peers.values():
             peer.send("go", at=instant + peer.offset_s)
         deadline = time.monotonic() + self._arm_s
-        while any(peer.started is None and not peer.over for peer in peers.values()) and not interrupt.signal:
+        while (
+            any(peer.started is None and not peer.over for peer in peers.values())
+            and not interrupt.signal
+        ):
             self.watch.take_events(0.05)
             if time.monotonic() > deadline:
                 break
@@ -229,7 +268,13 @@ class Launch:
             message = f"expected the launch script to start within {self._arm_s:g} s of the start signal, got no report of it"
             for name, peer in peers.items():
                 if peer.started is None and not peer.over:
-                    peer.error = RunError(message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="go")
+                    peer.error = RunError(
+                        message,
+                        kind="start_timeout",
+                        host=name,
+                        run_id=self.plan.run_id,
+                        phase="go",
+                    )
         return start
 
 

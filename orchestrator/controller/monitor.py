@@ -18,7 +18,9 @@ class RunMonitor(Protocol):
     """A monitor of one run, in the thread that watches it."""
 
     def take(self, name: str, event: Mapping[str, Any]) -> None:
-        """Take an event of a node about the progress of its ranks. Raises KeyError, TypeError or ValueError if malformed."""
+        """Take an event of a node about the progress of its ranks. Raises KeyError, TypeError or
+        ValueError if malformed.
+        """
 
     def turn(self, now: float, peers: Mapping[str, Peer]) -> str:
         """Return the reason to stop the run, empty without one; called about ten times a second."""
@@ -34,7 +36,9 @@ class Monitors:
     """All monitors of one run. A module that provides one has ``monitor(plan, stage)``."""
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
-        self._monitors: tuple[RunMonitor, ...] = tuple(module.monitor(plan, stage) for module in providers("run_monitor"))
+        self._monitors: tuple[RunMonitor, ...] = tuple(
+            module.monitor(plan, stage) for module in providers("run_monitor")
+        )
 
     def take(self, name: str, event: Mapping[str, Any]) -> None:
         """Hand an event of a node to every monitor."""
@@ -54,4 +58,8 @@ class Monitors:
 
     def evidence(self, error: OrchError | None) -> dict[str, Any]:
         """Return what the manifest keeps of a run that ended with this error, by key."""
-        return {key: value for monitor in self._monitors for key, value in monitor.evidence(error).items()}
+        return {
+            key: value
+            for monitor in self._monitors
+            for key, value in monitor.evidence(error).items()
+        }

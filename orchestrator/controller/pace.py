@@ -1,7 +1,8 @@
-"""Which run of a bench comes next, and whether there is time for it: `stopping` decides, this module asks and records.
+"""Which run of a bench comes next, and whether there is time for it: `stopping` decides, this
+module asks and records.
 
-Decisions depend only on the bench directory, so a controller that continues a bench decides as the previous one would have.
-Added runs are listed in ``bench.json`` before the first of them starts.
+Decisions depend only on the bench directory, so a controller that continues a bench decides as the
+previous one would have. Added runs are listed in ``bench.json`` before the first of them starts.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """The runs of a bench, one after another, until it has measured enough or its budget is used up.
+    """The runs of a bench, one after another, until it has measured enough or its budget is used
+    up.
 
     ``expected`` are cells with the seconds that a run took in earlier benches. ``errors`` names cells for which the budget
-    allowed no run at all. Unless it is to ``keep_going``, runs that would fail as an earlier one did are not made; they stay
-    planned, so that a later controller makes them.
+    allowed no run at all. Unless it is to ``keep_going``, runs that would fail as an earlier one
+    did are not made; they stay planned, so that a later controller makes them.
     """
 
     def __init__(
@@ -60,17 +62,21 @@ class Pace:
         self._anew: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return a run of every kind that may follow: the owed ones, and a block if further blocks may be added."""
+        """Return a run of every kind that may follow: the owed ones, and a block if further blocks
+        may be added.
+        """
         return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench: those of its runs, with how many others were not made because of each, and those of
-        cells without time for a run."""
+        """Return the errors of the bench: those of its runs, with how many others were not made
+        because of each, and those of cells without time for a run."""
         notes = {failure.run_id: self._not_made_words(failure) for failure in self._failures}
         return [*(_with_note(error, notes.get(error.run_id, "")) for error in errors), *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further blocks; each is over when the next one is requested."""
+        """Yield the runs that are owed, then those of further blocks; each is over when the next
+        one is requested.
+        """
         waiting = self._all = list(owed)
         self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
@@ -86,7 +92,10 @@ class Pace:
                     continue
                 yield run
                 if self._anew:
-                    waiting, self._anew = sorted([*self._anew, *waiting], key=lambda run: run.repeat), []
+                    waiting, self._anew = (
+                        sorted([*self._anew, *waiting], key=lambda run: run.repeat),
+                        [],
+                    )
                     break
                 self._look_at(run, waiting)
             else:
@@ -94,10 +103,11 @@ class Pace:
                     self._show_block(block[0].repeat)
 
     def again(self, run: PlannedRun, concerned: Callable[[RunSpec], bool]) -> int | None:
-        """Plan new attempts of all finished runs of the specs that are concerned, and of ``run`` if it is over and of these.
+        """Plan new attempts of all finished runs of the specs that are concerned, and of ``run`` if
+        it is over and of these.
 
-        They come next, or after ``run`` if it is about to begin. Returns their number; None, and nothing is planned, if the
-        budget has no time for them or no table counts the run.
+        They come next, or after ``run`` if it is about to begin. Returns their number; None, and
+        nothing is planned, if the budget has no time for them or no table counts the run.
         """
         record = self.bench.record()
         entries = {name: entry for name in record.runs if (entry := (record.plan or {}).get(name))}
@@ -106,8 +116,16 @@ class Pace:
         runs = []
         for name, entry in entries.items():
             spec, result = record.cells[entry.cell], self.tally.result(name)
-            if concerned(spec) and result and (name == run.run_id or result.state == Event.FINISHED):
-                runs.append(PlannedRun(name, entry.repeat, spec, self.plan.folders[spec.framework], run.bench_id))
+            if (
+                concerned(spec)
+                and result
+                and (name == run.run_id or result.state == Event.FINISHED)
+            ):
+                runs.append(
+                    PlannedRun(
+                        name, entry.repeat, spec, self.plan.folders[spec.framework], run.bench_id
+                    )
+                )
         if not self._in_time(runs):
             return None
         self._anew = [supersede(self.bench, concerned_run) for concerned_run in runs]
@@ -123,7 +141,9 @@ class Pace:
         self._made.append(result)
         if result.is_good:
             return
-        failure = deterministic_failure(run, self.bench.run(run.run_id), self._made, self.tally.results())
+        failure = deterministic_failure(
+            run, self.bench.run(run.run_id), self._made, self.tally.results()
+        )
         if failure and not self._failure_of(run.spec):
             self._failures.append(failure)
             skipped = [other.run_id for other in waiting if failure.concerns(other.spec)]
@@ -146,10 +166,16 @@ class Pace:
 
     def _results(self) -> list[RunResult]:
         """Return the results of all configurations that may have further runs."""
-        return [result for result in self.tally.results() if not (result.spec and self._failure_of(result.spec))]
+        return [
+            result
+            for result in self.tally.results()
+            if not (result.spec and self._failure_of(result.spec))
+        ]
 
     def _further(self) -> list[PlannedRun]:
-        """Return the runs of another block, recorded as owed; an empty list at the end of the bench."""
+        """Return the runs of another block, recorded as owed; an empty list at the end of the
+        bench.
+        """
         record, schedule = self.bench.record(), self.plan.schedule
         if record.left_out:
             self._note_unmeasured()
@@ -161,9 +187,15 @@ class Pace:
         if all(map(self._failure_of, self.plan.cells)):
             return []
         lost = given_up(self._results())
-        block = [run for run in self.plan.block(blocks + 1) if run.spec not in lost and not self._failure_of(run.spec)]
+        block = [
+            run
+            for run in self.plan.block(blocks + 1)
+            if run.spec not in lost and not self._failure_of(run.spec)
+        ]
         used_s, block_s = self.tally.used_s(), self._time_of(block)
-        decision = decide(schedule, widest(self._results()), blocks=blocks, used_s=used_s, block_s=block_s)
+        decision = decide(
+            schedule, widest(self._results()), blocks=blocks, used_s=used_s, block_s=block_s
+        )
         if not decision.goes_on:
             self._end(decision.reason, [])
             return []
@@ -174,16 +206,25 @@ class Pace:
         return block
 
     def _in_time(self, runs: Sequence[PlannedRun]) -> bool:
-        return self.plan.schedule.budget_s is None or self.plan.schedule.fits(self.tally.used_s(), self._time_of(runs))
+        return self.plan.schedule.budget_s is None or self.plan.schedule.fits(
+            self.tally.used_s(), self._time_of(runs)
+        )
 
     def _time_of(self, runs: Sequence[PlannedRun]) -> float:
-        """Return the expected seconds of the runs: each as the longest of its cell in this or else an earlier bench, else 0."""
+        """Return the expected seconds of the runs: each as the longest of its cell in this or else
+        an earlier bench, else 0.
+        """
         measured = longest(self.bench)
-        return sum(next((took for spec, took in (*measured, *self._expected) if spec == run.spec), 0.0) for run in runs)
+        return sum(
+            next((took for spec, took in (*measured, *self._expected) if spec == run.spec), 0.0)
+            for run in runs
+        )
 
     def _show_block(self, repeat: int) -> None:
         schedule = self.plan.schedule
-        left_s = None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
+        left_s = (
+            None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
+        )
         self._observe(BlockOver(repeat, widest(self._results()), schedule, left_s))
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:
@@ -206,7 +247,12 @@ class Pace:
         width = widest(self.tally.results())
         share = width.share if width and math.isfinite(width.share) else None
         self.bench.event(
-            Event.DECIDED, reason=reason, blocks=blocks, widest=share, used_s=round(self.tally.used_s(), 3), **fields
+            Event.DECIDED,
+            reason=reason,
+            blocks=blocks,
+            widest=share,
+            used_s=round(self.tally.used_s(), 3),
+            **fields,
         )
 
     def _note_unmeasured(self) -> None:
@@ -214,7 +260,13 @@ class Pace:
         for spec in self.plan.cells:
             if not any(run.spec and run.spec.is_run_of(spec) for run in measured):
                 message = f"the budget of {schedule.budget_s:g} s was used up before the first run of {spec.shape} {spec.dtype}"
-                self.errors.append(RunError(message, kind="budget_over", hint="use a larger --budget, or fewer configurations"))
+                self.errors.append(
+                    RunError(
+                        message,
+                        kind="budget_over",
+                        hint="use a larger --budget, or fewer configurations",
+                    )
+                )
 
 
 def _with_note(error: OrchError, note: str) -> OrchError:

@@ -1,8 +1,9 @@
-"""The controller's state of one node of a run: its silence, and the causes of an end of the run that it reported.
+"""The controller's state of one node of a run: its silence, and the causes of an end of the run
+that it reported.
 
-The first cause is the earliest event, not the first one received: every cause has its instant on the controller's clock, from
-the node's own clock and the offset measured over the same connection. An event after the controller's stop is a consequence of
-the stop and no cause.
+The first cause is the earliest event, not the first one received: every cause has its instant on
+the controller's clock, from the node's own clock and the offset measured over the same connection.
+An event after the controller's stop is a consequence of the stop and no cause.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from orchestrator.record.node_record import ExitRecord, RankRecord, cause_of
 __all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
 
 A_NODE_FAILED = "a node of the run has failed"
-"""The reason of a stop because of a failure. It names no node: the first failure may not have been received yet."""
+"""The reason of a stop because of a failure. It names no node: the first failure may not have been
+received yet.
+"""
 CANCELLED = "cancelled"
 """The first word of the reason of a stop by `orch cancel`; the rest says who requested it."""
 
@@ -37,8 +40,9 @@ class Peer:
     """One node of a run.
 
     ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's monotonic clock. ``late`` are
-    ranks that failed by themselves, even if the controller had already stopped the run. ``closing``: all its processes have
-    ended, and its supervisor hashes its logs. ``stopped_mono_s``: when the node stopped the run, on its own clock.
+    ranks that failed by themselves, even if the controller had already stopped the run.
+    ``closing``: all its processes have ended, and its supervisor hashes its logs.
+    ``stopped_mono_s``: when the node stopped the run, on its own clock.
     ``last_answer`` is when an answer was read, ``spoke_at`` when the node wrote the newest one, by its own clock: a controller
     that was stopped reads late.
     """
@@ -89,9 +93,11 @@ class Peer:
         self.last_answer = max(at, self.last_answer)
 
     def listened(self, until: float, seconds: float) -> None:
-        """Extend the node's silence to ``until``: the controller listened for ``seconds`` since the last call.
+        """Extend the node's silence to ``until``: the controller listened for ``seconds`` since the
+        last call.
 
-        The silence is never longer than the time since the node's last answer, nor than the time spent listening.
+        The silence is never longer than the time since the node's last answer, nor than the time
+        spent listening.
         """
         self.silence_s = min(self.silence_s + seconds, until - self.last_answer)
 
@@ -104,16 +110,24 @@ class Peer:
         """Record a rank that failed, from the record of its wrapper."""
         if rank.code != 0 and rank.ended_mono_s is not None:
             how = f"{rank.how}, {rank.note}" if rank.note else rank.how
-            cause = rank.ended_mono_s - self.offset_s, "rank_failed", f"rank {rank.rank} ended with {how}"
-            # On one clock: the estimate of its offset may change between the two events, by more than a rank takes to end.
+            cause = (
+                rank.ended_mono_s - self.offset_s,
+                "rank_failed",
+                f"rank {rank.rank} ended with {how}",
+            )
+            # On one clock: the estimate of its offset may change between the two events, by more
+            # than a rank takes to end.
             if rank.signal is None or rank.ended_mono_s < self.stopped_mono_s:
                 self.blame(*cause, stopped_at)
             if rank.signal is None:
-                # No signal ended it, so it may have been failing before the controller stopped the run.
+                # No signal ended it, so it may have been failing before the controller stopped the
+                # run.
                 self.late.append(cause)
 
     def blame_stop(self, reason: str, mono_s: float, stopped_at: float | None) -> None:
-        """Record that the node was stopped by its own limits or by another process; ``mono_s`` is on its clock."""
+        """Record that the node was stopped by its own limits or by another process; ``mono_s`` is
+        on its clock.
+        """
         self.stopped_mono_s = min(mono_s, self.stopped_mono_s)
         kind, text = cause_of(reason)
         # The rank's own record has more details of its end.
@@ -121,7 +135,9 @@ class Peer:
             self.blame(mono_s - self.offset_s, kind, text, stopped_at)
 
     def blame_record(self, record: ExitRecord, stopped_at: float | None, stop_reason: str) -> None:
-        """Record causes from an exit record that no event reported, for example while the connection was lost."""
+        """Record causes from an exit record that no event reported, for example while the
+        connection was lost.
+        """
         if record.reason not in ("", stop_reason) and record.stopped_mono_s is not None:
             self.blame_stop(record.reason, record.stopped_mono_s, stopped_at)
         for rank in record.ranks:
@@ -137,10 +153,12 @@ class Peer:
 
 
 def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
-    """Return the state that a run ended in (finished, failed, lost or interrupted), and its first cause.
+    """Return the state that a run ended in (finished, failed, lost or interrupted), and its first
+    cause.
 
-    A cancelled run is interrupted, without a cause on a node. A host key that changed outranks every other cause: until it is
-    explained, nothing else that was said about this node can be trusted.
+    A cancelled run is interrupted, without a cause on a node. A host key that changed outranks
+    every other cause: until it is explained, nothing else that was said about this node can be
+    trusted.
     """
     causes = _causes(peers)
     lost = [peer.error for peer in peers.values() if peer.error]
@@ -154,7 +172,9 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
             return "lost" if isinstance(given_up, TransportError) else "failed", given_up
         if text.startswith(CANCELLED):
             hint = "orch resume repeats it and continues the bench"
-            return "interrupted", RunError(text, kind="interrupted", run_id=run_id, phase="watch", hint=hint)
+            return "interrupted", RunError(
+                text, kind="interrupted", run_id=run_id, phase="watch", hint=hint
+            )
         return "failed", RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
     if lost:
         return "lost", lost[0]
@@ -171,24 +191,33 @@ def _decisive(causes: list[tuple[float, str, str, str]]) -> tuple[float, str, st
     Where Slurm ends a job, a process may hear of it before the supervisor of its node does.
     """
     at, _, _, text = causes[0]
-    cancelled = [cause for cause in causes if cause[3].startswith(CANCELLED) and cause[0] - at <= _CLOSE_S]
+    cancelled = [
+        cause for cause in causes if cause[3].startswith(CANCELLED) and cause[0] - at <= _CLOSE_S
+    ]
     return cancelled[0] if cancelled and text.endswith("SIGTERM") else causes[0]
 
 
 def close_seconds(peers: Mapping[str, Peer], run_id: str) -> tuple[OrchError, ...]:
-    """Return the ranks that failed so soon after the first one that clocks alone cannot determine the order.
+    """Return the ranks that failed so soon after the first one that clocks alone cannot determine
+    the order.
 
-    A rank that loses its peer may exit before that peer does, so their last log lines have to decide. Ranks that were ended by
-    SIGTERM are not included.
+    A rank that loses its peer may exit before that peer does, so their last log lines have to
+    decide. Ranks that were ended by SIGTERM are not included.
     """
     first, *others = _causes(peers) or [(0.0, "", "", "")]
-    others += [(at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.late]
+    others += [
+        (at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.late
+    ]
     return tuple(
         RunError(text, kind=kind, host=name, run_id=run_id, phase="watch")
         for at, name, kind, text in sorted(set(others) - {first})
-        if first[2] == kind == "rank_failed" and at - first[0] <= _CLOSE_S and not text.endswith("SIGTERM")
+        if first[2] == kind == "rank_failed"
+        and at - first[0] <= _CLOSE_S
+        and not text.endswith("SIGTERM")
     )
 
 
 def _causes(peers: Mapping[str, Peer]) -> list[tuple[float, str, str, str]]:
-    return sorted({(at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.causes})
+    return sorted(
+        {(at, name, kind, text) for name, peer in peers.items() for at, kind, text in peer.causes}
+    )

@@ -1,7 +1,9 @@
-"""Finding a run on a node again: a connection to its supervisor, its exit record, or another trace of it.
+"""Finding a run on a node again: a connection to its supervisor, its exit record, or another trace
+of it.
 
 `Reattachment` reconnects after a connection was lost, while the watch loop decides only by the silence when a node is lost; the
-result reaches the watch loop as an event. `find` asks once, for a controller that takes over a run from a dead one.
+result reaches the watch loop as an event. `find` asks once, for a controller that takes over a run
+from a dead one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Trace:
     """The trace of a run on one node.
 
     ``state`` is nothing (unknown there, or not started), running (``line`` connects to its supervisor), ended (``record`` is
-    its exit record), or broken (it was started, and neither a supervisor nor an exit record is left).
+    its exit record), or broken (it was started, and neither a supervisor nor an exit record is
+    left).
     """
 
     state: str
@@ -42,7 +45,9 @@ class Trace:
 
 
 def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
-    """Return the trace of a run on a node. A supervisor that has started nothing is dismissed and exits."""
+    """Return the trace of a run on a node. A supervisor that has started nothing is dismissed and
+    exits.
+    """
     deadline = time.monotonic() + _LEAVE_S
     while True:
         left = left_behind(node, run_id, timeout_s=timeout_s)
@@ -60,21 +65,29 @@ def find(node: Node, run_id: str, *, timeout_s: float) -> Trace:
         else:
             if line.hello["state"] in ("running", "stopping", "closing"):
                 return Trace("running", line)
-            # Without a start signal, or after its run, a supervisor exits when its last connection closes.
+            # Without a start signal, or after its run, a supervisor exits when its last connection
+            # closes.
             line.send("bye")
             line.close()
         if time.monotonic() > deadline:
             message = f"its node runner neither answers nor exits within {_LEAVE_S:g} s"
-            raise RunError(message, kind="node_busy", host=node.host.name, run_id=run_id, hint="orch cancel ends it")
+            raise RunError(
+                message,
+                kind="node_busy",
+                host=node.host.name,
+                run_id=run_id,
+                hint="orch cancel ends it",
+            )
         time.sleep(_PAUSE_S)
 
 
 def ask_beside(cluster: Cluster, peer: Peer) -> None:
-    """While a node is silent, ask its SSH server for a greeting on new connections, and record when one came.
+    """While a node is silent, ask its SSH server for a greeting on new connections, and record when
+    one came.
 
-    A connection that lost several packets in a row doubles its wait before each retransmission; a new one does not. A node that
-    sends a greeting is alive and is given some more time. A greeting that comes after the node has answered does not count
-    for its next silence.
+    A connection that lost several packets in a row doubles its wait before each retransmission; a
+    new one does not. A node that sends a greeting is alive and is given some more time. A greeting
+    that comes after the node has answered does not count for its next silence.
     """
     silent_since = peer.last_answer
 
@@ -94,7 +107,12 @@ class Reattachment:
     """The search for the supervisor of one node, from the moment at which its connection was lost."""
 
     def __init__(
-        self, cluster: Cluster, peer: Peer, run_id: str, ask_s: float, deliver: Callable[[dict[str, Any]], None]
+        self,
+        cluster: Cluster,
+        peer: Peer,
+        run_id: str,
+        ask_s: float,
+        deliver: Callable[[dict[str, Any]], None],
     ) -> None:
         self.cluster = cluster
         self.peer = peer
@@ -105,20 +123,29 @@ class Reattachment:
         self.lost_at = time.monotonic()
 
     def run(self) -> None:
-        """Try until the supervisor is found, its end is known, or the watch loop has given the node up.
+        """Try until the supervisor is found, its end is known, or the watch loop has given the node
+        up.
 
-        A server with another host key is not the node: it is reported at once and not contacted again.
+        A server with another host key is not the node: it is reported at once and not contacted
+        again.
         """
         while not self.peer.over:
             try:
-                line = self.cluster.reconnect(self.name).supervisor(self.run_id, start=False, timeout_s=_HELLO_S)
+                line = self.cluster.reconnect(self.name).supervisor(
+                    self.run_id, start=False, timeout_s=_HELLO_S
+                )
             except TransportError as error:
                 if error.is_of_identity:
-                    # The node was last itself when it last answered: ranks that lost their peer may have ended since then.
+                    # The node was last itself when it last answered: ranks that lost their peer may
+                    # have ended since then.
                     error.run_id, error.phase = self.run_id, "watch"
                     self.peer.give_up(error, self.peer.alive_at, None)
                     return
-                if error.kind == "node_lost" and self.name in self.cluster.nodes and self._without_supervisor():
+                if (
+                    error.kind == "node_lost"
+                    and self.name in self.cluster.nodes
+                    and self._without_supervisor()
+                ):
                     return
                 time.sleep(_PAUSE_S)
                 continue
@@ -129,7 +156,8 @@ class Reattachment:
             return
 
     def _without_supervisor(self) -> bool:
-        """Handle a node that answers without a supervisor: take its exit record, or end the processes that it left running.
+        """Handle a node that answers without a supervisor: take its exit record, or end the
+        processes that it left running.
 
         Return False if the search has to continue.
         """
@@ -139,14 +167,28 @@ class Reattachment:
             if left is not None and left.alive:
                 return False  # it is alive but slow to answer; the next attempt may reach it
             if left is not None and left.record is not None:
-                self.deliver({"event": "left_behind", "record": left.record, "line": self.peer.line, "at": time.monotonic()})
+                self.deliver(
+                    {
+                        "event": "left_behind",
+                        "record": left.record,
+                        "line": self.peer.line,
+                        "at": time.monotonic(),
+                    }
+                )
                 return True
             if left is not None and left.boot_id and self.peer.boot_id not in ("", left.boot_id):
-                # After a reboot the recorded process ids are meaningless, and nothing is left to end. The node went down before
-                # its connection was lost: ranks that lost their peer may have ended in between, and are not the cause.
+                # After a reboot the recorded process ids are meaningless, and nothing is left to
+                # end. The node went down before its connection was lost: ranks that lost their peer
+                # may have ended in between, and are not the cause.
                 self._give_up("node_rebooted", "it rebooted during the run", self.peer.alive_at)
                 return True
-            answer = node.ask("stop", run=self.run_id, grace_s=1.0, reason="its supervisor died", timeout_s=self.ask_s)
+            answer = node.ask(
+                "stop",
+                run=self.run_id,
+                grace_s=1.0,
+                reason="its supervisor died",
+                timeout_s=self.ask_s,
+            )
             remains = Remains.of(answer, self.name)
         except OrchError:
             return False
@@ -156,4 +198,6 @@ class Reattachment:
 
     def _give_up(self, kind: str, message: str, at: float) -> None:
         error = TransportError if kind == "node_rebooted" else RunError
-        self.peer.give_up(error(message, kind=kind, host=self.name, run_id=self.run_id, phase="watch"), at, None)
+        self.peer.give_up(
+            error(message, kind=kind, host=self.name, run_id=self.run_id, phase="watch"), at, None
+        )

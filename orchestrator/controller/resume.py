@@ -1,7 +1,8 @@
-"""The outstanding work of a bench whose controller is gone: runs to bring to their end, runs to repeat, runs to start.
+"""The outstanding work of a bench whose controller is gone: runs to bring to their end, runs to
+repeat, runs to start.
 
-A run counts if it finished or failed by itself. A run that ended because its controller or a node was lost measured nothing;
-its evidence is kept, and a new attempt replaces it.
+A run counts if it finished or failed by itself. A run that ended because its controller or a node
+was lost measured nothing; its evidence is kept, and a new attempt replaces it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from orchestrator.record.owed import supersede
 __all__ = ["remaining"]
 
 
-def remaining(campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_failed: bool = False) -> list[PlannedRun]:
-    """Bring every run that was under way to its end, and return the runs still to be executed, in order.
+def remaining(
+    campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_failed: bool = False
+) -> list[PlannedRun]:
+    """Bring every run that was under way to its end, and return the runs still to be executed, in
+    order.
 
-    Errors of runs that count are added to the campaign, as by the previous controller. Raises OrchError if a node of a run
-    that was under way cannot be reached, and no spare may take its place.
+    Errors of runs that count are added to the campaign, as by the previous controller. Raises
+    OrchError if a node of a run that was under way cannot be reached, and no spare may take its
+    place.
     """
     outstanding = []
     begun = begun_runs(campaign.bench.events())
     for run_id, run in runs.items():
         directory = campaign.bench.run(run_id)
         if not (directory.path / "manifest.json").exists():
-            # Its files may still be complete on the nodes, where a run of the same id would overwrite them.
+            # Its files may still be complete on the nodes, where a run of the same id would
+            # overwrite them.
             outstanding.append(supersede(campaign.bench, run) if run_id in begun else run)
             continue
         outcome = read_manifest(directory).outcome

@@ -1,10 +1,11 @@
-"""The cause of a failed run: which of several failures came first, its most likely cause, and its last log lines.
+"""The cause of a failed run: which of several failures came first, its most likely cause, and its
+last log lines.
 
-All of it comes from collected evidence: the order by clocks, the logs, the nodes' own records, and facts in which a node
-differs from the others.
+All of it comes from collected evidence: the order by clocks, the logs, the nodes' own records, and
+facts in which a node differs from the others.
 
-A rank that ends with exit code 0 before the others are done is no failure by itself. It is the cause if all that failed only
-lost it.
+A rank that ends with exit code 0 before the others are done is no failure by itself. It is the
+cause if all that failed only lost it.
 """
 
 from __future__ import annotations
@@ -36,17 +37,21 @@ _SHOWN_CHARACTERS = 500
 _SHOWN_DIFFERENCES = 3
 _SHOWN_LOSSES = 3
 _CLOSE_S = 1.0
-"""Within this, the clocks of two nodes, each since its own start of the run, do not tell an order."""
+"""Within this, the clocks of two nodes, each since its own start of the run, do not tell an order.
+"""
 _LEFT_EARLY = "see why its program ended: its share of the data, or a condition that only it met"
-_ADDRESS = re.compile(r"(?<![\w.:])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})(?![\w.]*\w)")
+_ADDRESS = re.compile(
+    r"(?<![\w.:])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7})(?![\w.]*\w)"
+)
 _BY_ITSELF = re.compile(r" ended with (?P<how>exit code|SIGABRT\b)")
 _Facts = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """A failure with its last log lines (``words``) and the name of the log that holds them; empty without any. ``warned``:
-    what NCCL says of failures on the standard output of a rank whose other words are on its standard error."""
+    """A failure with its last log lines (``words``) and the name of the log that holds them; empty
+    without any. ``warned``: what NCCL says of failures on the standard output of a rank whose other
+    words are on its standard error."""
 
     error: OrchError
     log: str = ""
@@ -63,33 +68,47 @@ class _Death:
         return _BY_ITSELF.search(self.error.message) is not None
 
 
-def with_cause(error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: _Facts) -> OrchError | None:
+def with_cause(
+    error: OrchError | None, rivals: Sequence[OrchError], run: RunDir, facts: _Facts
+) -> OrchError | None:
     """Return the first cause of a run's failure, with everything known about it as its hint.
 
     ``rivals`` failed so soon after ``error`` that clocks cannot determine the order. A rank whose log only reports the loss of
-    another rank is not chosen if any rank has an independent cause. That includes ranks that had logged their own cause when
-    they were stopped: a program may close its connections long before it exits. If there is none, a rank that had ended with
-    exit code 0 before its planned last step is the cause. Of a program that ended by itself for no known cause, its own last
-    sentence stands in place of one.
+    another rank is not chosen if any rank has an independent cause. That includes ranks that had
+    logged their own cause when they were stopped: a program may close its connections long before
+    it exits. If there is none, a rank that had ended with exit code 0 before its planned last step
+    is the cause. Of a program that ended by itself for no known cause, its own last sentence stands
+    in place of one.
     """
-    if error is None or not error.host or error.cause:  # a cause that is known already is not in the logs
+    if (
+        error is None or not error.host or error.cause
+    ):  # a cause that is known already is not in the logs
         return error
     first = _last_words(error, run)
     failures = chain([first], (_last_words(rival, run) for rival in rivals))
-    causes = chain((death for death in failures if not is_consequence(death.text)), _stopped_while_dying(error, run, facts))
+    causes = chain(
+        (death for death in failures if not is_consequence(death.text)),
+        _stopped_while_dying(error, run, facts),
+    )
     names = _hosts_by_address(run, facts)
     death = next(causes, None)
     finding = _diagnosis(death, run) if death else None
-    if (death is None or (finding and finding.weight < CAUSE)) and (early := _early_end(error, run)):
+    if (death is None or (finding and finding.weight < CAUSE)) and (
+        early := _early_end(error, run)
+    ):
         lost = chain([error], rivals)
-        early.error.hint = "\n".join(_name_hosts(line, names) for line in _lines_of_early_end(early, lost, run, facts))
+        early.error.hint = "\n".join(
+            _name_hosts(line, names) for line in _lines_of_early_end(early, lost, run, facts)
+        )
         return early.error
     death = death or first
     if not death.error.cause:
         cause = f"{finding.cause}; {finding.remedy}" if finding else _own_sentence(death)
         death.error.cause = _name_hosts(cause, names)
     if not death.error.hint:
-        death.error.hint = "\n".join(_name_hosts(line, names) for line in _hint_lines(death, finding, facts))
+        death.error.hint = "\n".join(
+            _name_hosts(line, names) for line in _hint_lines(death, finding, facts)
+        )
     return death.error
 
 
@@ -99,13 +118,17 @@ def find_failure(error: OrchError, run: RunDir) -> Failure | None:
 
 
 def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) -> Iterator[_Death]:
-    """Yield the ranks that were ended by the stop of the run and whose last lines show an independent cause."""
+    """Yield the ranks that were ended by the stop of the run and whose last lines show an
+    independent cause.
+    """
     for host in hosts:
         with suppress(DataError):
             record = exit_record(run, host)
             for number in record.ended_by("SIGTERM") if record else ():
                 text = f"rank {number} was already failing when the run was stopped"
-                dying = RunError(text, kind="rank_failed", host=host, run_id=error.run_id, phase=error.phase)
+                dying = RunError(
+                    text, kind="rank_failed", host=host, run_id=error.run_id, phase=error.phase
+                )
                 death = _last_words(dying, run)
                 finding = diagnose(death.text)
                 if finding and finding.weight == CAUSE:
@@ -114,8 +137,8 @@ def _stopped_while_dying(error: OrchError, run: RunDir, hosts: Iterable[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a rank, in seconds since the start of the run on its node. ``is_early``: with exit code 0, and not because the
-    run was stopped."""
+    """The end of a rank, in seconds since the start of the run on its node. ``is_early``: with exit
+    code 0, and not because the run was stopped."""
 
     rank: int
     host: str
@@ -124,7 +147,9 @@ class _End:
 
 
 def _early_end(error: OrchError, run: RunDir) -> _Death | None:
-    """Return the rank that left with exit code 0 before the others, and before its planned last step; None if none did."""
+    """Return the rank that left with exit code 0 before the others, and before its planned last
+    step; None if none did.
+    """
     if error.kind != "rank_failed":
         return None
     with suppress(DataError, OSError):
@@ -143,15 +168,21 @@ def _early_end(error: OrchError, run: RunDir) -> _Death | None:
         early = [
             end
             for end in sorted(ends, key=lambda end: end.after_s)
-            if end.is_early and end.after_s <= failed_s + _CLOSE_S and not _has_lost_another(end, run)
+            if end.is_early
+            and end.after_s <= failed_s + _CLOSE_S
+            and not _has_lost_another(end, run)
         ]
         if early:
             others = plural(len(early) - 1, "more rank") if early[1:] else ""
             step = steps[early[0].host][0] or last
             when = f"after step {step} of {total}" if step else "before its first step"
-            text = f"rank {early[0].rank} ended with exit code 0 {when}, and the others waited for it"
+            text = (
+                f"rank {early[0].rank} ended with exit code 0 {when}, and the others waited for it"
+            )
             text += f"; so did {others}" if others else ""
-            own = RunError(text, kind="rank_failed", host=early[0].host, run_id=error.run_id, phase=error.phase)
+            own = RunError(
+                text, kind="rank_failed", host=early[0].host, run_id=error.run_id, phase=error.phase
+            )
             own.cause = _LEFT_EARLY
             return _last_words(own, run)
     return None
@@ -161,20 +192,30 @@ def _ends(host: str, record: ExitRecord) -> Iterator[_End]:
     """Yield the ranks of a node that ended by themselves, not because the run was stopped."""
     stopped_s = float("inf") if record.stopped_mono_s is None else record.stopped_mono_s
     for rank in record.ranks:
-        if rank.ended_mono_s is not None and record.started_mono_s is not None and rank.signal is None:
+        if (
+            rank.ended_mono_s is not None
+            and record.started_mono_s is not None
+            and rank.signal is None
+        ):
             is_stopped = rank.ended_mono_s >= stopped_s
             if rank.code != 0 or not is_stopped:
-                yield _End(rank.rank, host, rank.ended_mono_s - record.started_mono_s, rank.code == 0)
+                yield _End(
+                    rank.rank, host, rank.ended_mono_s - record.started_mono_s, rank.code == 0
+                )
 
 
 def _has_lost_another(end: _End, run: RunDir) -> bool:
-    """Return whether a rank that ended well reports the loss of another, as a program that handles it does."""
+    """Return whether a rank that ended well reports the loss of another, as a program that handles
+    it does.
+    """
     text = f"rank {end.rank} ended"
     return is_consequence(_last_words(RunError(text, kind="rank_failed", host=end.host), run).text)
 
 
 def _last_step(run: RunDir, host: str, record: ExitRecord, planned: Manifest) -> tuple[int, int]:
-    """Return the last step in the logs of a node, 0 if there is none, and how many steps its lines are apart."""
+    """Return the last step in the logs of a node, 0 if there is none, and how many steps its lines
+    are apart.
+    """
     last, spacing = 0, 1
     for name in record.files:
         if is_named(name, planned.grammar.files) and run.log_path(host, name).is_file():
@@ -185,7 +226,9 @@ def _last_step(run: RunDir, host: str, record: ExitRecord, planned: Manifest) ->
     return last, spacing
 
 
-def _lines_of_early_end(death: _Death, lost: Iterable[OrchError], run: RunDir, facts: _Facts) -> Iterator[str]:
+def _lines_of_early_end(
+    death: _Death, lost: Iterable[OrchError], run: RunDir, facts: _Facts
+) -> Iterator[str]:
     yield death.error.cause
     for other in islice(lost, _SHOWN_LOSSES):
         said = _last_words(other, run)
@@ -195,8 +238,12 @@ def _lines_of_early_end(death: _Death, lost: Iterable[OrchError], run: RunDir, f
 
 
 def _name_hosts(line: str, names: Mapping[str, str]) -> str:
-    """Return a line with the host behind each address of a node: programs name a lost peer by its address."""
-    return _ADDRESS.sub(lambda match: f"{match[0]} ({names[match[0]]})" if match[0] in names else match[0], line)
+    """Return a line with the host behind each address of a node: programs name a lost peer by its
+    address.
+    """
+    return _ADDRESS.sub(
+        lambda match: f"{match[0]} ({names[match[0]]})" if match[0] in names else match[0], line
+    )
 
 
 def _hosts_by_address(run: RunDir, facts: _Facts) -> Mapping[str, str]:
@@ -215,7 +262,9 @@ def _hosts_by_address(run: RunDir, facts: _Facts) -> Mapping[str, str]:
 
 
 def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
-    """Return the failure that the last lines of a log show, None if they show none or only that of another process."""
+    """Return the failure that the last lines of a log show, None if they show none or only that of
+    another process.
+    """
     record: ExitRecord | None = None
     with suppress(DataError):
         record = exit_record(run, death.error.host)
@@ -226,7 +275,9 @@ def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
 
 
 def _own_sentence(death: _Death) -> str:
-    """Return the sentence of a program that ended by itself. One that was ended from outside said nothing about that."""
+    """Return the sentence of a program that ended by itself. One that was ended from outside said
+    nothing about that.
+    """
     how = _BY_ITSELF.search(death.error.message)
     if death.error.kind != "rank_failed" or how is None:
         return ""
@@ -262,7 +313,9 @@ def _last_words(error: OrchError, run: RunDir) -> _Death:
             warned: list[str] = []
             output = name.removesuffix(".err") + ".out"
             if name in streams and output != name and run.log_path(error.host, output).is_file():
-                warned = [line for line in _last_lines(run, error.host, output) if "NCCL WARN" in line]
+                warned = [
+                    line for line in _last_lines(run, error.host, output) if "NCCL WARN" in line
+                ]
             return _Death(error, name, lines, warned)
     return _Death(error)
 
@@ -274,4 +327,6 @@ def _last_lines(run: RunDir, host: str, name: str) -> list[str]:
 
 def _rank(error: OrchError) -> int | None:
     words = error.message.split()
-    return int(words[1]) if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit() else None
+    return (
+        int(words[1]) if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit() else None
+    )

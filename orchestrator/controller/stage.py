@@ -1,4 +1,6 @@
-"""The values that campaign, launch and watch all need to execute the runs of a bench, passed on as one."""
+"""The values that campaign, launch and watch all need to execute the runs of a bench, passed on as
+one.
+"""
 
 from __future__ import annotations
 

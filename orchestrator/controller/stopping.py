@@ -1,7 +1,9 @@
-"""When a bench has measured enough: the decision after a block, from the intervals so far and the elapsed time.
+"""When a bench has measured enough: the decision after a block, from the intervals so far and the
+elapsed time.
 
-A block is one repeat of every cell, including cells whose interval is already narrow: a speedup is computed from pairs within
-a block, and unequal numbers of repeats would qualify the numbers. Only a cell that keeps failing is left out.
+A block is one repeat of every cell, including cells whose interval is already narrow: a speedup is
+computed from pairs within a block, and unequal numbers of repeats would qualify the numbers. Only a
+cell that keeps failing is left out.
 
 >>> schedule = Schedule(repeats=8, until_ci=0.01)
 >>> decide(schedule, Width("speed of 1n1g", 0.013), blocks=8, used_s=60.0, block_s=7.0)
@@ -41,8 +43,8 @@ _FAILURES = 3
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """The half-width of an interval as a fraction of its value, and the name of the value (``of``). ``has_others``: there are
-    values of other metrics, whose intervals do not count."""
+    """The half-width of an interval as a fraction of its value, and the name of the value (``of``).
+    ``has_others``: there are values of other metrics, whose intervals do not count."""
 
     of: str
     share: float
@@ -51,14 +53,20 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether another block follows; ``reason`` is planned, wide, narrow, most, budget, or failing if no cell is left."""
+    """Whether another block follows; ``reason`` is planned, wide, narrow, most, budget, or failing
+    if no cell is left.
+    """
 
     goes_on: bool
     reason: str
 
 
-def decide(schedule: Schedule, width: Width | None, *, blocks: int, used_s: float, block_s: float) -> Decision:
-    """Return the decision after ``blocks`` blocks. ``width`` is the widest interval, None if every cell is given up."""
+def decide(
+    schedule: Schedule, width: Width | None, *, blocks: int, used_s: float, block_s: float
+) -> Decision:
+    """Return the decision after ``blocks`` blocks. ``width`` is the widest interval, None if every
+    cell is given up.
+    """
     if schedule.until_ci is None or blocks < schedule.repeats:
         decision = Decision(blocks < schedule.repeats, "planned")
     elif width is None:
@@ -66,31 +74,49 @@ def decide(schedule: Schedule, width: Width | None, *, blocks: int, used_s: floa
     elif width.share <= schedule.until_ci:
         decision = Decision(False, "narrow")
     else:
-        decision = Decision(blocks < schedule.max_repeats, "wide" if blocks < schedule.max_repeats else "most")
-    return decision if not decision.goes_on or schedule.fits(used_s, block_s) else Decision(False, "budget")
+        decision = Decision(
+            blocks < schedule.max_repeats, "wide" if blocks < schedule.max_repeats else "most"
+        )
+    return (
+        decision
+        if not decision.goes_on or schedule.fits(used_s, block_s)
+        else Decision(False, "budget")
+    )
 
 
 def widest(results: Sequence[RunResult]) -> Width | None:
-    """Return the widest interval of the primary metric and its speedups, infinite for fewer than two repeats.
+    """Return the widest interval of the primary metric and its speedups, infinite for fewer than
+    two repeats.
 
-    Cells that are given up are ignored. Efficiencies need no check: their relative width is that of the speedup.
+    Cells that are given up are ignored. Efficiencies need no check: their relative width is that of
+    the speedup.
     """
     given_up_cells = given_up(results)
     summary = summarize([run for run in results if run.spec not in given_up_cells])
     widths = []
     rows = [row for row in summary.rows if row.primary]
     for row in rows:
-        name = row.shape if len({other.series for other in rows}) == 1 else f"{row.shape}, {row.series}"
+        name = (
+            row.shape
+            if len({other.series for other in rows}) == 1
+            else f"{row.shape}, {row.series}"
+        )
         quantity = "speed" if row.step_s or row.value is None else row.metric
         widths.append(Width(f"{quantity} of {name}", _share(row.interval, row.value)))
         if row.speedup is not None and summary.baseline[row.series] is not row:
             widths.append(Width(f"speedup of {name}", _share(row.speedup_interval, row.speedup)))
     has_others = any(not (row.primary or row.is_derived) for row in summary.rows)
-    return max((replace(width, has_others=has_others) for width in widths), key=lambda width: width.share, default=None)
+    return max(
+        (replace(width, has_others=has_others) for width in widths),
+        key=lambda width: width.share,
+        default=None,
+    )
 
 
 def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
-    """Return the cells whose last three repeats have no number, so that another repeat is not expected to have one."""
+    """Return the cells whose last three repeats have no number, so that another repeat is not
+    expected to have one.
+    """
     repeats: list[tuple[RunSpec, list[RunResult]]] = []
     for run in sorted(results, key=lambda run: run.repeat):
         if run.spec is None:
@@ -100,18 +126,32 @@ def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
             repeats.append((run.spec, [run]))
         else:
             cell_runs.append(run)
-    return [spec for spec, runs in repeats if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:])]
+    return [
+        spec
+        for spec, runs in repeats
+        if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:])
+    ]
 
 
 def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str:
-    """Return the plan as text; ``block_s`` is the expected time of a block in seconds, None if unknown."""
+    """Return the plan as text; ``block_s`` is the expected time of a block in seconds, None if
+    unknown.
+    """
     fewest = schedule.repeats
-    count = plural(fewest, "repeat") if schedule.until_ci is None else f"{fewest} to {schedule.most} repeats"
+    count = (
+        plural(fewest, "repeat")
+        if schedule.until_ci is None
+        else f"{fewest} to {schedule.most} repeats"
+    )
     words = [f"{plural(cells, 'cell')}, {count}"]
     if schedule.until_ci is not None:
         words.append(f"until every 95 % interval is within {schedule.aim}")
     if schedule.budget_s is not None:
-        fits = f", enough for about {plural(int(schedule.budget_s / block_s), 'repeat')} by earlier runs" if block_s else ""
+        fits = (
+            f", enough for about {plural(int(schedule.budget_s / block_s), 'repeat')} by earlier runs"
+            if block_s
+            else ""
+        )
         words.append(f"a budget of {schedule.budget_s:g} s{fits}")
     if schedule.order == "random":
         words.append(f"random order in blocks, seed {schedule.seed}")
@@ -149,7 +189,11 @@ def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int)
         shown = f"the widest is ±{width.share:.2%}, {width.of}"
     else:
         shown = "some cells have too few good repeats for an interval"
-    shown += "; intervals of other metrics are not considered" if width is not None and width.has_others else ""
+    shown += (
+        "; intervals of other metrics are not considered"
+        if width is not None and width.has_others
+        else ""
+    )
     return {
         "narrow": f"repeats were added until every 95 % interval was within {schedule.aim}: {blocks}; {shown}",
         "most": f"after {plural(blocks, 'repeat')}, the maximum, not every 95 % interval is within {schedule.aim}; {shown}",
@@ -159,7 +203,9 @@ def end_words(schedule: Schedule, reason: str, width: Width | None, blocks: int)
 
 
 def left_out_words(schedule: Schedule, shapes: Sequence[str]) -> str:
-    """Return a note on runs that were left out for lack of time; ``shapes`` has the shape of each of them."""
+    """Return a note on runs that were left out for lack of time; ``shapes`` has the shape of each
+    of them.
+    """
     if not shapes:
         return ""
     counts = ", ".join(f"{count} of {shape}" for shape, count in Counter(shapes).items())
@@ -167,7 +213,9 @@ def left_out_words(schedule: Schedule, shapes: Sequence[str]) -> str:
 
 
 def _share(interval: Interval | None, middle: float | None) -> float:
-    """Return the half-width of an interval as a share of the value; 0 if every repeat has the same value, even 0."""
+    """Return the half-width of an interval as a share of the value; 0 if every repeat has the same
+    value, even 0.
+    """
     if interval is None or middle is None:
         return math.inf
     half = (interval.high - interval.low) / 2

@@ -1,8 +1,9 @@
-"""The connections to all nodes of one run, from armed to ended: send beats, receive events, stop the run at a failure.
+"""The connections to all nodes of one run, from armed to ended: send beats, receive events, stop
+the run at a failure.
 
-Answered beats decide whether a node is alive, not its connection: after a lost connection the controller reconnects while the
-run continues. The verdict names the first cause, by the nodes' own clocks corrected with offsets that were measured over the
-same connections.
+Answered beats decide whether a node is alive, not its connection: after a lost connection the
+controller reconnects while the run continues. The verdict names the first cause, by the nodes' own
+clocks corrected with offsets that were measured over the same connections.
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ _TICK_S, _LISTENED_S = 0.1, 0.25
 _DOUBT_AFTER_S = 1.2
 _UNSTOPPED_S = 20.0
 _GOODBYE_S = 1.0
-_STUCK_S = 15.0  # after the grace period a node tries for 10 s to end what does not end, and then says so
+_STUCK_S = (
+    15.0  # after the grace period a node tries for 10 s to end what does not end, and then says so
+)
 
 
 class Watch:
-    """All messages between the controller and the nodes of one run. ``tail`` names the log that is shown."""
+    """All messages between the controller and the nodes of one run. ``tail`` names the log that is
+    shown.
+    """
 
     def __init__(self, plan: Plan, stage: Stage, *, tail: str) -> None:
         self.plan = plan
@@ -47,7 +52,8 @@ class Watch:
         self.hosts = [node.slot.host for node in plan.nodes]
         self.peers: dict[str, Peer] = {}
         self.released = False
-        # Not a SimpleQueue: its timed wait never ends if a signal handler is still running when the timeout expires.
+        # Not a SimpleQueue: its timed wait never ends if a signal handler is still running when the
+        # timeout expires.
         self._inbox: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._beats = 0
         self._stopping_since: float | None = None
@@ -61,7 +67,9 @@ class Watch:
         line.start(lambda host, event: self._inbox.put((host, event)))
 
     def close(self) -> None:
-        """Send a goodbye on every connection. Supervisors that were not released exit without starting anything."""
+        """Send a goodbye on every connection. Supervisors that were not released exit without
+        starting anything.
+        """
         for peer in self.peers.values():
             peer.send("bye")
         until = time.monotonic() + _GOODBYE_S
@@ -73,8 +81,8 @@ class Watch:
     # -- before the start
 
     def wait(self, ready: Callable[[Peer], bool], limit_s: float, phase: str) -> None:
-        """Take events until every peer is ready, and renew the leases meanwhile. Raises Faults with every refusal, or a
-        start_timeout for each late node."""
+        """Take events until every peer is ready, and renew the leases meanwhile. Raises Faults with
+        every refusal, or a start_timeout for each late node."""
         renewed = time.monotonic()
         deadline = renewed + limit_s
         while not all(ready(peer) for peer in self.peers.values()):
@@ -88,14 +96,25 @@ class Watch:
                 self.take_events(0.1)
                 raise Faults([peer.error for peer in self.peers.values() if peer.error])
             if self.stage.interrupt.signal:
-                raise Interrupted(self.stage.interrupt.signal, "interrupted before the start; nothing was started", phase=phase)
+                raise Interrupted(
+                    self.stage.interrupt.signal,
+                    "interrupted before the start; nothing was started",
+                    phase=phase,
+                )
             if time.monotonic() > deadline:
                 late = [name for name, peer in self.peers.items() if not ready(peer)]
                 message = f"expected this node to be ready within {limit_s:g} s, it was not; nothing was started"
-                raise Faults([RunError(message, kind="start_timeout", host=name, phase=phase) for name in late])
+                raise Faults(
+                    [
+                        RunError(message, kind="start_timeout", host=name, phase=phase)
+                        for name in late
+                    ]
+                )
 
     def synchronise(self) -> None:
-        """Measure each node's clock offset over its connection; the fastest of several round trips bounds the error best."""
+        """Measure each node's clock offset over its connection; the fastest of several round trips
+        bounds the error best.
+        """
         for _ in range(_SYNC_ROUNDS):
             self._beat(tail=False)
             number = self._beats
@@ -103,7 +122,9 @@ class Watch:
             self.wait(lambda peer, number=number: number not in peer.sent, limit_s, "arm")  # type: ignore[misc]
 
     def start_record(self) -> StartRecord | None:
-        """Return the start of each node on the controller's clock, with its error bound; None if not every node started."""
+        """Return the start of each node on the controller's clock, with its error bound; None if
+        not every node started.
+        """
         hosts = {
             name: NodeStart(peer.started, peer.offset_s, peer.round_trip_s / 2)
             for name, peer in self.peers.items()
@@ -113,7 +134,9 @@ class Watch:
             return None
         starts = [node.started_mono_s - node.offset_s for node in hosts.values()]
         bounds = sorted(peer.round_trip_s / 2 for peer in self.peers.values())
-        return StartRecord(max(starts) - min(starts), sum(bounds[-2:]) if len(bounds) > 1 else 0.0, hosts)
+        return StartRecord(
+            max(starts) - min(starts), sum(bounds[-2:]) if len(bounds) > 1 else 0.0, hosts
+        )
 
     # -- while it runs
 
@@ -130,8 +153,11 @@ class Watch:
             self._take_turn()
             before, turn = turn, time.monotonic()
             if turn > deadline:
-                self.stop(f"run_timeout: still running {_UNSTOPPED_S:g} s after the time limit, which the nodes enforce")
-            # For the rest of a longer turn the controller itself was stopped or delayed, which must not count as silence.
+                self.stop(
+                    f"run_timeout: still running {_UNSTOPPED_S:g} s after the time limit, which the nodes enforce"
+                )
+            # For the rest of a longer turn the controller itself was stopped or delayed, which must
+            # not count as silence.
             listened_s = min(turn - before, _LISTENED_S)
             for name, peer in self.peers.items():
                 if not peer.over:
@@ -160,15 +186,23 @@ class Watch:
             self.stage.observe(Stopping(reason))
 
     def verdict(self) -> tuple[str, OrchError | None]:
-        """Return the state of the run and its first cause: the earliest event, not the first one received."""
+        """Return the state of the run and its first cause: the earliest event, not the first one
+        received.
+        """
         state, error = first_cause(self.peers, self.plan.run_id)
-        if self.stage.interrupt.signal and not (isinstance(error, TransportError) and error.is_of_identity):
+        if self.stage.interrupt.signal and not (
+            isinstance(error, TransportError) and error.is_of_identity
+        ):
             message = "interrupted by a signal to the controller"
-            return "interrupted", Interrupted(self.stage.interrupt.signal, message, run_id=self.plan.run_id, phase="watch")
+            return "interrupted", Interrupted(
+                self.stage.interrupt.signal, message, run_id=self.plan.run_id, phase="watch"
+            )
         return self.monitors.outcome(state, error)
 
     def answers(self) -> dict[str, Answer]:
-        """Return for each node its longest silence and median round trip in seconds, and whether it was silent at the end."""
+        """Return for each node its longest silence and median round trip in seconds, and whether it
+        was silent at the end.
+        """
         return {
             name: Answer(
                 round(peer.longest_silence_s, 3),
@@ -179,13 +213,21 @@ class Watch:
         }
 
     def _judge(self, name: str, peer: Peer) -> None:
-        if peer.silence_s > _DOUBT_AFTER_S and not peer.asking and peer.greeted_at < peer.last_answer:
+        if (
+            peer.silence_s > _DOUBT_AFTER_S
+            and not peer.asking
+            and peer.greeted_at < peer.last_answer
+        ):
             peer.asking = True
-            threading.Thread(target=ask_beside, args=(self.stage.cluster, peer), name=f"ask-{name}", daemon=True).start()
+            threading.Thread(
+                target=ask_beside, args=(self.stage.cluster, peer), name=f"ask-{name}", daemon=True
+            ).start()
         limits = self.stage.limits
         doubt_s = limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
         if peer.silence_s > limits.lost_s + doubt_s and not self._unread(name):
-            via = f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
+            via = (
+                f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
+            )
             error = TransportError(
                 f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {limits.lease_s:g} s",
                 kind="node_lost",
@@ -198,14 +240,23 @@ class Watch:
             peer.give_up(error, peer.alive_at, self._stopping_since)
 
     def _unread(self, name: str) -> bool:
-        """Whether a node's connection has unread data because its reader was delayed; then the node is not silent."""
+        """Whether a node's connection has unread data because its reader was delayed; then the node
+        is not silent.
+        """
         node = self.stage.cluster.nodes.get(name)
         return node is not None and node.transport.unread
 
     def _finish_waiting(self) -> None:
-        """Finish the waiting nodes after the first node has ended well, if only the first one starts a program."""
+        """Finish the waiting nodes after the first node has ended well, if only the first one
+        starts a program.
+        """
         first = self.peers[self.hosts[0]].record
-        if self.plan.launch != "first_node" or self._finishing or not first or first.state != "finished":
+        if (
+            self.plan.launch != "first_node"
+            or self._finishing
+            or not first
+            or first.state != "finished"
+        ):
             return
         self._finishing = True
         for peer in self.peers.values():
@@ -213,17 +264,27 @@ class Watch:
                 peer.send("finish")
 
     def _give_up_late_stops(self) -> None:
-        if self._stopping_since is None or time.monotonic() < self._stopping_since + self.stage.limits.grace_s + _STUCK_S:
+        if (
+            self._stopping_since is None
+            or time.monotonic() < self._stopping_since + self.stage.limits.grace_s + _STUCK_S
+        ):
             return
         for name, peer in self.peers.items():
-            # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any other.
+            # Hashing long logs takes its time; a node that falls silent meanwhile is lost as any
+            # other.
             if not peer.over and not peer.closing:
                 peer.error = TransportError(
-                    "run did not end in time after its stop", kind="node_lost", host=name, run_id=self.plan.run_id, phase="stop"
+                    "run did not end in time after its stop",
+                    kind="node_lost",
+                    host=name,
+                    run_id=self.plan.run_id,
+                    phase="stop",
                 )
 
     def _beat(self, *, tail: bool) -> None:
-        """Send a beat to every node that has not ended; the first node's answer carries the newest log lines."""
+        """Send a beat to every node that has not ended; the first node's answer carries the newest
+        log lines.
+        """
         self._beats += 1
         now = time.monotonic()
         for name, peer in self.peers.items():
@@ -238,7 +299,9 @@ class Watch:
     # -- incoming events
 
     def take_events(self, wait_s: float) -> bool:
-        """Wait up to ``wait_s`` for events and take all. Return True if any was more than an answer to a beat."""
+        """Wait up to ``wait_s`` for events and take all. Return True if any was more than an answer
+        to a beat.
+        """
         significant = False
         try:
             host, event = self._inbox.get(timeout=wait_s)
@@ -252,7 +315,9 @@ class Watch:
             return significant
 
     def _take_turn(self) -> None:
-        """Take events for one tick, or until one may decide something: hundreds of nodes answer continuously."""
+        """Take events for one tick, or until one may decide something: hundreds of nodes answer
+        continuously.
+        """
         over = time.monotonic() + _TICK_S
         while (left_s := over - time.monotonic()) > 0:
             if self.take_events(left_s):
@@ -265,7 +330,9 @@ class Watch:
             self._dispatch(name, peer, event)
         except (KeyError, TypeError, ValueError) as fault:
             message = f"its node runner sent a malformed event: {fault!r}"
-            peer.error = RunError(message, kind="result_invalid", host=name, run_id=self.plan.run_id, phase="watch")
+            peer.error = RunError(
+                message, kind="result_invalid", host=name, run_id=self.plan.run_id, phase="watch"
+            )
 
     def _dispatch(self, name: str, peer: Peer, event: Mapping[str, Any]) -> None:
         match event["event"]:
@@ -278,7 +345,9 @@ class Watch:
             case "attached":
                 self._take_state(peer, event)
             case "stalled" | "resumed" | "overdue" | "examined" | "collectives" as what:
-                if self._stopping_since is None or what == "collectives":  # what is stopped neither hangs nor goes on
+                if (
+                    self._stopping_since is None or what == "collectives"
+                ):  # what is stopped neither hangs nor goes on
                     self.monitors.take(name, event)
             case "rank":
                 peer.blame_rank(RankRecord.of(event), self._stopping_since)
@@ -304,7 +373,8 @@ class Watch:
         round_trip = event["at"] - sent
         if peer.started is not None:
             peer.round_trips_s.append(round_trip)
-        # Before the start only the fastest answer counts; later any fast one, because clocks drift apart in a long run.
+        # Before the start only the fastest answer counts; later any fast one, because clocks drift
+        # apart in a long run.
         if round_trip < peer.round_trip_s * (1.0 if peer.started is None else 1.5):
             peer.round_trip_s = min(round_trip, peer.round_trip_s)
             peer.offset_s = event["mono"] - (sent + event["at"]) / 2
@@ -345,6 +415,10 @@ class Watch:
         peer.attaching = True
         peer.sent.clear()
         reattachment = Reattachment(
-            self.stage.cluster, peer, self.plan.run_id, self.stage.limits.ask_s, lambda event: self._inbox.put((name, event))
+            self.stage.cluster,
+            peer,
+            self.plan.run_id,
+            self.stage.limits.ask_s,
+            lambda event: self._inbox.put((name, event)),
         )
         threading.Thread(target=reattachment.run, name=f"reattach-{name}", daemon=True).start()

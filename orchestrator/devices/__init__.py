@@ -1,1 +1,3 @@
-"""Vendors of GPUs: a file for each with a ``VENDOR``, and nothing of the controller names one besides."""
+"""Vendors of GPUs: a file for each with a ``VENDOR``, and nothing of the controller names one
+besides.
+"""

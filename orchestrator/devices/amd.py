@@ -1,7 +1,8 @@
 """AMD's GPUs: amd-smi or rocm-smi, the variables of HIP, and the peaks of its data sheets.
 
-Peaks without sparsity are those of the Instinct MI210, MI300X, MI325X, MI350X, MI355X, and half of MI250 and MI250X, each of
-whose two dies is a device for programs. The fp32 of CDNA 2 (MI200) is that of its matrix units; it has no TF32, nor has CDNA 4.
+Peaks without sparsity are those of the Instinct MI210, MI300X, MI325X, MI350X, MI355X, and half of
+MI250 and MI250X, each of whose two dies is a device for programs. The fp32 of CDNA 2 (MI200) is
+that of its matrix units; it has no TF32, nor has CDNA 4.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 from orchestrator.devices import amd_smi
 from orchestrator.devices.vendor import Device, Vendor
 
-# HIP takes CUDA_VISIBLE_DEVICES, which launch scripts set, only where HIP_VISIBLE_DEVICES is not set, and counts among the
-# devices that the others leave (https://rocm.docs.amd.com, GPU isolation techniques).
+# HIP takes CUDA_VISIBLE_DEVICES, which launch scripts set, only where HIP_VISIBLE_DEVICES is not
+# set, and counts among the devices that the others leave (https://rocm.docs.amd.com, GPU isolation
+# techniques).
 _AMD = """\
 if [ -e /dev/kfd ]; then
 unset ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
@@ -28,28 +30,38 @@ def _show(devices: str) -> str:
 
 
 def _facts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of AMD's GPUs, from amd-smi if it answered, else from rocm-smi; ``gpus`` is the reason if neither did.
+    """Return the facts of AMD's GPUs, from amd-smi if it answered, else from rocm-smi; ``gpus`` is
+    the reason if neither did.
 
-    amd-smi may end with 0 where it could not read the driver ("Invalid platform"), so its text decides.
+    amd-smi may end with 0 where it could not read the driver ("Invalid platform"), so its text
+    decides.
     """
     owners = raw.get("owners") or {}
     answers = {
-        name: raw[name] for name in ("amd_static", "amd_metric", "amd_process", "rocm") if isinstance(raw.get(name), Mapping)
+        name: raw[name]
+        for name in ("amd_static", "amd_metric", "amd_process", "rocm")
+        if isinstance(raw.get(name), Mapping)
     }
-    texts = {name: str(answer.get("text")) for name, answer in answers.items() if answer.get("code") == 0}
+    texts = {
+        name: str(answer.get("text")) for name, answer in answers.items() if answer.get("code") == 0
+    }
     reasons = []
     for tool, name in (("amd-smi", "amd_static"), ("rocm-smi", "rocm")):
         try:
             if name in texts and tool == "rocm-smi":
                 return amd_smi.rocm_gpu_facts(texts[name], owners)
             if name in texts:
-                return amd_smi.amd_gpu_facts(texts[name], texts.get("amd_metric", ""), texts.get("amd_process", ""), owners)
+                return amd_smi.amd_gpu_facts(
+                    texts[name], texts.get("amd_metric", ""), texts.get("amd_process", ""), owners
+                )
         except ValueError as error:
             reasons.append(f"{tool} wrote unexpected output: {error}: {texts[name].strip()[:100]}")
             continue
         if name in answers:
             code, text = answers[name].get("code"), str(answers[name].get("text")).strip()
-            silent = f"{tool} did not answer in 10 s" if code is None else f"{tool} ended with {code}"
+            silent = (
+                f"{tool} did not answer in 10 s" if code is None else f"{tool} ended with {code}"
+            )
             reasons.append(silent if code is None or not text else f"{tool}: {text[-300:]}")
     return {"gpus": "; ".join(reasons)[:400], "gpu_tool": "amd-smi"}
 
@@ -63,7 +75,16 @@ VENDOR = Vendor(
     devices=(
         Device("MI210", 181e12, 0, 45.3e12, 0, 1638.4e9, 8e6),
         Device("MI250", 181.05e12, 0, 45.25e12, 0, 1638.4e9, 8e6),
-        Device("MI250X", 191.5e12, 0, 47.85e12, 0, 1638.4e9, 8e6, named=r"MI250X|MI200 \(MCM\) OAM LC MBA HPE C2"),
+        Device(
+            "MI250X",
+            191.5e12,
+            0,
+            47.85e12,
+            0,
+            1638.4e9,
+            8e6,
+            named=r"MI250X|MI200 \(MCM\) OAM LC MBA HPE C2",
+        ),
         Device("MI300X", 1307.4e12, 653.7e12, 163.4e12, 2614.9e12, 5300e9, 256e6),
         Device("MI325X", 1307.4e12, 653.7e12, 163.4e12, 2614.9e12, 6000e9, 256e6),
         Device("MI350X", 2306.9e12, 0, 144.2e12, 4613.7e12, 8000e9, 256e6),

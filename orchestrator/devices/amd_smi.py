@@ -1,8 +1,10 @@
-"""Parsers of the output of AMD's programs: pure functions from their JSON to the facts that `nvidia_smi` makes for NVIDIA's.
+"""Parsers of the output of AMD's programs: pure functions from their JSON to the facts that
+`nvidia_smi` makes for NVIDIA's.
 
-amd-smi, since ROCm 6, tells what a GPU is (``static``), does (``metric``) and whom it works for (``process``); rocm-smi, older,
-has all three in one object of texts. A device is what HIP shows to a program: one die (GCD) of an MI250, which has two, and one
-partition of an MI300. `tests/data/amd-smi` holds what real machines said, and where that was found.
+amd-smi, since ROCm 6, tells what a GPU is (``static``), does (``metric``) and whom it works for
+(``process``); rocm-smi, older, has all three in one object of texts. A device is what HIP shows to
+a program: one die (GCD) of an MI250, which has two, and one partition of an MI300.
+`tests/data/amd-smi` holds what real machines said, and where that was found.
 
 >>> measure({"value": 196592, "unit": "MB"}), measure("N/A"), measure("560.0"), measure("(1600Mhz)")
 (196592, None, 560, 1600)
@@ -21,21 +23,32 @@ from orchestrator.devices.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns
 __all__ = ["amd_gpu_facts", "measure", "rocm_gpu_facts"]
 
 _NUMBER = re.compile(r"(?:Gen\s*|[\[(x]*)(-?\d+(?:\.\d+)?)\s*[A-Za-z%/°]{0,6}[\])]*")
-"""A number as the programs write it, alone or with a unit; a sentence with a number in it is none."""
+"""A number as the programs write it, alone or with a unit; a sentence with a number in it is none.
+"""
 _CARD = re.compile(r"card(\d{1,3})")
 _PROCESS = re.compile(r"PID(\d{1,9})")
 _UNITS_MIB = {"B": 2**-20, "KB": 2**-10, "MB": 1, "GB": 2**10}
 _MIB = 2**20
 _READ = ("driver", "limit", "usage", "mem_usage", "power", "clock", "temperature", "pcie", "ecc")
-_READ_OF_CARD = ("GPU use (%)", "VRAM Total Memory (B)", "VRAM Total Used Memory (B)", "Max Graphics Package Power (W)")
-"""The parts of amd-smi's and rocm-smi's answers in which an unknown value is a fault; others do not know e.g. a vendor."""
+_READ_OF_CARD = (
+    "GPU use (%)",
+    "VRAM Total Memory (B)",
+    "VRAM Total Used Memory (B)",
+    "Max Graphics Package Power (W)",
+)
+"""The parts of amd-smi's and rocm-smi's answers in which an unknown value is a fault; others do not
+know e.g. a vendor.
+"""
 
 
-def amd_gpu_facts(static: str, metric: str, process: str, owners: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of ``amd-smi static``, ``metric`` and ``process``, each with ``--json``, as `nvidia_smi.gpu_facts` does.
+def amd_gpu_facts(
+    static: str, metric: str, process: str, owners: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the facts of ``amd-smi static``, ``metric`` and ``process``, each with ``--json``, as
+    `nvidia_smi.gpu_facts` does.
 
-    What ``metric`` and ``process`` tell is not known if they are empty or no JSON. ``owners`` are users by process id. Raises
-    ValueError if ``static`` is not what amd-smi writes.
+    What ``metric`` and ``process`` tell is not known if they are empty or no JSON. ``owners`` are
+    users by process id. Raises ValueError if ``static`` is not what amd-smi writes.
     """
     entries = _entries(static)
     if not entries or not all(_at(entry, "asic", "market_name") for entry in entries):
@@ -47,7 +60,8 @@ def amd_gpu_facts(static: str, metric: str, process: str, owners: Mapping[str, s
             "index": str(index),
             "name": str(_at(entry, "asic", "market_name")),
             "driver": str(_at(entry, "driver", "version") or ""),
-            "memory_mib": _mib(_at(entry, "vram", "size")) or _mib(_at(now, "mem_usage", "total_vram")),
+            "memory_mib": _mib(_at(entry, "vram", "size"))
+            or _mib(_at(now, "mem_usage", "total_vram")),
             "used_mib": _mib(_at(now, "mem_usage", "used_vram")),
             "utilization": measure(_at(now, "usage", "gfx_activity")),
         }
@@ -75,13 +89,18 @@ def amd_gpu_facts(static: str, metric: str, process: str, owners: Mapping[str, s
 
 
 def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of ``rocm-smi --json``. Its processes have no GPU: the program tells only on how many each works.
+    """Return the facts of ``rocm-smi --json``. Its processes have no GPU: the program tells only on
+    how many each works.
 
     Raises ValueError if the text is not what rocm-smi writes.
     """
     whole = _document(text)
     whole = whole if isinstance(whole, Mapping) else {}
-    cards = sorted((int(match[1]), card) for name, card in whole.items() if (match := _CARD.fullmatch(name)) and card)
+    cards = sorted(
+        (int(match[1]), card)
+        for name, card in whole.items()
+        if (match := _CARD.fullmatch(name)) and card
+    )
     if not cards:
         raise ValueError("no card0")
     system = whole.get("system")
@@ -90,7 +109,9 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
     gpus = [
         {
             "index": str(index),
-            "name": str(_first(card, "Card Series", "Card series", "Device Name", "Card model") or "AMD GPU"),
+            "name": str(
+                _first(card, "Card Series", "Card series", "Device Name", "Card model") or "AMD GPU"
+            ),
             "driver": driver,
             "memory_mib": _bytes_as_mib(_first(card, "VRAM Total Memory (B)")),
             "used_mib": _bytes_as_mib(_first(card, "VRAM Total Used Memory (B)")),
@@ -114,14 +135,30 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
     ]
     processes = []
     for name, value in system.items():
-        if (match := _PROCESS.fullmatch(name)) and len(words := str(value).split(", ")) >= 3 and words[1] != "0":
-            process = {"gpu": UNKNOWN_GPU, "pid": match[1], "user": owners.get(match[1]), "name": _name(words[0])}
+        if (
+            (match := _PROCESS.fullmatch(name))
+            and len(words := str(value).split(", ")) >= 3
+            and words[1] != "0"
+        ):
+            process = {
+                "gpu": UNKNOWN_GPU,
+                "pid": match[1],
+                "user": owners.get(match[1]),
+                "name": _name(words[0]),
+            }
             processes.append({**process, "used_mib": _bytes_as_mib(words[2])})
-    return {"gpus": gpus, "gpu": columns(states), "gpu_processes": processes[:MOST_PROCESSES], "gpu_tool": "rocm-smi"}
+    return {
+        "gpus": gpus,
+        "gpu": columns(states),
+        "gpu_processes": processes[:MOST_PROCESSES],
+        "gpu_tool": "rocm-smi",
+    }
 
 
 def measure(value: Any) -> float | int | None:
-    """Return the number of ``{"value": 750, "unit": "W"}``, of ``"560.0"`` or of ``750``; None for N/A and anything else."""
+    """Return the number of ``{"value": 750, "unit": "W"}``, of ``"560.0"`` or of ``750``; None for
+    N/A and anything else.
+    """
     value = value.get("value") if isinstance(value, Mapping) else value
     is_plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
     match = _NUMBER.fullmatch(str(value).strip()) if is_plain else None
@@ -146,7 +183,11 @@ def _entries(text: str) -> list[Mapping[str, Any]]:
     """Return an entry for each GPU: a list up to ROCm 6.4, and later ``gpu_data`` of an object."""
     whole = _document(text)
     entries = whole.get("gpu_data") if isinstance(whole, Mapping) else whole
-    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    return (
+        [entry for entry in entries if isinstance(entry, Mapping)]
+        if isinstance(entries, list)
+        else []
+    )
 
 
 def _entries_if_any(text: str) -> list[Mapping[str, Any]]:
@@ -170,7 +211,9 @@ def _at(entry: Mapping[str, Any], *path: str) -> Any:
 
 
 def _first(card: Any, *names: str) -> str | None:
-    """Return the first value that a card of rocm-smi has under one of the names, which differ between its versions."""
+    """Return the first value that a card of rocm-smi has under one of the names, which differ
+    between its versions.
+    """
     values = (str(card[name]) for name in names if isinstance(card, Mapping) and card.get(name))
     return next((value for value in values if value not in ("N/A", "0x0")), None)
 
@@ -192,7 +235,9 @@ def _state(entry: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "uuid": _uuid(_at(entry, "asic", "asic_serial")),
         "bus_id": _at(entry, "bus", "bdf"),
-        "vbios": _at(entry, "vbios", "part_number") or _at(entry, "vbios", "name") or _at(entry, "ifwi", "part_number"),
+        "vbios": _at(entry, "vbios", "part_number")
+        or _at(entry, "vbios", "name")
+        or _at(entry, "ifwi", "part_number"),
         "sm_mhz": measure(_at(now, "clock", "gfx_0", "clk")),
         "sm_max_mhz": measure(_at(now, "clock", "gfx_0", "max_clk"))
         or _highest(_at(entry, "clock", "sys", "frequency_levels")),
@@ -204,7 +249,8 @@ def _state(entry: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         "pcie_gen_max": measure(_at(entry, "bus", "pcie_interface_version")),
         "pcie_width": measure(_at(now, "pcie", "width")),
         "pcie_width_max": measure(_at(entry, "bus", "max_pcie_width")),
-        "partition": _at(entry, "partition", "accelerator_partition") or _at(entry, "partition", "compute_partition"),
+        "partition": _at(entry, "partition", "accelerator_partition")
+        or _at(entry, "partition", "compute_partition"),
         "memory_partition": _at(entry, "partition", "memory_partition"),
         "numa_node": measure(_at(entry, "numa", "node")),
         "ecc": None if ecc is None else str(ecc).capitalize(),
@@ -228,17 +274,29 @@ def _highest(levels: Any) -> float | int | None:
 
 
 def _uuid(text: Any) -> str | None:
-    """Return the UUID that ROCR_VISIBLE_DEVICES takes: GPU- and the 16 digits of the unique id or serial of the die."""
+    """Return the UUID that ROCR_VISIBLE_DEVICES takes: GPU- and the 16 digits of the unique id or
+    serial of the die.
+    """
     digits = str(text or "").lower().removeprefix("0x")
-    return f"GPU-{digits:0>16}" if re.fullmatch(r"[0-9a-f]{1,16}", digits) and digits.strip("0") else None
+    return (
+        f"GPU-{digits:0>16}"
+        if re.fullmatch(r"[0-9a-f]{1,16}", digits) and digits.strip("0")
+        else None
+    )
 
 
 def _processes_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the processes of one GPU; where none runs, amd-smi has a sentence in place of a process."""
+    """Return the processes of one GPU; where none runs, amd-smi has a sentence in place of a
+    process.
+    """
     listed = entry.get("process_list")
     listed = listed if isinstance(listed, Sequence) and not isinstance(listed, str) else []
     processes = [item.get("process_info", item) for item in listed if isinstance(item, Mapping)]
-    return [info for info in processes if isinstance(info, Mapping) and str(info.get("pid", "")).isdigit()]
+    return [
+        info
+        for info in processes
+        if isinstance(info, Mapping) and str(info.get("pid", "")).isdigit()
+    ]
 
 
 def _name(text: Any) -> str:

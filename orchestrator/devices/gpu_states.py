@@ -1,4 +1,5 @@
-"""The facts of a machine's GPUs, whichever program told them: stored once for all GPUs, read per GPU, or for some GPUs only.
+"""The facts of a machine's GPUs, whichever program told them: stored once for all GPUs, read per
+GPU, or for some GPUs only.
 
 ``gpus`` of the facts has an entry for each GPU with what may differ at any moment, ``gpu`` all other values by name: a single
 value if all GPUs of the machine have the same, else a list.
@@ -45,7 +46,9 @@ _MOST_NAMED = 3
 
 
 def columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the values of all entries by name: one value if all are equal, else a list. Names without a value are left out."""
+    """Return the values of all entries by name: one value if all are equal, else a list. Names
+    without a value are left out.
+    """
     columns: dict[str, Any] = {}
     for name in entries[0] if entries else ():
         values = [entry[name] for entry in entries]
@@ -55,7 +58,9 @@ def columns(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return an entry for each GPU of a machine with all its values; empty if the facts have no GPUs."""
+    """Return an entry for each GPU of a machine with all its values; empty if the facts have no
+    GPUs.
+    """
     gpus, columns = facts.get("gpus"), facts.get("gpu")
     if not isinstance(gpus, (list, tuple)) or not all(isinstance(gpu, Mapping) for gpu in gpus):
         return []
@@ -69,7 +74,8 @@ def gpu_states(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_unsupported(text: str) -> bool:
-    """Return True for a text that says that a GPU or its driver does not have this value: that is no fault.
+    """Return True for a text that says that a GPU or its driver does not have this value: that is
+    no fault.
 
     >>> is_unsupported("[N/A]"), is_unsupported("Unknown Error")
     (True, False)
@@ -78,7 +84,8 @@ def is_unsupported(text: str) -> bool:
 
 
 def is_lost(text: str) -> bool:
-    """Return True for an answer after which nothing works on a GPU, wherever it stands: the strings of nvmlErrorString.
+    """Return True for an answer after which nothing works on a GPU, wherever it stands: the strings
+    of nvmlErrorString.
 
     >>> is_lost("GPU requires reset"), is_lost("[GPU is lost]"), is_lost("Unknown Error")
     (True, True, False)
@@ -87,7 +94,8 @@ def is_lost(text: str) -> bool:
 
 
 def complaints(answers: Iterable[tuple[str, str]], read: Iterable[str]) -> dict[str, str | None]:
-    """Return what is wrong with a GPU by the texts that stand in place of its values, as (path, text).
+    """Return what is wrong with a GPU by the texts that stand in place of its values, as (path,
+    text).
 
     ``broken``: an answer that nothing works after, or an error in a part that orch reads, one of ``read``; ``silent``: an error
     anywhere else. Each names the first paths. None for none.
@@ -97,7 +105,9 @@ def complaints(answers: Iterable[tuple[str, str]], read: Iterable[str]) -> dict[
     silent: dict[str, list[str]] = {}
     for path, text in answers:
         is_read = path.partition(".")[0] in parts
-        is_error = bool(_ERROR.fullmatch(_bare(text))) or is_read and _bare(text).casefold() == "unknown"
+        is_error = (
+            bool(_ERROR.fullmatch(_bare(text))) or is_read and _bare(text).casefold() == "unknown"
+        )
         if is_lost(text) or is_error and is_read:
             broken.setdefault(_bare(text), []).append(path)
         elif is_error:
@@ -118,39 +128,72 @@ def _words(paths: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def is_partition(gpu: Mapping[str, Any]) -> bool:
-    """Return True if a device is a part of an AMD GPU, as in the compute partition modes DPX, TPX, QPX and CPX."""
+    """Return True if a device is a part of an AMD GPU, as in the compute partition modes DPX, TPX,
+    QPX and CPX.
+    """
     return str(gpu.get("partition") or "SPX")[:3] in ("DPX", "TPX", "QPX", "CPX")
 
 
 def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a machine's facts without what depends on where its GPUs are in it: processors and network cards near them.
+    """Return a machine's facts without what depends on where its GPUs are in it: processors and
+    network cards near them.
 
-    The nodes of a lab are one machine whose GPUs are divided among them, so it differs between them and says nothing of them.
+    The nodes of a lab are one machine whose GPUs are divided among them, so it differs between them
+    and says nothing of them.
     """
     matrix = facts.get("topology")
     if not isinstance(matrix, Mapping):
         return dict(facts)
     count = len(matrix["links"])
     links = {name: " ".join(row.split()[:count]) for name, row in matrix["links"].items()}
-    return {**facts, "topology": {"devices": matrix["devices"][:count], "links": links, "nics": {}, "cpus": [], "numa": []}}
+    return {
+        **facts,
+        "topology": {
+            "devices": matrix["devices"][:count],
+            "links": links,
+            "nics": {},
+            "cpus": [],
+            "numa": [],
+        },
+    }
 
 
 def _rows(matrix: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    """Return a `nvidia_smi.topology` of only the GPUs at these places, with the numbers that programs then see."""
-    names = {f"GPU{place}": f"GPU{at}" for at, place in enumerate(places) if f"GPU{place}" in matrix["links"]}
+    """Return a `nvidia_smi.topology` of only the GPUs at these places, with the numbers that
+    programs then see.
+    """
+    names = {
+        f"GPU{place}": f"GPU{at}"
+        for at, place in enumerate(places)
+        if f"GPU{place}" in matrix["links"]
+    }
     columns = [*names, *(device for device in matrix["devices"] if device not in matrix["links"])]
-    cells = {name: dict(zip(matrix["devices"], matrix["links"][name].split(), strict=False)) for name in names}
+    cells = {
+        name: dict(zip(matrix["devices"], matrix["links"][name].split(), strict=False))
+        for name in names
+    }
     order = list(matrix["links"])
     near = {
-        key: [matrix[key][order.index(name)] for name in names] for key in ("cpus", "numa") if len(matrix[key]) == len(order)
+        key: [matrix[key][order.index(name)] for name in names]
+        for key in ("cpus", "numa")
+        if len(matrix[key]) == len(order)
     }
-    links = {names[name]: " ".join(row.get(column, "") for column in columns) for name, row in cells.items()}
-    return {**matrix, "devices": [names.get(column, column) for column in columns], "links": links, **near}
+    links = {
+        names[name]: " ".join(row.get(column, "") for column in columns)
+        for name, row in cells.items()
+    }
+    return {
+        **matrix,
+        "devices": [names.get(column, column) for column in columns],
+        "links": links,
+        **near,
+    }
 
 
 def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
-    """Return a machine's facts with only the GPUs that ``devices`` lists in the format of CUDA_VISIBLE_DEVICES, by index or by
-    the start of their UUID. A MIG instance (``MIG-…``) is in no list of GPUs: with one of these the facts of all GPUs stay, and
+    """Return a machine's facts with only the GPUs that ``devices`` lists in the format of
+    CUDA_VISIBLE_DEVICES, by index or by the start of their UUID. A MIG instance (``MIG-…``) is in
+    no list of GPUs: with one of these the facts of all GPUs stay, and
     ``instances`` is the number of listed devices.
 
     >>> facts = {"gpus": [{"index": "0"}, {"index": "1"}], "gpu": {"uuid": ["GPU-a", "GPU-b"], "ecc": "Enabled"}}
@@ -166,7 +209,9 @@ def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
     def places(name: str) -> list[int]:
         if name.isdigit():
             return [int(name)] if int(name) < len(states) else []
-        return [at for at, state in enumerate(states) if str(state.get("uuid", "")).startswith(name)]
+        return [
+            at for at, state in enumerate(states) if str(state.get("uuid", "")).startswith(name)
+        ]
 
     kept = list(dict.fromkeys(place for name in names for place in places(name)))
     indexes = {str(place) for place in kept}
@@ -179,7 +224,9 @@ def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
             for name, values in columns.items()
         }
     if isinstance(processes := facts.get("gpu_processes"), (list, tuple)):
-        result["gpu_processes"] = [process for process in processes if str(process.get("gpu")) in {*indexes, UNKNOWN_GPU}]
+        result["gpu_processes"] = [
+            process for process in processes if str(process.get("gpu")) in {*indexes, UNKNOWN_GPU}
+        ]
     if isinstance(matrix := facts.get("topology"), Mapping):
         result["topology"] = _rows(matrix, kept)
     if isinstance(errors := facts.get("xids"), (list, tuple)):

@@ -1,6 +1,8 @@
-"""Parsers of nvidia-smi's output and of the driver's lines in the kernel log: pure functions from text to facts.
+"""Parsers of nvidia-smi's output and of the driver's lines in the kernel log: pure functions from
+text to facts.
 
-One ``nvidia-smi -q -x`` holds everything on all generations of drivers, and omits an element that the driver does not support.
+One ``nvidia-smi -q -x`` holds everything on all generations of drivers, and omits an element that
+the driver does not support.
 ``--query-gpu`` fails as a whole if the driver does not support one of the named fields.
 
 >>> links = topology("\\tGPU0\\tGPU1\\tNIC0\\tCPU Affinity\\nGPU0\\t X \\tNV4\\tPIX\\t0-9\\nGPU1\\tNV4\\t X \\tSYS\\t0-9\\n")
@@ -16,7 +18,13 @@ from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
-from orchestrator.devices.gpu_states import MOST_PROCESSES, columns, complaints, is_lost, is_unsupported
+from orchestrator.devices.gpu_states import (
+    MOST_PROCESSES,
+    columns,
+    complaints,
+    is_lost,
+    is_unsupported,
+)
 
 __all__ = ["gpu_facts", "pairs", "topology", "xids"]
 
@@ -42,7 +50,10 @@ _NUMBERS = {
         "gpu_power_readings/power_limit",
         "power_readings/power_limit",
     ),
-    "power_default_w": ("gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+    "power_default_w": (
+        "gpu_power_readings/default_power_limit",
+        "power_readings/default_power_limit",
+    ),
     "temperature_c": ("temperature/gpu_temp",),
     "pcie_gen": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
     "pcie_gen_max": ("pci/pci_gpu_link_info/pcie_gen/max_link_gen",),
@@ -61,10 +72,16 @@ _TEXTS = {
     "uuid": ("uuid",),
     "bus_id": ("pci/pci_bus_id",),
 }
-"""Where `gpu_facts` finds the values of a GPU; of several paths the first with a value, because drivers rename elements."""
+"""Where `gpu_facts` finds the values of a GPU; of several paths the first with a value, because
+drivers rename elements.
+"""
 _NOW = ("fb_memory_usage/total", "fb_memory_usage/used", "utilization/gpu_util")
 _NUMERIC = {path for paths in _NUMBERS.values() for path in paths} | set(_NOW)
-_READ = {path.partition("/")[0] for paths in (*_NUMBERS.values(), *_TEXTS.values(), _NOW) for path in paths}
+_READ = {
+    path.partition("/")[0]
+    for paths in (*_NUMBERS.values(), *_TEXTS.values(), _NOW)
+    for path in paths
+}
 _READ |= {"product_name", "ecc_errors", "fabric", "clocks_event_reasons", "clocks_throttle_reasons"}
 _REPAIRS = {"gpu_recovery_action": "None", "gpu_reset_status.reset_required": "No"}
 """What a driver since 535 or 560 says of a GPU that needs no repair."""
@@ -74,9 +91,10 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
     """Return the facts of ``nvidia-smi -q -x``. Raise ValueError if the text is not its output.
 
     ``gpus`` has one entry per GPU: index, name, driver, memory and utilization. ``gpu`` has all other values by name: a single
-    value if all GPUs of the machine have the same, else a list (`gpu_states` undoes this). ``gpu_processes`` are the processes
-    that compute on a GPU, with the first word of their name; ``owners`` are users by process id.
-    Memory is in MiB, power in W, clocks in MHz, temperature in °C; ECC errors are counts of uncorrected errors.
+    value if all GPUs of the machine have the same, else a list (`gpu_states` undoes this).
+    ``gpu_processes`` are the processes that compute on a GPU, with the first word of their name;
+    ``owners`` are users by process id. Memory is in MiB, power in W, clocks in MHz, temperature in
+    °C; ECC errors are counts of uncorrected errors.
     """
     if "<!ENTITY" in text:
         raise ValueError("declarations of entities")
@@ -99,7 +117,11 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
         }
         for index, node in enumerate(nodes)
     ]
-    processes = [process for index, node in enumerate(nodes) for process in _processes(str(index), node, owners or {})]
+    processes = [
+        process
+        for index, node in enumerate(nodes)
+        for process in _processes(str(index), node, owners or {})
+    ]
     return {
         "gpus": gpus,
         "gpu": columns([_state(node) for node in nodes]),
@@ -112,12 +134,20 @@ def topology(text: str) -> dict[str, Any] | None:
     """Return the matrix of ``nvidia-smi topo -m``; None if the text has no matrix.
 
     ``links`` has for each GPU how it reaches each of ``devices``, in their order: X is itself, NV# a number of NVLinks,
-    PIX and PXB one and several PCIe bridges, PHB the host bridge, NODE and SYS within a NUMA node and across NUMA nodes.
+    PIX and PXB one and several PCIe bridges, PHB the host bridge, NODE and SYS within a NUMA node
+    and across NUMA nodes.
     ``nics`` has the names of devices that the matrix only numbers; ``cpus`` and ``numa`` have an entry per GPU, empty if not
     known.
     """
     lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
-    head = next((at for at, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "X" not in line.split()), None)
+    head = next(
+        (
+            at
+            for at, line in enumerate(lines)
+            if line.split()[:1] == ["GPU0"] and "X" not in line.split()
+        ),
+        None,
+    )
     if head is None:
         return None
     devices = _AFTER_DEVICES.split(lines[head], maxsplit=1)[0].split()
@@ -127,7 +157,9 @@ def topology(text: str) -> dict[str, Any] | None:
         if not words or not re.fullmatch(r"GPU\d+", words[0]):
             continue
         row = words[1 : len(devices) + 1]
-        is_matrix = len(row) == len(devices) and all(map(_LINK.fullmatch, row)) and words[0] in devices
+        is_matrix = (
+            len(row) == len(devices) and all(map(_LINK.fullmatch, row)) and words[0] in devices
+        )
         if not is_matrix or row[devices.index(words[0])] != "X":
             return None  # a column too many or too few would give one device the links of another
         links[words[0]] = " ".join(row)
@@ -135,20 +167,34 @@ def topology(text: str) -> dict[str, Any] | None:
         cpus.append(places[0] if _PLACES.fullmatch(places[0]) else "")
         numa.append(places[1] if _PLACES.fullmatch(places[1]) else "")
     nics = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", "\n".join(lines), re.MULTILINE))
-    return {"devices": devices, "links": links, "nics": nics, "cpus": cpus, "numa": numa} if links else None
+    return (
+        {"devices": devices, "links": links, "nics": nics, "cpus": cpus, "numa": numa}
+        if links
+        else None
+    )
 
 
 def pairs(matrix: Any) -> dict[tuple[str, str], str]:
-    """Return the kind of link between every two GPUs of a `topology`; empty if ``matrix`` is not one."""
+    """Return the kind of link between every two GPUs of a `topology`; empty if ``matrix`` is not
+    one.
+    """
     links = matrix.get("links") if isinstance(matrix, Mapping) else None
     if not isinstance(links, Mapping) or not isinstance(matrix.get("devices"), (list, tuple)):
         return {}
-    rows = {name: dict(zip(matrix["devices"], str(row).split(), strict=False)) for name, row in links.items()}
-    return {(first, second): rows[first][second] for first, second in combinations(rows, 2) if second in rows[first]}
+    rows = {
+        name: dict(zip(matrix["devices"], str(row).split(), strict=False))
+        for name, row in links.items()
+    }
+    return {
+        (first, second): rows[first][second]
+        for first, second in combinations(rows, 2)
+        if second in rows[first]
+    }
 
 
 def xids(lines: Iterable[Sequence[Any]], bus_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the driver's errors from [age in seconds, text] of the kernel log: one entry per GPU and code, the newest last.
+    """Return the driver's errors from [age in seconds, text] of the kernel log: one entry per GPU
+    and code, the newest last.
 
     ``gpu`` is the index in ``bus_ids``, which are in the order of nvidia-smi, else the bus id itself.
     """
@@ -158,12 +204,20 @@ def xids(lines: Iterable[Sequence[Any]], bus_ids: Sequence[str] = ()) -> list[di
         if match := _XID.search(str(text)):
             gpu, code = index.get(_bus(match[1]), match[1]), int(match[2])
             count = errors.pop((gpu, code), {"count": 0})["count"] + 1
-            errors[gpu, code] = {"gpu": gpu, "code": code, "count": count, "age_s": round(float(age_s)), "text": match[3][:120]}
+            errors[gpu, code] = {
+                "gpu": gpu,
+                "code": code,
+                "count": count,
+                "age_s": round(float(age_s)),
+                "text": match[3][:120],
+            }
     return list(errors.values())
 
 
 def _bus(text: str) -> str:
-    """Return domain, bus and device of a PCI address, which driver, kernel and nvidia-smi write in different forms."""
+    """Return domain, bus and device of a PCI address, which driver, kernel and nvidia-smi write in
+    different forms.
+    """
     parts = text.lower().partition(".")[0].split(":")
     return ":".join([(parts[-3] if len(parts) > 2 else "0").lstrip("0") or "0", *parts[-2:]])
 
@@ -180,7 +234,9 @@ def _number(node: ElementTree.Element, path: str) -> float | int | None:
     return int(value) if value is not None and value.is_integer() else value
 
 
-def _first(node: ElementTree.Element, read: Callable[[ElementTree.Element, str], Any], *paths: str) -> Any:
+def _first(
+    node: ElementTree.Element, read: Callable[[ElementTree.Element, str], Any], *paths: str
+) -> Any:
     """Return the first value among several paths: later drivers have renamed elements."""
     return next((value for path in paths if (value := read(node, path)) is not None), None)
 
@@ -199,7 +255,9 @@ def _state(node: ElementTree.Element) -> dict[str, Any]:
 
 
 def _answers(node: ElementTree.Element, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and text of every value of a GPU: an error for what is no number where one belongs, and for a repair."""
+    """Yield path and text of every value of a GPU: an error for what is no number where one
+    belongs, and for a repair.
+    """
     for child in node:
         path = f"{above}.{child.tag}" if above else child.tag
         text = (child.text or "").strip()
@@ -211,24 +269,33 @@ def _answers(node: ElementTree.Element, above: str = "") -> Iterator[tuple[str, 
             is_needed = text != _REPAIRS[path] and not is_unsupported(text)
             yield path, f"{'reset' if text == 'Yes' else text} required" if is_needed else ""
         elif path.replace(".", "/") in _NUMERIC and not re.match(r"-?\d", text):
-            yield path, text if is_lost(text) or is_unsupported(text) else f"error: {text.strip('[]')}"
+            yield (
+                path,
+                text if is_lost(text) or is_unsupported(text) else f"error: {text.strip('[]')}",
+            )
         else:
             yield path, text
 
 
 def _uncorrected(node: ElementTree.Element | None) -> int | None:
-    """Return the uncorrected errors of one group of counters: double bits up to Volta, later by kind of memory."""
+    """Return the uncorrected errors of one group of counters: double bits up to Volta, later by
+    kind of memory.
+    """
     if node is None:
         return None
     if (total := _number(node, "double_bit/total")) is not None:
         return int(total)
-    counts = [_number(node, child.tag) for child in node if re.match(r"[sd]ram_uncorrectable", child.tag)]
+    counts = [
+        _number(node, child.tag) for child in node if re.match(r"[sd]ram_uncorrectable", child.tag)
+    ]
     valid = [int(count) for count in counts if count is not None]
     return sum(valid) if valid else None
 
 
 def _reasons(node: ElementTree.Element) -> str | None:
-    """Return why clocks are lowered at the moment: throttle reasons of older drivers, event reasons of newer ones."""
+    """Return why clocks are lowered at the moment: throttle reasons of older drivers, event reasons
+    of newer ones.
+    """
     is_active = {}
     for group, prefix in (
         ("clocks_event_reasons", "clocks_event_reason_"),
@@ -236,10 +303,15 @@ def _reasons(node: ElementTree.Element) -> str | None:
     ):
         for child in node.findall(f"{group}/*"):
             is_active[child.tag.removeprefix(prefix)] = (child.text or "").strip() == "Active"
-    return ", ".join(name for name, active in is_active.items() if active and name not in _IDLE) or None
+    return (
+        ", ".join(name for name, active in is_active.items() if active and name not in _IDLE)
+        or None
+    )
 
 
-def _processes(index: str, node: ElementTree.Element, owners: Mapping[str, str]) -> list[dict[str, Any]]:
+def _processes(
+    index: str, node: ElementTree.Element, owners: Mapping[str, str]
+) -> list[dict[str, Any]]:
     processes = []
     for process in node.findall("processes/process_info"):
         words = (_text(process, "process_name") or "?").split()
@@ -247,5 +319,7 @@ def _processes(index: str, node: ElementTree.Element, owners: Mapping[str, str])
         if "C" in (_text(process, "type") or "C"):  # type G alone is graphics
             name = words[0].rpartition("/")[2][:40]
             used = _number(process, "used_memory")
-            processes.append({"gpu": index, "pid": pid, "user": owners.get(pid), "name": name, "used_mib": used})
+            processes.append(
+                {"gpu": index, "pid": pid, "user": owners.get(pid), "name": name, "used_mib": used}
+            )
     return processes

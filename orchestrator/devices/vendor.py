@@ -1,4 +1,6 @@
-"""A vendor of GPUs, as the controller knows one: how its facts are read, its devices are shown to a run, and their peaks."""
+"""A vendor of GPUs, as the controller knows one: how its facts are read, its devices are shown to a
+run, and their peaks.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ __all__ = ["Device", "Vendor", "peaks", "show_devices", "vendor_facts", "vendors
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One kind of device: dense operations per second, a multiply-add counting as two, 0 for types without a peak.
+    """One kind of device: dense operations per second, a multiply-add counting as two, 0 for types
+    without a peak.
 
     ``half`` is the peak for 16-bit floats, ``fp32`` that for 32-bit floats, ``tf32`` that for their products in TF32, ``fp8``
-    that for 8-bit floats. ``cache_bytes`` is the size of the last-level cache. ``named`` is a pattern of its other names.
+    that for 8-bit floats. ``cache_bytes`` is the size of the last-level cache. ``named`` is a
+    pattern of its other names.
     ``has_bf16``: it multiplies bf16, at the rate of ``half``; without, programs convert bf16 to other types.
     """
 
@@ -32,14 +36,26 @@ class Device:
     has_bf16: bool = True
 
     def rate(self, dtype: str) -> float | None:
-        """Return the most operations per second that a program can reach with a dtype, None for one that does not determine
-        the arithmetic: many programs compute fp32 in TF32 by default."""
-        return self.peak({"amp": "fp16", "bf16": "fp16"}.get(dtype, dtype)) if dtype != "fp32" else max(self.fp32, self.tf32)
+        """Return the most operations per second that a program can reach with a dtype, None for one
+        that does not determine the arithmetic: many programs compute fp32 in TF32 by default."""
+        return (
+            self.peak({"amp": "fp16", "bf16": "fp16"}.get(dtype, dtype))
+            if dtype != "fp32"
+            else max(self.fp32, self.tf32)
+        )
 
     def peak(self, dtype: str) -> float | None:
-        """Return the peak of exactly this arithmetic, the divisor of an MFU; None if it is not known."""
+        """Return the peak of exactly this arithmetic, the divisor of an MFU; None if it is not
+        known.
+        """
         bf16 = self.half if self.has_bf16 else 0.0
-        return {"fp16": self.half, "bf16": bf16, "tf32": self.tf32, "fp32": self.fp32, "fp8": self.fp8}.get(dtype) or None
+        return {
+            "fp16": self.half,
+            "bf16": bf16,
+            "tf32": self.tf32,
+            "fp32": self.fp32,
+            "fp8": self.fp8,
+        }.get(dtype) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +64,9 @@ class Vendor:
 
     ``order``: its turn to recognise what a node runner sent. ``recognises(raw)`` says if that comes from its tools, and
     ``facts(raw)`` returns the facts in it, in the form of `gpu_states`; ``gpus`` is a text with the reason if they could not be
-    read. ``show(devices)`` returns the shell text by which a run sees only these devices, in the format of
-    CUDA_VISIBLE_DEVICES, which launch scripts set; it does nothing on nodes without this vendor's driver.
+    read. ``show(devices)`` returns the shell text by which a run sees only these devices, in the
+    format of CUDA_VISIBLE_DEVICES, which launch scripts set; it does nothing on nodes without this
+    vendor's driver.
     """
 
     name: str
@@ -64,20 +81,25 @@ class Vendor:
 def vendors() -> tuple[Vendor, ...]:
     """Return the vendors: each module of this package with a ``VENDOR``, by their order."""
     package = import_module("orchestrator.devices")
-    modules = [import_module(f"{package.__name__}.{entry.name}") for entry in iter_modules(package.__path__)]
+    modules = [
+        import_module(f"{package.__name__}.{entry.name}")
+        for entry in iter_modules(package.__path__)
+    ]
     found = [module.VENDOR for module in modules if hasattr(module, "VENDOR")]
     return tuple(sorted(found, key=lambda vendor: (vendor.order, vendor.name)))
 
 
 def vendor_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of the GPUs by the first vendor that recognises what a node runner sent; without one by the first of
-    all, which reads the kernel log of any node."""
+    """Return the facts of the GPUs by the first vendor that recognises what a node runner sent;
+    without one by the first of all, which reads the kernel log of any node."""
     vendor = next((vendor for vendor in vendors() if vendor.recognises(raw)), vendors()[0])
     return vendor.facts(raw)
 
 
 def show_devices(devices: str) -> str:
-    """Return the shell text that shows a run only these devices, whatever a scheduler or the inventory has set."""
+    """Return the shell text that shows a run only these devices, whatever a scheduler or the
+    inventory has set.
+    """
     return "".join(vendor.show(devices) for vendor in vendors())
 
 

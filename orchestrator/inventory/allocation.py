@@ -1,7 +1,8 @@
 """The hosts of a Slurm job as an inventory file in orch's own format.
 
-A file, because what a bench was planned with has to be readable when the job is over. It stands on the project's inventory,
-where that one lists the hosts, and adds what belongs to the job: which devices, and through which job `srun` reaches them.
+A file, because what a bench was planned with has to be readable when the job is over. It stands on
+the project's inventory, where that one lists the hosts, and adds what belongs to the job: which
+devices, and through which job `srun` reaches them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SOURCES: Mapping[str, str] = {"slurm": "ssh", "srun": "srun"}
 
 
 def job_in(source: str) -> tuple[str, str] | None:
-    """Return the word and the number in ``slurm``, ``slurm:4711``, ``srun`` or ``srun:4711``; None for another source.
+    """Return the word and the number in ``slurm``, ``slurm:4711``, ``srun`` or ``srun:4711``; None
+    for another source.
 
     >>> job_in("slurm"), job_in("srun:4711"), job_in("slurm1")
     (('slurm', ''), ('srun', '4711'), None)
@@ -32,39 +34,59 @@ def job_in(source: str) -> tuple[str, str] | None:
 
 
 def names_of(job: Job) -> list[str]:
-    """Return the hosts of a job that has begun. Raises ConfigError for one that waits or whose hosts are gone, and for one of
-    several parts, such as a heterogeneous job, which have hosts, GPUs and steps of their own."""
+    """Return the hosts of a job that has begun. Raises ConfigError for one that waits or whose
+    hosts are gone, and for one of several parts, such as a heterogeneous job, which have hosts,
+    GPUs and steps of their own."""
     where = f"Slurm's job {job.id}"
     if job.components:
         parts = ", ".join(job.components[:8])
         hint = (
-            f"name a part that Slurm shows alone, as in --hosts slurm:{job.components[-1]}, or its hosts: --hosts node1,node2"
+            f"name a part that Slurm shows alone, as in --hosts slurm:{job.components[-1]}, "
+            "or its hosts: --hosts node1,node2"
         )
-        raise ConfigError(f"expected a job of one part, got a heterogeneous job or an array: {parts}", where=where, hint=hint)
+        raise ConfigError(
+            f"expected a job of one part, got a heterogeneous job or an array: {parts}",
+            where=where,
+            hint=hint,
+        )
     if job.state != "RUNNING" or not job.nodes:
         reason = f" ({job.reason})" if job.reason else ""
-        raise ConfigError(f"expected a running job, got one in state {job.state}{reason}", where=where)
+        raise ConfigError(
+            f"expected a running job, got one in state {job.state}{reason}", where=where
+        )
     return expand(job.nodes)
 
 
 def lists_all(base: Inventory, names: list[str]) -> bool:
-    """Whether an inventory lists the hosts of a job; False if it lists none. Raises ConfigError if it lists some of them."""
+    """Whether an inventory lists the hosts of a job; False if it lists none. Raises ConfigError if
+    it lists some of them.
+    """
     known = {host.name for host in base.hosts}
     if not known & set(names):
         return False
     if missing := [name for name in names if name not in known]:
         hint = f"add them, or name another inventory with ORCH_HOSTS; it lists {fold(known)}"
-        raise ConfigError(f"expected all hosts of the job, {fold(missing)} are missing", where=base.source, hint=hint)
+        raise ConfigError(
+            f"expected all hosts of the job, {fold(missing)} are missing",
+            where=base.source,
+            hint=hint,
+        )
     return True
 
 
 def inventory_text(job: Job, transport: str, base: str, devices: Mapping[str, str]) -> str:
-    """Return the inventory of a job's hosts; ``base`` is the inventory that lists them, empty without one.
+    """Return the inventory of a job's hosts; ``base`` is the inventory that lists them, empty
+    without one.
 
     ``devices`` are the numbers of the GPUs by host, where they are known better than from the job's record. A host without GPUs
-    in the job is measured on its CPU, with a rank for each task of a node, unless ``base`` says what it has.
+    in the job is measured on its CPU, with a rank for each task of a node, unless ``base`` says
+    what it has.
     """
-    by_host = {name: (devices.get(name, numbers), count) for nodes, numbers, count in job.devices for name in expand(nodes)}
+    by_host = {
+        name: (devices.get(name, numbers), count)
+        for nodes, numbers, count in job.devices
+        for name in expand(nodes)
+    }
     same: dict[str, list[str]] = {}
     for name in names_of(job):
         settings: dict[str, Any] = {"vars": {"slurm_job": job.id}}
@@ -80,5 +102,7 @@ def inventory_text(job: Job, transport: str, base: str, devices: Mapping[str, st
         same.setdefault(json.dumps(settings), []).append(name)
     head = f"# Written by orch: the hosts of Slurm's job {job.id}, and what the job has of them.\nschema: 1\n"
     base_line = f"base: {json.dumps(base)}\n" if base else ""
-    hosts = "".join(f"  {json.dumps(fold(names))}: {settings}\n" for settings, names in same.items())
+    hosts = "".join(
+        f"  {json.dumps(fold(names))}: {settings}\n" for settings, names in same.items()
+    )
     return f"{head}{base_line}hosts:\n{hosts}"

@@ -1,7 +1,8 @@
-"""An inventory that extends another one: ``base:`` names it; ``env:`` and ``vars:`` of a host are added to the base's, and win.
+"""An inventory that extends another one: ``base:`` names it; ``env:`` and ``vars:`` of a host are
+added to the base's, and win.
 
-Tuned settings of some hosts, or the devices that a job has of them, are thus a file next to the inventory, which stays
-unchanged, whatever its format:
+Tuned settings of some hosts, or the devices that a job has of them, are thus a file next to the
+inventory, which stays unchanged, whatever its format:
 
     schema: 1
     base: cluster.yaml                   # relative to this file
@@ -20,7 +21,15 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.schema import refuse, secrets_note
 from orchestrator.inventory.secrets import public_vars
-from orchestrator.inventory.values import HostValues, KeyPath, Where, checked, shown_key, shown_value, unknown_key
+from orchestrator.inventory.values import (
+    HostValues,
+    KeyPath,
+    Where,
+    checked,
+    shown_key,
+    shown_value,
+    unknown_key,
+)
 
 __all__ = ["Overlay", "laid_over", "overlay"]
 
@@ -29,7 +38,9 @@ _KEYS = ("env", "gpus", "slots", "transport", "vars")
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """``base`` as written; settings by host expression; ``places``: file, line and key of each expression."""
+    """``base`` as written; settings by host expression; ``places``: file, line and key of each
+    expression.
+    """
 
     base: str
     hosts: Mapping[str, Mapping[str, Any]]
@@ -37,7 +48,9 @@ class Overlay:
 
 
 def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Overlay | None:
-    """Return the overlay that a document declares, None if it has no ``base:``. Raises Faults of ConfigError."""
+    """Return the overlay that a document declares, None if it has no ``base:``. Raises Faults of
+    ConfigError.
+    """
     if not isinstance(document_value, dict) or "base" not in document_value:
         return None
 
@@ -47,18 +60,36 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
     base, hosts = document_value["base"], document_value.get("hosts", {})
     keys = ("schema", "base", "hosts")
     hint = f"with base:, the only keys are {', '.join(keys)}, and {', '.join(_KEYS)} of a host; all else belongs in the base"
-    faults = [unknown_key(key, keys, where((key,)), hint) for key in document_value if key not in keys]
+    faults = [
+        unknown_key(key, keys, where((key,)), hint) for key in document_value if key not in keys
+    ]
     if type(version := document_value.get("schema")) is not int or version != 1:
-        faults.append(ConfigError(f"expected 1, got {shown_value(version)}", where=where(("schema",))))
+        faults.append(
+            ConfigError(f"expected 1, got {shown_value(version)}", where=where(("schema",)))
+        )
     if not isinstance(base, str) or not base.strip():
-        faults.append(ConfigError(f"expected the path of an inventory, got {shown_value(base)}", where=where(("base",))))
+        faults.append(
+            ConfigError(
+                f"expected the path of an inventory, got {shown_value(base)}",
+                where=where(("base",)),
+            )
+        )
     if not isinstance(hosts, dict):
-        faults.append(ConfigError(f"expected a mapping of hosts, got {shown_value(hosts, True)}", where=where(("hosts",))))
+        faults.append(
+            ConfigError(
+                f"expected a mapping of hosts, got {shown_value(hosts, True)}",
+                where=where(("hosts",)),
+            )
+        )
         hosts = {}
     settings: dict[str, dict[str, Any]] = {}
     for name, values in hosts.items():
         settings[name] = checked(HostValues, values, partial(_inside, where, name), faults)
-        faults += [unknown_key(key, _KEYS, where(("hosts", name, key)), hint) for key in settings[name] if key not in _KEYS]
+        faults += [
+            unknown_key(key, _KEYS, where(("hosts", name, key)), hint)
+            for key in settings[name]
+            if key not in _KEYS
+        ]
     if faults:
         refuse(faults)
     return Overlay(base, settings, {name: where(("hosts", name)) for name in settings})
@@ -69,13 +100,17 @@ def _inside(where: Where, name: str, path: KeyPath) -> str:
 
 
 def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
-    """Return the base with the overlay applied; later entries win. Raises ConfigError for a host that is not in the base."""
+    """Return the base with the overlay applied; later entries win. Raises ConfigError for a host
+    that is not in the base.
+    """
     changed = {host.name: host for host in base.hosts}
     for expression, settings in over.hosts.items():
         try:
             chosen = base.select(expression)
         except ConfigError as error:
-            raise ConfigError(error.message, where=over.places[expression], hint=error.hint) from None
+            raise ConfigError(
+                error.message, where=over.places[expression], hint=error.hint
+            ) from None
         for name in (host.name for host in chosen):
             changed[name] = _with(changed[name], settings)
     notes = (*base.notes, *secrets_note(settings.get("vars") for settings in over.hosts.values()))
@@ -83,6 +118,10 @@ def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
 
 
 def _with(host: Host, settings: Mapping[str, Any]) -> Host:
-    settings = {**settings, "vars": public_vars(settings["vars"])} if "vars" in settings else settings
-    merged = {key: {**getattr(host, key), **settings[key]} for key in ("env", "vars") if key in settings}
+    settings = (
+        {**settings, "vars": public_vars(settings["vars"])} if "vars" in settings else settings
+    )
+    merged = {
+        key: {**getattr(host, key), **settings[key]} for key in ("env", "vars") if key in settings
+    }
     return replace(host, **{**settings, **merged})

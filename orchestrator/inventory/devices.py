@@ -1,7 +1,9 @@
-"""Choices of devices on hosts: which GPUs runs may use (``--devices``) and which not (``--exclude node2:gpu3``).
+"""Choices of devices on hosts: which GPUs runs may use (``--devices``) and which not (``--exclude
+node2:gpu3``).
 
-A chosen list becomes the host's ``vars.cuda_visible_devices`` and its length its ``gpus``, so that ranks are placed on it and
-nothing else has to know of the choice. Devices are indices, UUIDs of GPUs, or UUIDs of MIG instances.
+A chosen list becomes the host's ``vars.cuda_visible_devices`` and its length its ``gpus``, so that
+ranks are placed on it and nothing else has to know of the choice. Devices are indices, UUIDs of
+GPUs, or UUIDs of MIG instances.
 
 >>> split_exclude("node1,node[2-3]:gpu3,node4:gpu[0-1]")
 ('node1', {'node[2-3]': ('3',), 'node4': ('0', '1')})
@@ -28,14 +30,18 @@ _HINT = "for example 0-3,5, GPU-8c1f…, MIG-77aa…, or node2:0-3 for one host"
 
 
 def devices_of(text: str, where: str = "--devices") -> tuple[str, ...]:
-    """Return the devices of a list such as ``0-3,5`` in written order, each once. Raises ConfigError."""
+    """Return the devices of a list such as ``0-3,5`` in written order, each once. Raises
+    ConfigError.
+    """
     devices: dict[str, None] = {}
     for word in (part.strip() for part in text.split(",")):
         match = _RANGE.fullmatch(word)
         if match:
             first, last = int(match[1]), int(match[2] or match[1])
             if first > last or last - first > _MOST:
-                raise ConfigError(f"expected an ascending range of devices, got {word!r}", where=where, hint=_HINT)
+                raise ConfigError(
+                    f"expected an ascending range of devices, got {word!r}", where=where, hint=_HINT
+                )
             devices |= dict.fromkeys(map(str, range(first, last + 1)))
         elif _UUID.fullmatch(word):
             devices[word] = None
@@ -45,7 +51,9 @@ def devices_of(text: str, where: str = "--devices") -> tuple[str, ...]:
 
 
 def split_exclude(expression: str) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """Return the hosts of ``--exclude`` and, by host expression, the devices of ``node2:gpu3``. Raises ConfigError."""
+    """Return the hosts of ``--exclude`` and, by host expression, the devices of ``node2:gpu3``.
+    Raises ConfigError.
+    """
     hosts: list[str] = []
     devices: dict[str, tuple[str, ...]] = {}
     for word in split_words(expression) if expression else ():
@@ -59,11 +67,15 @@ def split_exclude(expression: str) -> tuple[str, dict[str, tuple[str, ...]]]:
 
 
 def chosen(
-    inventory: Inventory, hosts: Sequence[Host], given: Sequence[str], excluded: Mapping[str, Sequence[str]]
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    given: Sequence[str],
+    excluded: Mapping[str, Sequence[str]],
 ) -> list[Host]:
     """Return the hosts with the devices that ``--devices`` lists and without the excluded ones.
 
-    Raises ConfigError for a host without GPUs or with an unknown number of them, and for a device that it does not have.
+    Raises ConfigError for a host without GPUs or with an unknown number of them, and for a device
+    that it does not have.
     """
     listed: dict[str, tuple[str, ...]] = {}
     for text in given:
@@ -82,17 +94,33 @@ def _with(host: Host, listed: Sequence[str] | None, without: Sequence[str]) -> H
         return host
     where = "--devices" if listed is not None else "--exclude"
     if host.gpus == 0:
-        raise ConfigError(f"expected hosts with GPUs, but {host.name} is measured on its CPU (gpus: 0)", where=where)
+        raise ConfigError(
+            f"expected hosts with GPUs, but {host.name} is measured on its CPU (gpus: 0)",
+            where=where,
+        )
     present = _present(host)
     if present is None and listed is None:
         hint = "set gpus: in the inventory, or list the devices to use with --devices"
         raise ConfigError(f"the number of GPUs of {host.name} is not known", where=where, hint=hint)
-    unknown = [name for name in (*(listed or ()), *without) if present and name.isdigit() and name not in present]
+    unknown = [
+        name
+        for name in (*(listed or ()), *without)
+        if present and name.isdigit() and name not in present
+    ]
     if unknown and all(name.isdigit() for name in present or ()):
-        raise ConfigError(f"{host.name} has no device {', '.join(unknown)}, only {', '.join(present or ())}", where=where)
-    rest = [name for name in (listed if listed is not None else present or ()) if name not in without]
+        raise ConfigError(
+            f"{host.name} has no device {', '.join(unknown)}, only {', '.join(present or ())}",
+            where=where,
+        )
+    rest = [
+        name for name in (listed if listed is not None else present or ()) if name not in without
+    ]
     if not rest:
-        raise ConfigError(f"no device of {host.name} is left", where=where, hint=f"exclude the host: -x {host.name}")
+        raise ConfigError(
+            f"no device of {host.name} is left",
+            where=where,
+            hint=f"exclude the host: -x {host.name}",
+        )
     return with_devices(host, ",".join(rest))
 
 
@@ -106,4 +134,6 @@ def _present(host: Host) -> tuple[str, ...] | None:
 
 def with_devices(host: Host, devices: str) -> Host:
     """Return a host whose runs use these devices, in the format of CUDA_VISIBLE_DEVICES."""
-    return replace(host, gpus=len(devices.split(",")), vars={**host.vars, "cuda_visible_devices": devices})
+    return replace(
+        host, gpus=len(devices.split(",")), vars={**host.vars, "cuda_visible_devices": devices}
+    )

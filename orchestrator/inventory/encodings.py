@@ -1,7 +1,9 @@
-"""Text without what quoting, encoding and wrapping add to it, so that a value is recognised in any of these forms.
+"""Text without what quoting, encoding and wrapping add to it, so that a value is recognised in any
+of these forms.
 
-White space, quotes, backslashes and plus signs are dropped, because every form adds or removes some; escapes are decoded;
-line ends are removed, with what a program or a launcher puts before the next line. `Reading` knows where each byte came from.
+White space, quotes, backslashes and plus signs are dropped, because every form adds or removes
+some; escapes are decoded; line ends are removed, with what a program or a launcher puts before the
+next line. `Reading` knows where each byte came from.
 
 >>> [reading.text for reading in map(Reading.of, [b"x\\\\u0041y", b"x\\\\u0041y"], [None, character])]
 [b'xu0041y', b'xAy']
@@ -19,21 +21,24 @@ __all__ = ["Decoder", "Reading", "character", "forms", "plain", "readings", "unf
 
 _DROPPED = bytes([*range(0x21), 0x7F, *b"\"'\\+"])
 _KEPT = re.compile(rb"[^\x00-\x20\x7f\"'\\+]+")
-# What comes between two parts of a wrapped value: a line end with what precedes the rest in the next line, such as the tag of a
-# launcher, an indent or a quote; and frames of tables (U+2500 to U+257F).
+# What comes between two parts of a wrapped value: a line end with what precedes the rest in the
+# next line, such as the tag of a launcher, an indent or a quote; and frames of tables (U+2500 to
+# U+257F).
 _TAG = rb"\[[^\[\]\s]{1,200}\](?:<std[a-z]{3,4}>)?:?"
 _FRAME = rb"\xe2[\x94\x95][\x80-\xbf]"
 _WRAPPED = rb"[\r\n]+(?:%s)?(?:[ \t]|%s)*" % (_TAG, _FRAME)
 _FRAMED = rb"(?:%s[ \t]*)+" % _FRAME
 _WRAP = re.compile(rb"(?=[\r\n\xe2])(?:%s[\"']?|%s)" % (_WRAPPED, _FRAMED))
-# The same in data that hold a literal such as b'…' in several lines: what comes between two of its parts is more.
+# The same in data that hold a literal such as b'…' in several lines: what comes between two of its
+# parts is more.
 _GAP = rb"(?:\s|%s|%s)*" % (_TAG, _FRAME)
 _BETWEEN = rb"[\"']%s[bu][\"']" % _GAP
 _WRAP_OF_LITERALS = re.compile(rb"%s|%s(?!%s)[\"']?|%s" % (_BETWEEN, _WRAPPED, _BETWEEN, _FRAMED))
 _BEGINS_OF_LITERALS = (b" b'", b' b"', b" u'", b' u"')
 _LITERAL = re.compile(rb"[\"']%s[\r\n]%s[bu][\"']" % (_GAP, _GAP))
-# What encodes a character: escapes of shells, C, Python and JSON, whose backslash may be written as %5C; URL encoding, once or
-# more; HTML entities. It begins with a set of bytes, so that the search can skip to the next of them.
+# What encodes a character: escapes of shells, C, Python and JSON, whose backslash may be written as
+# %5C; URL encoding, once or more; HTML entities. It begins with a set of bytes, so that the search
+# can skip to the next of them.
 _ESCAPE = re.compile(
     rb"(?=[\\%&])(?:(?:\\|%(?:25)*5[Cc])+(?:"
     rb"x(?P<x>[0-9A-Fa-f]{2})|u(?P<u>[0-9A-Fa-f]{4})(?:(?:\\|%(?:25)*5[Cc])+u(?P<low>[dD][c-fC-F][0-9A-Fa-f]{2}))?|"
@@ -41,9 +46,11 @@ _ESCAPE = re.compile(
     rb"|%(?:25)*(?P<percent>[0-9A-Fa-f]{2})"
     rb"|&(?:amp;)*(?:\#x(?P<hex>[0-9A-Fa-f]{1,6})|\#(?P<decimal>[0-9]{1,7})|(?P<entity>quot|apos|amp|lt|gt));)"
 )
-# A tag, what is between two parts of a literal, and an escape or a character, of which only the beginning has arrived.
+# A tag, what is between two parts of a literal, and an escape or a character, of which only the
+# beginning has arrived.
 _CUT_WRAP = re.compile(
-    rb"(?:[\"']%s(?:[bu](?:[\"']%s)?)?)?(?:[\r\n]+\[[^\[\]\s]{0,200}(?:\](?:<[a-z]{0,6}>?)?)?)?\Z" % (_GAP, _GAP)
+    rb"(?:[\"']%s(?:[bu](?:[\"']%s)?)?)?(?:[\r\n]+\[[^\[\]\s]{0,200}(?:\](?:<[a-z]{0,6}>?)?)?)?\Z"
+    % (_GAP, _GAP)
 )
 _CUT_ESCAPE = re.compile(
     rb"(?:(?:\\|%(?:25)*5[Cc])+(?:x[0-9A-Fa-f]?|u[0-9A-Fa-f]{0,3}|U[0-9A-Fa-f]{0,7}|[0-3][0-7]?|"
@@ -75,8 +82,8 @@ def forms(data: bytes) -> list[bytes]:
 
 
 def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
-    """Yield the data as they are, and decoded in each way that may make a difference, with what decodes them: for `Reading.of`.
-    In all of them the dropped bytes are missing."""
+    """Yield the data as they are, and decoded in each way that may make a difference, with what
+    decodes them: for `Reading.of`. In all of them the dropped bytes are missing."""
     yield plain(data), None
     wrap = _wrap(data)
     if wrap is not _WRAP or any(mark in data for mark in _MARKS):
@@ -90,7 +97,9 @@ def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
 
 
 def unfinished(data: bytes) -> Iterator[Reading]:
-    """Yield what can be read of data that go on later. A tag, an escape or a character at their end may not be complete."""
+    """Yield what can be read of data that go on later. A tag, an escape or a character at their end
+    may not be complete.
+    """
     if wrap := _CUT_WRAP.search(data):
         data = data[: wrap.start()]
     whole = Reading.unwrapped(data)
@@ -122,13 +131,16 @@ def character(match: re.Match[bytes]) -> bytes:
 
 
 def _point(match: re.Match[bytes]) -> bytes:
-    """Return what an escape stands for in Python's ``repr`` of a text, where \\xe9 is U+00E9 and not a byte."""
+    """Return what an escape stands for in Python's ``repr`` of a text, where \\xe9 is U+00E9 and
+    not a byte.
+    """
     return chr(int(match["x"], 16)).encode() if match["x"] else character(match)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A text that was made from data, and where each of its pieces came from: offsets in the text, and in the data.
+    """A text that was made from data, and where each of its pieces came from: offsets in the text,
+    and in the data.
 
     ``end`` is where the data end. ``within``: the data were made from others themselves, to which offsets refer in the end.
     """
@@ -141,9 +153,13 @@ class Reading:
 
     @classmethod
     def of(cls, data: bytes, decoder: Decoder | None) -> Reading:
-        """Return a decoded text as in `readings`; without a decoder, the data without the bytes that are dropped."""
+        """Return a decoded text as in `readings`; without a decoder, the data without the bytes
+        that are dropped.
+        """
         if not decoder:
-            return replace(cls._joined((run[0], run.span()) for run in _KEPT.finditer(data)), end=len(data))
+            return replace(
+                cls._joined((run[0], run.span()) for run in _KEPT.finditer(data)), end=len(data)
+            )
         whole = cls.unwrapped(data)
         return replace(cls._joined(_characters(whole.text, decoder)), within=whole, end=len(data))
 
@@ -162,13 +178,19 @@ class Reading:
         return cls(b"".join(texts), starts, places)
 
     def raw(self, offset: int) -> tuple[int, int]:
-        """Return where the byte at an offset of the text is in the data: its first byte, and the one after it."""
+        """Return where the byte at an offset of the text is in the data: its first byte, and the
+        one after it.
+        """
         index = bisect_right(self.starts, offset) - 1
         start, stop = self.places[index]
         if self.starts[index + 1] - self.starts[index] == stop - start:  # not an escape
             start += offset - self.starts[index]
             stop = start + 1
-        return (self.within.raw(start)[0], self.within.raw(stop - 1)[1]) if self.within else (start, stop)
+        return (
+            (self.within.raw(start)[0], self.within.raw(stop - 1)[1])
+            if self.within
+            else (start, stop)
+        )
 
 
 def _unwrapped(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:

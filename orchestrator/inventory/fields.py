@@ -1,4 +1,6 @@
-"""What a single value in an inventory may be: validators that name what was expected, and types made of them."""
+"""What a single value in an inventory may be: validators that name what was expected, and types
+made of them.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,30 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def takes(expected: str, fits: Callable[[Any], bool], hint: str = "") -> BeforeValidator:
-    """Return a validator of one value; the message for a value that does not fit says what was expected, and the hint."""
+    """Return a validator of one value; the message for a value that does not fit says what was
+    expected, and the hint.
+    """
     return BeforeValidator(_check(expected, fits, hint))
 
 
 def takes_variable(owner: str) -> BeforeValidator:
-    """Return a validator of the name of an environment variable that ``owner``, such as an inventory, may set."""
+    """Return a validator of the name of an environment variable that ``owner``, such as an
+    inventory, may set.
+    """
     checks = (
-        _check("a variable name of letters, digits and '_'", lambda value: bool(WORD.fullmatch(value))),
+        _check(
+            "a variable name of letters, digits and '_'", lambda value: bool(WORD.fullmatch(value))
+        ),
         _check(
             f"a variable that does not begin with {RESERVED}",
             lambda value: not str(value).startswith(RESERVED),
             "orch finds the processes of a run by such variables and sets them itself; use another name",
         ),
-        _check(f"a variable that {owner} may set", lambda value: value not in PLACED, "the placement of a run sets it"),
+        _check(
+            f"a variable that {owner} may set",
+            lambda value: value not in PLACED,
+            "the placement of a run sets it",
+        ),
     )
     return BeforeValidator(lambda value: [check(value) for check in checks][-1])
 
@@ -43,7 +55,9 @@ def takes_variable(owner: str) -> BeforeValidator:
 def _check(expected: str, fits: Callable[[Any], bool], hint: str = "") -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if not fits(value):
-            raise PydanticCustomError("expected", "{expected}", {"expected": expected, "hint": hint})
+            raise PydanticCustomError(
+                "expected", "{expected}", {"expected": expected, "hint": hint}
+            )
         return value
 
     return check
@@ -56,23 +70,38 @@ def is_text(value: Any) -> bool:
 
 def is_path(value: Any) -> bool:
     """Return True for a path that no program can mistake for an option, and that prints as it is."""
-    return is_text(value) and value.isprintable() and value.strip() == value != "" and not value.startswith("-")
+    return (
+        is_text(value)
+        and value.isprintable()
+        and value.strip() == value != ""
+        and not value.startswith("-")
+    )
 
 
 def is_whole(value: Any) -> bool:
-    """Return True if a path on a node begins at the root or at the user's home, and so is the same for every program."""
+    """Return True if a path on a node begins at the root or at the user's home, and so is the same
+    for every program.
+    """
     return is_path(value) and value.startswith(("/", "~"))
 
 
 def whole(least: int, most: int) -> BeforeValidator:
     """Return a validator of a whole number within bounds."""
-    return takes(f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most)
+    return takes(
+        f"a whole number from {least} to {most}",
+        lambda value: type(value) is int and least <= value <= most,
+    )
 
 
-PathText = Annotated[str, takes("a path", is_path, "without control characters, not beginning with '-'")]
+PathText = Annotated[
+    str, takes("a path", is_path, "without control characters, not beginning with '-'")
+]
 Limit = Annotated[
     int | str,
-    takes("unlimited, or a whole number", lambda value: value == "unlimited" or type(value) is int and 0 < value < 1 << 60),
+    takes(
+        "unlimited, or a whole number",
+        lambda value: value == "unlimited" or type(value) is int and 0 < value < 1 << 60,
+    ),
 ]
 
 

@@ -1,4 +1,5 @@
-"""Files of other tools that name machines and are no list of hosts, refused by name: read as one, they would lose settings.
+"""Files of other tools that name machines and are no list of hosts, refused by name: read as one,
+they would lose settings.
 
 >>> format_of("rank 0=node1 slot=0:0-3\\nrank 1=node2 slot=0:0-3\\n")
 ('a rankfile of Open MPI', 'pass the hostfile beside it')
@@ -56,7 +57,9 @@ _GENDERS = re.compile(rf"[^\s=]+(?:\s+(?!ansible_){_ATTRIBUTE}(?:,{_ATTRIBUTE})*
 
 
 def format_of(text: str) -> tuple[str, str] | None:
-    """Return the name of a format of which every line of a text is, and what to pass instead; None for none of them."""
+    """Return the name of a format of which every line of a text is, and what to pass instead; None
+    for none of them.
+    """
     stripped = [re.split(r"\s#", line, maxsplit=1)[0].strip() for line in text.splitlines()]
     lines = [line for line in stripped if line and line[0] not in "#;"]
     if not lines:
@@ -71,7 +74,10 @@ def format_of(text: str) -> tuple[str, str] | None:
         and any(map(_SSH_KEY.fullmatch, lines))
         and any(re.match(r"(?i)host\s", line) for line in lines)
     ):
-        return "an ssh configuration", "pass the names of its hosts; orch reads ssh's configuration for each of them"
+        return (
+            "an ssh configuration",
+            "pass the names of its hosts; orch reads ssh's configuration for each of them",
+        )
     if re.match(r"\[\s*[\"{]", text.lstrip()):
         return "a list in JSON", "write one host per line"
     for pattern, name, hint in _FIRST_LINES:
@@ -86,13 +92,21 @@ def format_of(text: str) -> tuple[str, str] | None:
 
 
 def tool_of(body: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return what a YAML or JSON mapping of another tool is, and what to pass instead; None for what may be an inventory."""
+    """Return what a YAML or JSON mapping of another tool is, and what to pass instead; None for
+    what may be an inventory.
+    """
     values = list(body.values())
     if any(isinstance(value, dict) and {"hosts", "children"} & set(value) for value in values):
         return None
-    if values and all(isinstance(value, dict) and {"sensitive", "value"} <= set(value) for value in values):
+    if values and all(
+        isinstance(value, dict) and {"sensitive", "value"} <= set(value) for value in values
+    ):
         return "outputs of Terraform", _OUTPUT
-    if values and all(isinstance(value, str) for value in values) and any(map(re.compile(r"\[\d").search, values)):
+    if (
+        values
+        and all(isinstance(value, str) for value in values)
+        and any(map(re.compile(r"\[\d").search, values))
+    ):
         return "groups of ClusterShell", "pass what nodeset -e @GROUP prints"
     found = (row for row in _MAPPINGS if row[0] <= set(body))
     return next(((name, hint) for _, name, hint in found), None)

@@ -1,9 +1,10 @@
 """Inventories written for other tools, read without conversion.
 
 `parse_text` recognises the format of a text and returns the `Inventory`: orch's own, hostfiles of MPI and DeepSpeed, lists.
-YAML of another form, and INI with sections or variables, are for the features that read inventories. The caller passes the YAML
-loader, because this module opens no file and does not parse YAML. Every format ends in `schema.build`, so that all hosts pass
-the same checks. A number of GPUs that the source does not state stays None; preflight then asks the nodes.
+YAML of another form, and INI with sections or variables, are for the features that read
+inventories. The caller passes the YAML loader, because this module opens no file and does not parse
+YAML. Every format ends in `schema.build`, so that all hosts pass the same checks. A number of GPUs
+that the source does not state stays None; preflight then asks the nodes.
 
 >>> [(host.name, host.gpus) for host in parse_text("node1 slots=8\\nnode2 slots=4\\n", "hostfile", no_yaml).hosts]
 [('node1', 8), ('node2', 4)]
@@ -20,7 +21,12 @@ from orchestrator.errors import ConfigError
 from orchestrator.feature import providers
 from orchestrator.inventory.foreign_files import format_of
 from orchestrator.inventory.hosts import Inventory
-from orchestrator.inventory.machine_files import MACHINE_KEYS, counted, parse_machine_file, uncommented
+from orchestrator.inventory.machine_files import (
+    MACHINE_KEYS,
+    counted,
+    parse_machine_file,
+    uncommented,
+)
 from orchestrator.inventory.schema import InventoryDocument, parse
 
 __all__ = ["LoadYaml", "no_yaml", "parse_text", "recognise"]
@@ -41,7 +47,8 @@ _OUR_KEY = re.compile(r"""^\s*[{,]?\s*["']?(schema|hosts|defaults|groups|secrets
 
 
 def parse_text(text: str, source: str, load_yaml: LoadYaml, path: str = "") -> Inventory:
-    """Return the inventory in ``text``; ``source`` is its name in messages, ``path`` its file if it has one.
+    """Return the inventory in ``text``; ``source`` is its name in messages, ``path`` its file if it
+    has one.
 
     Raises ConfigError or Faults of it.
     """
@@ -54,7 +61,9 @@ def parse_text(text: str, source: str, load_yaml: LoadYaml, path: str = "") -> I
     kind = recognise(text)
     has_sections = any(_SECTION.fullmatch(uncommented(line).strip()) for line in text.splitlines())
     if kind in ("ini", "hostfile", "list") and not has_sections and (foreign := format_of(text)):
-        raise ConfigError(f"expected a list of hosts, got {foreign[0]}", where=source, hint=foreign[1])
+        raise ConfigError(
+            f"expected a list of hosts, got {foreign[0]}", where=source, hint=foreign[1]
+        )
     if kind == "orch":
         document = load_yaml(text, source)
         return parse(document.value, document.line, source)
@@ -72,7 +81,9 @@ def recognise(text: str) -> str:
     """Return the format of an inventory: ``orch``, ``yaml``, ``ini``, ``hostfile`` or ``list``."""
     if text.startswith("$ANSIBLE_VAULT"):
         return "ini"
-    lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#;"]
+    lines = [
+        line.rstrip() for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#;"
+    ]
     first = lines[0] if lines else ""
     if first.startswith(("---", "%", "{", "- ", "!", "&")) or _YAML_KEY.match(first.lstrip()):
         return "orch" if _is_ours(lines, text) else "yaml"
@@ -80,7 +91,11 @@ def recognise(text: str) -> str:
     keys = {word.partition("=")[0] for line in words for word in line[1:] if "=" in word}
     is_named = all(map(str.isidentifier, keys)) or any(key.startswith("ansible_") for key in keys)
     is_ranged = any(_RANGE.search(line[0]) for line in words if line)
-    if is_ranged or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines) or (is_named and keys - MACHINE_KEYS):
+    if (
+        is_ranged
+        or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines)
+        or (is_named and keys - MACHINE_KEYS)
+    ):
         return "ini"
     names = [name for line in words for name in line[:1]]
     has_counts = any(counted(part) for name in names for part in name.split(","))
@@ -93,9 +108,20 @@ def no_yaml(text: str, source: str, *, foreign: bool = False) -> NoReturn:
 
 
 def _is_ours(lines: list[str], text: str) -> bool:
-    """Return True for YAML in orch's own format: its keys are at the left edge or in a flow mapping; `parse` refuses a list."""
+    """Return True for YAML in orch's own format: its keys are at the left edge or in a flow
+    mapping; `parse` refuses a list.
+    """
     top = [line for line in lines if not line[0].isspace()]
-    flowing = any(line.startswith("{") for line in top) and re.search(r"""["']?\bschema["']?\s*:""", text)
-    if any(map(_PLUGIN_KEY.match, top)) and "schema:" not in text:  # the plugin constructed has groups, too
+    flowing = any(line.startswith("{") for line in top) and re.search(
+        r"""["']?\bschema["']?\s*:""", text
+    )
+    if (
+        any(map(_PLUGIN_KEY.match, top)) and "schema:" not in text
+    ):  # the plugin constructed has groups, too
         return False
-    return bool(flowing) or top[:1] == [] or top[0].startswith("- ") or any(_OUR_KEY.match(line) for line in top)
+    return (
+        bool(flowing)
+        or top[:1] == []
+        or top[0].startswith("- ")
+        or any(_OUR_KEY.match(line) for line in top)
+    )

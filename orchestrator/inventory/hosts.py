@@ -1,6 +1,7 @@
 """The machines of a cluster as values: `Host` and `Inventory`.
 
-They hold facts of the cluster (addresses, GPUs, interface, interpreter, environment). The choices of an experiment are in
+They hold facts of the cluster (addresses, GPUs, interface, interpreter, environment). The choices
+of an experiment are in
 `orchestrator.plan.spec`; the two never overlap. This module knows no file format and opens no file:
 `orchestrator.inventory.read` reads inventories, `orchestrator.inventory.schema` checks orch's own YAML, and
 `orchestrator.inventory.formats` parses the formats of other tools.
@@ -24,11 +25,14 @@ __all__ = ["REFERENCE", "TRANSPORTS", "Host", "Inventory", "SshSettings", "takes
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 """A reference to a variable of the node in the value of a variable such as PATH."""
 TRANSPORTS = ("ssh", "openssh", "srun")
-"""The ways to reach a host, the first by default; `orchestrator.transport.connections` has a connector for each."""
+"""The ways to reach a host, the first by default; `orchestrator.transport.connections` has a
+connector for each.
+"""
 
 
 def takes_references(name: str) -> bool:
-    """Whether ``$NAME`` in the value of this variable refers to a variable of the node: in PATH, LD_LIBRARY_PATH, PYTHONPATH …
+    """Whether ``$NAME`` in the value of this variable refers to a variable of the node: in PATH,
+    LD_LIBRARY_PATH, PYTHONPATH …
 
     Other values stay as they are written, because a ``$`` may be part of a password.
     """
@@ -37,7 +41,9 @@ def takes_references(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SshSettings:
-    """How to reach a host. None stands for the value in the user's ssh configuration, and without one OpenSSH's default."""
+    """How to reach a host. None stands for the value in the user's ssh configuration, and without
+    one OpenSSH's default.
+    """
 
     user: str | None = None
     port: int | None = None
@@ -54,11 +60,13 @@ class Host:
     """One machine.
 
     ``gpus`` is the number of GPUs that runs may use, 0 for a machine that is measured on its CPU, None if the inventory does
-    not state it. ``slots`` is the number of ranks for a machine without GPUs. ``env`` is added to the environment of every run
-    on the host. ``vars`` are further facts that launch templates read: ``python`` (interpreter of the framework), ``interface``
-    (network device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is what preflight must
-    find on the host, by the keys of ``expect:``. ``transport`` is how the host is reached, one of `TRANSPORTS`. ``container``
-    is in what launch scripts start there, by the keys of ``container:``; empty for the host itself.
+    not state it. ``slots`` is the number of ranks for a machine without GPUs. ``env`` is added to
+    the environment of every run on the host. ``vars`` are further facts that launch templates read:
+    ``python`` (interpreter of the framework), ``interface`` (network device of the training
+    traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is what preflight must find
+    on the host, by the keys of ``expect:``. ``transport`` is how the host is reached, one of
+    `TRANSPORTS`. ``container`` is in what launch scripts start there, by the keys of
+    ``container:``; empty for the host itself.
     """
 
     name: str
@@ -74,7 +82,8 @@ class Host:
 
     @property
     def python(self) -> tuple[str, ...]:
-        """The command that starts the framework's interpreter: ``vars.python`` as the words of a shell, ``python3`` by default.
+        """The command that starts the framework's interpreter: ``vars.python`` as the words of a
+        shell, ``python3`` by default.
 
         Raises ConfigError for a quote without its counterpart.
         """
@@ -82,7 +91,9 @@ class Host:
 
     @property
     def runner_python(self) -> tuple[str, ...]:
-        """The command that starts the interpreter of the node runner, in the same way: ``vars.runner_python``."""
+        """The command that starts the interpreter of the node runner, in the same way:
+        ``vars.runner_python``.
+        """
         return self._command("runner_python")
 
     def _command(self, name: str) -> tuple[str, ...]:
@@ -91,7 +102,9 @@ class Host:
         except ValueError as error:
             hint = f"write a path with a space in quotes: {name}: \"'/opt/my env/bin/python'\""
             message = f"expected an interpreter or a command, got {str(error).lower()}"
-            raise ConfigError(message, where=f"vars.{name} of host {self.name}", hint=hint) from None
+            raise ConfigError(
+                message, where=f"vars.{name} of host {self.name}", hint=hint
+            ) from None
 
     @property
     def device(self) -> str:
@@ -100,13 +113,16 @@ class Host:
 
     @property
     def capacity(self) -> int | None:
-        """Number of ranks that fit: its GPUs, or its slots if it has no GPU; None if the inventory does not state it."""
+        """Number of ranks that fit: its GPUs, or its slots if it has no GPU; None if the inventory
+        does not state it.
+        """
         return self.slots if self.gpus == 0 else self.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Hosts in written order, and named groups of them. ``source`` is the file or expression that declares them.
+    """Hosts in written order, and named groups of them. ``source`` is the file or expression that
+    declares them.
 
     ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown. ``notes`` say what the source
     holds and was not read.
@@ -120,28 +136,43 @@ class Inventory:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The ``env`` variables whose values are never shown: also those with a key or a URL with a password."""
+        """The ``env`` variables whose values are never shown: also those with a key or a URL with a
+        password.
+        """
         values: dict[str, list[str]] = {}
         for host in self.hosts:
             for name, value in host.env.items():
                 values.setdefault(name, []).append(value)
-        return tuple(name for name, of_hosts in values.items() if self.is_secret(name) or keeps_secret(name, of_hosts))
+        return tuple(
+            name
+            for name, of_hosts in values.items()
+            if self.is_secret(name) or keeps_secret(name, of_hosts)
+        )
 
     def is_secret(self, name: str) -> bool:
-        """Whether values of this variable are never shown: it is in ``hidden``, or has a name like a secret's."""
+        """Whether values of this variable are never shown: it is in ``hidden``, or has a name like
+        a secret's.
+        """
         return names_secret(name) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
 
     def redaction(self) -> Redaction:
         """Return the redaction of the values of all secret variables of all hosts.
 
-        What surrounds a reference such as ``$HOME`` is hidden by itself too: the node puts its own text in the middle.
+        What surrounds a reference such as ``$HOME`` is hidden by itself too: the node puts its own
+        text in the middle.
         """
         names = self.secrets
         values = {host.env[name] for host in self.hosts for name in names if name in host.env}
-        return redaction([*values, *(piece for value in values for piece in REFERENCE.sub("\0", value).split("\0"))])
+        return redaction(
+            [
+                *values,
+                *(piece for value in values for piece in REFERENCE.sub("\0", value).split("\0")),
+            ]
+        )
 
     def select(self, expression: str = "", exclude: str = "") -> tuple[Host, ...]:
-        """Return the hosts that ``expression`` names, in inventory order, without those that ``exclude`` names.
+        """Return the hosts that ``expression`` names, in inventory order, without those that
+        ``exclude`` names.
 
         ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; both names and addresses.
         An empty expression selects every host.
@@ -157,7 +188,9 @@ class Inventory:
             names_of.setdefault(host.address, set()).add(host.name)
         names_of |= {host.name: {host.name} for host in self.hosts}
         names = set()
-        for word in expand(expression, {"all": tuple(host.name for host in self.hosts)} | dict(self.groups)):
+        for word in expand(
+            expression, {"all": tuple(host.name for host in self.hosts)} | dict(self.groups)
+        ):
             if word not in names_of:
                 raise ConfigError(
                     f"no host {word!r} in {self.source}",
@@ -168,9 +201,14 @@ class Inventory:
         return names
 
     def of(self, names: Sequence[str]) -> tuple[Host, ...]:
-        """Return the hosts with these names, in this order. Raises ConfigError for names that the inventory does not have."""
+        """Return the hosts with these names, in this order. Raises ConfigError for names that the
+        inventory does not have.
+        """
         by_name = {host.name: host for host in self.hosts}
         missing = [name for name in names if name not in by_name]
         if missing:
-            raise ConfigError(f"expected the hosts {fold(missing)}, got an inventory without them", where=self.source)
+            raise ConfigError(
+                f"expected the hosts {fold(missing)}, got an inventory without them",
+                where=self.source,
+            )
         return tuple(by_name[name] for name in names)

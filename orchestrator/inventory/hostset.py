@@ -1,6 +1,7 @@
 """Sets of hosts as text: brackets, ranges, groups, and the rules for host names and addresses.
 
-All code that reads, prints or compares host names uses this module. It knows no inventory: groups are passed as a mapping.
+All code that reads, prints or compares host names uses this module. It knows no inventory: groups
+are passed as a mapping.
 
 >>> expand("gpu[01-03],node7")
 ['gpu01', 'gpu02', 'gpu03', 'node7']
@@ -42,13 +43,16 @@ __all__ = [
 
 MAX_HOSTS = 10_000
 _MAX_NESTING = 50
-_LOOPBACK = re.compile(r"(?:.+\.)?localhost(?:[46]|\.localdomain[46]?)?\.?|ip6-(?:localhost|loopback)", re.IGNORECASE)
+_LOOPBACK = re.compile(
+    r"(?:.+\.)?localhost(?:[46]|\.localdomain[46]?)?\.?|ip6-(?:localhost|loopback)", re.IGNORECASE
+)
 _MAX_ALIAS_BYTES = 128
 _NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _ADDRESS_RANGE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3}-\d{1,3})")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?")
 _PIECES = re.compile(r"\[([^\[\]]*)\]")
-# Names of more digits in a row are no range; ClusterShell refuses those of 100, which files from elsewhere may have.
+# Names of more digits in a row are no range; ClusterShell refuses those of 100, which files from
+# elsewhere may have.
 _FOLDABLE = re.compile(r"(?!.*[0-9]{19})[A-Za-z0-9._-]+")
 # Run directories are read on laptops too, and on Windows these words name devices.
 _RESERVED = re.compile(r"(all|con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
@@ -57,7 +61,8 @@ _RESERVED = re.compile(r"(all|con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGN
 def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) -> list[str]:
     """Return the names that ``expression`` stands for, in written order, without duplicates.
 
-    Accepts comma lists, ``node[1-4,7]``, padding ``gpu[01-04]``, steps ``n[0-8/2]``, several brackets, ``10.11.0.2-5`` and
+    Accepts comma lists, ``node[1-4,7]``, padding ``gpu[01-04]``, steps ``n[0-8/2]``, several
+    brackets, ``10.11.0.2-5`` and
     ``@group``; members of groups are expressions too. Raises ConfigError for bad brackets, an unknown group, a loop of
     groups, or more than `MAX_HOSTS` hosts. An IPv6 address is returned unchanged.
     """
@@ -65,7 +70,9 @@ def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) ->
     for count, name in enumerate(_Walk(expression, groups).names(expression)):
         names[name] = None
         if len(names) > MAX_HOSTS or count > 10 * MAX_HOSTS:
-            raise _refusal(expression, f"expected at most {MAX_HOSTS} hosts, got more", "split the expression")
+            raise _refusal(
+                expression, f"expected at most {MAX_HOSTS} hosts, got more", "split the expression"
+            )
     return list(names)
 
 
@@ -79,15 +86,23 @@ def split_words(expression: str) -> list[str]:
         else:
             words[-1] += character
     if not expression.strip():
-        raise _refusal(expression, "expected a host, got an empty text", "for example node1,node[3-4]")
+        raise _refusal(
+            expression, "expected a host, got an empty text", "for example node1,node[3-4]"
+        )
     stripped = [word.strip(" ") for word in words]
     if not all(stripped):
-        raise _refusal(expression, "expected a host on each side of a comma, got nothing", "for example node1,node[3-4]")
+        raise _refusal(
+            expression,
+            "expected a host on each side of a comma, got nothing",
+            "for example node1,node[3-4]",
+        )
     return stripped
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return ``names`` as one short, sorted expression, which `expand` turns back into the same set of names."""
+    """Return ``names`` as one short, sorted expression, which `expand` turns back into the same set
+    of names.
+    """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     distinct = list(dict.fromkeys(names))
@@ -100,13 +115,16 @@ def fold(names: Iterable[str]) -> str:
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the choice closest to ``word``, empty if none is close."""
-    by_letters = {str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)}
+    by_letters = {
+        str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)
+    }
     matches = get_close_matches(str(word).lower(), by_letters, 1)
     return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 
 
 def alias_of(word: str) -> str:
-    """Return the host name for a host declared by ``word`` alone: the word itself, or an IPv6 address with '-' instead of ':'.
+    """Return the host name for a host declared by ``word`` alone: the word itself, or an IPv6
+    address with '-' instead of ':'.
 
     >>> alias_of("fd00::1"), alias_of("::1"), alias_of("node1")
     ('fd00--1', '0--1', 'node1')
@@ -140,7 +158,8 @@ def is_loopback(address: str) -> bool:
 
 
 def same_machine_key(address: str) -> str:
-    """Return one spelling for all spellings of an address, so that two hosts with the same machine are detected.
+    """Return one spelling for all spellings of an address, so that two hosts with the same machine
+    are detected.
 
     >>> same_machine_key("FD00::0001") == same_machine_key("fd00::1"), same_machine_key("Node1.")
     (True, 'node1')
@@ -149,15 +168,25 @@ def same_machine_key(address: str) -> str:
 
 
 def check_alias(name: str, where: str) -> None:
-    """Raise ConfigError unless ``name`` is valid as a host name and as the name of the host's log folder."""
+    """Raise ConfigError unless ``name`` is valid as a host name and as the name of the host's log
+    folder.
+    """
     _check_common(name, where, "a host name")
     if _RESERVED.fullmatch(name):
-        raise ConfigError(f"expected a host name, got the reserved word {name!r}", where=where, hint="choose another name")
+        raise ConfigError(
+            f"expected a host name, got the reserved word {name!r}",
+            where=where,
+            hint="choose another name",
+        )
     if len(name.encode(errors="replace")) > _MAX_ALIAS_BYTES:
         got = f"{len(name.encode(errors='replace'))} bytes: {name[:20]!r}…"
-        raise ConfigError(f"expected a host name of at most {_MAX_ALIAS_BYTES} bytes, got {got}", where=where)
+        raise ConfigError(
+            f"expected a host name of at most {_MAX_ALIAS_BYTES} bytes, got {got}", where=where
+        )
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) or name.endswith("."):
-        assigned = re.match(r"\w+[=:]", name)  # a line of another kind of file, with what may be a secret
+        assigned = re.match(
+            r"\w+[=:]", name
+        )  # a line of another kind of file, with what may be a secret
         raise ConfigError(
             f"expected a host name of letters, digits, '.', '_' and '-', got {assigned[0] + '…' if assigned else name!r}",
             where=where,
@@ -166,30 +195,43 @@ def check_alias(name: str, where: str) -> None:
 
 
 def check_address(address: str, where: str) -> None:
-    """Raise ConfigError unless ``address`` is an IPv4 address, an IPv6 address without brackets, or a valid DNS name.
+    """Raise ConfigError unless ``address`` is an IPv4 address, an IPv6 address without brackets, or
+    a valid DNS name.
 
     ``gate+node1`` and ``gate/node1`` are accepted too: a ``Host *+*`` of an ssh configuration can say how to reach them.
     """
     _check_common(address, where, "an address")
     if is_ipv6(address):
         return
-    if len(address) > 253 or not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._/+-]*[A-Za-z0-9_.])?", address) or ".." in address:
+    if (
+        len(address) > 253
+        or not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9._/+-]*[A-Za-z0-9_.])?", address)
+        or ".." in address
+    ):
         shown = repr(address if len(address) <= 60 else address[:20] + "…")
-        raise ConfigError(f"expected an IPv4 or IPv6 address or a host name, got {shown}", where=where)
+        raise ConfigError(
+            f"expected an IPv4 or IPv6 address or a host name, got {shown}", where=where
+        )
     if re.fullmatch(r"[0-9.]+", address):
         try:
             IPv4Address(address)
         except AddressValueError:
             hint = "four numbers up to 255, without leading zeros"
-            raise ConfigError(f"expected an IPv4 address, got {address!r}", where=where, hint=hint) from None
+            raise ConfigError(
+                f"expected an IPv4 address, got {address!r}", where=where, hint=hint
+            ) from None
 
 
 def _check_common(text: str, where: str, kind: str) -> None:
-    """Raise ConfigError for an address with additions such as a user or a port; the hint names the key for the addition."""
+    """Raise ConfigError for an address with additions such as a user or a port; the hint names the
+    key for the addition.
+    """
     if not text:
         raise ConfigError(f"expected {kind}, got an empty text", where=where)
     if any(character.isspace() or not character.isprintable() for character in text):
-        raise ConfigError(f"expected {kind} without spaces and control characters, got {text[:60]!r}", where=where)
+        raise ConfigError(
+            f"expected {kind} without spaces and control characters, got {text[:60]!r}", where=where
+        )
     hint = ""
     if text.startswith("@"):
         hint = "groups are declared under groups:"
@@ -223,13 +265,21 @@ class _Walk:
     def members(self, group: str, trail: tuple[str, ...]) -> Iterator[str]:
         if group in trail:
             loop = " → ".join((*trail[trail.index(group) :], group))
-            raise _refusal(self.expression, f"expected groups without a loop, got {loop}", "remove one of them from the other")
+            raise _refusal(
+                self.expression,
+                f"expected groups without a loop, got {loop}",
+                "remove one of them from the other",
+            )
         if group not in self.groups:
             names = ", ".join(list(self.groups)[:20]) or "none"
             hint = f"known groups: {names}{nearest(group, self.groups)}"
             raise _refusal(self.expression, f"expected a known group, got {group!r}", hint)
         if len(trail) >= _MAX_NESTING:
-            raise _refusal(self.expression, f"expected groups nested at most {_MAX_NESTING} deep, got more", "flatten them")
+            raise _refusal(
+                self.expression,
+                f"expected groups nested at most {_MAX_NESTING} deep, got more",
+                "flatten them",
+            )
         for member in self.groups[group] if group not in self.finished else ():
             yield from self.names(member, (*trail, group))
         self.finished.add(group)
@@ -239,15 +289,27 @@ def _expanded(word: str, expression: str) -> Iterator[str]:
     if match := _ADDRESS_RANGE.fullmatch(word):
         word = f"{match[1]}.[{match[2]}]"
     if re.fullmatch(r"\[[^\],]*:[^\],]*\].*", word):
-        raise _refusal(expression, f"expected a range between brackets, got {word!r}", "write an IPv6 address without brackets")
+        raise _refusal(
+            expression,
+            f"expected a range between brackets, got {word!r}",
+            "write an IPv6 address without brackets",
+        )
     pieces = _PIECES.split(word)
     if any(bracket in text for text in pieces[::2] for bracket in "[]"):
-        raise _refusal(expression, f"expected paired brackets, got {word!r}", "for example node[1-4]")
+        raise _refusal(
+            expression, f"expected paired brackets, got {word!r}", "for example node[1-4]"
+        )
     spans = [[_span(span.strip(), expression) for span in text.split(",")] for text in pieces[1::2]]
     size = prod(sum(len(numbers) for numbers, _ in axis) for axis in spans)
     if size > MAX_HOSTS:
-        raise _refusal(expression, f"expected at most {MAX_HOSTS} hosts, got {size} in {word!r}", "split the expression")
-    axes = [[f"{number:0{width}d}" for numbers, width in axis for number in numbers] for axis in spans]
+        raise _refusal(
+            expression,
+            f"expected at most {MAX_HOSTS} hosts, got {size} in {word!r}",
+            "split the expression",
+        )
+    axes = [
+        [f"{number:0{width}d}" for numbers, width in axis for number in numbers] for axis in spans
+    ]
     for numbers in product(*axes):
         yield "".join(a + b for a, b in zip(pieces[::2], (*numbers, ""), strict=True))
 
@@ -257,14 +319,22 @@ def _span(text: str, expression: str) -> tuple[range, int]:
     match = _SPAN.fullmatch(text)
     hint = "for example node[1-4], gpu[01-16] or n[0-8/2]"
     if not match:
-        raise _refusal(expression, f"expected a number or a range between brackets, got {text!r}", hint)
+        raise _refusal(
+            expression, f"expected a number or a range between brackets, got {text!r}", hint
+        )
     first, last = match[1], match[2] or match[1]
     padded = any(end.startswith("0") and len(end) > 1 for end in (first, last))
     if int(first) > int(last) or (padded and len(first) != len(last)) or match[3] == "0":
-        raise _refusal(expression, f"expected an ascending range, its ends padded to one width, got {text!r}", hint)
+        raise _refusal(
+            expression,
+            f"expected an ascending range, its ends padded to one width, got {text!r}",
+            hint,
+        )
     return range(int(first), int(last) + 1, int(match[3] or 1)), len(first) if padded else 1
 
 
 def _refusal(expression: str, message: str, hint: str) -> ConfigError:
     shown = expression if len(expression) <= 80 else expression[:80] + "…"
-    return ConfigError(message if len(message) <= 200 else message[:200] + "…", where=f"hosts {shown!r}", hint=hint)
+    return ConfigError(
+        message if len(message) <= 200 else message[:200] + "…", where=f"hosts {shown!r}", hint=hint
+    )

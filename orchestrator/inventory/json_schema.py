@@ -17,12 +17,18 @@ class _InventoryFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     schema_: Literal[1] = Field(alias="schema", description="the version of the format")
-    defaults: MachineValues = Field(MachineValues(), description="what holds for every host that does not say otherwise")
+    defaults: MachineValues = Field(
+        MachineValues(), description="what holds for every host that does not say otherwise"
+    )
     groups: dict[str, str | list[str] | GroupValues] = Field(
         {}, description="groups of hosts: [node1, '@other'], or with expect: and transport:"
     )
-    hosts: dict[str, HostValues | None] = Field({}, description="the hosts: node1, or several at once as node[1-4]")
-    secrets: list[str] = Field([], description="names or patterns of variables under env: whose values are never shown")
+    hosts: dict[str, HostValues | None] = Field(
+        {}, description="the hosts: node1, or several at once as node[1-4]"
+    )
+    secrets: list[str] = Field(
+        [], description="names or patterns of variables under env: whose values are never shown"
+    )
     base: str = Field("", description="another inventory, of whose hosts only env: is set here")
 
 

@@ -1,4 +1,5 @@
-"""Machine files of schedulers and MPI, and lists of hosts: one host a line, or all of them in one expression.
+"""Machine files of schedulers and MPI, and lists of hosts: one host a line, or all of them in one
+expression.
 
 | written | who writes it | means |
 |---|---|---|
@@ -8,7 +9,8 @@
 | ``node1 16 node2 16`` | ``$LSB_MCPU_HOSTS`` | slots; GPUs are asked |
 | ``me@node1:2222``, ``me@gpu[01-04]`` | people | login user, and port |
 
-A number after the colon is a port if a user stands before the host, or if it is too large for slots.
+A number after the colon is a port if a user stands before the host, or if it is too large for
+slots.
 
 >>> [(host.name, host.ssh.user, host.ssh.port) for host in from_expression("me@a:2222,b:4022").hosts]
 [('a', 'me', 2222), ('b', None, 4022)]
@@ -29,14 +31,33 @@ from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import alias_of, expand, is_ipv6, split_words
 from orchestrator.inventory.schema import HostEntry, build, refuse
 
-__all__ = ["MACHINE_KEYS", "counted", "from_expression", "is_list_of_slots", "parse_machine_file", "uncommented"]
+__all__ = [
+    "MACHINE_KEYS",
+    "counted",
+    "from_expression",
+    "is_list_of_slots",
+    "parse_machine_file",
+    "uncommented",
+]
 
 _COUNT_KEYS = ("slots", "max_slots", "max-slots")
 _OTHER_KEYS = {
-    **dict.fromkeys(("slot", "count", "cpu", "cpus", "core", "cores", "np", "ppn", "n"), "did you mean slots={value}?"),
-    **dict.fromkeys(("binding", "bind", "map"), "orch places and binds ranks itself, see --cpu-binding; leave {key}= out"),
-    **dict.fromkeys(("user", "username", "user_name", "user-name"), "write the user before the host: {value}@node1"),
-    **dict.fromkeys(("ifname", "boards", "max_cores", "weight", "sockets"), "leave {key}= out; orch does not read it"),
+    **dict.fromkeys(
+        ("slot", "count", "cpu", "cpus", "core", "cores", "np", "ppn", "n"),
+        "did you mean slots={value}?",
+    ),
+    **dict.fromkeys(
+        ("binding", "bind", "map"),
+        "orch places and binds ranks itself, see --cpu-binding; leave {key}= out",
+    ),
+    **dict.fromkeys(
+        ("user", "username", "user_name", "user-name"),
+        "write the user before the host: {value}@node1",
+    ),
+    **dict.fromkeys(
+        ("ifname", "boards", "max_cores", "weight", "sockets"),
+        "leave {key}= out; orch does not read it",
+    ),
 }
 """What hostfiles of MPI may have besides slots, and what to do with it."""
 MACHINE_KEYS = {*_COUNT_KEYS, *_OTHER_KEYS}
@@ -48,7 +69,9 @@ _MOST_PORT = 65535
 
 
 def parse_machine_file(text: str, source: str) -> Inventory:
-    """Return the inventory of a machine file or a list. Raises Faults of ConfigError with file and line."""
+    """Return the inventory of a machine file or a list. Raises Faults of ConfigError with file and
+    line.
+    """
     faults: list[ConfigError] = []
     entries: list[HostEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -63,16 +86,22 @@ def parse_machine_file(text: str, source: str) -> Inventory:
 
 
 def from_expression(expression: str, source: str = "--hosts") -> Inventory:
-    """Return an inventory of the hosts that ``expression`` names, with the connection settings of the user's ssh configuration.
+    """Return an inventory of the hosts that ``expression`` names, with the connection settings of
+    the user's ssh configuration.
 
     ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``gpu[01-04]``, ``a,b``, ``me@a:2222``; ``a:8,b:8`` sets the GPUs of each host, like
-    Horovod's ``-H``; the values of LSF's ``$LSB_MCPU_HOSTS`` and ``$LSB_HOSTS``.
-    Raises Faults of ConfigError for a group, which only an inventory file can declare, and for anything that is not a host.
+    Horovod's ``-H``; the values of LSF's ``$LSB_MCPU_HOSTS`` and ``$LSB_HOSTS``. Raises Faults of
+    ConfigError for a group, which only an inventory file can declare, and for anything that is not
+    a host.
     """
     place = f"{source} {expression[:80]!r}"
-    if "@" in expression and all(word.strip().startswith("@") for word in expression.split(",") if "@" in word):
+    if "@" in expression and all(
+        word.strip().startswith("@") for word in expression.split(",") if "@" in word
+    ):
         hint = "name an inventory file with --hosts, or set ORCH_HOSTS"
-        raise ConfigError("expected hosts, got a group and no inventory that holds it", where=place, hint=hint)
+        raise ConfigError(
+            "expected hosts, got a group and no inventory that holds it", where=place, hint=hint
+        )
     faults: list[ConfigError] = []
     words = expression.split()
     if is_list_of_slots(words):
@@ -81,7 +110,11 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
         entries = [entry for word in words for entry in _entries(word, None, place, faults)]
     else:
         entries = list(_entries(expression, None, place, faults))
-    return build(expression, _apart(_without_repeats(entries)), faults=faults) if entries else refuse(faults)
+    return (
+        build(expression, _apart(_without_repeats(entries)), faults=faults)
+        if entries
+        else refuse(faults)
+    )
 
 
 def is_list_of_slots(words: Sequence[str]) -> bool:
@@ -110,18 +143,25 @@ def _with_slots(words: Sequence[str], place: str) -> Iterator[HostEntry]:
 
 
 def _without_repeats(entries: list[HostEntry]) -> list[HostEntry]:
-    """Return each host once: schedulers such as PBS write a line for each slot. With counts, a repeated host stays a fault."""
+    """Return each host once: schedulers such as PBS write a line for each slot. With counts, a
+    repeated host stays a fault.
+    """
     times = Counter(entry.hosts for entry in entries)
     if any(set(entry.values) - {"ssh"} for entry in entries) or max(times.values(), default=1) == 1:
         return entries
     first = {entry.hosts: entry for entry in reversed(entries)}
     if any(entry.values != first[entry.hosts].values for entry in entries):
         return entries
-    return [replace(first[name], values={**first[name].values, "slots": count}) for name, count in times.items()]
+    return [
+        replace(first[name], values={**first[name].values, "slots": count})
+        for name, count in times.items()
+    ]
 
 
 def _apart(entries: list[HostEntry]) -> list[HostEntry]:
-    """Return the entries, with a name of its own for each port of an address: ``host-2201`` and ``host-2202``."""
+    """Return the entries, with a name of its own for each port of an address: ``host-2201`` and
+    ``host-2202``.
+    """
     times = Counter(entry.hosts for entry in entries)
     ports = Counter((entry.hosts, _port(entry)) for entry in entries)
     return [
@@ -133,7 +173,9 @@ def _apart(entries: list[HostEntry]) -> list[HostEntry]:
 
 
 def _name_with_port(entry: HostEntry) -> str:
-    """Return ``host-2201``; ``10.0.0.1-port22`` where ``10.0.0.1-22`` would be a range of addresses."""
+    """Return ``host-2201``; ``10.0.0.1-port22`` where ``10.0.0.1-22`` would be a range of
+    addresses.
+    """
     alias, port = alias_of(entry.hosts), _port(entry)
     name = f"{alias}-{port}"
     return name if _each_of(name) == [name] else f"{alias}-port{port}"
@@ -150,17 +192,27 @@ def _slots(words: Iterable[str], place: str, faults: list[ConfigError]) -> str |
         key, equals, value = word.partition("=")
         if key in _OTHER_KEYS and re.fullmatch(r"[\w.,:=;-]*", value):
             hint = _OTHER_KEYS[key].format(key=key, value=value[:60])
-            faults.append(ConfigError(f"expected slots=N after the host, got {key}=", where=place, hint=hint))
+            faults.append(
+                ConfigError(f"expected slots=N after the host, got {key}=", where=place, hint=hint)
+            )
         elif not equals or key not in _COUNT_KEYS:
             hint = "write one host per line; other settings of a host go into a YAML inventory"
-            faults.append(ConfigError("expected slots=N after the host, got something else", where=place, hint=hint))
+            faults.append(
+                ConfigError(
+                    "expected slots=N after the host, got something else", where=place, hint=hint
+                )
+            )
         elif key == "slots":
             count = value
     return count
 
 
-def _entries(expression: str, slots: str | None, place: str, faults: list[ConfigError]) -> Iterator[HostEntry]:
-    """Yield the hosts of one line. In hostfiles a slot is a place for a rank, which on a machine with GPUs is a GPU."""
+def _entries(
+    expression: str, slots: str | None, place: str, faults: list[ConfigError]
+) -> Iterator[HostEntry]:
+    """Yield the hosts of one line. In hostfiles a slot is a place for a rank, which on a machine
+    with GPUs is a GPU.
+    """
     try:
         words = split_words(expression)
     except ConfigError as error:
@@ -178,14 +230,24 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
             if 0 < int(number) <= _MOST_PORT:
                 ssh["port"] = int(number)
             else:
-                faults.append(ConfigError(f"expected a port from 1 to {_MOST_PORT}, got {number}", where=place))
+                faults.append(
+                    ConfigError(
+                        f"expected a port from 1 to {_MOST_PORT}, got {number}", where=place
+                    )
+                )
             host, number = host[1:-1] if host.startswith("[") and host.endswith("]") else host, ""
         count = number or slots
         if number == "22":
             hint = "a number after the colon counts slots; a port needs its user before the host: me@node1:22"
-            faults.append(ConfigError(f"expected a host, or host:slots, got {word[:60]!r}", where=place, hint=hint))
+            faults.append(
+                ConfigError(
+                    f"expected a host, or host:slots, got {word[:60]!r}", where=place, hint=hint
+                )
+            )
         elif count is not None and not _is_count(count):
-            message = f"expected slots as a whole number from 1 to {_MOST_SLOTS}, got {count[:60]!r}"
+            message = (
+                f"expected slots as a whole number from 1 to {_MOST_SLOTS}, got {count[:60]!r}"
+            )
             faults.append(ConfigError(message, where=place))
         elif count is not None:
             values = {"gpus": int(count), "slots": int(count)}
@@ -194,7 +256,9 @@ def _entries(expression: str, slots: str | None, place: str, faults: list[Config
 
 
 def _each_of(host: str) -> list[str]:
-    """Return the hosts of a range one by one, so that ports can tell them apart; `build` reports one that is no range."""
+    """Return the hosts of a range one by one, so that ports can tell them apart; `build` reports
+    one that is no range.
+    """
     try:
         return expand(host)
     except ConfigError:

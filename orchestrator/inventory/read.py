@@ -18,9 +18,11 @@ _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
 def open_inventory(source: str) -> Inventory:
-    """Read an inventory file and the files that it extends, or make an inventory from a host expression.
+    """Read an inventory file and the files that it extends, or make an inventory from a host
+    expression.
 
-    Raises ConfigError with file, line and key, also for a secret that is too short to be hidden in logs.
+    Raises ConfigError with file, line and key, also for a secret that is too short to be hidden in
+    logs.
     """
     inventory = _opened(source)
     _refuse_unhideable(inventory)
@@ -48,7 +50,9 @@ def _refuse_unhideable(inventory: Inventory) -> None:
     message = f"expected a secret of at least {LEAST} characters without white space, quotes, + and \\, got a shorter one"
     hint = "it could not be hidden in logs reliably. use a longer value, or rename the variable if it is not secret"
     if hosts:
-        places = [f"{inventory.source}: env.{name} of {fold(names)}" for name, names in hosts.items()]
+        places = [
+            f"{inventory.source}: env.{name} of {fold(names)}" for name, names in hosts.items()
+        ]
         raise Faults([ConfigError(message, where=place, hint=hint) for place in places])
 
 
@@ -62,11 +66,18 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
         if inventory:
             return inventory
     text = yamlfile.read_text(path)
-    document = yamlfile.loads(text, source) if _BASE.search(text) and formats.recognise(text) == "orch" else None
+    document = (
+        yamlfile.loads(text, source)
+        if _BASE.search(text) and formats.recognise(text) == "orch"
+        else None
+    )
     over = base.overlay(document.value, document.line, source) if document else None
     if over is None:
         return formats.parse_text(text, source, yamlfile.loads, str(path))
     below = path.parent / Path(over.base).expanduser()
     if below.resolve() in (file.resolve() for file in (path, *above)):
-        raise ConfigError(f"expected an inventory that does not extend this one, got {over.base}", where=f"{source}: base")
+        raise ConfigError(
+            f"expected an inventory that does not extend this one, got {over.base}",
+            where=f"{source}: base",
+        )
     return base.laid_over(over, _read_inventory(below, str(below), (path, *above)), source)

@@ -18,7 +18,15 @@ from typing import Any, NoReturn, Protocol
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.containers import check, check_whole, merged
 from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
-from orchestrator.inventory.hostset import MAX_HOSTS, alias_of, check_address, check_alias, expand, nearest, same_machine_key
+from orchestrator.inventory.hostset import (
+    MAX_HOSTS,
+    alias_of,
+    check_address,
+    check_alias,
+    expand,
+    nearest,
+    same_machine_key,
+)
 from orchestrator.inventory.secrets import keeps_secret, public_vars
 from orchestrator.inventory.values import (
     GroupValues,
@@ -32,7 +40,16 @@ from orchestrator.inventory.values import (
     unknown_key,
 )
 
-__all__ = ["TOP_KEYS", "InventoryDocument", "HostEntry", "Grouping", "build", "parse", "refuse", "secrets_note"]
+__all__ = [
+    "TOP_KEYS",
+    "InventoryDocument",
+    "HostEntry",
+    "Grouping",
+    "build",
+    "parse",
+    "refuse",
+    "secrets_note",
+]
 
 _SCHEMA = 1
 TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
@@ -53,7 +70,9 @@ class InventoryDocument(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """One declaration of hosts: an expression, its values under the keys of orch's YAML, and the place of each value."""
+    """One declaration of hosts: an expression, its values under the keys of orch's YAML, and the
+    place of each value.
+    """
 
     hosts: str
     values: Any
@@ -62,8 +81,9 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A group as declared: expressions of hosts and other groups, its place in the file, what its hosts must have, how they are
-    reached, empty if the group does not say, and the container of their runs."""
+    """A group as declared: expressions of hosts and other groups, its place in the file, what its
+    hosts must have, how they are reached, empty if the group does not say, and the container of
+    their runs."""
 
     name: str
     members: Sequence[str]
@@ -74,7 +94,9 @@ class Grouping:
 
 
 def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -> Inventory:
-    """Return the inventory that a document in orch's own schema declares. Raises Faults with every ConfigError of the file."""
+    """Return the inventory that a document in orch's own schema declares. Raises Faults with every
+    ConfigError of the file.
+    """
 
     def where(path: KeyPath) -> str:
         place = f"{source}:{line_of(path)}"
@@ -84,18 +106,36 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
         refuse(
             [
                 ConfigError(
-                    f"expected a mapping with schema: and hosts:, got {shown_value(document_value, True)}", where=where(())
+                    f"expected a mapping with schema: and hosts:, got {shown_value(document_value, True)}",
+                    where=where(()),
                 )
             ]
         )
-    faults = [unknown_key(key, TOP_KEYS, where((key,))) for key in document_value if key not in TOP_KEYS]
+    faults = [
+        unknown_key(key, TOP_KEYS, where((key,))) for key in document_value if key not in TOP_KEYS
+    ]
     if type(version := document_value.get("schema")) is not int or version != _SCHEMA:
-        hint = "a higher number needs a newer orch" if type(version) is int else f"write schema: {_SCHEMA}"
-        faults.append(ConfigError(f"expected {_SCHEMA}, got {shown_value(version)}", where=where(("schema",)), hint=hint))
-    defaults = checked(MachineValues, document_value.get("defaults", {}), _under(where, "defaults"), faults)
+        hint = (
+            "a higher number needs a newer orch"
+            if type(version) is int
+            else f"write schema: {_SCHEMA}"
+        )
+        faults.append(
+            ConfigError(
+                f"expected {_SCHEMA}, got {shown_value(version)}",
+                where=where(("schema",)),
+                hint=hint,
+            )
+        )
+    defaults = checked(
+        MachineValues, document_value.get("defaults", {}), _under(where, "defaults"), faults
+    )
     _check_container(defaults, _under(where, "defaults"), faults)
     hosts = _section(document_value, "hosts", {}, where, faults)
-    entries = [HostEntry(name, {} if body is None else body, _under(where, "hosts", name)) for name, body in hosts.items()]
+    entries = [
+        HostEntry(name, {} if body is None else body, _under(where, "hosts", name))
+        for name, body in hosts.items()
+    ]
     groups = _groupings(_section(document_value, "groups", {}, where, faults), where, faults)
     secrets = _section(document_value, "secrets", [], where, faults)
     faults.extend(_secret_faults(secrets, [document_value.get("defaults"), *hosts.values()], where))
@@ -111,21 +151,38 @@ def build(
     hidden: Sequence[str] = (),
     faults: Sequence[ConfigError] = (),
 ) -> Inventory:
-    """Check and combine the declarations of a source. Raises Faults with ``faults``, which the caller found, and all others."""
+    """Check and combine the declarations of a source. Raises Faults with ``faults``, which the
+    caller found, and all others.
+    """
     every_fault = list(faults)
     placed: list[tuple[Host, str]] = []
     for entry in entries:
         placed.extend(_hosts(entry, defaults or {}, every_fault))
         if len(placed) > MAX_HOSTS:
-            refuse([*every_fault, ConfigError(f"expected at most {MAX_HOSTS} hosts, got more", where=source)])
+            refuse(
+                [
+                    *every_fault,
+                    ConfigError(f"expected at most {MAX_HOSTS} hosts, got more", where=source),
+                ]
+            )
     if not entries:
-        every_fault.append(ConfigError("expected at least one host, got none", where=source, hint="declare one, such as node1"))
+        every_fault.append(
+            ConfigError(
+                "expected at least one host, got none",
+                where=source,
+                hint="declare one, such as node1",
+            )
+        )
     every_fault.extend(_clashes(placed))
     hosts = tuple(host for host, _ in placed)
     names = {name: name for entry in entries for name in _declared(entry)}
     resolved = _resolved(groups, _unique_addresses(hosts) | names, every_fault)
     whole = tuple(
-        _in_groups(host, defaults or {}, [group for group in groups if host.name in resolved.get(group.name, ())])
+        _in_groups(
+            host,
+            defaults or {},
+            [group for group in groups if host.name in resolved.get(group.name, ())],
+        )
         for host in hosts
     )
     for host, (_, where) in zip(whole, () if every_fault else placed, strict=not every_fault):
@@ -138,7 +195,13 @@ def build(
 
 def secrets_note(declared: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...]:
     """Return one line that names the variables that `public_vars` leaves out, or nothing."""
-    names = {name for variables in declared if variables for name, value in variables.items() if keeps_secret(name, value)}
+    names = {
+        name
+        for variables in declared
+        if variables
+        for name, value in variables.items()
+        if keeps_secret(name, value)
+    }
     reason = "may be secret; what programs need goes under env:, where such values are hidden"
     return (f"not read: {', '.join(sorted(map(shown_key, names)))} ({reason})",) if names else ()
 
@@ -149,14 +212,25 @@ def _vars_of(values: Any) -> Mapping[str, Any] | None:
 
 
 def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Grouping]) -> Host:
-    """Return a host with what its groups say, in written order: they win over the defaults, and the host wins over them."""
+    """Return a host with what its groups say, in written order: they win over the defaults, and the
+    host wins over them.
+    """
     expect = dict(defaults.get("expect", {}))
     transport = defaults.get("transport", TRANSPORTS[0])
     for group in groups:
         expect |= group.expect
         transport = group.transport or transport
-    containers = [defaults.get("container", {}), *(group.container for group in groups), host.container]
-    return replace(host, expect={**expect, **host.expect}, transport=host.transport or transport, container=merged(containers))
+    containers = [
+        defaults.get("container", {}),
+        *(group.container for group in groups),
+        host.container,
+    ]
+    return replace(
+        host,
+        expect={**expect, **host.expect},
+        transport=host.transport or transport,
+        container=merged(containers),
+    )
 
 
 def _check_container(values: Mapping[str, Any], where: Where, faults: list[ConfigError]) -> None:
@@ -173,7 +247,11 @@ def _keep_fault(faults: list[ConfigError], judge: Callable[..., None], *argument
 def refuse(faults: Sequence[ConfigError]) -> NoReturn:
     """Raise the first hundred faults together, with the number of the remaining ones."""
     remaining = len(faults) - _MAX_FAULTS
-    rest = [ConfigError(f"expected a valid inventory, got {remaining} more faults")] if remaining > 0 else []
+    rest = (
+        [ConfigError(f"expected a valid inventory, got {remaining} more faults")]
+        if remaining > 0
+        else []
+    )
     raise Faults([*faults[:_MAX_FAULTS], *rest])
 
 
@@ -181,16 +259,22 @@ def _under(where: Where, *prefix: str) -> Where:
     return lambda path: where((*prefix, *path))
 
 
-def _section(document: Mapping[str, Any], key: str, empty: Any, where: Where, faults: list[ConfigError]) -> Any:
+def _section(
+    document: Mapping[str, Any], key: str, empty: Any, where: Where, faults: list[ConfigError]
+) -> Any:
     value = document.get(key, empty)
     if type(value) is type(empty):
         return value
     word = "a mapping of names" if empty == {} else "a list of names"
-    faults.append(ConfigError(f"expected {word}, got {shown_value(value, True)}", where=where((key,))))
+    faults.append(
+        ConfigError(f"expected {word}, got {shown_value(value, True)}", where=where((key,)))
+    )
     return empty
 
 
-def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigError]) -> list[Grouping]:
+def _groupings(
+    section: Mapping[str, Any], where: Where, faults: list[ConfigError]
+) -> list[Grouping]:
     groupings = []
     for name, value in section.items():
         place, body = where(("groups", name)), {}
@@ -210,20 +294,30 @@ def _groupings(section: Mapping[str, Any], where: Where, faults: list[ConfigErro
     return groupings
 
 
-def _secret_faults(secrets: Sequence[Any], holders: Iterable[Any], where: Where) -> Iterator[ConfigError]:
-    """Yield a fault for each name or pattern that matches no ``env`` variable: a misspelt name would expose the real secret."""
+def _secret_faults(
+    secrets: Sequence[Any], holders: Iterable[Any], where: Where
+) -> Iterator[ConfigError]:
+    """Yield a fault for each name or pattern that matches no ``env`` variable: a misspelt name
+    would expose the real secret.
+    """
     environments = [holder.get("env") for holder in holders if isinstance(holder, dict)]
     variables = {name for env in environments if isinstance(env, dict) for name in env}
     for index, name in enumerate(secrets):
-        if not isinstance(name, str) or not any(fnmatchcase(variable, name) for variable in variables):
+        if not isinstance(name, str) or not any(
+            fnmatchcase(variable, name) for variable in variables
+        ):
             suggestion = nearest(str(name), variables)
             hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{suggestion}"
             yield ConfigError(
-                f"expected the name of a variable, got {shown_value(name, True)}", where=where(("secrets", index)), hint=hint
+                f"expected the name of a variable, got {shown_value(name, True)}",
+                where=where(("secrets", index)),
+                hint=hint,
             )
 
 
-def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]) -> Iterator[tuple[Host, str]]:
+def _hosts(
+    entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]
+) -> Iterator[tuple[Host, str]]:
     """Yield the hosts of one entry, each with its place; the first bad host ends the entry."""
     values = checked(HostValues, entry.values, entry.where, faults)
     _check_container(values, entry.where, faults)
@@ -236,7 +330,11 @@ def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigErr
         addresses = _expanded(values["address"], address_place) if "address" in values else words
         if len(addresses) != len(words):
             hint = "the ranges in the name and in address: expand in parallel"
-            raise ConfigError(f"expected {len(words)} addresses, got {len(addresses)}", where=address_place, hint=hint)
+            raise ConfigError(
+                f"expected {len(words)} addresses, got {len(addresses)}",
+                where=address_place,
+                hint=hint,
+            )
         for word, address in zip(words, addresses, strict=True):
             check_alias(alias_of(word), place)
             check_address(address, address_place)
@@ -245,7 +343,9 @@ def _hosts(entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigErr
         faults.append(error)
 
 
-def _expanded(expression: str, where: str, groups: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+def _expanded(
+    expression: str, where: str, groups: Mapping[str, Sequence[str]] | None = None
+) -> list[str]:
     try:
         return expand(expression, groups or {})
     except ConfigError as error:
@@ -253,37 +353,65 @@ def _expanded(expression: str, where: str, groups: Mapping[str, Sequence[str]] |
 
 
 def _host(name: str, address: str, defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Host:
-    common = {key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")}
+    common = {
+        key: {**defaults.get(key, {}), **values.get(key, {})} for key in ("ssh", "env", "vars")
+    }
     common["vars"] = public_vars(common["vars"])
     gpus = values.get("gpus", defaults.get("gpus"))
     slots = values.get("slots", defaults.get("slots", 1))
     # `_in_groups` completes them with what the host's groups say.
     own = values.get("expect", {}), values.get("transport", ""), values.get("container", {})
-    return Host(name, address, gpus, slots, SshSettings(**common["ssh"]), common["env"], common["vars"], *own)
+    return Host(
+        name,
+        address,
+        gpus,
+        slots,
+        SshSettings(**common["ssh"]),
+        common["env"],
+        common["vars"],
+        *own,
+    )
 
 
 def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:
-    """Yield a fault for each host that repeats another one: its name, its address and port, or its address as a name."""
+    """Yield a fault for each host that repeats another one: its name, its address and port, or its
+    address as a name.
+    """
     names: dict[str, str] = {}
     machines: dict[tuple[Any, ...], str] = {}
     owners = {same_machine_key(host.address): host.name for host, _ in placed}
     for host, where in placed:
         name = unicodedata.normalize("NFKC", host.name).casefold()
-        machine = (same_machine_key(host.address), host.ssh.port or 22, host.ssh.jump, host.ssh.config)
+        machine = (
+            same_machine_key(host.address),
+            host.ssh.port or 22,
+            host.ssh.jump,
+            host.ssh.config,
+        )
         if name in names:
-            yield ConfigError(f"expected each host once, got {host.name!r} again", where=where, hint=f"first at {names[name]}")
+            yield ConfigError(
+                f"expected each host once, got {host.name!r} again",
+                where=where,
+                hint=f"first at {names[name]}",
+            )
         elif machine in machines:
             got = f"{machines[machine]!r} and {host.name!r} at {host.address} port {machine[1]}"
-            yield ConfigError(f"expected one name per machine, got {got}", where=where, hint="remove one of them")
+            yield ConfigError(
+                f"expected one name per machine, got {got}", where=where, hint="remove one of them"
+            )
         elif owners.get(name, host.name) != host.name and same_machine_key(host.address) != name:
             got = f"{host.name!r}, the address of {owners[name]!r}"
-            yield ConfigError(f"expected a name that is not the address of another host, got {got}", where=where)
+            yield ConfigError(
+                f"expected a name that is not the address of another host, got {got}", where=where
+            )
         names.setdefault(name, where)
         machines.setdefault(machine, host.name)
 
 
 def _declared(entry: HostEntry) -> list[str]:
-    """Return the host names of an entry, even if its values are invalid: groups that list them are not at fault."""
+    """Return the host names of an entry, even if its values are invalid: groups that list them are
+    not at fault.
+    """
     try:
         return [alias_of(word) for word in expand(entry.hosts)]
     except ConfigError:
@@ -295,7 +423,9 @@ def _unique_addresses(hosts: Sequence[Host]) -> dict[str, str]:
     return {host.address: host.name for host in hosts if counts[host.address] == 1}
 
 
-def _resolved(groups: Sequence[Grouping], hosts: Mapping[str, str], faults: list[ConfigError]) -> dict[str, tuple[str, ...]]:
+def _resolved(
+    groups: Sequence[Grouping], hosts: Mapping[str, str], faults: list[ConfigError]
+) -> dict[str, tuple[str, ...]]:
     """Return the host names of each group; ``hosts`` maps names and addresses to names.
 
     Each group is checked by itself first, and only then for loops of groups.
@@ -314,10 +444,14 @@ def _resolved(groups: Sequence[Grouping], hosts: Mapping[str, str], faults: list
     return resolved
 
 
-def _group_faults(group: Grouping, groups: Mapping[str, Sequence[str]], hosts: Mapping[str, str]) -> Iterator[ConfigError]:
+def _group_faults(
+    group: Grouping, groups: Mapping[str, Sequence[str]], hosts: Mapping[str, str]
+) -> Iterator[ConfigError]:
     if not _GROUP_NAME.fullmatch(group.name) or group.name == "all":
         hint = "@all is every host" if group.name == "all" else "letters, digits, '.', '_' and '-'"
-        yield ConfigError(f"expected a group name, got '{shown_key(group.name)}'", where=group.where, hint=hint)
+        yield ConfigError(
+            f"expected a group name, got '{shown_key(group.name)}'", where=group.where, hint=hint
+        )
     for member in group.members:
         try:
             unknown = [word for word in _expanded(member, group.where, groups) if word not in hosts]
@@ -326,4 +460,6 @@ def _group_faults(group: Grouping, groups: Mapping[str, Sequence[str]], hosts: M
             continue
         for word in unknown[:1]:
             hint = f"declare it under hosts:{nearest(word, hosts)}"
-            yield ConfigError(f"expected known hosts, got {word[:60]!r}", where=group.where, hint=hint)
+            yield ConfigError(
+                f"expected known hosts, got {word[:60]!r}", where=group.where, hint=hint
+            )

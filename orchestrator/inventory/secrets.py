@@ -1,9 +1,12 @@
-"""Redaction of secret values in text that people and programs read: errors, events, records, results, reports.
+"""Redaction of secret values in text that people and programs read: errors, events, records,
+results, reports.
 
-A value can appear in other forms than the one in the inventory: quoted for a shell, escaped in JSON (also in JSON within JSON)
-or in a Python traceback, encoded in a URL, in base64 or hexadecimal with other bytes around it, and all of these wrapped over
-lines at any width. So texts are compared without what quoting and wrapping add: white space, quotes, backslashes and plus signs
-are ignored, and escapes are decoded. `Redaction.spans` says where a value was found; raw logs are left unchanged.
+A value can appear in other forms than the one in the inventory: quoted for a shell, escaped in JSON
+(also in JSON within JSON) or in a Python traceback, encoded in a URL, in base64 or hexadecimal with
+other bytes around it, and all of these wrapped over lines at any width. So texts are compared
+without what quoting and wrapping add: white space, quotes, backslashes and plus signs are ignored,
+and escapes are decoded. `Redaction.spans` says where a value was found; raw logs are left
+unchanged.
 
 >>> clean = redaction(["s3cret/value"])
 >>> clean.text("token=s3cret/value, url=s3cret%2Fvalue, header=dXNlcjpzM2NyZXQvdmFsdWU=, s3cret/\\n  value")
@@ -42,17 +45,21 @@ __all__ = [
 
 SHOWN = "(not shown)"
 LEAST = 4
-"""Characters that a secret needs, without white space, quotes, backslashes and plus signs: a shorter one is in almost every
-text."""
+"""Characters that a secret needs, without white space, quotes, backslashes and plus signs: a
+shorter one is in almost every text."""
 _WORD, _WORD_OF_DIGITS = 8, 16
-"""A shorter value, or a shorter one of digits alone, is replaced only as a whole word, because other text may contain it."""
+"""A shorter value, or a shorter one of digits alone, is replaced only as a whole word, because
+other text may contain it.
+"""
 _BLOCK = 256 << 10
 Spans = Sequence[tuple[int, int]]
-"""Offsets of the first byte of each place and of the byte after it, in order and without overlaps."""
+"""Offsets of the first byte of each place and of the byte after it, in order and without overlaps.
+"""
 
 _NAME = re.compile(
     r"passw(?:or)?d|passphrase|passcode|secret|credential|private_?key|webhook|snmp_community"
-    # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS, TOKENIZERS_PARALLELISM.
+    # TOKENS and TOKENIZERS belong to language models and are not secret: MAX_TOKENS,
+    # TOKENIZERS_PARALLELISM.
     r"|token(?!s|iz)|(?:auth|access|api|bearer|vault|refresh)_?tokens"
     r"|(?:api|access|secret|signing|encrypt\w*|master|account|storage|licen[cs]e|munge|deploy|shared|session|auth)_?keys?"
     r"|(?:wandb|ngc|hf|openai|anthropic|aws|azure|gcp|ssl|tls)_key(?![a-z])"
@@ -72,7 +79,9 @@ _SWITCH = re.compile(r"(?:true|false|yes|no|on|off|none|null|[0-9]{1,3})", re.IG
 
 @dataclass(frozen=True, slots=True)
 class _Needle:
-    """A value as it is found in a reading of a text; ``alone``: only as a whole word, with white space only if ``spaced``."""
+    """A value as it is found in a reading of a text; ``alone``: only as a whole word, with white
+    space only if ``spaced``.
+    """
 
     text: bytes
     alone: bool = False
@@ -81,7 +90,9 @@ class _Needle:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """A filter that replaces secret values in texts, in bytes and in JSON values; one without needles changes nothing."""
+    """A filter that replaces secret values in texts, in bytes and in JSON values; one without
+    needles changes nothing.
+    """
 
     needles: tuple[_Needle, ...] = ()
 
@@ -100,7 +111,8 @@ class Redaction:
     def value(self, value: Any) -> Any:
         """Return a JSON value with the secrets replaced in all its keys and texts, at any depth.
 
-        A text of a few letters is kept, even if it is a secret: it is a word of the protocol with nodes, such as "error".
+        A text of a few letters is kept, even if it is a secret: it is a word of the protocol with
+        nodes, such as "error".
         """
         if isinstance(value, str):
             return value if len(value) < _WORD and value.isalpha() else self.text(value)
@@ -111,8 +123,8 @@ class Redaction:
         return value
 
     def stream(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield a log that arrives in pieces with every secret value replaced. Bytes that may be the beginning of a value are
-        held back until more arrive, or until the end."""
+        """Yield a log that arrives in pieces with every secret value replaced. Bytes that may be
+        the beginning of a value are held back until more arrive, or until the end."""
         held = b""
         for piece in pieces:
             held += piece
@@ -126,7 +138,9 @@ class Redaction:
             yield self.data(held)
 
     def spans(self, data: bytes | mmap, *, words: bool = True) -> list[tuple[int, int]]:
-        """Return where the secret values are. ``words=False``: without those that are only replaced as whole words."""
+        """Return where the secret values are. ``words=False``: without those that are only replaced
+        as whole words.
+        """
         needles = [needle for needle in self.needles if words or not needle.alone]
         if not needles:
             return []
@@ -139,39 +153,58 @@ class Redaction:
             spans += [
                 (first + begin, first + end)
                 for begin, end in _places(block, needles)
-                if (begin or not first) and (end < len(block) or first + end == len(data))  # others are in another block
+                if (begin or not first)
+                and (end < len(block) or first + end == len(data))  # others are in another block
             ]
         return merged(spans)
 
     @property
     def reach(self) -> int:
-        """Bytes before a place in a log in which a value may begin that ends behind it; 0 without needles."""
+        """Bytes before a place in a log in which a value may begin that ends behind it; 0 without
+        needles.
+        """
         return 16 * max(len(needle.text) for needle in self.needles) + 1024 if self.needles else 0
 
     def within(self, data: bytes, cut: int) -> bytes:
-        """Return a piece of a log that still grows, from ``cut`` on, with every secret value replaced: also those that begin
-        before it, of which ``cut`` is at least `reach`, and without an end in which one may begin.
+        """Return a piece of a log that still grows, from ``cut`` on, with every secret value
+        replaced: also those that begin before it, of which ``cut`` is at least `reach`, and without
+        an end in which one may begin.
 
         >>> redaction(["s3cret/value"]).within(b"token=s3cret/value, then s3cret/va", 9)
         b'(not shown), then '
         """
         spans = self.spans(data)
         stop = self._begun(data)
-        stop = next((start for start, end in spans if start <= stop < end), stop) if stop < len(data) else stop
+        stop = (
+            next((start for start, end in spans if start <= stop < end), stop)
+            if stop < len(data)
+            else stop
+        )
         start = next((begin for begin, end in spans if begin < cut < end), cut)
         return spliced(
-            data[start:stop], [(begin - start, end - start) for begin, end in spans if start <= begin and end <= stop]
+            data[start:stop],
+            [
+                (begin - start, end - start)
+                for begin, end in spans
+                if start <= begin and end <= stop
+            ],
         )
 
     def _begun(self, data: bytes) -> int:
-        """Return where a secret value may begin that goes on after the end of the data; the length of the data if nowhere."""
-        first = max(0, len(data) - 16 * max((len(needle.text) for needle in self.needles), default=0) - 1024)
+        """Return where a secret value may begin that goes on after the end of the data; the length
+        of the data if nowhere.
+        """
+        first = max(
+            0, len(data) - 16 * max((len(needle.text) for needle in self.needles), default=0) - 1024
+        )
         begins = [len(data)]
         for reading in unfinished(data[first:]):
             begins.append(first + reading.end)
             for needle in self.needles:
                 sizes = range(min(len(needle.text) - 1, len(reading.text)), 0, -1)
-                size = next((size for size in sizes if reading.text.endswith(needle.text[:size])), 0)
+                size = next(
+                    (size for size in sizes if reading.text.endswith(needle.text[:size])), 0
+                )
                 begins += [first + reading.raw(len(reading.text) - size)[0]] if size else []
         return min(begins)
 
@@ -180,12 +213,15 @@ NO_SECRETS = Redaction()
 
 
 def redaction(values: Iterable[str]) -> Redaction:
-    """Return the redaction of these values in all their forms. Switches, and values shorter than `LEAST`, are ignored."""
+    """Return the redaction of these values in all their forms. Switches, and values shorter than
+    `LEAST`, are ignored.
+    """
     needles: dict[_Needle, None] = {}
     for value in values:
         if not is_switch(value) and len(significant(value)) >= LEAST:
             needles.update(dict.fromkeys(_needles(value)))
-            # A program may print a value of several lines line by line, with something else between them.
+            # A program may print a value of several lines line by line, with something else between
+            # them.
             for line in value.splitlines():
                 if len(line.strip()) >= _WORD and len(significant(line)) >= _WORD:
                     needles.update(dict.fromkeys(_needles(line)))
@@ -193,8 +229,8 @@ def redaction(values: Iterable[str]) -> Redaction:
 
 
 def is_switch(value: str) -> bool:
-    """Return True for a value that turns something on or off, or is a number of up to three digits; it is no secret, whatever
-    the name of its variable.
+    """Return True for a value that turns something on or off, or is a number of up to three digits;
+    it is no secret, whatever the name of its variable.
 
     >>> is_switch("1"), is_switch("False"), is_switch("hunter2")
     (True, True, False)
@@ -203,7 +239,8 @@ def is_switch(value: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Return True for a name like a secret's: of a variable of an environment, an inventory, or another tool's file.
+    """Return True for a name like a secret's: of a variable of an environment, an inventory, or
+    another tool's file.
 
     >>> [names_secret(name) for name in ("admin_password", "dbPassword", "ansible_become_pass", "HF_TOKEN", "mysql_root_pw")]
     [True, True, True, True, True]
@@ -214,7 +251,8 @@ def names_secret(name: str) -> bool:
 
 
 def keeps_secret(name: str, value: Any) -> bool:
-    """Return True for a variable that may hold a secret: by its name or one inside it, or as a key or a URL with a password.
+    """Return True for a variable that may hold a secret: by its name or one inside it, or as a key
+    or a URL with a password.
 
     >>> keeps_secret("users", [{"name": "amy", "password": "hunter2"}]), keeps_secret("store", "s3://amy:hunter2@store/x")
     (True, True)
@@ -222,20 +260,30 @@ def keeps_secret(name: str, value: Any) -> bool:
     (False, False)
     """
     if isinstance(value, Mapping):
-        return any(keeps_secret(f"{name}_{key}" if names_secret(name) else str(key), item) for key, item in value.items())
+        return any(
+            keeps_secret(f"{name}_{key}" if names_secret(name) else str(key), item)
+            for key, item in value.items()
+        )
     if isinstance(value, list | tuple):
         return any(keeps_secret(name, item) for item in value)
     text = "" if value is None else str(value)
-    return bool(_KEYED_URL.search(text) or _PRIVATE_KEY.search(text)) or names_secret(name) and not is_switch(text)
+    return (
+        bool(_KEYED_URL.search(text) or _PRIVATE_KEY.search(text))
+        or names_secret(name)
+        and not is_switch(text)
+    )
 
 
 def public_vars(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``vars`` of a host that records may show: they stand in them as they are, so no secret is kept there."""
+    """Return the ``vars`` of a host that records may show: they stand in them as they are, so no
+    secret is kept there.
+    """
     return {name: value for name, value in variables.items() if not keeps_secret(name, value)}
 
 
 def hidden(name: str, value: str) -> str:
-    """Return what stands for the value of a variable in records: `SHOWN` with 16 bits of a hash of name and value.
+    """Return what stands for the value of a variable in records: `SHOWN` with 16 bits of a hash of
+    name and value.
 
     They are enough to see that a value has changed, and too few to recognise one.
 
@@ -247,7 +295,9 @@ def hidden(name: str, value: str) -> str:
 
 
 def significant(value: str) -> bytes:
-    """Return the bytes of a value by which it is recognised: those that quoting and wrapping do not alter."""
+    """Return the bytes of a value by which it is recognised: those that quoting and wrapping do not
+    alter.
+    """
     return plain(_bytes(value))
 
 
@@ -274,14 +324,21 @@ def _needles(value: str) -> Iterator[_Needle]:
         if text := text.rstrip(b"%&\\"):
             yield _Needle(text, alone, bool(_SPACE.search(data.strip())))
     # In base64, a value is often part of a longer text, as in a header or in JSON.
-    for form in dict.fromkeys((data, *(_bytes(json.dumps(value, ensure_ascii=is_ascii)[1:-1]) for is_ascii in (True, False)))):
+    for form in dict.fromkeys(
+        (
+            data,
+            *(_bytes(json.dumps(value, ensure_ascii=is_ascii)[1:-1]) for is_ascii in (True, False)),
+        )
+    ):
         packed = [form.hex().encode(), form.hex().upper().encode()]
         packed += [pack(form).rstrip(b"=") for pack in _PACKERS] if alone else _packed(form)
         yield from (_Needle(plain(text), alone, spaced=not alone) for text in packed)
 
 
 def _packed(data: bytes) -> Iterator[bytes]:
-    """Yield, for each alignment, the part of the base64 text that does not depend on the bytes before and after the value."""
+    """Yield, for each alignment, the part of the base64 text that does not depend on the bytes
+    before and after the value.
+    """
     for before in range(3):
         padded = bytes(before) + data
         whole = len(padded) // 3 * 3
@@ -307,7 +364,9 @@ def _places(data: bytes, needles: Sequence[_Needle]) -> Iterator[tuple[int, int]
 
 def _is_alone(data: bytes, start: int, stop: int, is_spaced: bool) -> bool:
     edges = data[start - 1 : start] + data[stop : stop + 1] if start else data[stop : stop + 1]
-    return not _WORD_BYTES.intersection(edges) and (is_spaced or not _SPACE.search(data, start, stop))
+    return not _WORD_BYTES.intersection(edges) and (
+        is_spaced or not _SPACE.search(data, start, stop)
+    )
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,8 +1,10 @@
-"""SSH servers for machines without sshd, one process per node: real commands, real exit codes and signals.
+"""SSH servers for machines without sshd, one process per node: real commands, real exit codes and
+signals.
 
 `orchestrator.lab.loopback` runs it as ``python -m orchestrator.lab.asyncssh_server LAB_DIRECTORY NODE…``. It behaves like sshd
-where that matters to an orchestrator: a session ends when its command has ended and no process holds its output open, a client
-that disappears closes the command's pipes but kills nothing, and streams are bytes.
+where that matters to an orchestrator: a session ends when its command has ended and no process
+holds its output open, a client that disappears closes the command's pipes but kills nothing, and
+streams are bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _CHUNK = 1 << 17
 class _Server(asyncssh.SSHServer):
     """A server that forwards connections to other nodes, as sshd does by default."""
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> bool:
         return True
 
 
@@ -39,12 +43,17 @@ async def _session(environment: dict[str, str], session: Session) -> None:
     """Run the client's command in a session of its own, and report how it ended."""
     shell = os.environ.get("SHELL", "/bin/sh")
     argv = [shell, "-c", session.command] if session.command else [shell]
-    variables = {**environment, **{name: value for name, value in session.env.items() if name.startswith(("LANG", "LC_"))}}
+    variables = {
+        **environment,
+        **{name: value for name, value in session.env.items() if name.startswith(("LANG", "LC_"))},
+    }
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                              env=variables, start_new_session=True)  # fmt: skip
     assert child.stdin and child.stdout and child.stderr
     feeding = asyncio.create_task(_feed(session, child.stdin))
-    outputs = asyncio.gather(_drain(child.stdout, session.stdout), _drain(child.stderr, session.stderr))
+    outputs = asyncio.gather(
+        _drain(child.stdout, session.stdout), _drain(child.stderr, session.stderr)
+    )
     gone = asyncio.create_task(session.channel.wait_closed())
     ending = asyncio.create_task(_ended(child))
     done = asyncio.gather(ending, outputs)
@@ -101,7 +110,9 @@ async def _drain(source: IO[bytes], sink: asyncssh.SSHWriter[bytes]) -> None:
     """Pass the command's bytes to the client until no process holds the other end of the pipe."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_CHUNK)
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), source
+    )
     try:
         while data := await reader.read(_CHUNK):
             sink.write(data)
@@ -133,7 +144,12 @@ def _environment(lab: Lab, node: LabNode) -> dict[str, str]:
     """Return the environment of a command: the variables that sshd would set, and the lab's own."""
     user = os.environ.get("USER", "user")
     shell = os.environ.get("SHELL", "/bin/sh")
-    plain = {"USER": user, "LOGNAME": user, "SHELL": shell, "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/games"}
+    plain = {
+        "USER": user,
+        "LOGNAME": user,
+        "SHELL": shell,
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/games",
+    }
     return {**plain, "PWD": str(node.home), **session_environment(lab, node)}
 
 

@@ -1,6 +1,8 @@
-"""Wait until SSH servers answer. Run as ``python -I -S banner.py SECONDS ADDRESS:PORT…``; standard library only.
+"""Wait until SSH servers answer. Run as ``python -I -S banner.py SECONDS ADDRESS:PORT…``; standard
+library only.
 
-It is a separate program because the nodes of a namespace lab can only be reached from inside the lab.
+It is a separate program because the nodes of a namespace lab can only be reached from inside the
+lab.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import time
 
 
 def wait_for_banner(address: str, port: int, deadline: float) -> None:
-    """Return when the server has sent ``SSH-``. Raises OSError with the last reason when ``deadline`` (monotonic) passes."""
+    """Return when the server has sent ``SSH-``. Raises OSError with the last reason when
+    ``deadline`` (monotonic) passes.
+    """
     while True:
         try:
             with socket.create_connection((address, port), timeout=2.0) as connection:

@@ -20,7 +20,8 @@ _GPU_SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 
 
 def gpus_for_each(nodes: int, per_node: int | None) -> int:
-    """Return how many of this machine's GPUs each node gets; 0 means that nodes are measured on their CPU.
+    """Return how many of this machine's GPUs each node gets; 0 means that nodes are measured on
+    their CPU.
 
     ``per_node`` None distributes all GPUs evenly. Raises ConfigError if the machine has too few.
     """
@@ -42,16 +43,23 @@ def _gpus() -> int:
         program = find("nvidia-smi")
     except ConfigError:
         return 0
-    listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60, check=False)
-    return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
+    listed = subprocess.run(
+        [program, "-L"], capture_output=True, text=True, timeout=60, check=False
+    )
+    return (
+        len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
+    )
 
 
 def gpu_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that control communication between this machine's GPUs, such as NCCL_NVLS_ENABLE=0.
+    """Return the variables that control communication between this machine's GPUs, such as
+    NCCL_NVLS_ENABLE=0.
 
     They apply to the nodes as well, but sshd does not pass them on.
     """
-    return {name: value for name, value in sorted(environment.items()) if name.startswith(_GPU_SETTINGS)}
+    return {
+        name: value for name, value in sorted(environment.items()) if name.startswith(_GPU_SETTINGS)
+    }
 
 
 def described(lab: Lab, gpus: int, slots: int) -> str:
@@ -72,7 +80,8 @@ def _counted(count: int, noun: str) -> str:
 
 
 def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, str]) -> str:
-    """Return the lab's inventory in the project's YAML. Every value is written as JSON, which YAML contains.
+    """Return the lab's inventory in the project's YAML. Every value is written as JSON, which YAML
+    contains.
 
     ``settings``: variables of nodes that have GPUs.
     """
@@ -84,7 +93,11 @@ def inventory_text(lab: Lab, *, gpus: int, slots: int, settings: Mapping[str, st
         "known_hosts": str(lab.directory / "known_hosts"),
         "config": str(lab.ssh_config),
     }
-    variables = {"interface": interface, "python": shlex.quote(lab.python), "runner_python": shlex.quote(lab.python)}
+    variables = {
+        "interface": interface,
+        "python": shlex.quote(lab.python),
+        "runner_python": shlex.quote(lab.python),
+    }
     if lab.kind == "namespaces":
         variables["lab_private"] = " ".join(PRIVATE)
     return "".join(
@@ -106,7 +119,9 @@ def _block(name: str, values: Mapping[str, object]) -> list[str]:
 
 
 def _host(lab: Lab, index: int, gpus: int, interface: str, settings: Mapping[str, str]) -> str:
-    """Return a host's lines. NCCL treats nodes that share a kernel as one host unless each has its own NCCL_HOSTID."""
+    """Return a host's lines. NCCL treats nodes that share a kernel as one host unless each has its
+    own NCCL_HOSTID.
+    """
     node = lab.nodes[index]
     text = f"  {node.name}:\n    address: {node.address}\n"
     if gpus:

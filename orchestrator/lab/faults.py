@@ -1,8 +1,8 @@
 """Break the nodes and cables of a lab on purpose, and repair them.
 
 `kill`, `boot`, `freeze` and `thaw` work in every kind of lab; the others need network namespaces. A crash cuts the cable
-before it kills: when processes merely die, the kernel closes every connection properly, and the hard case, silence, would not
-be tested.
+before it kills: when processes merely die, the kernel closes every connection properly, and the
+hard case, silence, would not be tested.
 
 On machines with control groups, the kernel's freezer stops a node; on others a signal does.
 """
@@ -20,7 +20,16 @@ from orchestrator.lab import cgroups, namespaces
 from orchestrator.lab.programs import find, run
 from orchestrator.lab.rehearsal import argv_on, start_nodes, wait_until_answering
 from orchestrator.lab.state import Lab, LabNode
-from orchestrator.procs import Stat, ancestors, descendants, end_all, environ, held_namespaces, namespace, snapshot
+from orchestrator.procs import (
+    Stat,
+    ancestors,
+    descendants,
+    end_all,
+    environ,
+    held_namespaces,
+    namespace,
+    snapshot,
+)
 
 __all__ = [
     "boot",
@@ -58,7 +67,8 @@ def kill(lab: Lab, name: str) -> None:
     node = lab.node(name)
     _end(lab, node)
     if lab.kind == "namespaces":
-        # The kernel removes the cable with the node, but only some time later; a boot needs the port to be free now.
+        # The kernel removes the cable with the node, but only some time later; a boot needs the
+        # port to be free now.
         with suppress(RunError):
             namespaces.switch(lab, f"link del {namespaces.port_of(node)}\n")
 
@@ -72,7 +82,8 @@ def _end(lab: Lab, node: LabNode) -> None:
 
 
 def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:
-    """Start a node that is down: same name, addresses, keys and home, empty /tmp and /run. Returns when it answers.
+    """Start a node that is down: same name, addresses, keys and home, empty /tmp and /run. Returns
+    when it answers.
 
     ``ahead_s`` sets its monotonic clock ahead of the machine's by so many seconds, until the node ends.
     """
@@ -103,15 +114,18 @@ def thaw(lab: Lab, name: str) -> None:
 
 
 def memory(lab: Lab, name: str, limit_bytes: int) -> None:
-    """Limit a node's memory; `heal` removes the limit. Raises ConfigError if the machine does not support it."""
+    """Limit a node's memory; `heal` removes the limit. Raises ConfigError if the machine does not
+    support it.
+    """
     cgroups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
 
 
 def cpu(lab: Lab, name: str, percent: float, period_us: int = cgroups.PERIOD_US) -> None:
-    """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the machine cannot do this.
+    """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the
+    machine cannot do this.
 
-    Within a period the node computes as fast as ever, until its share is used up: what it does between two waits is slower by
-    the same factor only if that takes several periods.
+    Within a period the node computes as fast as ever, until its share is used up: what it does
+    between two waits is slower by the same factor only if that takes several periods.
     """
     cgroups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)), period_us)
 
@@ -127,13 +141,18 @@ def _signal_all(lab: Lab, name: str, number: signal.Signals) -> None:
 def members(lab: Lab, node: LabNode) -> dict[int, Stat]:
     """Return a node's processes, its first one included.
 
-    In a namespace lab those are all processes that use its network, including an nsenter outside that waits for a program
-    inside: a node cannot end while a process outside has not yet reaped its child.
+    In a namespace lab those are all processes that use its network, including an nsenter outside
+    that waits for a program inside: a node cannot end while a process outside has not yet reaped
+    its child.
     """
     processes = snapshot()
     if lab.kind == "namespaces":
         network = namespace(node.pid, "net") if node.pid else ""
-        return {pid: process for pid, process in processes.items() if network and namespace(pid, "net") == network}
+        return {
+            pid: process
+            for pid, process in processes.items()
+            if network and namespace(pid, "net") == network
+        }
     marks = {f"ORCH_LAB={lab.marker}".encode(), f"ORCH_LAB_NODE={node.name}".encode()}
     marked = {pid for pid in processes if marks <= environ(pid)} | {node.pid}
     pids = descendants(marked, processes) - ancestors(os.getpid(), processes)
@@ -143,14 +162,22 @@ def members(lab: Lab, node: LabNode) -> dict[int, Stat]:
 def link(lab: Lab, name: str, *, up: bool) -> None:
     """Plug in a node's cable (``up``), or pull it out."""
     _namespaces_only(lab)
-    namespaces.switch(lab, f"link set {namespaces.port_of(lab.node(name))} {'up' if up else 'down'}\n")
+    namespaces.switch(
+        lab, f"link set {namespaces.port_of(lab.node(name))} {'up' if up else 'down'}\n"
+    )
 
 
-def rate(lab: Lab, name: str, limit: str | None, *, ways: Sequence[str] = ("sent", "received")) -> None:
-    """Limit a node's cable to e.g. ``20mbit`` for what it sends, what it receives, or both, each; None removes the limit."""
+def rate(
+    lab: Lab, name: str, limit: str | None, *, ways: Sequence[str] = ("sent", "received")
+) -> None:
+    """Limit a node's cable to e.g. ``20mbit`` for what it sends, what it receives, or both, each;
+    None removes the limit.
+    """
     _namespaces_only(lab)
     if unknown := set(ways) - {"sent", "received"}:
-        raise ConfigError(f"rate: expected ways of sent and received, got {', '.join(sorted(unknown))}")
+        raise ConfigError(
+            f"rate: expected ways of sent and received, got {', '.join(sorted(unknown))}"
+        )
     tc = find("tc")
     ends = {
         "sent": (argv_on(lab, name, [tc]), "eth0"),
@@ -165,9 +192,11 @@ def rate(lab: Lab, name: str, limit: str | None, *, ways: Sequence[str] = ("sent
 
 
 def pair_rate(lab: Lab, first: str, second: str, limit: str | None) -> None:
-    """Limit the traffic between two nodes to e.g. ``20mbit`` each way, and no other traffic; None removes the limit.
+    """Limit the traffic between two nodes to e.g. ``20mbit`` each way, and no other traffic; None
+    removes the limit.
 
-    Replaces a `rate` of these nodes on their own end of the cable, and the limit of another pair with one of them.
+    Replaces a `rate` of these nodes on their own end of the cable, and the limit of another pair
+    with one of them.
     """
     _namespaces_only(lab)
     tc = find("tc")
@@ -185,7 +214,8 @@ def pair_rate(lab: Lab, first: str, second: str, limit: str | None) -> None:
 
 
 def loss(lab: Lab, name: str, percent: float, *, each_way: bool = False) -> None:
-    """Drop ``percent`` of the packets that arrive at a node, independently of each other; `heal` ends it.
+    """Drop ``percent`` of the packets that arrive at a node, independently of each other; `heal`
+    ends it.
 
     ``each_way``: also of those that it sends, which are dropped on the switch, because a local drop is reported to the sender.
     """
@@ -197,13 +227,23 @@ def loss(lab: Lab, name: str, percent: float, *, each_way: bool = False) -> None
         port = namespaces.port_of(lab.node(name))
         table = "add table netdev lab\n"
         chain = f"add chain netdev lab {port} {{ type filter hook ingress device {port} priority 0 ; }}\n"
-        run([*namespaces.inside(lab), find("nft"), "-f", "-"], text=f"{table}{chain}add rule netdev lab {port} {share}drop\n")
+        run(
+            [*namespaces.inside(lab), find("nft"), "-f", "-"],
+            text=f"{table}{chain}add rule netdev lab {port} {share}drop\n",
+        )
 
 
 def partition(lab: Lab, first: str, second: str) -> None:
     """Drop all traffic between two nodes, which all other nodes can still reach; `heal` ends it."""
     for name, peer in ((first, lab.node(second).address), (second, lab.node(first).address)):
-        _nft(lab, name, [f"add rule inet lab in ip saddr {peer} drop", f"add rule inet lab out ip daddr {peer} drop"])
+        _nft(
+            lab,
+            name,
+            [
+                f"add rule inet lab in ip saddr {peer} drop",
+                f"add rule inet lab out ip daddr {peer} drop",
+            ],
+        )
 
 
 def heal(lab: Lab) -> None:
@@ -222,20 +262,36 @@ def _nft(lab: Lab, name: str, rules: Sequence[str]) -> None:
 
 
 def sshd_stop(lab: Lab, name: str) -> None:
-    """Stop a node's listener: new connections are refused, open sessions continue. Returns when its port is free."""
+    """Stop a node's listener: new connections are refused, open sessions continue. Returns when its
+    port is free.
+    """
     _namespaces_only(lab)
     pid = (lab.node(name).folder / "sshd.pid").read_text(encoding="ascii").strip()
-    run(argv_on(lab, name, ["sh", "-c", 'kill "$0" && while kill -0 "$0" 2>/dev/null; do sleep 0.01; done', pid]))
+    run(
+        argv_on(
+            lab,
+            name,
+            ["sh", "-c", 'kill "$0" && while kill -0 "$0" 2>/dev/null; do sleep 0.01; done', pid],
+        )
+    )
 
 
 def sshd_start(lab: Lab, name: str) -> None:
     """Restart a node's listener, and return when it answers."""
     _namespaces_only(lab)
     folder = lab.node(name).folder
-    run(argv_on(lab, name, [find("sshd"), "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")]))
+    run(
+        argv_on(
+            lab,
+            name,
+            [find("sshd"), "-f", str(folder / "sshd_config"), "-E", str(folder / "sshd.log")],
+        )
+    )
     wait_until_answering(lab, [lab.node(name)])
 
 
 def _namespaces_only(lab: Lab) -> None:
     if lab.kind != "namespaces":
-        raise ConfigError(f"this fault needs a lab of network namespaces, {lab.directory} is of kind {lab.kind}")
+        raise ConfigError(
+            f"this fault needs a lab of network namespaces, {lab.directory} is of kind {lab.kind}"
+        )

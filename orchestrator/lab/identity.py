@@ -1,7 +1,7 @@
 """Login keys, host keys, ``sshd_config`` and ``ssh_config`` of a lab.
 
-One login key is valid on all nodes. Each node has its own host key, listed in ``known_hosts`` beforehand, so that host keys
-can be verified strictly from the first connection on.
+One login key is valid on all nodes. Each node has its own host key, listed in ``known_hosts``
+beforehand, so that host keys can be verified strictly from the first connection on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from orchestrator.lab.state import Lab, LabNode
 
 __all__ = ["login_user", "session_environment", "write_identity", "write_sshd_config"]
 
-_SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-server", "/usr/lib/ssh/sftp-server")
+_SFTP_SERVERS = (
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+)
 
 
 def login_user(lab: Lab) -> str:
@@ -63,7 +72,9 @@ def _write_home_keys(lab: Lab, node: LabNode) -> None:
 
 def _ssh_config(lab: Lab) -> str:
     """Return a client configuration that is independent of the user's own."""
-    hosts = "".join(f"Host {n.name} {n.address}\n  HostName {n.address}\n  Port {n.port}\n" for n in lab.nodes)
+    hosts = "".join(
+        f"Host {n.name} {n.address}\n  HostName {n.address}\n  Port {n.port}\n" for n in lab.nodes
+    )
     return f"""{hosts}Host *
   User {login_user(lab)}
   IdentityFile {_quoted(lab.directory / "id_ed25519")}
@@ -79,7 +90,11 @@ def _ssh_config(lab: Lab) -> str:
 
 def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
     """Return the environment variables that a session on a node gets in addition to sshd's own."""
-    kept = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if os.environ.get("LD_LIBRARY_PATH") else {}
+    kept = (
+        {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
+        if os.environ.get("LD_LIBRARY_PATH")
+        else {}
+    )
     if lab.kind == "namespaces":
         return {**kept, "SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else kept
     return {"HOME": str(node.home), "ORCH_LAB": lab.marker, "ORCH_LAB_NODE": node.name, **kept}
@@ -113,11 +128,17 @@ def write_sshd_config(lab: Lab, node: LabNode, sshd: str) -> None:
 
 def _set_env(values: Mapping[str, str]) -> list[str]:
     """Return the SetEnv line with all variables, because sshd uses only the first such line."""
-    return ["SetEnv " + " ".join(f'"{name}={value}"' for name, value in values.items())] if values else []
+    return (
+        ["SetEnv " + " ".join(f'"{name}={value}"' for name, value in values.items())]
+        if values
+        else []
+    )
 
 
 def _own_home(node: LabNode) -> list[str]:
-    """Return the lines that start sessions in the node's home; a non-root sshd would use the home in the user database."""
+    """Return the lines that start sessions in the node's home; a non-root sshd would use the home
+    in the user database.
+    """
     script = node.folder / "session.sh"
     script.write_text(_SESSION, encoding="ascii")
     sftp = [f"Subsystem sftp {path}" for path in _SFTP_SERVERS if Path(path).exists()]
@@ -134,7 +155,9 @@ exec "$SHELL" -c "$command"
 
 
 def _helper_paths(sshd: Path) -> list[str]:
-    """Return the paths of helper programs (separate since OpenSSH 9.8 and 10.0), which an unpacked sshd does not find."""
+    """Return the paths of helper programs (separate since OpenSSH 9.8 and 10.0), which an unpacked
+    sshd does not find.
+    """
     lines = []
     for option, name in (("SshdSessionPath", "sshd-session"), ("SshdAuthPath", "sshd-auth")):
         unpacked = sshd.parent.parent / "lib" / "openssh" / name

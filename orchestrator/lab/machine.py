@@ -1,8 +1,10 @@
-"""A namespace lab node's view of the machine's files, as a list of mounts; this module mounts nothing.
+"""A namespace lab node's view of the machine's files, as a list of mounts; this module mounts
+nothing.
 
-The file system is the machine's own, except for the folders where programs keep state (home, temporary and runtime folders),
-which are private to the node. Files below these that a node needs (an interpreter, the lab's own files) are bound back in.
-The controller's project directory and the files of other nodes are hidden, as on a cluster without a shared disk.
+The file system is the machine's own, except for the folders where programs keep state (home,
+temporary and runtime folders), which are private to the node. Files below these that a node needs
+(an interpreter, the lab's own files) are bound back in. The controller's project directory and the
+files of other nodes are hidden, as on a cluster without a shared disk.
 """
 
 from __future__ import annotations
@@ -42,11 +44,24 @@ def mounts(lab: Lab, node: LabNode, shares: Iterable[Path]) -> list[dict[str, An
     steps += [_tmpfs(f"{directory}/nodes", "mode=755"), _bind(node.folder, node.folder, make=True)]
     steps += [_tmpfs(str(lab.work), "mode=755")]
     steps += [_tmpfs(str(slurm.private_folder(lab)), "mode=755")] if lab.slurm else []
-    steps += [_bind(path, path, make=True) for path in others if _hidden(path) or _is_below(path, directory)]
-    steps += [_bind(node.folder / "etc" / name, f"/etc/{name}") for name in _OVERRIDDEN if Path("/etc", name).exists()]
+    steps += [
+        _bind(path, path, make=True)
+        for path in others
+        if _hidden(path) or _is_below(path, directory)
+    ]
+    steps += [
+        _bind(node.folder / "etc" / name, f"/etc/{name}")
+        for name in _OVERRIDDEN
+        if Path("/etc", name).exists()
+    ]
     return [
         *steps,
-        {"type": "devpts", "source": "", "target": "/dev/pts", "options": "newinstance,ptmxmode=0666,mode=0620,gid=5"},
+        {
+            "type": "devpts",
+            "source": "",
+            "target": "/dev/pts",
+            "options": "newinstance,ptmxmode=0666,mode=0620,gid=5",
+        },
         {"type": "proc", "source": "", "target": "/proc", "options": ""},
         {"type": "sysfs", "source": "", "target": "/sys", "options": ""},
         *([_bind(_CGROUPS, _CGROUPS)] if Path(_CGROUPS).is_dir() else []),
@@ -66,10 +81,13 @@ def _is_below(path: Path | str, folder: str) -> bool:
 
 
 def _hidden(path: Path | str) -> bool:
-    """Return True if a path is below a folder that is private to the node. Raises ConfigError for such a folder itself."""
+    """Return True if a path is below a folder that is private to the node. Raises ConfigError for
+    such a folder itself.
+    """
     if str(path) in PRIVATE:
         raise ConfigError(
-            f"expected a folder below {path}, got {path} itself, which is private to each node", kind="unsafe_path"
+            f"expected a folder below {path}, got {path} itself, which is private to each node",
+            kind="unsafe_path",
         )
     return any(_is_below(path, folder) for folder in PRIVATE)
 
@@ -84,7 +102,9 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def _around(directory: Path, paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Split paths into those that contain the directory, whose mounts would cover mounts inside it, and all others."""
+    """Split paths into those that contain the directory, whose mounts would cover mounts inside it,
+    and all others.
+    """
     around: list[Path] = []
     others: list[Path] = []
     for path in paths:
@@ -93,7 +113,9 @@ def _around(directory: Path, paths: Iterable[Path]) -> tuple[list[Path], list[Pa
 
 
 def interpreter_folders(python: str) -> list[Path]:
-    """Return the folders that an interpreter needs: its prefixes, and the folders of the links that lead to it."""
+    """Return the folders that an interpreter needs: its prefixes, and the folders of the links that
+    lead to it.
+    """
     script = "import sys; print(*{sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}, sep='\\n')"
     prefixes = [Path(line) for line in run([python, "-c", script]).splitlines()]
     link, links = Path(python).absolute(), []
@@ -104,7 +126,9 @@ def interpreter_folders(python: str) -> list[Path]:
 
 
 def write_etc(lab: Lab, node: LabNode, addresses: Mapping[str, str]) -> None:
-    """Write the node's own files for /etc. Root can log in regardless of the machine's settings; there is no name server."""
+    """Write the node's own files for /etc. Root can log in regardless of the machine's settings;
+    there is no name server.
+    """
     folder = node.folder / "etc"
     folder.mkdir()
     (node.folder / "var_tmp").mkdir()
@@ -123,12 +147,23 @@ def write_etc(lab: Lab, node: LabNode, addresses: Mapping[str, str]) -> None:
 
 
 def _passwd(entries: Sequence[pwd.struct_passwd]) -> str:
-    """Return a passwd file with the machine's users, root with its home in `HOME`, and sshd's unprivileged user."""
+    """Return a passwd file with the machine's users, root with its home in `HOME`, and sshd's
+    unprivileged user.
+    """
     others = [entry for entry in entries if entry.pw_uid != 0 and entry.pw_name != "sshd"]
-    lines = [f"{e.pw_name}:x:{e.pw_uid}:{e.pw_gid}:{e.pw_gecos}:{e.pw_dir}:{e.pw_shell}" for e in others]
+    lines = [
+        f"{e.pw_name}:x:{e.pw_uid}:{e.pw_gid}:{e.pw_gecos}:{e.pw_dir}:{e.pw_shell}" for e in others
+    ]
     used = {entry.pw_uid for entry in others}
     sshd_uid = next(uid for uid in range(102, 65000) if uid not in used)
-    return "\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", f"sshd:x:{sshd_uid}:65534::/run/sshd:/usr/sbin/nologin", *lines, ""])
+    return "\n".join(
+        [
+            f"root:x:0:0:root:{HOME}:/bin/bash",
+            f"sshd:x:{sshd_uid}:65534::/run/sshd:/usr/sbin/nologin",
+            *lines,
+            "",
+        ]
+    )
 
 
 def plan_text(nodes: Mapping[str, Mapping[str, Any]]) -> str:

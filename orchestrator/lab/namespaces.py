@@ -1,7 +1,8 @@
 """A lab of network namespaces: real isolation, real sshd, addresses 10.11.0.2 upwards; needs root.
 
-The controller's side owns the bridge. No namespace has a default route, so programs in a lab cannot reach anything outside it,
-and several labs, or a real cluster, can use the same addresses at the same time.
+The controller's side owns the bridge. No namespace has a default route, so programs in a lab cannot
+reach anything outside it, and several labs, or a real cluster, can use the same addresses at the
+same time.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ __all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "st
 
 FIRST = ipaddress.IPv4Address("10.11.0.2")
 NODES_PER_BRIDGE = 1000
-"""A bridge of Linux has 1023 ports. The nodes of a larger lab are on several bridges, each connected to the first, ``br0``."""
+"""A bridge of Linux has 1023 ports. The nodes of a larger lab are on several bridges, each
+connected to the first, ``br0``.
+"""
 MOST_NODES = 4000
-"""A /20 network has 4094 addresses, and 4000 nodes of 5 processes are within the usual 32,768 process ids of a machine."""
+"""A /20 network has 4094 addresses, and 4000 nodes of 5 processes are within the usual 32,768
+process ids of a machine.
+"""
 _START_TIMEOUT_S = 60.0
 _IP_TIMEOUT_S = 30.0
 _WIDE = 30
-"""Labs with more nodes than this get permanent ARP entries: dynamic ones, of each node for every other, are limited to 1024
-for all namespaces of a kernel together (``gc_thresh3``), which does not count permanent ones."""
+"""Labs with more nodes than this get permanent ARP entries: dynamic ones, of each node for every
+other, are limited to 1024 for all namespaces of a kernel together (``gc_thresh3``), which does not
+count permanent ones."""
 
 
 def addresses(count: int) -> list[str]:
@@ -53,7 +59,9 @@ def port_of(node: LabNode) -> str:
 
 
 def clock_of(node: LabNode) -> Path:
-    """Return the file with the offset of a node's monotonic clock from the machine's, in the kernel's format."""
+    """Return the file with the offset of a node's monotonic clock from the machine's, in the
+    kernel's format.
+    """
     return node.folder / "clock"
 
 
@@ -66,12 +74,18 @@ def start(lab: Lab, shares: Sequence[Path]) -> None:
         machine.write_etc(lab, node, by_name)
         write_sshd_config(lab, node, sshd)
     plan = lab.directory / "machine.json"
-    plan.write_text(machine.plan_text({node.name: _node_plan(lab, node, shares, sshd) for node in lab.nodes}), encoding="utf-8")
+    plan.write_text(
+        machine.plan_text({node.name: _node_plan(lab, node, shares, sshd) for node in lab.nodes}),
+        encoding="utf-8",
+    )
     os.mkfifo(_control(lab), 0o600)
     _start_holder(lab, plan)
     _wire(lab, lab.nodes, _bridges(lab))
     if len(lab.nodes) > _WIDE:
-        entries = (f"neigh add {node.address} lladdr {_mac(node.address)} dev br0 nud permanent\n" for node in lab.nodes)
+        entries = (
+            f"neigh add {node.address} lladdr {_mac(node.address)} dev br0 nud permanent\n"
+            for node in lab.nodes
+        )
         switch(lab, "".join(entries))
 
 
@@ -88,13 +102,25 @@ def _control(lab: Lab) -> Path:
 
 
 def _program_folders(sshd: str) -> list[Path]:
-    """Return the folders of sshd and its libraries, which are not in the system's folders if sshd was only unpacked."""
-    libraries = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-    return [path for path in (Path(sshd).parent, Path(sshd).parent.parent / "lib", *libraries) if path.is_dir()]
+    """Return the folders of sshd and its libraries, which are not in the system's folders if sshd
+    was only unpacked.
+    """
+    libraries = [
+        Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry
+    ]
+    return [
+        path
+        for path in (Path(sshd).parent, Path(sshd).parent.parent / "lib", *libraries)
+        if path.is_dir()
+    ]
 
 
 def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> dict[str, Any]:
-    libraries = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if os.environ.get("LD_LIBRARY_PATH") else {}
+    libraries = (
+        {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
+        if os.environ.get("LD_LIBRARY_PATH")
+        else {}
+    )
     return {
         "name": node.name,
         "address": node.address,
@@ -107,10 +133,20 @@ def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> di
         "mounts": machine.mounts(lab, node, shares),
         "folders": ["/run/sshd", "/run/lock", "/run/user", *(slurm.folders() if lab.slurm else [])],
         "programs": [
-            [sshd, "-D", "-f", str(node.folder / "sshd_config"), "-E", str(node.folder / "sshd.log")],
+            [
+                sshd,
+                "-D",
+                "-f",
+                str(node.folder / "sshd_config"),
+                "-E",
+                str(node.folder / "sshd.log"),
+            ],
             *(slurm.programs(lab, node) if lab.slurm else []),
         ],
-        "env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **libraries},
+        "env": {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            **libraries,
+        },
     }
 
 
@@ -128,7 +164,9 @@ def _start_holder(lab: Lab, plan: Path) -> None:
 def _wait_for_pid(pid_file: Path, log: Path, program: str) -> int:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not (pid := live_pid(pid_file)):
-        output = log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
+        output = (
+            log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
+        )
         if "Traceback" in output or time.monotonic() > deadline:
             raise RunError(f"{program} did not start: {output or 'no output'}", kind="node_unfit")
         time.sleep(0.002)
@@ -136,24 +174,40 @@ def _wait_for_pid(pid_file: Path, log: Path, program: str) -> int:
 
 
 def _wire(lab: Lab, nodes: Sequence[LabNode], before: str) -> None:
-    """Connect each node: one end of a veth pair on the bridge, the other as eth0 in the node, all in one call of ip."""
+    """Connect each node: one end of a veth pair on the bridge, the other as eth0 in the node, all
+    in one call of ip.
+    """
     lines = [before]
     for node in nodes:
-        pid, port = _wait_for_pid(node.folder / "pid", node.folder / "console.log", node.name), port_of(node)
+        pid, port = (
+            _wait_for_pid(node.folder / "pid", node.folder / "console.log", node.name),
+            port_of(node),
+        )
         far_end = f"peer name eth0 mtu {lab.mtu} address {_mac(node.address)} netns {pid}"
-        lines += [f"link add {port} mtu {lab.mtu} type veth {far_end}\n", f"link set {port} master {_bridge_of(node)} up\n"]
+        lines += [
+            f"link add {port} mtu {lab.mtu} type veth {far_end}\n",
+            f"link set {port} master {_bridge_of(node)} up\n",
+        ]
     switch(lab, "".join(lines))
 
 
 def _bridges(lab: Lab) -> str:
     """Return the lines of ip that make the bridges, the first with the controller's address."""
-    lines = [f"link add br0 address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"]
+    lines = [
+        f"link add br0 address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
+    ]
     lines += [f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev br0\nlink set br0 up\n"]
     for bridge in dict.fromkeys(_bridge_of(node) for node in lab.nodes):
         if bridge != "br0":
-            lines += [f"link add {bridge} mtu {lab.mtu} type bridge forward_delay 0\nlink set {bridge} up\n"]
-            lines += [f"link add {bridge}-br0 mtu {lab.mtu} type veth peer name br0-{bridge} mtu {lab.mtu}\n"]
-            lines += [f"link set {bridge}-br0 master {bridge} up\nlink set br0-{bridge} master br0 up\n"]
+            lines += [
+                f"link add {bridge} mtu {lab.mtu} type bridge forward_delay 0\nlink set {bridge} up\n"
+            ]
+            lines += [
+                f"link add {bridge}-br0 mtu {lab.mtu} type veth peer name br0-{bridge} mtu {lab.mtu}\n"
+            ]
+            lines += [
+                f"link set {bridge}-br0 master {bridge} up\nlink set br0-{bridge} master br0 up\n"
+            ]
     return "".join(lines)
 
 
@@ -162,13 +216,19 @@ def _bridge_of(node: LabNode) -> str:
 
 
 def _mac(address: str) -> str:
-    """Return a hardware address that a node keeps over a reboot, so that its peers' ARP tables stay valid."""
+    """Return a hardware address that a node keeps over a reboot, so that its peers' ARP tables stay
+    valid.
+    """
     return "02:00:" + ":".join(f"{byte:02x}" for byte in ipaddress.IPv4Address(address).packed)
 
 
 def switch(lab: Lab, commands: str) -> None:
     """Execute lines of ``ip`` commands in the namespace of the bridge."""
-    run([*inside(lab), find("ip"), "-batch", "-"], text=commands, timeout_s=lab.limit_s(_IP_TIMEOUT_S))
+    run(
+        [*inside(lab), find("ip"), "-batch", "-"],
+        text=commands,
+        timeout_s=lab.limit_s(_IP_TIMEOUT_S),
+    )
 
 
 def inside(lab: Lab) -> list[str]:

@@ -1,12 +1,15 @@
-"""The inside of a namespace lab: the holder of all its namespaces, and the first process of every node.
+"""The inside of a namespace lab: the holder of all its namespaces, and the first process of every
+node.
 
-Run as ``python -I -S nodeinit.py PLAN HOLDER_PID_FILE CONTROL_FIFO``. Uses only the standard library and imports nothing from
-this package, because node processes continue when the package's files are hidden from them.
+Run as ``python -I -S nodeinit.py PLAN HOLDER_PID_FILE CONTROL_FIFO``. Uses only the standard
+library and imports nothing from this package, because node processes continue when the package's
+files are hidden from them.
 
-The holder is PID 1 of a process namespace that contains those of all nodes, and owns the controller's network namespace: when
-it dies, for whatever reason, the kernel ends every process of every node and removes all interfaces and mounts. Nothing is
-mounted or named in the machine's own namespaces. The holder forks the nodes, which is far cheaper than starting an interpreter
-for each, and restarts a node when its name is written to the control FIFO.
+The holder is PID 1 of a process namespace that contains those of all nodes, and owns the
+controller's network namespace: when it dies, for whatever reason, the kernel ends every process of
+every node and removes all interfaces and mounts. Nothing is mounted or named in the machine's own
+namespaces. The holder forks the nodes, which is far cheaper than starting an interpreter for each,
+and restarts a node when its name is written to the control FIFO.
 """
 
 from __future__ import annotations
@@ -24,10 +27,22 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = (
+    0x20000,
+    0x4000000,
+    0x8000000,
+    0x20000000,
+    0x40000000,
+)
 CLONE_NEWTIME = 0x80
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
-SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSARP = 0x8913, 0x8914, 0x8916, 0x891C, 0x8955
+SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSARP = (
+    0x8913,
+    0x8914,
+    0x8916,
+    0x891C,
+    0x8955,
+)
 ATF_COM, ATF_PERM, ARPHRD_ETHER = 2, 4, 1
 IFF_UP, PR_SET_NAME = 1, 15
 
@@ -44,14 +59,25 @@ def check(result: int, operation: str) -> None:
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     """Call mount(2)."""
     data = options.encode() if options else None
-    code = libc.mount(os.fsencode(source), os.fsencode(target), kind and kind.encode(), ctypes.c_ulong(flags), data)
+    code = libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        kind and kind.encode(),
+        ctypes.c_ulong(flags),
+        data,
+    )
     check(code, f"mount {source} on {target}")
 
 
 def write_pid(path: str) -> None:
     """Record this process's id in the machine's own process namespace, with its start time."""
     pid = Path("/proc/self").readlink()
-    ticks = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    ticks = (
+        Path("/proc/self/stat")
+        .read_text(encoding="utf-8", errors="replace")
+        .rpartition(")")[2]
+        .split()[19]
+    )
     temporary = Path(path + ".part")
     temporary.write_text(f"{pid} {ticks}\n", encoding="ascii")
     temporary.rename(path)
@@ -69,18 +95,32 @@ def set_address(name: str, address: str, netmask: str) -> None:
     """Set the IPv4 address of a network interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for request, value in ((SIOCSIFADDR, address), (SIOCSIFNETMASK, netmask)):
-            fcntl.ioctl(sock, request, struct.pack("16sHH4s8x", name.encode(), socket.AF_INET, 0, socket.inet_aton(value)))
+            fcntl.ioctl(
+                sock,
+                request,
+                struct.pack("16sHH4s8x", name.encode(), socket.AF_INET, 0, socket.inet_aton(value)),
+            )
 
 
 def know_neighbours(name: str, first: str, count: int) -> None:
-    """Add permanent ARP entries for ``count`` nodes from ``first`` on: 02:00 and the IPv4 address, as the lab assigns them."""
+    """Add permanent ARP entries for ``count`` nodes from ``first`` on: 02:00 and the IPv4 address,
+    as the lab assigns them.
+    """
     start = int.from_bytes(socket.inet_aton(first), "big")
     flags, device = ATF_COM | ATF_PERM, name.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for number in range(start, start + count):
             address = number.to_bytes(4, "big")
             hardware = b"\x02\x00" + address
-            entry = struct.pack("H2x4s8xH6s8xi16x16s", socket.AF_INET, address, ARPHRD_ETHER, hardware, flags, device)
+            entry = struct.pack(
+                "H2x4s8xH6s8xi16x16s",
+                socket.AF_INET,
+                address,
+                ARPHRD_ETHER,
+                hardware,
+                flags,
+                device,
+            )
             fcntl.ioctl(sock, SIOCSARP, entry)
 
 
@@ -90,14 +130,19 @@ def wait_for_interface(name: str, timeout_s: float) -> None:
     while name not in (entry[1] for entry in socket.if_nameindex()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"no interface {name} appeared within {timeout_s:g} s")
-        # Increasing pauses, because frequent polls by hundreds of nodes delay the process that connects them.
+        # Increasing pauses, because frequent polls by hundreds of nodes delay the process that
+        # connects them.
         time.sleep(pause_s)
         pause_s = min(1.5 * pause_s, 0.1)
 
 
 def do_mounts(steps: list[dict[str, Any]]) -> None:
     """Execute a mount plan. Sources are opened first, because a later step may hide their paths."""
-    opened = {step["source"]: os.open(step["source"], os.O_PATH) for step in steps if step["type"] == "bind"}
+    opened = {
+        step["source"]: os.open(step["source"], os.O_PATH)
+        for step in steps
+        if step["type"] == "bind"
+    }
     for step in steps:
         target, kind = step["target"], step["type"]
         if kind == "bind":
@@ -105,7 +150,13 @@ def do_mounts(steps: list[dict[str, Any]]) -> None:
                 Path(target).mkdir(parents=True, exist_ok=True)
             mount(f"/proc/self/fd/{opened[step['source']]}", target, None, MS_BIND | MS_REC)
         else:
-            mount(kind, target, kind, MS_NOSUID | (0 if kind == "devpts" else MS_NODEV), step["options"])
+            mount(
+                kind,
+                target,
+                kind,
+                MS_NOSUID | (0 if kind == "devpts" else MS_NODEV),
+                step["options"],
+            )
     for fd in opened.values():
         os.close(fd)
 
@@ -123,27 +174,37 @@ def start(argv: list[str], env: dict[str, str]) -> None:
 def boot_anew() -> None:
     """Give this boot of the node its own boot id, in place of the machine's."""
     boot_id = Path("/run/boot_id")
-    boot_id.write_text(Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii"), encoding="ascii")
+    boot_id.write_text(
+        Path("/proc/sys/kernel/random/uuid").read_text(encoding="ascii"), encoding="ascii"
+    )
     boot_id.chmod(0o444)
     mount(str(boot_id), "/proc/sys/kernel/random/boot_id", None, MS_BIND)
 
 
 def set_clock(path: Path) -> None:
-    """Give this process's children their own monotonic clock if the file with its offset from the machine's exists."""
+    """Give this process's children their own monotonic clock if the file with its offset from the
+    machine's exists.
+    """
     if path.exists():
         check(libc.unshare(CLONE_NEWTIME), "unshare the clock")
-        Path("/proc/self/timens_offsets").write_text(path.read_text(encoding="ascii"), encoding="ascii")
+        Path("/proc/self/timens_offsets").write_text(
+            path.read_text(encoding="ascii"), encoding="ascii"
+        )
 
 
 def node_main(node: dict[str, Any]) -> NoReturn:
-    """Run as PID 1 of a node: mount its files, start sshd and other daemons, then only reap children until SIGTERM."""
+    """Run as PID 1 of a node: mount its files, start sshd and other daemons, then only reap
+    children until SIGTERM.
+    """
     # Ignoring SIGCHLD makes the kernel reap every child, including adopted orphans.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     libc.prctl(PR_SET_NAME, b"lab-" + node["name"].encode()[:11])
     write_pid(node["pid_file"])
     socket.sethostname(node["name"])
-    check(libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "make / private")
+    check(
+        libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "make / private"
+    )
     do_mounts(node["mounts"])
     for folder in node["folders"]:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -162,7 +223,9 @@ def node_main(node: dict[str, Any]) -> NoReturn:
 
 
 def spawn_node(node: dict[str, Any]) -> None:
-    """Fork a node into its own namespaces; it is a grandchild, because a process cannot move itself into a pid namespace."""
+    """Fork a node into its own namespaces; it is a grandchild, because a process cannot move itself
+    into a pid namespace.
+    """
     if os.fork():
         return
     try:
@@ -173,7 +236,10 @@ def spawn_node(node: dict[str, Any]) -> None:
         set_clock(Path(node["clock"]))
         if node["group"]:
             Path(node["group"], "cgroup.procs").write_text("0", encoding="ascii")
-        check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET), "unshare")
+        check(
+            libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET),
+            "unshare",
+        )
         if os.fork():
             os._exit(0)
         node_main(node)

@@ -1,6 +1,7 @@
 """The programs of this machine that a lab needs, and the kinds of lab that they allow.
 
-Programs are looked up in ``PATH`` and then in system folders, which are often missing from a user's ``PATH``.
+Programs are looked up in ``PATH`` and then in system folders, which are often missing from a user's
+``PATH``.
 """
 
 from __future__ import annotations
@@ -38,30 +39,47 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
 
 def find(name: str) -> str:
     """Return the path of a program. Raises ConfigError with the command that installs it."""
-    if path := shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])):
+    if path := shutil.which(
+        name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
+    ):
         return str(Path(path).absolute())
-    raise ConfigError(f"lab: expected the program {name}, which is not installed", hint=_install_hint([name]))
+    raise ConfigError(
+        f"lab: expected the program {name}, which is not installed", hint=_install_hint([name])
+    )
 
 
 def need(names: Sequence[str], where: str) -> None:
-    """Raise ConfigError, with the command that installs them, if some of these programs are not installed."""
+    """Raise ConfigError, with the command that installs them, if some of these programs are not
+    installed.
+    """
     if missing := [name for name in names if not _is_installed(name)]:
-        raise ConfigError(f"not installed: {', '.join(missing)}", where=where, hint=_install_hint(missing))
+        raise ConfigError(
+            f"not installed: {', '.join(missing)}", where=where, hint=_install_hint(missing)
+        )
 
 
 def run(argv: Sequence[str], *, text: str = "", timeout_s: float = 30.0) -> str:
-    """Run a program of this machine and return its stdout. Raises RunError with its output if it fails."""
-    done = subprocess.run(argv, input=text, text=True, capture_output=True, timeout=timeout_s, check=False)
+    """Run a program of this machine and return its stdout. Raises RunError with its output if it
+    fails.
+    """
+    done = subprocess.run(
+        argv, input=text, text=True, capture_output=True, timeout=timeout_s, check=False
+    )
     if done.returncode:
         output = (done.stderr or done.stdout).strip()[-500:]
-        raise RunError(f"exit status {done.returncode}: {output}", kind="node_unfit", where=f"lab: {' '.join(argv)[:200]}")
+        raise RunError(
+            f"exit status {done.returncode}: {output}",
+            kind="node_unfit",
+            where=f"lab: {' '.join(argv)[:200]}",
+        )
     return done.stdout
 
 
 def choose_kind(requested: str | None) -> tuple[Kind, list[str]]:
     """Return the kind of lab to build, and the reason against each better kind.
 
-    Raises ConfigError if the requested kind, or with None every kind, is impossible on this machine.
+    Raises ConfigError if the requested kind, or with None every kind, is impossible on this
+    machine.
     """
     if requested is not None and requested not in KINDS:
         raise ConfigError(f"lab kind: expected one of {', '.join(KINDS)}, got {requested!r}")
@@ -76,7 +94,9 @@ def choose_kind(requested: str | None) -> tuple[Kind, list[str]]:
 
 
 def _obstacle(kind: Kind) -> str:
-    """Return the reason why this kind of lab is impossible on this machine; empty if it is possible."""
+    """Return the reason why this kind of lab is impossible on this machine; empty if it is
+    possible.
+    """
     missing = [name for name in _NEEDED[kind] if not _is_installed(name)]
     if kind == "namespaces":
         if os.geteuid():
@@ -84,7 +104,11 @@ def _obstacle(kind: Kind) -> str:
         return _missing(missing) or _namespaces_obstacle()
     if kind == "loopback":
         return _missing(missing) or (_root_sshd_obstacle() if os.geteuid() == 0 else "")
-    return "" if importlib.util.find_spec("asyncssh") else "needs the Python package asyncssh (pip install asyncssh)"
+    return (
+        ""
+        if importlib.util.find_spec("asyncssh")
+        else "needs the Python package asyncssh (pip install asyncssh)"
+    )
 
 
 def _is_installed(name: str) -> bool:
@@ -104,19 +128,29 @@ def _install_hint(names: Sequence[str]) -> str:
 
 
 def _namespaces_obstacle() -> str:
-    """Return the error of a trial, or an empty text: in containers, root often may not make namespaces."""
+    """Return the error of a trial, or an empty text: in containers, root often may not make
+    namespaces.
+    """
     flags = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork"]
     try:
         run([find("unshare"), *flags, find("ip"), "link", "add", "orch0", "type", "bridge"])
     except RunError as error:
-        return f"root is not allowed to create namespaces or bridges on this machine: {error.message}"
+        return (
+            f"root is not allowed to create namespaces or bridges on this machine: {error.message}"
+        )
     return ""
 
 
 def _root_sshd_obstacle() -> str:
-    """Return the machine-wide setting that is missing for sshd as root, or an empty text; a lab changes no such setting."""
+    """Return the machine-wide setting that is missing for sshd as root, or an empty text; a lab
+    changes no such setting.
+    """
     if not Path("/run/sshd").is_dir():
         return "sshd as root needs the directory /run/sshd (mkdir /run/sshd)"
     shadow = Path("/etc/shadow")
     lines = shadow.read_text(encoding="utf-8").splitlines() if shadow.exists() else []
-    return "the root account is locked, sshd refuses it" if any(line.startswith("root:!") for line in lines) else ""
+    return (
+        "the root account is locked, sshd refuses it"
+        if any(line.startswith("root:!") for line in lines)
+        else ""
+    )

@@ -1,7 +1,7 @@
 """Bring a lab up, take it down, and run programs in it.
 
-Every step of `up` may be interrupted at any time: `down` finds the started processes by the lab's marker, not by a list that
-might not have been written yet.
+Every step of `up` may be interrupted at any time: `down` finds the started processes by the lab's
+marker, not by a list that might not have been written yet.
 """
 
 from __future__ import annotations
@@ -24,9 +24,28 @@ from orchestrator.lab.description import described, gpu_settings, gpus_for_each,
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read, remove
-from orchestrator.procs import Stat, ancestors, cmdline, descendants, end_all, environ, held_namespaces, namespace, snapshot
+from orchestrator.procs import (
+    Stat,
+    ancestors,
+    cmdline,
+    descendants,
+    end_all,
+    environ,
+    held_namespaces,
+    namespace,
+    snapshot,
+)
 
-__all__ = ["argv_inside", "argv_on", "down", "environment", "load", "start_nodes", "up", "wait_until_answering"]
+__all__ = [
+    "argv_inside",
+    "argv_on",
+    "down",
+    "environment",
+    "load",
+    "start_nodes",
+    "up",
+    "wait_until_answering",
+]
 
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -47,16 +66,19 @@ def up(
     """Build a lab in ``directory`` and return it when every node's SSH server answers.
 
     ``python`` is the nodes' interpreter; ``gpus_per_node`` None distributes this machine's GPUs; ``slots`` is the number of
-    ranks for a node without GPUs; ``kind`` None chooses the best kind that is possible on this machine; ``share`` are folders
-    below private ones, such as /home, /root, /run or /tmp, that stay visible on the nodes of a namespace lab; ``slurm``
-    also starts Slurm, with one CPU for each rank. Raises ConfigError before anything is started, RunError if a node does not
-    start; neither leaves anything behind.
+    ranks for a node without GPUs; ``kind`` None chooses the best kind that is possible on this
+    machine; ``share`` are folders below private ones, such as /home, /root, /run or /tmp, that stay
+    visible on the nodes of a namespace lab; ``slurm`` also starts Slurm, with one CPU for each
+    rank. Raises ConfigError before anything is started, RunError if a node does not start; neither
+    leaves anything behind.
     """
     gpus = gpus_for_each(nodes, gpus_per_node)
     chosen, reasons = choose_kind(kind)
     for reason in reasons:
         say(f"lab: not {reason}")
-    lab = replace(_planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu), slurm=slurm)
+    lab = replace(
+        _planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu), slurm=slurm
+    )
     for note in slurmlab.require(chosen, lab.directory) if slurm else ():
         say(f"lab: {note}")
     if read(lab.directory) is not None:
@@ -82,10 +104,14 @@ def up(
 
 
 def _interpreter(python: str) -> str:
-    """Return an interpreter's full path, without following links, because a virtual environment is recognised by its link."""
+    """Return an interpreter's full path, without following links, because a virtual environment is
+    recognised by its link.
+    """
     if path := shutil.which(python):
         return str(Path(path).absolute())
-    raise ConfigError(f"lab python: expected an interpreter, got {python!r}, which is not a program")
+    raise ConfigError(
+        f"lab python: expected an interpreter, got {python!r}, which is not a program"
+    )
 
 
 def _planned(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> Lab:
@@ -95,12 +121,16 @@ def _planned(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> 
         addresses = loopback.addresses(nodes)
         port = loopback.free_port(addresses)
     names = [f"node{index}" for index in range(1, nodes + 1)]
-    members = tuple(LabNode(n, a, port, directory / "nodes" / n) for n, a in zip(names, addresses, strict=True))
+    members = tuple(
+        LabNode(n, a, port, directory / "nodes" / n) for n, a in zip(names, addresses, strict=True)
+    )
     return Lab(directory, secrets.token_hex(8), kind, members, python, mtu)
 
 
 def _clear_rest(directory: Path, say: Callable[[str], None]) -> None:
-    """Remove the remains of a lab that has died. Raises ConfigError if it is alive or may still be starting."""
+    """Remove the remains of a lab that has died. Raises ConfigError if it is alive or may still be
+    starting.
+    """
     try:
         load(directory)
     except ConfigError as error:
@@ -130,47 +160,81 @@ def start_nodes(lab: Lab, nodes: Sequence[LabNode]) -> None:
             namespaces.start_node(lab, node)
 
 
-def wait_until_answering(lab: Lab, nodes: Sequence[LabNode], *, timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
-    """Return when these nodes' SSH servers answer. Raises RunError with their output if one does not."""
+def wait_until_answering(
+    lab: Lab, nodes: Sequence[LabNode], *, timeout_s: float = _ANSWER_TIMEOUT_S
+) -> None:
+    """Return when these nodes' SSH servers answer. Raises RunError with their output if one does
+    not.
+    """
     script = str(Path(__file__).with_name("banner.py"))
     targets = [f"{node.address}:{node.port}" for node in nodes]
     try:
-        run([*argv_inside(lab, [sys.executable, "-I", "-S", script, str(timeout_s), *targets])], timeout_s=timeout_s + 30)
+        run(
+            [*argv_inside(lab, [sys.executable, "-I", "-S", script, str(timeout_s), *targets])],
+            timeout_s=timeout_s + 30,
+        )
     except RunError as error:
-        raise RunError(f"{error.message}{_last_words(lab, nodes)}", kind="node_unfit", where="lab") from error
-    # If a server of this lab found its port in use, another lab's server may have answered in its place.
+        raise RunError(
+            f"{error.message}{_last_words(lab, nodes)}", kind="node_unfit", where="lab"
+        ) from error
+    # If a server of this lab found its port in use, another lab's server may have answered in its
+    # place.
     if dead := [node.name for node in nodes if not node.pid]:
-        raise RunError(f"{', '.join(dead)} ended at once{_last_words(lab, nodes)}", kind="node_unfit", where="lab")
+        raise RunError(
+            f"{', '.join(dead)} ended at once{_last_words(lab, nodes)}",
+            kind="node_unfit",
+            where="lab",
+        )
 
 
 def _last_words(lab: Lab, nodes: Sequence[LabNode]) -> str:
-    logs = [lab.directory / "asyncssh.log", *(node.folder / name for node in nodes for name in ("console.log", "sshd.log"))]
-    texts = [path.read_text(encoding="utf-8", errors="replace").strip()[-300:] for path in logs if path.exists()]
+    logs = [
+        lab.directory / "asyncssh.log",
+        *(node.folder / name for node in nodes for name in ("console.log", "sshd.log")),
+    ]
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace").strip()[-300:]
+        for path in logs
+        if path.exists()
+    ]
     return "".join(f"; {text}" for text in [text for text in texts if text][:3])
 
 
 def argv_inside(lab: Lab, argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs ``argv`` on the controller's side, under the same process id; see also `environment`."""
+    """Return the argv that runs ``argv`` on the controller's side, under the same process id; see
+    also `environment`.
+    """
     return [*namespaces.inside(lab), *argv] if lab.kind == "namespaces" else list(argv)
 
 
 def argv_on(lab: Lab, node: str, argv: Sequence[str]) -> list[str]:
     """Return the argv that runs ``argv`` on a node, in its home, without SSH."""
     lab_node = lab.node(node)
-    return [*(namespaces.on_node(lab_node) if lab.kind == "namespaces" else loopback.on_node(lab, lab_node)), *argv]
+    return [
+        *(
+            namespaces.on_node(lab_node)
+            if lab.kind == "namespaces"
+            else loopback.on_node(lab, lab_node)
+        ),
+        *argv,
+    ]
 
 
 def environment(lab: Lab) -> Mapping[str, str]:
-    """Return the variables that programs on the controller's side get in addition to the caller's environment."""
+    """Return the variables that programs on the controller's side get in addition to the caller's
+    environment.
+    """
     conf = {"SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else {}
     return {"ORCH_HOSTS": str(lab.inventory), "ORCH_LAB": lab.marker, **conf}
 
 
 def down(directory: Path) -> list[str]:
-    """End every process of the lab and remove the files that it made; return a text for each kind of process that was ended.
+    """End every process of the lab and remove the files that it made; return a text for each kind
+    of process that was ended.
 
-    The last text is the directory, with the names of files that are not the lab's, such as benches: they stay. Does nothing if
-    the directory holds no lab. Spares the caller and its parents, so that ``orch lab down`` works inside
+    The last text is the directory, with the names of files that are not the lab's, such as benches:
+    they stay. Does nothing if the directory holds no lab. Spares the caller and its parents, so
+    that ``orch lab down`` works inside
     ``orch lab shell``.
     """
     lab = read(directory)
@@ -179,7 +243,10 @@ def down(directory: Path) -> list[str]:
     nodes = {pid: node.name for node in lab.nodes if (pid := node.pid)}
     firsts, holder = set(nodes), lab.holder
     cgroups.release(lab)
-    with held_namespaces(firsts | {holder}, "net") as networks, held_namespaces(firsts, "pid") as inner:
+    with (
+        held_namespaces(firsts | {holder}, "net") as networks,
+        held_namespaces(firsts, "pid") as inner,
+    ):
         shared = {namespace(os.getpid(), which) for which in ("net", "pid")}
         ended = end_all(partial(_members, lab, networks - shared, inner - shared))
     cgroups.clear(lab)
@@ -188,14 +255,19 @@ def down(directory: Path) -> list[str]:
     kept = remove(lab)
     names = [fold(nodes.values())] if nodes else []
     stays = f"{lab.directory} is kept, because it has files that do not belong to the lab: {', '.join(kept)}"
-    return [*names, *(f"{count} x {name}" for name, count in others.items()), stays if kept else str(lab.directory)]
+    return [
+        *names,
+        *(f"{count} x {name}" for name, count in others.items()),
+        stays if kept else str(lab.directory),
+    ]
 
 
 def _members(lab: Lab, networks: frozenset[str], inner: frozenset[str]) -> dict[int, Stat]:
-    """Return the lab's processes: those with its marker, in its network or with its sshd configuration, and their descendants.
+    """Return the lab's processes: those with its marker, in its network or with its sshd
+    configuration, and their descendants.
 
-    OpenSSH overwrites its environment with a title, so that only its arguments identify it. Processes inside a node of a
-    namespace lab are left out: the kernel ends them with the holder.
+    OpenSSH overwrites its environment with a title, so that only its arguments identify it.
+    Processes inside a node of a namespace lab are left out: the kernel ends them with the holder.
     """
     processes = snapshot()
     marker, configured = f"ORCH_LAB={lab.marker}".encode(), os.fsencode(f"{lab.directory}/nodes/")

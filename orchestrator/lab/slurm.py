@@ -1,8 +1,10 @@
-"""Slurm in a namespace lab: munged and slurmctld on the controller's side, munged and slurmd on every node.
+"""Slurm in a namespace lab: munged and slurmctld on the controller's side, munged and slurmd on
+every node.
 
-They are Debian's own programs, with one configuration in the lab's folder, which nodes see under the same path. The
-controller's daemons live in the holder's process namespace, so that they too end with the holder. Job numbers begin at another
-number in each lab, because Slurm names the control groups of a job after it, and labs share the hierarchy of the machine.
+They are Debian's own programs, with one configuration in the lab's folder, which nodes see under
+the same path. The controller's daemons live in the holder's process namespace, so that they too end
+with the holder. Job numbers begin at another number in each lab, because Slurm names the control
+groups of a job after it, and labs share the hierarchy of the machine.
 """
 
 from __future__ import annotations
@@ -19,11 +21,30 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.programs import find, need, run
 from orchestrator.lab.state import Lab, LabNode
 
-__all__ = ["clear_groups", "configuration", "folders", "prepare", "private_folder", "programs", "require", "start"]
+__all__ = [
+    "clear_groups",
+    "configuration",
+    "folders",
+    "prepare",
+    "private_folder",
+    "programs",
+    "require",
+    "start",
+]
 
 PARTITION, URGENT = "lab", "urgent"
 """The partition of all jobs by default, and the one whose jobs take its nodes from them."""
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel", "sinfo")
+_PROGRAMS = (
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "srun",
+    "sbatch",
+    "scontrol",
+    "squeue",
+    "scancel",
+    "sinfo",
+)
 _CONTROLLER = "10.11.0.1"
 _GROUPS = Path("/sys/fs/cgroup")
 _JOBS = 1000
@@ -34,15 +55,23 @@ _LONGEST_SOCKET = 107
 
 
 def require(kind: str, directory: Path) -> list[str]:
-    """Return what people should know about Slurm in a lab on this machine. Raises ConfigError if it cannot be started."""
+    """Return what people should know about Slurm in a lab on this machine. Raises ConfigError if it
+    cannot be started.
+    """
     if kind != "namespaces":
         hint = "run it as root, with --kind namespaces"
-        raise ConfigError(f"expected a lab of namespaces for Slurm, got one of {kind}", where="orch lab up --slurm", hint=hint)
+        raise ConfigError(
+            f"expected a lab of namespaces for Slurm, got one of {kind}",
+            where="orch lab up --slurm",
+            hint=hint,
+        )
     need(_PROGRAMS, "orch lab up --slurm")
     if len(os.fsencode(_socket(directory))) > _LONGEST_SOCKET:
         hint = "choose a shorter one with --dir or ORCH_PROJECT"
         raise ConfigError(
-            "expected a shorter path, because the path of a socket in it would be too long", where=str(directory), hint=hint
+            "expected a shorter path, because the path of a socket in it would be too long",
+            where=str(directory),
+            hint=hint,
         )
     if _tracks_by_group():
         return []
@@ -85,7 +114,9 @@ def programs(lab: Lab, node: LabNode) -> list[list[str]]:
 
 
 def start(lab: Lab) -> None:
-    """Start the controller's daemons and wait until every node is idle. Raises RunError with the last lines of their logs."""
+    """Start the controller's daemons and wait until every node is idle. Raises RunError with the
+    last lines of their logs.
+    """
     inside = [find("nsenter"), "-t", str(lab.holder), "--net", "--pid", "--"]
     marked = ["env", f"ORCH_LAB={lab.marker}", f"SLURM_CONF={lab.slurm_conf}"]
     run([*inside, *marked, *_munged(lab, lab.slurm_folder)])
@@ -93,12 +124,17 @@ def start(lab: Lab) -> None:
     deadline = time.monotonic() + _READY_S
     while not _all_idle(lab):
         if time.monotonic() > deadline:
-            raise RunError(f"not all nodes of Slurm are idle after {_READY_S:g} s{_last_words(lab)}", kind="node_unfit")
+            raise RunError(
+                f"not all nodes of Slurm are idle after {_READY_S:g} s{_last_words(lab)}",
+                kind="node_unfit",
+            )
         time.sleep(0.1)
 
 
 def clear_groups(lab: Lab) -> None:
-    """Remove the empty control groups that the lab's jobs have left; those of other labs, with other job numbers, stay."""
+    """Remove the empty control groups that the lab's jobs have left; those of other labs, with
+    other job numbers, stay.
+    """
     if not lab.slurm:
         return
     first = _first_job(lab)
@@ -120,12 +156,17 @@ def _remove(group: Path) -> None:
 
 
 def configuration(lab: Lab, slots: int, machine: str) -> dict[str, str]:
-    """Return the text of each file of Slurm's configuration, by name; ``machine`` is this machine's host name.
+    """Return the text of each file of Slurm's configuration, by name; ``machine`` is this machine's
+    host name.
 
-    slurmctld refuses to start under another name than its machine's, and the controller's side of a lab shares that one.
+    slurmctld refuses to start under another name than its machine's, and the controller's side of a
+    lab shares that one.
     """
     folder = lab.slurm_folder
-    nodes = "".join(f"NodeName={n.name} NodeAddr={n.address} CPUs={slots} RealMemory=1 State=UNKNOWN\n" for n in lab.nodes)
+    nodes = "".join(
+        f"NodeName={n.name} NodeAddr={n.address} CPUs={slots} RealMemory=1 State=UNKNOWN\n"
+        for n in lab.nodes
+    )
     conf: dict[str, Any] = {
         "ClusterName": f"lab{lab.marker[:8]}",
         "SlurmctldHost": f"{machine}({_CONTROLLER})",
@@ -140,7 +181,8 @@ def configuration(lab: Lab, slots: int, machine: str) -> dict[str, str]:
         "SlurmdPidFile": "/run/slurm/slurmd.pid",
         "SlurmdLogFile": f"{lab.directory}/nodes/%n/slurmd.log",
         "SlurmdSpoolDir": "/run/slurm/%n",
-        # One machine is all of these nodes, so what slurmd finds of processors and memory is not what a node has.
+        # One machine is all of these nodes, so what slurmd finds of processors and memory is not
+        # what a node has.
         "SlurmdParameters": "config_overrides",
         "ProctrackType": "proctrack/cgroup" if _tracks_by_group() else "proctrack/linuxproc",
         "TaskPlugin": "task/none",
@@ -162,7 +204,9 @@ def configuration(lab: Lab, slots: int, machine: str) -> dict[str, str]:
     lines = "".join(f"{name}={value}\n" for name, value in conf.items())
     both = "Nodes=ALL MaxTime=INFINITE State=UP"
     partitions = f"PartitionName={PARTITION} {both} Default=YES\nPartitionName={URGENT} {both} PriorityTier=2\n"
-    constrain = "".join(f"Constrain{resource}=no\n" for resource in ("Cores", "Devices", "RAMSpace", "SwapSpace"))
+    constrain = "".join(
+        f"Constrain{resource}=no\n" for resource in ("Cores", "Devices", "RAMSpace", "SwapSpace")
+    )
     return {
         "slurm.conf": f"# Written by `orch lab up --slurm`, removed by `orch lab down`.\n{lines}{nodes}{partitions}",
         "cgroup.conf": f"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint={_GROUPS}\n{constrain}",
@@ -182,7 +226,9 @@ def _socket(directory: Path) -> Path:
 
 
 def _munged(lab: Lab, folder: Path) -> list[str]:
-    """Return the command of a munged whose log and seed are in ``folder``. --force: a lab may be in a folder open to all."""
+    """Return the command of a munged whose log and seed are in ``folder``. --force: a lab may be in
+    a folder open to all.
+    """
     files = {
         "key-file": lab.slurm_folder / "munge.key",
         "socket": _socket(lab.directory),
@@ -204,7 +250,9 @@ def _all_idle(lab: Lab) -> bool:
         "--format=%T",
     ]
     try:
-        states = run([find("nsenter"), f"--net=/proc/{lab.holder}/ns/net", "--", *argv], timeout_s=20).split()
+        states = run(
+            [find("nsenter"), f"--net=/proc/{lab.holder}/ns/net", "--", *argv], timeout_s=20
+        ).split()
     except RunError:  # slurmctld does not answer yet
         return False
     return states == ["idle"] * len(lab.nodes)
@@ -215,5 +263,9 @@ def _last_words(lab: Lab) -> str:
         lab.slurm_folder / "slurmctld.log",
         *(node.folder / name for node in lab.nodes for name in ("slurmd.log", "slurmd.out")),
     ]
-    texts = [path.read_text(encoding="utf-8", errors="replace").strip()[-300:] for path in logs if path.exists()]
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace").strip()[-300:]
+        for path in logs
+        if path.exists()
+    ]
     return "".join(f"; {text}" for text in texts[:3] if text)

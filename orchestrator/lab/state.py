@@ -1,8 +1,9 @@
 """The state of a lab: `Lab`, `LabNode` and the file ``lab.json``.
 
-A directory is a lab if it contains ``lab.json``. The file is written before anything is started, so that the remains of a
-killed ``up`` can be found, and ``down`` removes it last. Process ids are stored next to it, each with its start time, because
-a node gets a new one whenever it boots, and the kernel reuses old ones.
+A directory is a lab if it contains ``lab.json``. The file is written before anything is started, so
+that the remains of a killed ``up`` can be found, and ``down`` removes it last. Process ids are
+stored next to it, each with its start time, because a node gets a new one whenever it boots, and
+the kernel reuses old ones.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class LabNode:
 
     @property
     def pid(self) -> int:
-        """The node's first process (PID 1 of its namespace, or its SSH server), 0 while the node is down."""
+        """The node's first process (PID 1 of its namespace, or its SSH server), 0 while the node is
+        down.
+        """
         return live_pid(self.folder / "pid")
 
 
@@ -65,7 +68,9 @@ class Lab:
 
     @property
     def work(self) -> Path:
-        """The folder of the lab's inventory. Not a project: benches belong to the project that the lab was started in."""
+        """The folder of the lab's inventory. Not a project: benches belong to the project that the
+        lab was started in.
+        """
         return self.directory / "work"
 
     @property
@@ -80,7 +85,9 @@ class Lab:
 
     @property
     def slurm_folder(self) -> Path:
-        """The files of Slurm's daemons on the controller's side, if the lab has Slurm; nodes see it too."""
+        """The files of Slurm's daemons on the controller's side, if the lab has Slurm; nodes see it
+        too.
+        """
         return self.directory / "slurm"
 
     @property
@@ -90,11 +97,15 @@ class Lab:
 
     @property
     def holder(self) -> int:
-        """Process id of a namespace lab's holder, with which every process of the lab ends. 0 if it has ended."""
+        """Process id of a namespace lab's holder, with which every process of the lab ends. 0 if it
+        has ended.
+        """
         return live_pid(self.directory / "holder.pid")
 
     def limit_s(self, least_s: float) -> float:
-        """Return how long what is done for all nodes may take: they share one machine, so more of them take longer."""
+        """Return how long what is done for all nodes may take: they share one machine, so more of
+        them take longer.
+        """
         return least_s + 0.2 * len(self.nodes)
 
     def node(self, name: str) -> LabNode:
@@ -103,24 +114,32 @@ class Lab:
             if node.name == name:
                 return node
         names = " ".join(node.name for node in self.nodes)
-        raise ConfigError(f"no node {name!r}", where=f"lab {self.directory}", hint=f"nodes: {names}")
+        raise ConfigError(
+            f"no node {name!r}", where=f"lab {self.directory}", hint=f"nodes: {names}"
+        )
 
 
 def claim(lab: Lab) -> None:
     """Write ``lab.json`` for a lab that is about to start.
 
-    Raises ConfigError if the directory is not empty, apart from what an earlier lab left in its ``work`` because it was not its
-    own.
+    Raises ConfigError if the directory is not empty, apart from what an earlier lab left in its
+    ``work`` because it was not its own.
     """
     hint = "make it a writable folder, or choose another one with --dir or ORCH_PROJECT"
     make_folder(lab.directory, hint, is_input=True)
     with failures(lab.directory, hint=hint, is_input=True):
         entries = [entry for entry in lab.directory.iterdir() if entry != lab.work]
-        if entries and all(entry.name.endswith(".part") for entry in entries):  # of a start that was killed while it wrote
+        if entries and all(
+            entry.name.endswith(".part") for entry in entries
+        ):  # of a start that was killed while it wrote
             remove_parts(lab.directory)
             entries = [entry for entry in entries if entry.exists()]
     if entries:
-        raise ConfigError("expected an empty or new directory for the lab", kind="unsafe_path", where=str(lab.directory))
+        raise ConfigError(
+            "expected an empty or new directory for the lab",
+            kind="unsafe_path",
+            where=str(lab.directory),
+        )
     record = {
         "schema": SCHEMA,
         "marker": lab.marker,
@@ -128,10 +147,14 @@ def claim(lab: Lab) -> None:
         "python": lab.python,
         "mtu": lab.mtu,
         "slurm": lab.slurm,
-        "nodes": [{"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes],
+        "nodes": [
+            {"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes
+        ],
     }
     path = lab.directory / "lab.json"
-    write_atomic(path, json.dumps(record, indent=1).encode(), 0o644, hint=hint, is_input=True, is_new=True)
+    write_atomic(
+        path, json.dumps(record, indent=1).encode(), 0o644, hint=hint, is_input=True, is_new=True
+    )
 
 
 def mark_ready(lab: Lab) -> None:
@@ -147,14 +170,18 @@ def read(directory: Path) -> Lab | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=str(directory / "lab.json")) from error
+        raise ConfigError(
+            f"cannot be read: {error.strerror}", where=str(directory / "lab.json")
+        ) from error
     except ValueError as error:
         raise ConfigError(f"expected JSON, {error}", where=str(directory / "lab.json")) from error
     return _from_record(directory, record)
 
 
 def load(directory: Path) -> Lab:
-    """Return the lab that is up in this directory. Raises ConfigError without a lab, or with only the remains of one."""
+    """Return the lab that is up in this directory. Raises ConfigError without a lab, or with only
+    the remains of one.
+    """
     lab = read(directory)
     if lab is None:
         raise ConfigError(f"no lab is up in {directory}", hint="start one with `orch lab up`")
@@ -167,15 +194,29 @@ def load(directory: Path) -> Lab:
 
 def _from_record(directory: Path, record: Mapping[str, Any]) -> Lab:
     nodes = tuple(
-        LabNode(name=item["name"], address=item["address"], port=item["port"], folder=directory / "nodes" / item["name"])
+        LabNode(
+            name=item["name"],
+            address=item["address"],
+            port=item["port"],
+            folder=directory / "nodes" / item["name"],
+        )
         for item in record["nodes"]
     )
     kind = cast(Kind, record["kind"])
-    return Lab(directory, record["marker"], kind, nodes, record["python"], record["mtu"], record.get("slurm", False))
+    return Lab(
+        directory,
+        record["marker"],
+        kind,
+        nodes,
+        record["python"],
+        record["mtu"],
+        record.get("slurm", False),
+    )
 
 
 def remove(lab: Lab) -> list[str]:
-    """Remove the files that the lab made, and return the names of all others in its directory: they are somebody's results.
+    """Remove the files that the lab made, and return the names of all others in its directory: they
+    are somebody's results.
 
     ``lab.json`` is removed last: until then a second removal can continue an interrupted one.
     """
@@ -188,7 +229,9 @@ def remove(lab: Lab) -> list[str]:
         with suppress(OSError):  # not empty, or removed before
             folder.rmdir()
     others = [path for path in lab.directory.iterdir() if path.name != "lab.json"]
-    kept = sorted(str(entry.relative_to(lab.directory)) for path in others for entry in _contents(lab, path))
+    kept = sorted(
+        str(entry.relative_to(lab.directory)) for path in others for entry in _contents(lab, path)
+    )
     (lab.directory / "lab.json").unlink()
     with suppress(OSError):
         lab.directory.rmdir()

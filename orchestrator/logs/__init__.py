@@ -4,7 +4,16 @@ May use `inventory`. Pure: nothing in this package opens a file.
 """
 
 from orchestrator.logs.columns import last_attempt
-from orchestrator.logs.grammar import MULTIPLIER, SETUP_LOG, SIZES, UNITS, Agreement, Header, LogGrammar, is_named
+from orchestrator.logs.grammar import (
+    MULTIPLIER,
+    SETUP_LOG,
+    SIZES,
+    UNITS,
+    Agreement,
+    Header,
+    LogGrammar,
+    is_named,
+)
 from orchestrator.logs.steps import RankAggregate, StepSample
 
 __all__ = [

@@ -13,7 +13,9 @@ __all__ = ["RankColumns", "attempts_in", "last_attempt"]
 
 
 class RankColumns:
-    """The steps that one rank has logged so far, and their values by name. Columns, because millions of objects are slow."""
+    """The steps that one rank has logged so far, and their values by name. Columns, because
+    millions of objects are slow.
+    """
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -26,7 +28,9 @@ class RankColumns:
         self.steps += steps
 
     def complete(self, values: Mapping[str, Any]) -> bool:
-        """Add values to the last step; return False, and add nothing, if it already has one of them."""
+        """Add values to the last step; return False, and add nothing, if it already has one of
+        them.
+        """
         columns = [self._column(name) for name in values]
         if any([column[-1] is not None for column in columns]):
             return False
@@ -35,8 +39,8 @@ class RankColumns:
         return True
 
     def renew(self, values: Mapping[str, Any]) -> bool:
-        """Replace the losses of the last step; return False, and replace nothing, if it is about other values, or the first.
-        A loss that is no number stays."""
+        """Replace the losses of the last step; return False, and replace nothing, if it is about
+        other values, or the first. A loss that is no number stays."""
         if not self.steps or not values.keys() <= set(LOSSES):
             return False
         for name, value in values.items():
@@ -49,7 +53,11 @@ class RankColumns:
         """Return the steps and columns of the rows from ``start`` to ``stop``."""
         whole = (start, stop) == (0, len(self.steps))
         columns = {name: self._column(name) for name in self.values}
-        return (self.steps, columns) if whole else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
+        return (
+            (self.steps, columns)
+            if whole
+            else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
+        )
 
     def _column(self, name: str) -> list[Any]:
         """Return the values of a name, padded with None to the number of steps."""
@@ -59,7 +67,9 @@ class RankColumns:
 
 
 def attempts_in(steps: list[int], slack: int) -> list[int]:
-    """Return the rows where attempts begin: the first, and each step lower than an earlier one by more than ``slack``."""
+    """Return the rows where attempts begin: the first, and each step lower than an earlier one by
+    more than ``slack``.
+    """
     if steps == sorted(steps):
         return [0]
     starts, highest = [0], steps[0]

@@ -107,8 +107,8 @@ def read_endings(
 
 
 def nccl_sentence(lines: Sequence[Line]) -> str:
-    """Return what NCCL says of its failure: the line behind "Last error:", or else its first warning
-    about a failure; empty without one."""
+    """Return what NCCL says of its failure: the line behind "Last error:", or else its first
+    warning about a failure; empty without one."""
     texts = [line.text.strip() for line in lines]
     for text, after in pairwise(texts):
         if text == "Last error:" and after:
@@ -128,7 +128,9 @@ def _has_end(lines: Sequence[Line], is_consequence: Callable[[Sequence[str]], bo
     return any(not is_consequence(texts) for texts in statements.values())
 
 
-def _with_last_lines(lines: list[Line], is_consequence: Callable[[Sequence[str]], bool]) -> list[Line]:
+def _with_last_lines(
+    lines: list[Line], is_consequence: Callable[[Sequence[str]], bool]
+) -> list[Line]:
     """Return the lines with the last ones of any kind as the end."""
     said = [
         number
@@ -234,8 +236,8 @@ class _Stream:
         self.lines[inner[0]] = replace(self.lines[inner[0]], text=sentence)
 
     def _read_tracebacks(self) -> set[int]:
-        """Mark the tracebacks that are the end: the last one that is no consequence, with what it was
-        raised from, and the consequences after it. Return the lines of all."""
+        """Mark the tracebacks that are the end: the last one that is no consequence, with what it
+        was raised from, and the consequences after it. Return the lines of all."""
         found = self._tracebacks()
         causes = [place for place, entry in enumerate(found) if not self._is_other(entry.lines)]
         last = causes[-1] if causes else max(len(found) - 1, 0)
@@ -292,7 +294,9 @@ class _Stream:
                 break
             if any(form.match(text) for form in (BOX, GLOG, LAUNCHER)) or NCCL_WARN.search(text):
                 break
-            if text.startswith(("terminate called", "====", "*** ", "wandb: ")) or EXCEPTION.match(text):
+            if text.startswith(("terminate called", "====", "*** ", "wandb: ")) or EXCEPTION.match(
+                text
+            ):
                 break
             if self.lines[place].place != Place.HARMLESS:
                 block.append(place)
@@ -319,7 +323,9 @@ class _Stream:
         statement = next(self.numbering)
         for place in places:
             text = self.lines[place].text
-            self.lines[place] = Line(text, Place.END, statement, form if place == places[0] else None)
+            self.lines[place] = Line(
+                text, Place.END, statement, form if place == places[0] else None
+            )
 
     def _hide(self, places: Sequence[int]) -> None:
         for place in places:
@@ -327,8 +333,8 @@ class _Stream:
 
 
 def _cut(line: str) -> str:
-    """Return a line without controls and, if it is long, without its middle: what it is about stands at
-    its beginning or at its end."""
+    """Return a line without controls and, if it is long, without its middle: what it is about
+    stands at its beginning or at its end."""
     half = _LINE_CHARACTERS // 2
     short = line if len(line) <= _LINE_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
     return cleaned(short.encode("utf-8", "replace"))

@@ -1,17 +1,20 @@
-"""The cause of a program's failure, from its last lines: a known cause, the line that shows it, and a remedy.
+"""The cause of a program's failure, from its last lines: a known cause, the line that shows it, and
+a remedy.
 
-Lines are of three kinds. A cause explains the failure: no memory, a port in use, a missing library. A symptom is true but
-does not explain it: a collective that timed out, a transport to which NCCL fell back. A consequence only reports another
-process: a connection that its peer reset.
+Lines are of three kinds. A cause explains the failure: no memory, a port in use, a missing library.
+A symptom is true but does not explain it: a collective that timed out, a transport to which NCCL
+fell back. A consequence only reports another process: a connection that its peer reset.
 
-A line counts by its place (`orchestrator.logs.endings`). A cause in what ended the process outranks every earlier line. Where
-that shows only a symptom, an earlier cause explains it, and where it shows nothing known, the program's own sentence is better
-than an earlier line that programs print also where they carry on. Harmless lines never count, but that a warning may explain
-a symptom. Among lines of one kind and place the earliest counts, because it usually causes the later ones.
+A line counts by its place (`orchestrator.logs.endings`). A cause in what ended the process outranks
+every earlier line. Where that shows only a symptom, an earlier cause explains it, and where it
+shows nothing known, the program's own sentence is better than an earlier line that programs print
+also where they carry on. Harmless lines never count, but that a warning may explain a symptom.
+Among lines of one kind and place the earliest counts, because it usually causes the later ones.
 
 >>> failure = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
 >>> failure.kind, failure.cause, failure.line
-('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')
+('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried
+to allocate 2.00 GiB.')
 
 Where no known failure is found, what a program itself said last is shown in place of a cause:
 
@@ -34,7 +37,9 @@ from orchestrator.plural import times
 __all__ = ["CAUSE", "LAST_OUTPUT", "Failure", "diagnose", "is_consequence", "last_output"]
 
 LAST_OUTPUT = "last output: "
-"""How a cause begins that is the program's own sentence, which may have hosts, ranks and numbers of one run."""
+"""How a cause begins that is the program's own sentence, which may have hosts, ranks and numbers of
+one run.
+"""
 
 _SHOWN_CHARACTERS = 300
 _ELSEWHERE = "ended_elsewhere"
@@ -67,7 +72,8 @@ class Failure:
 
 
 def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
-    """Return the failure that the text of a log shows, preferably its end; None if no known failure is in it.
+    """Return the failure that the text of a log shows, preferably its end; None if no known failure
+    is in it.
 
     ``memory_kills`` is how often the node's kernel killed for memory what may be the process of this log: no log contains that.
     Reads the last 400 lines, and 2000 characters of each.
@@ -117,14 +123,16 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     """Return the sentence with which a program ended, behind `LAST_OUTPUT`; empty if it has none.
 
     That is its last exception, with all that it says; what NCCL gives as its last error; what a C++
-    exception says; a fatal line or the first sentence of a box of mpirun; or else its last line that
-    is not indented and no warning. ``exceptions_only``: not that line, as of usual output, which
-    says nothing of the end.
+    exception says; a fatal line or the first sentence of a box of mpirun; or else its last line
+    that is not indented and no warning. ``exceptions_only``: not that line, as of usual output,
+    which says nothing of the end.
     """
     find = cache(_known_in)
     read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
     opening = sorted((line for line in read if line.form is not None), key=_by_form)
-    statements = [[line.text for line in read if line.statement == first.statement] for first in opening]
+    statements = [
+        [line.text for line in read if line.statement == first.statement] for first in opening
+    ]
     own = [texts for texts in statements if not _is_elsewhere(texts, find)]
     sentences = [*map(_sentence, own), nccl_sentence(read), *map(_sentence, statements)]
     if not exceptions_only:
@@ -158,7 +166,11 @@ def _is_said(text: str) -> bool:
 
 def _both_ends(sentence: str) -> str:
     half = _SHOWN_CHARACTERS // 2
-    return sentence if len(sentence) <= _SHOWN_CHARACTERS else f"{sentence[:half]} […] {sentence[-half:]}"
+    return (
+        sentence
+        if len(sentence) <= _SHOWN_CHARACTERS
+        else f"{sentence[:half]} […] {sentence[-half:]}"
+    )
 
 
 def _known_in(text: str) -> KnownFailure | None:
@@ -166,7 +178,9 @@ def _known_in(text: str) -> KnownFailure | None:
     return next((row for row in KNOWN if row.is_in(text, lowered)), None)
 
 
-def _heaviest(lines: Sequence[Line], find: _Find, counts: Callable[[KnownFailure], bool]) -> Failure | None:
+def _heaviest(
+    lines: Sequence[Line], find: _Find, counts: Callable[[KnownFailure], bool]
+) -> Failure | None:
     """Return the failure of the most weight in lines, of equal ones the first one in the first
     statement."""
     found: Failure | None = None
@@ -175,7 +189,9 @@ def _heaviest(lines: Sequence[Line], find: _Find, counts: Callable[[KnownFailure
         if row and counts(row) and (found is None or row.weight > found.weight):
             is_end = line.place == Place.END
             shown = _shorten(line.text.strip())
-            found = Failure(row.kind, row.cause, row.remedy, shown, row.weight, is_end, row.is_of_start)
+            found = Failure(
+                row.kind, row.cause, row.remedy, shown, row.weight, is_end, row.is_of_start
+            )
     return found
 
 
@@ -189,7 +205,9 @@ def _is_elsewhere(texts: Sequence[str], find: _Find) -> bool:
 
 
 def _says_something_else(ends: Sequence[Line], find: _Find) -> bool:
-    """Return True if a statement of the end shows nothing that is known: not even that of another process."""
+    """Return True if a statement of the end shows nothing that is known: not even that of another
+    process.
+    """
     opening = [line.statement for line in ends if line.form is not None]
     texts = [[line.text for line in ends if line.statement == number] for number in opening]
     return any(all(find(text) is None for text in statement) for statement in texts)

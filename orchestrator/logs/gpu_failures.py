@@ -108,7 +108,13 @@ GPU = (
         _number(214, 220, 714),
         # These are what a program does to a GPU, and its end.
         unless=r"Xid \([^)]{1,40}\): (?:13|31|43|45)\b",
-        explains=("illegal_access", "driver_failed", "nccl_system_error", "collective_timeout", *_NO_DEVICE),
+        explains=(
+            "illegal_access",
+            "driver_failed",
+            "nccl_system_error",
+            "collective_timeout",
+            *_NO_DEVICE,
+        ),
     ),
     known(
         "device_busy",

@@ -1,4 +1,6 @@
-"""How to read the log of a program: patterns, scope and window, as a framework folder declares them."""
+"""How to read the log of a program: patterns, scope and window, as a framework folder declares
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.steps import VALUES
 
-__all__ = ["MULTIPLIER", "RATES", "SETUP_LOG", "SIZES", "TIMES", "UNITS", "Agreement", "Header", "LogGrammar", "is_named"]
+__all__ = [
+    "MULTIPLIER",
+    "RATES",
+    "SETUP_LOG",
+    "SIZES",
+    "TIMES",
+    "UNITS",
+    "Agreement",
+    "Header",
+    "LogGrammar",
+    "is_named",
+]
 
 SETUP_LOG = "setup.out"
 """The log of a node with the output of its setup lines, which is not that of the program."""
@@ -20,8 +33,19 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
 TIMES = ("timestamp", "elapsed_s", "step_time_s")
 RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
-SIZES = ("nodes", "gpus", "world_size", "batch_size", "global_batch", "tokens_per_step", "steps", "model", "dtype")
-"""The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples of a device per step,
+SIZES = (
+    "nodes",
+    "gpus",
+    "world_size",
+    "batch_size",
+    "global_batch",
+    "tokens_per_step",
+    "steps",
+    "model",
+    "dtype",
+)
+"""The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples
+of a device per step,
 ``model`` a model of the folder, ``dtype`` the program's name of a dtype."""
 
 MULTIPLIER = "times"
@@ -29,7 +53,8 @@ MULTIPLIER = "times"
 
 
 def is_named(log: str, globs: Iterable[str]) -> bool:
-    """Return True if globs of a grammar name a log of a node. None names the output of setup lines, so no result is read there.
+    """Return True if globs of a grammar name a log of a node. None names the output of setup lines,
+    so no result is read there.
 
     >>> [is_named(name, ["rank-0.out", "*.out"]) for name in ("node.out", "node.err", "setup.out")]
     [True, False, False]
@@ -39,7 +64,9 @@ def is_named(log: str, globs: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The line above the rows of a table. ``factors``: what its unit multiplies the values of groups by, by group."""
+    """The line above the rows of a table. ``factors``: what its unit multiplies the values of
+    groups by, by group.
+    """
 
     line: str
     factors: Mapping[str, float] = field(default_factory=dict)
@@ -47,7 +74,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How the numbers of one row depend on each other: the group ``value`` is ``factor`` · the product of ``of`` / that of
+    """How the numbers of one row depend on each other: the group ``value`` is ``factor`` · the
+    product of ``of`` / that of
     ``over``, up to a ratio of ``within`` and the digits that are printed."""
 
     value: str
@@ -62,10 +90,12 @@ class LogGrammar:
     """The format of a program's log, as data.
 
     ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first``, ``last`` or ``every``,
-    the nodes whose files are read. ``patterns``: regular expressions with the named group ``step`` and one or more of
+    the nodes whose files are read. ``patterns``: regular expressions with the named group ``step``
+    and one or more of
     ``samples_per_s``, ``tokens_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and
     ``loss`` and ``skipped`` to verify that the program trains; they may have groups of ``metrics`` too. ``scope``: ``global``
-    if a rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank;
+    if a rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it
+    covers one rank;
     ``scope_by`` sets the scope for single values of options.
     ``units``: the unit of time of single values, from `UNITS`; of a rate that of its denominator. ``summed_over``: rates and
     counts that the program has already added up over all ``nodes`` or all ``ranks``.
@@ -74,16 +104,20 @@ class LogGrammar:
     ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
     ``rank_parts``: pattern of the line with the parts of a rank's steps, group ``json``, in the files of rank lines.
     ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files with
-    NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of any name. ``metrics`` says
-    what these groups are; without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those of
+    NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of
+    any name. ``metrics`` says what these groups are; without it, the reader of a kind of
+    measurement knows. ``thousands`` and ``suffixes`` are those of
     `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group ``rank`` or ``local_rank``.
     ``refuse``: patterns of lines by which the program says that its results are wrong. ``confirm``: patterns of which every
-    log with results has a line, such as the one by which the program says that they are right. ``end``: pattern of a line that
-    follows the last result of a log that is not cut. ``facts``: patterns of lines that say the size of the run, groups of
+    log with results has a line, such as the one by which the program says that they are right.
+    ``end``: pattern of a line that follows the last result of a log that is not cut. ``facts``:
+    patterns of lines that say the size of the run, groups of
     `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a list of all
-    ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``, with their unit, and
+    ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``, with
+    their unit, and
     ``agreements`` what holds in a row. ``micro_batches``: how many numbers of a step count one step, or the option that
-    says so. ``sampled``: a step time is that of the printed step alone, in which the program also evaluates or saves.
+    says so. ``sampled``: a step time is that of the printed step alone, in which the program also
+    evaluates or saves.
     """
 
     files: tuple[str, ...]
@@ -123,7 +157,9 @@ class LogGrammar:
 
     @property
     def metric_groups(self) -> tuple[str, ...]:
-        """The groups of metrics and their keys that lines of steps may have, besides those that say how fast a step is."""
+        """The groups of metrics and their keys that lines of steps may have, besides those that say
+        how fast a step is.
+        """
         names = [name for metric in self.metrics for name in (metric.group, *metric.keys)]
         # Older folders have the program's own figure in a group that has since become a speed.
         reserved = {"step", *VALUES} - {"tokens_per_s"}
@@ -135,12 +171,20 @@ class LogGrammar:
         return 1 / seconds if name in RATES else seconds
 
     def by_key(self, kind: str) -> dict[str, str]:
-        """Return the patterns of ``patterns`` or ``readings`` by their keys in the folder, such as ``log.patterns[0]``."""
-        return {f"log.{kind}[{number}]": pattern for number, pattern in enumerate(getattr(self, kind))}
+        """Return the patterns of ``patterns`` or ``readings`` by their keys in the folder, such as
+        ``log.patterns[0]``.
+        """
+        return {
+            f"log.{kind}[{number}]": pattern for number, pattern in enumerate(getattr(self, kind))
+        }
 
     def with_options(self, options: Mapping[str, Any]) -> LogGrammar:
         """Return the grammar for a run with these options."""
-        scopes = (table[options[name]] for name, table in self.scope_by.items() if options.get(name) in table)
+        scopes = (
+            table[options[name]]
+            for name, table in self.scope_by.items()
+            if options.get(name) in table
+        )
         counted = self.micro_batches
         if isinstance(counted, str):
             counted = options.get(counted, 1)

@@ -10,7 +10,16 @@ import re
 from dataclasses import dataclass
 from itertools import chain
 
-__all__ = ["CAUSE", "CONSEQUENCE", "GENERAL", "SYMPTOM", "KnownFailure", "known", "literals_of", "signal_words"]
+__all__ = [
+    "CAUSE",
+    "CONSEQUENCE",
+    "GENERAL",
+    "SYMPTOM",
+    "KnownFailure",
+    "known",
+    "literals_of",
+    "signal_words",
+]
 
 CAUSE, SYMPTOM, GENERAL, CONSEQUENCE = 4, 3, 2, 1
 """Weights of lines: a cause explains the failure, a symptom does not; general words say only which
@@ -28,7 +37,8 @@ class KnownFailure:
     pattern: re.Pattern[str]
     # A harmless use of the same words.
     unless: re.Pattern[str] | None = None
-    # Programs print these words also where they carry on: they count only in what ended the process.
+    # Programs print these words also where they carry on: they count only in what ended the
+    # process.
     is_often_harmless: bool = False
     # Kinds of symptoms that it explains, even from the line of a warning.
     explains: frozenset[str] = frozenset()
@@ -47,8 +57,8 @@ class KnownFailure:
 
 
 def literals_of(words: str) -> list[str]:
-    r"""Return the longest text in lower case that a match of each alternative of a pattern has; an empty
-    one where there is none.
+    r"""Return the longest text in lower case that a match of each alternative of a pattern has; an
+    empty one where there is none.
 
     >>> literals_of(r"Xid \([^)]{1,40}\): [0-9]{1,3}"), literals_of("colou?r of(?: the)? skies|S[a]")
     (['xid '], [' skies', 's'])
@@ -78,12 +88,15 @@ def literals_of(words: str) -> list[str]:
 
 
 def signal_words(number: int) -> str:
-    r"""Return the pattern of what launchers say of a process that a signal ended: torchrun, mpirun and prterun.
+    r"""Return the pattern of what launchers say of a process that a signal ended: torchrun, mpirun
+    and prterun.
 
     >>> bool(re.search(signal_words(9), "process rank 3 with PID 4411 on node n1 exited on signal 9 (Killed)."))
     True
     """
-    by_torchrun = rf"Signal {number} \(SIG[A-Z]{{2,5}}\) received by PID|failed \(exitcode: -{number}\)"
+    by_torchrun = (
+        rf"Signal {number} \(SIG[A-Z]{{2,5}}\) received by PID|failed \(exitcode: -{number}\)"
+    )
     return rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b"
 
 

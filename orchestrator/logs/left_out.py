@@ -1,4 +1,5 @@
-"""Lines that begin like those of a pattern and do not match it: rows that another line has broken, or of another form.
+"""Lines that begin like those of a pattern and do not match it: rows that another line has broken,
+or of another form.
 
 >>> rows = {"log.readings[0]": compiled("log.readings[0]", "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$", None)}
 >>> left_out = LeftOut(rows)
@@ -31,7 +32,9 @@ _COLUMN = re.compile(r" \+|\\s\+")
 
 
 class LeftOut:
-    """The lines of one log that begin like a result. ``literals``: text of which a block has some if it may hold such lines."""
+    """The lines of one log that begin like a result. ``literals``: text of which a block has some
+    if it may hold such lines.
+    """
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:
         self.readers = readers
@@ -54,7 +57,9 @@ class LeftOut:
         return {start.literal for start in self.starts.values()}
 
     def look(self, text: str, tags: Tags) -> None:
-        """Look for such lines in a block of which other readers have read what matches; `hit` says how much that was."""
+        """Look for such lines in a block of which other readers have read what matches; `hit` says
+        how much that was.
+        """
         for key, start in self.starts.items():
             hits = self.hits.pop(self.readers[key].pattern.pattern, 0)
             if self._count_begun(key, start, text) == hits:
@@ -67,9 +72,15 @@ class LeftOut:
         """Count a match of a pattern."""
         self.hits[pattern.pattern] += 1
 
-    def hit_columns(self, reader: Reader, leading: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -> None:
+    def hit_columns(
+        self, reader: Reader, leading: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]
+    ) -> None:
         """Count the matches of a pattern in a block that was read by columns."""
-        name = next(name for name in reader.pattern.groupindex if name != "step" or len(reader.pattern.groupindex) == 1)
+        name = next(
+            name
+            for name in reader.pattern.groupindex
+            if name != "step" or len(reader.pattern.groupindex) == 1
+        )
         column = columns.get(name, ())
         self.hits[reader.pattern.pattern] += len(column) - column.count(None) + (name in leading)
 
@@ -77,9 +88,15 @@ class LeftOut:
         """Return a note for each pattern of which lines were left out."""
         notes = []
         for key, count in self.counts.items():
-            begin, were, first = ("begins", "was", "") if count == 1 else ("begin", "were", " the first is")
+            begin, were, first = (
+                ("begins", "was", "") if count == 1 else ("begin", "were", " the first is")
+            )
             lines, line = plural(count, "line"), self.first[key]
-            notes.append(LINES_LEFT_OUT(lines=lines, begin=begin, pattern=key, were=were, first=first, line=line))
+            notes.append(
+                LINES_LEFT_OUT(
+                    lines=lines, begin=begin, pattern=key, were=were, first=first, line=line
+                )
+            )
         return notes
 
     def _count_begun(self, key: str, start: Reader, text: str) -> int:
@@ -97,12 +114,16 @@ class LeftOut:
                 self.first.setdefault(key, " ".join(shown.split())[:_SHOWN])
 
     def _matching(self, piece: str) -> Iterator[bool]:
-        return (reader.literal in piece and bool(reader.pattern.search(piece)) for reader in self.readers.values())
+        return (
+            reader.literal in piece and bool(reader.pattern.search(piece))
+            for reader in self.readers.values()
+        )
 
 
 def _start(key: str, reader: Reader) -> Reader | None:
-    """Return the reader of the beginning of a pattern, up to its second value, or up to its only one, and that of a fact up
-    to its first; None if that says too little to tell its lines from others."""
+    """Return the reader of the beginning of a pattern, up to its second value, or up to its only
+    one, and that of a fact up to its first; None if that says too little to tell its lines from
+    others."""
     pattern = reader.pattern.pattern
     depth, length, values = 0, 0, []
     for token in tokens(pattern):
@@ -112,7 +133,8 @@ def _start(key: str, reader: Reader) -> Reader | None:
             return None
         depth += (token == "(") - (token == ")")
         length += len(token)
-    # A fact is said once, among lines of its own form, and its form changes with the version of a program.
+    # A fact is said once, among lines of its own form, and its form changes with the version of a
+    # program.
     is_fact = key.startswith("log.facts")
     beginning = pattern[: values[0 if is_fact else min(len(values) - 1, 1)]] if values else ""
     # Text that another line has put in front of a row hides an anchor.

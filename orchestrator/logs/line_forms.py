@@ -14,7 +14,9 @@ HEADER = "Traceback (most recent call last):"
 DURING = "During handling of the above exception"
 DIRECT_CAUSE = "The above exception was the direct cause"
 # An exception without a traceback, as of a syntax error.
-EXCEPTION = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,12}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)(?::|\s*$)")
+EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w{0,60}\.){0,12}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)(?::|\s*$)"
+)
 WHAT = re.compile(r"\s{1,9}what\(\):\s{0,9}(?=\S)")
 # PyTorch's and torchrun's before a line of a rank, and mpirun's.
 RANK_TAG = re.compile(

@@ -1,4 +1,5 @@
-"""Which lines of a log the patterns of a grammar match, which they nearly match, and which are left out.
+"""Which lines of a log the patterns of a grammar match, which they nearly match, and which are left
+out.
 
 >>> grammar = LogGrammar((), (r"step (?P<step>[0-9]+) in (?P<step_time_s>[0-9.]+) s",))
 >>> log = matches(b"start\\nstep 1 in 0.5 s\\nstep 2 in 7 ms\\n", grammar)
@@ -32,8 +33,9 @@ _OPTIONAL = ("log.refuse", "log.facts")
 
 @dataclass(frozen=True, slots=True)
 class PatternMatches:
-    """The matches of one pattern. ``key`` is where it is in the file, ``first`` the number of the first line that it matches,
-    counted from 1, and ``values`` the groups there. ``not_numbers`` are (line, group, text) of values that cannot be read."""
+    """The matches of one pattern. ``key`` is where it is in the file, ``first`` the number of the
+    first line that it matches, counted from 1, and ``values`` the groups there. ``not_numbers`` are
+    (line, group, text) of values that cannot be read."""
 
     key: str
     pattern: str
@@ -47,7 +49,9 @@ class PatternMatches:
 
 @dataclass(frozen=True, slots=True)
 class MetricMatches:
-    """The values of a metric in a log: how many lines have one, and the first of them in ``unit``, with its key."""
+    """The values of a metric in a log: how many lines have one, and the first of them in ``unit``,
+    with its key.
+    """
 
     name: str
     unit: str
@@ -58,7 +62,9 @@ class MetricMatches:
 
 @dataclass(frozen=True, slots=True)
 class LogMatches:
-    """A log as a grammar reads it. ``unmatched`` are the first lines that no pattern matches, with their numbers."""
+    """A log as a grammar reads it. ``unmatched`` are the first lines that no pattern matches, with
+    their numbers.
+    """
 
     lines: int
     patterns: tuple[PatternMatches, ...]
@@ -70,41 +76,64 @@ class LogMatches:
 
     @property
     def has_number(self) -> bool:
-        """Whether the log has a step with a speed; of a program without steps, a line with a result."""
+        """Whether the log has a step with a speed; of a program without steps, a line with a
+        result.
+        """
         if not self.has_steps:
             return bool(self.parsed.readings)
-        return any(getattr(sample, name) is not None for sample in self.parsed.samples for name in SPEEDS)
+        return any(
+            getattr(sample, name) is not None for sample in self.parsed.samples for name in SPEEDS
+        )
 
 
 def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
-    """Return how a grammar reads a log. The last line counts only if it is ended, as when a run is read.
+    """Return how a grammar reads a log. The last line counts only if it is ended, as when a run is
+    read.
 
     Raises ConfigError for a pattern that cannot be used, DataError for too many samples.
     """
-    whole = data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    whole = (
+        data[: max(data.rfind(b"\n"), data.rfind(b"\r")) + 1]
+        .replace(b"\r\n", b"\n")
+        .replace(b"\r", b"\n")
+    )
     lines = cleaned(whole).split("\n")[:-1]
     readers, tags = _readers(grammar), tags_of(grammar.prefix)
     searched = [reader.pattern for reader in readers.values()]
     left = [
         (number, line)
         for number, line in enumerate(lines, start=1)
-        if line.strip() and not any(pattern.search(piece) for _, piece in tags.pieces(line) for pattern in searched)
+        if line.strip()
+        and not any(pattern.search(piece) for _, piece in tags.pieces(line) for pattern in searched)
     ]
     # Only what no pattern matches may be a line that one of them should match.
     unmatched = dict(left)
     rest = "\n".join(tags.without(unmatched.get(number, "")) for number in range(1, len(lines) + 1))
     groups = {metric.group for metric in grammar.metrics}
-    pieces = [(number, line, piece) for number, line in enumerate(lines, start=1) for _, piece in tags.pieces(line)]
+    pieces = [
+        (number, line, piece)
+        for number, line in enumerate(lines, start=1)
+        for _, piece in tags.pieces(line)
+    ]
     everything = "\n".join(tags.without(line) for line in lines)
     texts = (rest, everything)
-    of_patterns = [_of_pattern(key, reader, pieces, texts, groups, grammar.numbers) for key, reader in readers.items()]
+    of_patterns = [
+        _of_pattern(key, reader, pieces, texts, groups, grammar.numbers)
+        for key, reader in readers.items()
+    ]
     parsed = parse(data, grammar)
-    metrics = tuple(_of_metric(metric, parsed.readings, grammar.numbers) for metric in grammar.metrics)
+    metrics = tuple(
+        _of_metric(metric, parsed.readings, grammar.numbers) for metric in grammar.metrics
+    )
     shown = tuple(left[:_MOST_SHOWN])
-    return LogMatches(len(lines), tuple(of_patterns), metrics, shown, len(left), parsed, bool(grammar.patterns))
+    return LogMatches(
+        len(lines), tuple(of_patterns), metrics, shown, len(left), parsed, bool(grammar.patterns)
+    )
 
 
-def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: NumberForm) -> MetricMatches:
+def _of_metric(
+    metric: Metric, readings: Sequence[Mapping[str, str]], form: NumberForm
+) -> MetricMatches:
     lines = [line for line in readings if metric.group in line]
     if not lines:
         return MetricMatches(metric.name, metric.unit, 0)
@@ -117,10 +146,22 @@ def _of_metric(metric: Metric, readings: Sequence[Mapping[str, str]], form: Numb
 
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     groups = ("step", *VALUES, *grammar.metric_groups)
-    readers = {key: compiled(key, pattern, groups) for key, pattern in grammar.by_key("patterns").items()}
-    others = {"log.rank": grammar.rank, "log.rank_parts": grammar.rank_parts, "log.closing": grammar.closing}
-    others |= {**grammar.by_key("readings"), "log.rank_list": grammar.rank_list, **grammar.by_key("facts")}
-    others |= {f"log.headers[{number}]": header.line for number, header in enumerate(grammar.headers)}
+    readers = {
+        key: compiled(key, pattern, groups) for key, pattern in grammar.by_key("patterns").items()
+    }
+    others = {
+        "log.rank": grammar.rank,
+        "log.rank_parts": grammar.rank_parts,
+        "log.closing": grammar.closing,
+    }
+    others |= {
+        **grammar.by_key("readings"),
+        "log.rank_list": grammar.rank_list,
+        **grammar.by_key("facts"),
+    }
+    others |= {
+        f"log.headers[{number}]": header.line for number, header in enumerate(grammar.headers)
+    }
     others |= {**grammar.by_key("refuse"), **grammar.by_key("confirm"), "log.end": grammar.end}
     for key, pattern in others.items():
         if pattern:
@@ -136,7 +177,8 @@ def _of_pattern(
     groups: Set[str],
     form: NumberForm,
 ) -> PatternMatches:
-    """Return the matches of a pattern in the ``pieces`` of lines: the number of the line, the line, and the text of a rank.
+    """Return the matches of a pattern in the ``pieces`` of lines: the number of the line, the line,
+    and the text of a rank.
 
     ``texts`` are the lines that no pattern matches, and all lines: one that another pattern matches may be the only one near.
     """
@@ -157,11 +199,15 @@ def _of_pattern(
         (number, name, text)
         for number, _, match in hits
         for name, text in match.groupdict().items()
-        if text is not None and (key.startswith("log.patterns") or name in groups) and not _is_number(name, text, form)
+        if text is not None
+        and (key.startswith("log.patterns") or name in groups)
+        and not _is_number(name, text, form)
     ]
     number, line, match = hits[0]
     values = {name: text for name, text in match.groupdict().items() if text is not None}
-    return PatternMatches(key, pattern, len(hits), number, line, values, tuple(invalid[:_MOST_SHOWN]), nearest)
+    return PatternMatches(
+        key, pattern, len(hits), number, line, values, tuple(invalid[:_MOST_SHOWN]), nearest
+    )
 
 
 def _is_number(name: str, text: str, form: NumberForm) -> bool:

@@ -1,4 +1,5 @@
-"""A metric: a quantity that a program prints, and how its values on many lines, ranks and nodes become those of a run.
+"""A metric: a quantity that a program prints, and how its values on many lines, ranks and nodes
+become those of a run.
 
 >>> busbw = Metric("busbw", "GB/s", "higher", keys=("size_bytes",))
 >>> busbw.group, busbw.scope, busbw.is_lower_better
@@ -13,7 +14,17 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-__all__ = ["ACROSS", "BETTER", "COMBINED", "METRIC_SCOPES", "OVER_LINES", "SAYS", "Metric", "metric_of", "primary_of"]
+__all__ = [
+    "ACROSS",
+    "BETTER",
+    "COMBINED",
+    "METRIC_SCOPES",
+    "OVER_LINES",
+    "SAYS",
+    "Metric",
+    "metric_of",
+    "primary_of",
+]
 
 BETTER = ("higher", "lower")
 METRIC_SCOPES = ("global", "node", "rank")
@@ -22,7 +33,9 @@ SAYS = ("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "mfu")
 
 
 def _harmonic_mean(values: Sequence[float]) -> float:
-    """Return the mean of rates over equal amounts of work; 0 if one of them is 0. Raises ValueError for a negative one."""
+    """Return the mean of rates over equal amounts of work; 0 if one of them is 0. Raises ValueError
+    for a negative one.
+    """
     if min(values) < 0:
         raise ValueError("a harmonic mean of negative values")
     return len(values) / math.fsum(1 / value for value in values) if min(values) > 0 else 0.0
@@ -50,9 +63,11 @@ class Metric:
 
     ``better``: ``higher`` or ``lower`` values are better. ``group`` is the named group of a pattern that holds its value,
     ``factor`` what a printed value is multiplied by to be in ``unit``, and ``keys`` are the groups that tell values of one run
-    apart, such as ``size_bytes``. ``scope``: a line is about the whole run (``global``), one ``node``, or one ``rank``.
+    apart, such as ``size_bytes``. ``scope``: a line is about the whole run (``global``), one
+    ``node``, or one ``rank``.
     ``over`` combines lines of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is compared
-    with that of one device. ``says``: it is the program's own figure of one of `SAYS`, never the metric that stands for a run;
+    with that of one device. ``says``: it is the program's own figure of one of `SAYS`, never the
+    metric that stands for a run;
     ``ema``: the share of the newest step, where the program prints an exponential moving average of steps, else 0.
     """
 
@@ -82,17 +97,23 @@ class Metric:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The names of what tells its values apart: its keys, and the node or rank where these stay apart."""
+        """The names of what tells its values apart: its keys, and the node or rank where these stay
+        apart.
+        """
         return (*self.keys, self.scope) if self.across == "each" else self.keys
 
 
 def metric_of(content: Mapping[str, Any]) -> Metric:
-    """Return the metric that a manifest holds. Raises KeyError, TypeError or ValueError for what is none."""
+    """Return the metric that a manifest holds. Raises KeyError, TypeError or ValueError for what is
+    none.
+    """
     values = {field.name: content[field.name] for field in fields(Metric) if field.name in content}
     metric = Metric(**{**values, "keys": tuple(values.get("keys", ()))})
     texts = (metric.name, metric.unit, metric.help, metric.group, *metric.keys)
     numbers = (metric.factor, metric.ema)
-    if not all(isinstance(text, str) for text in texts) or not all(type(number) in (int, float) for number in numbers):
+    if not all(isinstance(text, str) for text in texts) or not all(
+        type(number) in (int, float) for number in numbers
+    ):
         raise TypeError("framework.log.metrics")
     choices = (
         (metric.better, BETTER),
@@ -103,11 +124,17 @@ def metric_of(content: Mapping[str, Any]) -> Metric:
     )
     is_figure = bool(metric.says) and (metric.primary or metric.speedup or bool(metric.key_columns))
     is_average = 0 < metric.ema < 1 and bool(metric.says) and metric.over == "last"
-    if is_figure or not (is_average or metric.ema == 0) or not all(value in allowed for value, allowed in choices):
+    if (
+        is_figure
+        or not (is_average or metric.ema == 0)
+        or not all(value in allowed for value, allowed in choices)
+    ):
         raise ValueError("framework.log.metrics")
     return metric
 
 
 def primary_of(metrics: Sequence[Metric]) -> Metric | None:
-    """Return the metric that stands for a run: the one that says so, else the first; None without metrics."""
+    """Return the metric that stands for a run: the one that says so, else the first; None without
+    metrics.
+    """
     return next((metric for metric in metrics if metric.primary), metrics[0] if metrics else None)

@@ -16,11 +16,18 @@ from orchestrator.logs.steps import LOSSES
 __all__ = ["as_steps"]
 
 
-def as_steps(steps: list[int], values: dict[str, list[Any]], micro_batches: int) -> tuple[list[int], dict[str, list[Any]]]:
-    """Return the columns of whole steps of ``micro_batches`` numbers each; a step without its last number is left out."""
+def as_steps(
+    steps: list[int], values: dict[str, list[Any]], micro_batches: int
+) -> tuple[list[int], dict[str, list[Any]]]:
+    """Return the columns of whole steps of ``micro_batches`` numbers each; a step without its last
+    number is left out.
+    """
     if micro_batches < 2:
         return steps, values
-    places = [list(group) for _, group in groupby(range(len(steps)), lambda row: -(-steps[row] // micro_batches))]
+    places = [
+        list(group)
+        for _, group in groupby(range(len(steps)), lambda row: -(-steps[row] // micro_batches))
+    ]
     whole = [rows for rows in places if steps[rows[-1]] % micro_batches == 0]
     combined = {
         name: [_combined(name, [column[row] for row in rows], micro_batches) for rows in whole]

@@ -11,12 +11,14 @@ The lines, as NCCL 2.4 to 2.28 prints them at NCCL_DEBUG=INFO with the subsystem
     node1:179:179 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
     node1:179:179 [0] NCCL INFO Channel 01/0 : 0[0] -> 2[2] [send] via NET/IB/0/GDRDMA
 
-A path begins with `Ring` up to 2.6 and has no connection index (`/0`) in older versions. Devices in brackets, missing in some
-versions, are bus ids up to 2.17. Shared memory is `direct shared memory` up to 2.12, then `SHM/direct/direct` or `SHM/CE/CE`.
-The list of channels has no `nvls` before 2.17, no `collnet` before 2.20, and is missing up to 2.6. Source: src/transport,
-src/graph and src/init of NCCL.
+A path begins with `Ring` up to 2.6 and has no connection index (`/0`) in older versions. Devices in
+brackets, missing in some versions, are bus ids up to 2.17. Shared memory is `direct shared memory`
+up to 2.12, then `SHM/direct/direct` or `SHM/CE/CE`. The list of channels has no `nvls` before 2.17,
+no `collnet` before 2.20, and is missing up to 2.6. Source: src/transport, src/graph and src/init of
+NCCL.
 
-RCCL, AMD's, calls itself NCCL in its lines too, and ends those of paths and trees with the communicator:
+RCCL, AMD's, calls itself NCCL in its lines too, and ends those of paths and trees with the
+communicator:
 
     g1:11143:11194 [0] NCCL INFO Channel 00/0 : 1[c6000] -> 4[c1000] [send] via NET/Socket/1 comm 0x95cdeb0 nRanks 08
 """
@@ -29,13 +31,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.inventory import fold
-from orchestrator.logs.notes import NCCL_NETWORK_IN_NODE, NCCL_NO_GDRDMA, NCCL_NO_NVLS, NCCL_SHARED_MEMORY, NCCL_SOCKET
+from orchestrator.logs.notes import (
+    NCCL_NETWORK_IN_NODE,
+    NCCL_NO_GDRDMA,
+    NCCL_NO_NVLS,
+    NCCL_SHARED_MEMORY,
+    NCCL_SOCKET,
+)
 from orchestrator.notes import Note
 
 __all__ = ["Paths", "fallbacks", "networks", "transport"]
 
 _CHOSEN = re.compile(rb"NCCL INFO Using network (?P<name>[A-Za-z0-9_ -]{1,40}?)\s*$", re.MULTILINE)
-_INTERFACE = re.compile(rb"NCCL INFO NET/(?P<name>Socket|IB) : Using \[0\](?P<device>[A-Za-z0-9_.-]{1,32})")
+_INTERFACE = re.compile(
+    rb"NCCL INFO NET/(?P<name>Socket|IB) : Using \[0\](?P<device>[A-Za-z0-9_.-]{1,32})"
+)
 _PATH = re.compile(
     rb"NCCL INFO (?:Ring|Channel) \d{1,4}(?:/\d{1,4})? : \d{1,7}(?:\[[0-9a-f]{1,16}\])? -> \d{1,7}(?:\[[0-9a-f]{1,16}\])?"
     rb" (?P<way>\[send\] |\[receive\] )?via (?P<kind>direct shared memory|SHM|P2P/(?:(?! comm 0x)[A-Za-z ]){1,20}"
@@ -46,7 +56,9 @@ _CHANNELS = re.compile(
     rb"NCCL INFO (?P<coll>\d{1,4}) coll channels,(?: \d{1,4} collnet channels,)?(?: (?P<nvls>\d{1,4}) nvls channels,)?"
     rb" (?P<p2p>\d{1,4}) p2p channels"
 )
-_RINGS = re.compile(rb"NCCL INFO Channel \d{1,4}/(?P<rings>\d{1,4}) :(?: {1,8}\d{1,7})+ *\r?$", re.MULTILINE)
+_RINGS = re.compile(
+    rb"NCCL INFO Channel \d{1,4}/(?P<rings>\d{1,4}) :(?: {1,8}\d{1,7})+ *\r?$", re.MULTILINE
+)
 _TREES = re.compile(rb"NCCL INFO Trees(?P<trees>(?: \[\d{1,4}\] [-/>0-9]{1,60})+)")
 _MULTICAST = re.compile(rb"NVLS multicast support is (?P<no>not )?available on dev")
 _SETTING = re.compile(
@@ -78,7 +90,8 @@ class Paths:
     p2p_refused: bool = False
 
     def words(self, nodes: int, world_size: int) -> tuple[str, ...]:
-        """Return the choices as words for the hardware line; empty for one rank, which sends nothing.
+        """Return the choices as words for the hardware line; empty for one rank, which sends
+        nothing.
 
         Names a network if a path uses it, or if the run has several nodes and no path is known.
         """
@@ -86,8 +99,14 @@ class Paths:
             return ()
         kinds = sorted(self.paths)
         over = {kind for kind in kinds if kind.startswith("NET/")}
-        words = [name for name in self.networks if (nodes > 1 and not kinds) or name.partition(" on ")[0] in over]
-        words += [kind for kind in kinds if kind not in {name.partition(" on ")[0] for name in words}]
+        words = [
+            name
+            for name in self.networks
+            if (nodes > 1 and not kinds) or name.partition(" on ")[0] in over
+        ]
+        words += [
+            kind for kind in kinds if kind not in {name.partition(" on ")[0] for name in words}
+        ]
         if self.gdrdma:
             words.append("GDRDMA")
         if self.coll_channels:
@@ -98,7 +117,8 @@ class Paths:
 
 
 def transport(logs: Iterable[bytes]) -> Paths:
-    """Return NCCL's choices from all logs of a run. Hostile bytes match no pattern and change nothing.
+    """Return NCCL's choices from all logs of a run. Hostile bytes match no pattern and change
+    nothing.
 
     >>> chosen = transport([b"n:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read\\n"])
     >>> chosen.paths, chosen.words(nodes=1, world_size=2)
@@ -125,7 +145,9 @@ def transport(logs: Iterable[bytes]) -> Paths:
             most["trees"] = max(most.get("trees", 0), match["trees"].count(b"["))
         for match in _MULTICAST.finditer(data):
             multicast = not match["no"] and multicast is not False
-        settings |= {match["name"].decode(): match["value"].decode() for match in _SETTING.finditer(data)}
+        settings |= {
+            match["name"].decode(): match["value"].decode() for match in _SETTING.finditer(data)
+        }
         refused |= _P2P_OFF in data
     return Paths(
         networks=tuple(sorted(names)),
@@ -146,11 +168,14 @@ def _kind(text: str) -> str:
     return "SHM" if text == "direct shared memory" else text.rstrip()
 
 
-def fallbacks(chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]) -> list[Note]:
-    """Return a text for each choice of NCCL that is slower than the hardware allows, as far as the log shows it.
+def fallbacks(
+    chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mapping[str, float | None]
+) -> list[Note]:
+    """Return a text for each choice of NCCL that is slower than the hardware allows, as far as the
+    log shows it.
 
-    One rank sends nothing and has none. ``infiniband_gbit``: by host, the rate of its active InfiniBand ports in Gbit/s; None
-    or 0 without an active port.
+    One rank sends nothing and has none. ``infiniband_gbit``: by host, the rate of its active
+    InfiniBand ports in Gbit/s; None or 0 without an active port.
     """
     if world_size == 1:
         return []
@@ -163,14 +188,24 @@ def fallbacks(chosen: Paths, nodes: int, world_size: int, infiniband_gbit: Mappi
         notes.append(NCCL_NO_GDRDMA())
     if chosen.settings.get("NCCL_NVLS_ENABLE") == "0":
         notes.append(NCCL_NO_NVLS())
-    if "SHM" in chosen.paths and (chosen.p2p_refused or chosen.settings.get("NCCL_P2P_DISABLE") == "1"):
-        reason = "the driver forbids P2P between connected GPUs" if chosen.p2p_refused else "NCCL_P2P_DISABLE is 1"
+    if "SHM" in chosen.paths and (
+        chosen.p2p_refused or chosen.settings.get("NCCL_P2P_DISABLE") == "1"
+    ):
+        reason = (
+            "the driver forbids P2P between connected GPUs"
+            if chosen.p2p_refused
+            else "NCCL_P2P_DISABLE is 1"
+        )
         notes.append(NCCL_SHARED_MEMORY(reason=reason))
     return notes
 
 
 def _socket(name: str, active: list[str], settings: Mapping[str, str]) -> Note:
-    why = ": that interface is IP over InfiniBand" if name.partition(" on ")[2].startswith("ib") else ""
+    why = (
+        ": that interface is IP over InfiniBand"
+        if name.partition(" on ")[2].startswith("ib")
+        else ""
+    )
     if active:
         why = f", although {fold(active)} {'have' if len(active) > 1 else 'has'} active ports"
         why += "; NCCL_IB_DISABLE is 1" if settings.get("NCCL_IB_DISABLE") == "1" else ""
@@ -178,7 +213,8 @@ def _socket(name: str, active: list[str], settings: Mapping[str, str]) -> Note:
 
 
 def networks(logs: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the distinct networks that NCCL chose, under NCCL's names, with the first interface of each.
+    """Return the distinct networks that NCCL chose, under NCCL's names, with the first interface of
+    each.
 
     >>> networks([b"n:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.11.0.2<0>\\nn:1:1 [0] NCCL INFO Using network Socket\\n"])
     ('NET/Socket on eth0',)

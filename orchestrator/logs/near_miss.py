@@ -1,4 +1,5 @@
-"""The line of a log that a pattern nearly matches, and where in it the pattern stops: for messages about a wrong pattern.
+"""The line of a log that a pattern nearly matches, and where in it the pattern stops: for messages
+about a wrong pattern.
 
 >>> miss = near_miss(r"step (?P<step>[0-9]+) tps=(?P<samples_per_s>[0-9.]+)", "starting\\nstep 10 tps: 7512\\n")
 >>> miss.number, miss.line[: miss.column - 1], miss.matched, miss.rest
@@ -27,8 +28,9 @@ _OPENING = re.compile(r"(?<!\\)\((?:\?(?:P<\w+>|[:=!]|<[=!]))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A line that a pattern matches in part. ``number`` is that of the line, and ``column`` that of the character at which the
-    pattern stopped, both counted from 1. ``matched`` and ``rest`` are the two parts of the pattern."""
+    """A line that a pattern matches in part. ``number`` is that of the line, and ``column`` that of
+    the character at which the pattern stopped, both counted from 1. ``matched`` and ``rest`` are
+    the two parts of the pattern."""
 
     line: str
     number: int
@@ -37,7 +39,9 @@ class NearMiss:
     rest: str
 
     def __str__(self) -> str:
-        """Return it in one line: the line up to where the pattern stopped, what came there, and what the pattern expected."""
+        """Return it in one line: the line up to where the pattern stopped, what came there, and
+        what the pattern expected.
+        """
         before, after = self.line[: self.column - 1], self.line[self.column - 1 :]
         came = repr(_start_of(after)) if after else "the end of the line"
         # The pattern as it is in the folder, without the backslashes that repr would double.
@@ -46,8 +50,9 @@ class NearMiss:
 
 
 def near_miss(pattern: str, text: str) -> NearMiss | None:
-    """Return the line of ``text`` that matches the longest beginning of ``pattern``, the first of several; None if no line
-    comes near. Lines that the whole pattern matches are passed over, and so is what follows the first 5000 different lines.
+    """Return the line of ``text`` that matches the longest beginning of ``pattern``, the first of
+    several; None if no line comes near. Lines that the whole pattern matches are passed over, and
+    so is what follows the first 5000 different lines.
 
     Raises re.error for a pattern that is not a regular expression.
     """
@@ -68,14 +73,18 @@ def near_miss(pattern: str, text: str) -> NearMiss | None:
             if match and length == len(pattern):
                 break
             if match and match.end() - match.start() >= _LEAST_CHARACTERS:
-                best, nearest = length, NearMiss(line, number, match.end() + 1, pattern[:length], pattern[length:])
+                best, nearest = (
+                    length,
+                    NearMiss(line, number, match.end() + 1, pattern[:length], pattern[length:]),
+                )
                 break
     return nearest
 
 
 def _displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:
-    """Return the first line that has what an anchored pattern wants, but not at its beginning. A pattern that begins with a
-    single mark, such as a bracket, may do without it: other text is then behind that mark."""
+    """Return the first line that has what an anchored pattern wants, but not at its beginning. A
+    pattern that begins with a single mark, such as a bracket, may do without it: other text is then
+    behind that mark."""
     if not pattern.startswith("^"):
         return None
     literal = literal_of(pattern)
@@ -98,8 +107,8 @@ def _displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:
 
 
 def _beginnings(pattern: str) -> Iterator[tuple[int, re.Pattern[str]]]:
-    """Yield the beginnings of a pattern that are patterns themselves, the longest first, each with its length; groups that are
-    open at its end are closed."""
+    """Yield the beginnings of a pattern that are patterns themselves, the longest first, each with
+    its length; groups that are open at its end are closed."""
     depth, length = 0, 0
     cuts: list[tuple[int, int]] = []
     for token in tokens(pattern):

@@ -1,4 +1,5 @@
-"""Numbers as programs print them: with a separator between thousands, with a suffix such as ``K``; and how finely.
+"""Numbers as programs print them: with a separator between thousands, with a suffix such as ``K``;
+and how finely.
 
 >>> form = NumberForm(",", {"K": 1e3, "M": 1e6})
 >>> form.number("5,762"), form.number("1.31M"), form.whole("1,024"), form.resolution("1.31M")
@@ -26,13 +27,16 @@ _DIGITS = re.compile(r"\s*[-+]?([0-9]*)(?:[.]([0-9]*))?(?:[eE]([-+]?[0-9]{1,3}))
 
 @lru_cache(maxsize=len(THOUSANDS))
 def _grouped(separator: str) -> re.Pattern[str]:
-    return re.compile(rf"\s*[-+]?[0-9]{{1,3}}(?:{re.escape(separator)}[0-9]{{3}})+(?:[.][0-9]*)?\s*", re.ASCII)
+    return re.compile(
+        rf"\s*[-+]?[0-9]{{1,3}}(?:{re.escape(separator)}[0-9]{{3}})+(?:[.][0-9]*)?\s*", re.ASCII
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """How a program writes numbers. ``thousands`` separates groups of three digits, and each suffix multiplies the number
-    before it, as ``K`` does by 1000; without either, a number is one that Python reads."""
+    """How a program writes numbers. ``thousands`` separates groups of three digits, and each suffix
+    multiplies the number before it, as ``K`` does by 1000; without either, a number is one that
+    Python reads."""
 
     thousands: str = ""
     suffixes: Mapping[str, float] = field(default_factory=dict)
@@ -51,7 +55,9 @@ class NumberForm:
             return None
 
     def whole(self, text: str | None) -> int | None:
-        """Return the whole number that a text is, None if it is none. Suffixes are not accepted: they round."""
+        """Return the whole number that a text is, None if it is none. Suffixes are not accepted:
+        they round.
+        """
         return None if text is None else whole(self._joined(text))
 
     def numbers(self, texts: Sequence[str]) -> list[float]:
@@ -109,7 +115,8 @@ def resolution_of_clock(text: str) -> float:
 
 
 class Finest:
-    """The finest resolution in which each group of a log is printed, in the unit of its values after ``factors``.
+    """The finest resolution in which each group of a log is printed, in the unit of its values
+    after ``factors``.
 
     The finest, because a number that happens to end with zeros may be printed without them.
     """

@@ -1,7 +1,8 @@
 """From the bytes of a log to step samples, by a grammar that is data.
 
-A log is hostile text: it may be cut at any byte, contain several ranks, several attempts, colour codes and progress bars, or
-no line end in 100 MB. Unknown lines are never an error; a matched value that is not a number is a warning.
+A log is hostile text: it may be cut at any byte, contain several ranks, several attempts, colour
+codes and progress bars, or no line end in 100 MB. Unknown lines are never an error; a matched value
+that is not a number is a warning.
 `orchestrator.results.numbers.throughput` interprets the numbers; `orchestrator.results.read` assigns files to ranks.
 
 >>> grammar = LogGrammar(files=("*.out",), patterns=(r"step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)",))
@@ -23,9 +24,24 @@ from orchestrator.logs.columns import RankColumns, attempts_in
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.left_out import LeftOut
 from orchestrator.logs.micro_batches import as_steps
-from orchestrator.logs.notes import LINE_CUT_OFF, LONG_LINES_CUT, NO_STEP, NOT_A_NUMBER, READ_AS_RANKS, STEP_GOES_BACK
+from orchestrator.logs.notes import (
+    LINE_CUT_OFF,
+    LONG_LINES_CUT,
+    NO_STEP,
+    NOT_A_NUMBER,
+    READ_AS_RANKS,
+    STEP_GOES_BACK,
+)
 from orchestrator.logs.numbers import Finest
-from orchestrator.logs.patterns import Reader, columns, compiled, lines_with, shortest, step_readers, tags_of
+from orchestrator.logs.patterns import (
+    Reader,
+    columns,
+    compiled,
+    lines_with,
+    shortest,
+    step_readers,
+    tags_of,
+)
 from orchestrator.logs.statements import Statements
 from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
 from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, wholes
@@ -51,9 +67,10 @@ class Parsed:
     ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
     ``ranks``: (rank, world_size) of each rank line. ``rank_parts``: the JSON of each line with the parts of a rank's steps.
     ``closing``: the facts of the closing line. ``readings``: the groups of each line that matches the grammar's ``readings`` or
-    has metrics of a step, as text. ``misread``: the first matched value that is not a number, with its name. ``resolution`` is
-    what a unit of the last printed digit of each value is worth, by name, taken from some of its lines. ``void``: why the log
-    has no results although it has lines with some; ``facts``: what it says of the size of its run, the line by value by name;
+    has metrics of a step, as text. ``misread``: the first matched value that is not a number, with
+    its name. ``resolution`` is what a unit of the last printed digit of each value is worth, by
+    name, taken from some of its lines. ``void``: why the log has no results although it has lines
+    with some; ``facts``: what it says of the size of its run, the line by value by name;
     ``listed``: how often its list of ranks has each rank.
     """
 
@@ -75,11 +92,15 @@ class Parsed:
         return self.said.samples() if isinstance(self.said, RankAggregate) else self.said
 
 
-def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None) -> Parsed:
-    """Parse ``data`` by ``grammar``. An unterminated last line is ignored, with a warning if it has results: it may be cut.
+def parse(
+    data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = lambda: None
+) -> Parsed:
+    """Parse ``data`` by ``grammar``. An unterminated last line is ignored, with a warning if it has
+    results: it may be cut.
 
     ``check`` is called regularly and may raise; callers use it to limit the time for a file.
-    Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for too many samples.
+    Raises ConfigError for a pattern that cannot be used, DataError (result_invalid) for too many
+    samples.
     """
     collector = _Collector(grammar)
     long_bytes = 0
@@ -94,7 +115,9 @@ def parse(data: bytes | mmap, grammar: LogGrammar, check: Callable[[], None] = l
         if long_bytes > _LONG_LINES_IN_ALL:
             collector.warn(LONG_LINES_CUT(line_bytes=LONG_LINE, most_bytes=_LONG_LINES_IN_ALL))
             continue
-        collector.line(cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT)
+        collector.line(
+            cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT
+        )
     return collector.parsed()
 
 
@@ -102,15 +125,21 @@ class _Collector:
     """Collects matches line by line; `parsed` then separates ranks and attempts."""
 
     def __init__(self, grammar: LogGrammar) -> None:
-        self.patterns, self.metrics = step_readers(grammar.by_key("patterns"), grammar.metric_groups)
-        rows_by_key = {key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()}
+        self.patterns, self.metrics = step_readers(
+            grammar.by_key("patterns"), grammar.metric_groups
+        )
+        rows_by_key = {
+            key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()
+        }
         self.rows = list(rows_by_key.values())
         by_key = dict(zip(grammar.by_key("patterns"), self.patterns, strict=True))
         facts = {key: compiled(key, text, None) for key, text in grammar.by_key("facts").items()}
         self.left_out = LeftOut({**by_key, **rows_by_key, **facts})
         self.statements = Statements(grammar, self.left_out.hit)
         self.others = [*self.statements.readers, *self.rows, *self.metrics]
-        plain = {reader.literal for reader in (*self.patterns, *self.others)} | self.left_out.literals
+        plain = {
+            reader.literal for reader in (*self.patterns, *self.others)
+        } | self.left_out.literals
         self.literals = [literal.encode() for literal in shortest(plain)]
         self.scope, self.shift = grammar.scope, 1 - grammar.counts_from
         self.numbers, self.tags = grammar.numbers, tags_of(grammar.prefix)
@@ -130,20 +159,30 @@ class _Collector:
     def unended(self, raw: bytes) -> None:
         text = cleaned(raw)
         pieces = [piece for _, piece in self.tags.pieces(text)]
-        if any(reader.pattern.search(piece) for piece in pieces for reader in (*self.rows, *self.metrics)):
+        if any(
+            reader.pattern.search(piece)
+            for piece in pieces
+            for reader in (*self.rows, *self.metrics)
+        ):
             self.warn(LINE_CUT_OFF(line=text[:100]))
         self.statements.read_last(pieces)
 
     def lines(self, raw: bytes) -> None:
-        """Read a block of whole short lines. A literal in the text is in the bytes too, unless escapes split it."""
+        """Read a block of whole short lines. A literal in the text is in the bytes too, unless
+        escapes split it.
+        """
         raw = raw.replace(b"\r", b"\n")
         if not any(literal in raw for literal in self.literals) and is_clean(raw):
             return
         text = cleaned(raw)
         self.left_out.hits.clear()
         is_tagged = self.tags.literal in text
-        steps, others = ([r for r in readers if r.may_be_in(text, is_tagged)] for readers in (self.patterns, self.others))
-        # Rank lines and closing lines are usually separate from step lines, which then need not be read line by line.
+        steps, others = (
+            [r for r in readers if r.may_be_in(text, is_tagged)]
+            for readers in (self.patterns, self.others)
+        )
+        # Rank lines and closing lines are usually separate from step lines, which then need not be
+        # read line by line.
         lines = lines_with(text, others)
         mixed = any(reader.literal in line for line in lines for reader in steps)
         if steps and (mixed or not self._columns(steps, text)):
@@ -153,17 +192,23 @@ class _Collector:
         self.left_out.look(text, self.tags)
 
     def line(self, text: str, cut: bool) -> None:
-        """Read one line; ``cut``: its rest is missing, so that a match up to its end may contain half a number."""
+        """Read one line; ``cut``: its rest is missing, so that a match up to its end may contain
+        half a number.
+        """
         pieces = self.tags.pieces(text)
         for number, (tag, piece) in enumerate(pieces, start=1):
             self._piece(tag, piece, len(piece) if cut and number == len(pieces) else -1)
 
     def _columns(self, readers: Sequence[Reader], text: str) -> bool:
-        """Read a block by columns of values. Return False, and take nothing, if only `line` can read it: a line has less than
-        a step and all its values as plain numbers, or only the order of the lines shows which values belong together."""
+        """Read a block by columns of values. Return False, and take nothing, if only `line` can
+        read it: a line has less than a step and all its values as plain numbers, or only the order
+        of the lines shows which values belong together."""
         days = self.days.copy()
         try:
-            tables = [(tag, *self._table(tag, readers, lines)) for tag, lines in by_rank(text, self.tags).items()]
+            tables = [
+                (tag, *self._table(tag, readers, lines))
+                for tag, lines in by_rank(text, self.tags).items()
+            ]
         except ValueError:
             self.days = days
             return False
@@ -173,9 +218,12 @@ class _Collector:
             voice = self.voices[tag]
             if leading and not (voice.complete(leading) or voice.renew(leading)):
                 self.warn(NO_STEP())
-            # The first row may complete the previous step; each of the others follows a complete one.
+            # The first row may complete the previous step; each of the others follows a complete
+            # one.
             again = bool(steps) and steps[:1] == voice.steps[-1:]
-            done = int(again and voice.complete({name: column[0] for name, column in values.items()}))
+            done = int(
+                again and voice.complete({name: column[0] for name, column in values.items()})
+            )
             self._count(len(steps) - done)
             voice.add(steps[done:], {name: column[done:] for name, column in values.items()})
         return True
@@ -183,7 +231,9 @@ class _Collector:
     def _table(
         self, tag: int | None, readers: Sequence[Reader], text: str
     ) -> tuple[Mapping[str, Any], Sequence[int], Mapping[str, Sequence[Any]]]:
-        """Return a text's values for the step before its first one, its own steps, and their values. Raises ValueError."""
+        """Return a text's values for the step before its first one, its own steps, and their
+        values. Raises ValueError.
+        """
         leading, texts = columns(readers, text)
         steps = wholes(self.numbers.joined(texts.pop("step", [])))
         if self.shift:
@@ -194,13 +244,25 @@ class _Collector:
         if (len(readers) > 1 or not texts) and any(map(eq, all_steps, all_steps[1:])):
             raise ValueError("a duplicate step, and lines that may belong to either")
         gaps = len(readers) > 1
-        before = {name: value for name, text in leading.items() for value in self._values(tag, name, [text], gaps)}
-        return before, steps, {name: self._values(tag, name, column, gaps) for name, column in texts.items()}
+        before = {
+            name: value
+            for name, text in leading.items()
+            for value in self._values(tag, name, [text], gaps)
+        }
+        return (
+            before,
+            steps,
+            {name: self._values(tag, name, column, gaps) for name, column in texts.items()},
+        )
 
-    def _values(self, tag: int | None, name: str, texts: Sequence[str | None], gaps: bool) -> list[Any]:
-        """Return the values of a column, None for rows without a text, which only occur with ``gaps``. Raises ValueError for
-        a text that is not a number."""
-        present: Sequence[Any] = [text for text in texts if text is not None] if gaps and None in texts else texts
+    def _values(
+        self, tag: int | None, name: str, texts: Sequence[str | None], gaps: bool
+    ) -> list[Any]:
+        """Return the values of a column, None for rows without a text, which only occur with
+        ``gaps``. Raises ValueError for a text that is not a number."""
+        present: Sequence[Any] = (
+            [text for text in texts if text is not None] if gaps and None in texts else texts
+        )
         for text in present[:1]:
             self.finest.see(name, text)
         if name == "timestamp" and present and ":" in present[0]:
@@ -208,14 +270,24 @@ class _Collector:
             if None in values:
                 raise ValueError(name)
         else:
-            values = wholes(self.numbers.joined(present)) if name == "samples" else self.numbers.numbers(present)
+            values = (
+                wholes(self.numbers.joined(present))
+                if name == "samples"
+                else self.numbers.numbers(present)
+            )
             if factor := self.factors.get(name):
                 values = [value * factor for value in values]
         remaining = iter(values)
-        return values if len(present) == len(texts) else [None if text is None else next(remaining) for text in texts]
+        return (
+            values
+            if len(present) == len(texts)
+            else [None if text is None else next(remaining) for text in texts]
+        )
 
     def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
-        searched = [reader.pattern.finditer(text) for reader in self.patterns if reader.literal in text]
+        searched = [
+            reader.pattern.finditer(text) for reader in self.patterns if reader.literal in text
+        ]
         matches = [match for found in searched for match in found if match.end() != cut_at]
         for match in sorted(matches, key=methodcaller("start")) if len(matches) > 1 else matches:
             self.left_out.hit(match.re)
@@ -229,25 +301,34 @@ class _Collector:
             for reader in self.metrics:
                 self._readings(reader, tag, text, cut_at, step)
 
-    def _readings(self, reader: Reader, tag: int | None, text: str, cut_at: int, step: Mapping[str, str]) -> None:
+    def _readings(
+        self, reader: Reader, tag: int | None, text: str, cut_at: int, step: Mapping[str, str]
+    ) -> None:
         """Keep the groups of each match in a piece; one that says no step has that of ``step``."""
         for match in reader.pattern.finditer(text) if reader.literal in text else ():
             if match.end() != cut_at:
                 self._count(1)
-                said = {name: value for name, value in match.groupdict().items() if value is not None}
-                said = self.statements.row({**said, **step} if step and "step" not in said else said, text)
+                said = {
+                    name: value for name, value in match.groupdict().items() if value is not None
+                }
+                said = self.statements.row(
+                    {**said, **step} if step and "step" not in said else said, text
+                )
                 self.left_out.hit(match.re)
                 self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
         voice = self.voices[tag]
-        # A pattern without a step (a monitor's line below the line of its epoch) belongs to the step before it.
+        # A pattern without a step (a monitor's line below the line of its epoch) belongs to the
+        # step before it.
         if groups.get("step") is None:
             step = voice.steps[-1] if voice.steps else None
         else:
             printed = self.numbers.whole(groups["step"])
             step = None if printed is None else printed + self.shift
-        texts = [(name, text) for name, text in groups.items() if text is not None and name != "step"]
+        texts = [
+            (name, text) for name, text in groups.items() if text is not None and name != "step"
+        ]
         values = {name: self._value(tag, name, text) for name, text in texts}
         if self.count < _RESOLVED:
             for name, text in texts:
@@ -255,7 +336,9 @@ class _Collector:
         if step is None or None in values.values():
             if step is None:
                 texts.insert(0, ("step", groups.get("step") or ""))
-            unread = (f"{name} {text!r}" for name, text in texts if text and values.get(name) is None)
+            unread = (
+                f"{name} {text!r}" for name, text in texts if text and values.get(name) is None
+            )
             self.misread = self.misread or next(unread, "")
             self.warn(NOT_A_NUMBER())
             return
@@ -263,9 +346,12 @@ class _Collector:
         if not self._take(tag, step, values, has_step) and not self.voices[tag].renew(values):
             self.warn(NO_STEP())
 
-    def _take(self, tag: int | None, step: int, values: Mapping[str, Any], has_step: bool = True) -> bool:
-        """Add values to the last step if it is this one and does not have them, else as a new step. Return False if the values
-        have no step of their own (``has_step``) and do not fit the last one."""
+    def _take(
+        self, tag: int | None, step: int, values: Mapping[str, Any], has_step: bool = True
+    ) -> bool:
+        """Add values to the last step if it is this one and does not have them, else as a new step.
+        Return False if the values have no step of their own (``has_step``) and do not fit the last
+        one."""
         voice = self.voices[tag]
         if voice.steps[-1:] == [step] and voice.complete(values):
             return True
@@ -277,7 +363,10 @@ class _Collector:
     def _count(self, added: int) -> None:
         self.count += added
         if self.count > _MAX_SAMPLES:
-            raise DataError(f"expected at most {_MAX_SAMPLES} step lines in a file, got more", kind="result_invalid")
+            raise DataError(
+                f"expected at most {_MAX_SAMPLES} step lines in a file, got more",
+                kind="result_invalid",
+            )
 
     def _value(self, tag: int | None, name: str, text: str) -> Any:
         if name == "samples":
@@ -288,7 +377,9 @@ class _Collector:
         return None if number is None else number * self.factors.get(name, 1.0)
 
     def _clock(self, tag: int | None, text: str) -> float | None:
-        """Return a printed clock in seconds. A clock without a date gains a day when it falls by more than 12 hours."""
+        """Return a printed clock in seconds. A clock without a date gains a day when it falls by
+        more than 12 hours.
+        """
         reading = clock(text)
         if not reading:
             return None
@@ -313,8 +404,11 @@ class _Collector:
             first = min(with_steps, key=lambda tag: (tag is not None, tag or 0))
             steps, values = self._complete(with_steps[first], slack=0)[-1]
             by_row = rows(steps, values)
-            # A line may be printed again as it is; another line for the same step is another measurement, and not lost here.
-            samples = tuple(by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values())
+            # A line may be printed again as it is; another line for the same step is another
+            # measurement, and not lost here.
+            samples = tuple(
+                by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values()
+            )
         statements, readings = self.statements, tuple(self.readings)
         return Parsed(
             said=samples,
@@ -330,18 +424,24 @@ class _Collector:
             listed=statements.listed,
         )
 
-    def _complete(self, voice: RankColumns, slack: int) -> list[tuple[list[int], dict[str, list[Any]]]]:
-        """Split where the step goes back, and return the last attempt that reaches the highest step.
+    def _complete(
+        self, voice: RankColumns, slack: int
+    ) -> list[tuple[list[int], dict[str, list[Any]]]]:
+        """Split where the step goes back, and return the last attempt that reaches the highest
+        step.
 
-        Untagged ranks appended to one another look like attempts over the same steps; if each line is about one process, all
-        of them are returned. Interleaved ranks are at most one step apart, hence ``slack``.
+        Untagged ranks appended to one another look like attempts over the same steps; if each line
+        is about one process, all of them are returned. Interleaved ranks are at most one step
+        apart, hence ``slack``.
         """
         starts = attempts_in(voice.steps, slack)
         attempts = list(zip(starts, [*starts[1:], len(voice.steps)], strict=True))
         ends = [max(voice.steps[start:stop]) for start, stop in attempts]
         reached = max(ends)
         whole = [attempt for attempt, end in zip(attempts, ends, strict=True) if end == reached]
-        same_start = [attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]]
+        same_start = [
+            attempt for attempt in whole if voice.steps[attempt[0]] == voice.steps[whole[-1][0]]
+        ]
         if self.scope == "process" and len(same_start) == len(attempts) > 1:
             self.warn(READ_AS_RANKS(count=len(attempts)))
             return [as_steps(*voice.part(*attempt), self.micro_batches) for attempt in same_start]

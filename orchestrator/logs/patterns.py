@@ -1,4 +1,5 @@
-"""The regular expressions of a log grammar: which are refused, and the plain text that every match of a pattern contains.
+"""The regular expressions of a log grammar: which are refused, and the plain text that every match
+of a pattern contains.
 
 >>> reader = compiled("log.patterns[0]", r"step=(?P<step>[0-9]+)", ("step",))
 >>> reader.literal, reader.column(reader.split("step=1 step=2"), "step")
@@ -40,9 +41,10 @@ _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A compiled pattern. Every match contains ``literal``, so text without it need not be searched. ``of_lines`` matches in
-    whole text what ``pattern`` matches in single lines; None if a match could extend into the next line. ``in_blocks`` is the
-    same for a pattern without plain text, of which one search of a block is faster than one of each line."""
+    """A compiled pattern. Every match contains ``literal``, so text without it need not be
+    searched. ``of_lines`` matches in whole text what ``pattern`` matches in single lines; None if a
+    match could extend into the next line. ``in_blocks`` is the same for a pattern without plain
+    text, of which one search of a block is faster than one of each line."""
 
     pattern: re.Pattern[str]
     literal: str
@@ -50,13 +52,17 @@ class Reader:
     in_blocks: re.Pattern[str] | None = None
 
     def may_be_in(self, text: str, is_tagged: bool) -> bool:
-        """Return False if no line of a block can match. ``is_tagged``: a line may begin behind the tag of a rank."""
+        """Return False if no line of a block can match. ``is_tagged``: a line may begin behind the
+        tag of a rank.
+        """
         if self.in_blocks and not is_tagged:
             return bool(self.in_blocks.search(text))
         return self.literal in text
 
     def split(self, text: str) -> list[str | None]:
-        """Return the matches in the lines of a text as one flat list: for each match the text before it, then its groups."""
+        """Return the matches in the lines of a text as one flat list: for each match the text
+        before it, then its groups.
+        """
         if self.of_lines:
             return self.of_lines.split(text)
         lines = (line for line in text.split("\n") if self.literal in line)
@@ -78,11 +84,14 @@ class Reader:
         return texts
 
 
-def columns(readers: Sequence[Reader], text: str) -> tuple[dict[str, str], dict[str, Sequence[Any]]]:
-    """Return the matched text by group: values for the step before the first match, and columns with a row per step.
+def columns(
+    readers: Sequence[Reader], text: str
+) -> tuple[dict[str, str], dict[str, Sequence[Any]]]:
+    """Return the matched text by group: values for the step before the first match, and columns
+    with a row per step.
 
-    Matches of a pattern without a step belong to the step before them. Raises ValueError if that is ambiguous: a group is
-    empty, two patterns match in one line, or a step has a value twice.
+    Matches of a pattern without a step belong to the step before them. Raises ValueError if that is
+    ambiguous: a group is empty, two patterns match in one line, or a step has a value twice.
 
     >>> two = compiled("0", "at (?P<step>[0-9]+)", ("step",)), compiled("1", "in (?P<seconds>[0-9]+)", ("seconds",))
     >>> columns(two, "in 3\\nat 7\\nat 8\\nin 5")
@@ -90,10 +99,14 @@ def columns(readers: Sequence[Reader], text: str) -> tuple[dict[str, str], dict[
     """
     if len(readers) == 1 and {"step"} < readers[0].pattern.groupindex.keys():
         matches = readers[0].split(text)
-        return {}, {name: readers[0].column(matches, name) for name in readers[0].pattern.groupindex}
+        return {}, {
+            name: readers[0].column(matches, name) for name in readers[0].pattern.groupindex
+        }
     by_reader, order = _matches(readers, text.split("\n"))
     # Row 0 is the step before the first match.
-    all_rows = list(accumulate(("step" in readers[number].pattern.groupindex for number in order), initial=0))[1:]
+    all_rows = list(
+        accumulate(("step" in readers[number].pattern.groupindex for number in order), initial=0)
+    )[1:]
     table: dict[str, list[str | None]] = {}
     for number, reader in enumerate(readers):
         rows = [row for row, matched in zip(all_rows, order, strict=True) if matched == number]
@@ -110,8 +123,12 @@ def columns(readers: Sequence[Reader], text: str) -> tuple[dict[str, str], dict[
     return leading, {name: column[1:] for name, column in table.items()}
 
 
-def _matches(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[list[list[str | None]], list[int]]:
-    """Return the matches of each reader, and the number of the reader for each match in the order of the lines."""
+def _matches(
+    readers: Sequence[Reader], lines: Sequence[str]
+) -> tuple[list[list[str | None]], list[int]]:
+    """Return the matches of each reader, and the number of the reader for each match in the order
+    of the lines.
+    """
     by_reader: list[list[str | None]] = [[] for _ in readers]
     order: list[int] = []
     for line in lines:
@@ -126,20 +143,30 @@ def _matches(readers: Sequence[Reader], lines: Sequence[str]) -> tuple[list[list
 
 
 @lru_cache(maxsize=64)
-def compiled(where: str, pattern: str, groups: tuple[str, ...] | None, needs_groups: bool = True) -> Reader:
-    """Compile a pattern of a framework folder. Its named groups must be in ``groups``; None allows any name.
+def compiled(
+    where: str, pattern: str, groups: tuple[str, ...] | None, needs_groups: bool = True
+) -> Reader:
+    """Compile a pattern of a framework folder. Its named groups must be in ``groups``; None allows
+    any name.
 
-    Uses re.ASCII, so that a digit of another script is not read as a number. Raises ConfigError (template_error).
+    Uses re.ASCII, so that a digit of another script is not read as a number. Raises ConfigError
+    (template_error).
     """
     try:
         regex = re.compile(pattern, re.ASCII)
     except re.error as error:
-        raise ConfigError(f"not a regular expression: {error}", kind="template_error", where=where) from error
+        raise ConfigError(
+            f"not a regular expression: {error}", kind="template_error", where=where
+        ) from error
     unknown = [name for name in regex.groupindex if groups is not None and name not in groups]
     if unknown or (needs_groups and not regex.groupindex):
         got = ", ".join(unknown) or "none"
         is_of_steps = where.startswith("log.patterns")
-        hint = "a result of another name is a metric: declare it under log.metrics" if unknown and is_of_steps else ""
+        hint = (
+            "a result of another name is a metric: declare it under log.metrics"
+            if unknown and is_of_steps
+            else ""
+        )
         message = f"expected named groups from {', '.join(groups or ('any',))}, got {got}"
         raise ConfigError(message, kind="template_error", where=where, hint=hint)
     if _repeats_a_repeat(pattern):
@@ -152,7 +179,9 @@ def compiled(where: str, pattern: str, groups: tuple[str, ...] | None, needs_gro
     literal = literal_of(pattern)
     is_of_lines = not _NOT_PLAIN.search(pattern) and _stays_in_line(pattern)
     in_text = re.compile(pattern, re.ASCII | re.MULTILINE) if is_of_lines else None
-    return Reader(regex, literal, in_text, None) if literal else Reader(regex, literal, None, in_text)
+    return (
+        Reader(regex, literal, in_text, None) if literal else Reader(regex, literal, None, in_text)
+    )
 
 
 def lines_with(text: str, readers: Sequence[Reader]) -> list[str]:
@@ -161,9 +190,12 @@ def lines_with(text: str, readers: Sequence[Reader]) -> list[str]:
     return [line for line in lines if any([reader.literal in line for reader in readers])]
 
 
-def step_readers(patterns: Mapping[str, str], groups: Sequence[str]) -> tuple[list[Reader], list[Reader]]:
-    """Return the readers of lines of steps, without groups of metrics, and those of metrics in the same lines. ``patterns`` are
-    by key, and ``groups`` are those of metrics. Raises ConfigError like `compiled`.
+def step_readers(
+    patterns: Mapping[str, str], groups: Sequence[str]
+) -> tuple[list[Reader], list[Reader]]:
+    """Return the readers of lines of steps, without groups of metrics, and those of metrics in the
+    same lines. ``patterns`` are by key, and ``groups`` are those of metrics. Raises ConfigError
+    like `compiled`.
 
     >>> steps, metrics = step_readers({"log.patterns[0]": "step (?P<step>[0-9]+) mfu (?P<mfu>[0-9.]+)%"}, ["mfu"])
     >>> list(steps[0].pattern.groupindex), list(metrics[0].pattern.groupindex)
@@ -181,8 +213,9 @@ def step_readers(patterns: Mapping[str, str], groups: Sequence[str]) -> tuple[li
 
 
 def tags_of(prefix: str) -> Tags:
-    """Return the tags of a launcher with this prefix, those of mpirun if it is empty. Raises ConfigError like `compiled`, and
-    for a prefix that could match the end of a line or nothing at all.
+    """Return the tags of a launcher with this prefix, those of mpirun if it is empty. Raises
+    ConfigError like `compiled`, and for a prefix that could match the end of a line or nothing at
+    all.
 
     >>> tags_of(r"^ *(?P<rank>[0-9]+): ").pieces("0: step 1\\n11: step 1")
     [(None, ''), (0, 'step 1\\n'), (11, 'step 1')]
@@ -191,7 +224,11 @@ def tags_of(prefix: str) -> Tags:
         return MPIRUN
     reader = compiled("log.prefix", prefix, RANKS)
     if len(reader.pattern.groupindex) != 1:
-        raise ConfigError("expected one of the groups rank and local_rank, got both", kind="template_error", where="log.prefix")
+        raise ConfigError(
+            "expected one of the groups rank and local_rank, got both",
+            kind="template_error",
+            where="log.prefix",
+        )
     if not reader.of_lines:
         raise ConfigError(
             "expected plain characters outside the group, and nothing that matches the end of a line",
@@ -203,17 +240,25 @@ def tags_of(prefix: str) -> Tags:
 
 
 def _stays_in_line(pattern: str) -> bool:
-    """Return True if no part of a pattern matches a line end or requires the start or end of the whole text.
+    """Return True if no part of a pattern matches a line end or requires the start or end of the
+    whole text.
 
     >>> _stays_in_line(r"^a[0-9.]+ \\S*$"), _stays_in_line(r"a\\s+b"), _stays_in_line("a[^b]"), _stays_in_line(r"a\\Z")
     (True, False, False, False)
     """
-    taking = [token for token in tokens(pattern) if token == "\n" or (token[0] in "\\[" and len(token) > 1)]
-    return not any(token in (r"\A", r"\Z") or re.fullmatch(token, "\n", re.ASCII) for token in taking)
+    taking = [
+        token
+        for token in tokens(pattern)
+        if token == "\n" or (token[0] in "\\[" and len(token) > 1)
+    ]
+    return not any(
+        token in (r"\A", r"\Z") or re.fullmatch(token, "\n", re.ASCII) for token in taking
+    )
 
 
 def literal_of(pattern: str) -> str:
-    """Return the longest text that every match of ``pattern`` contains, judged by its plain characters outside groups.
+    """Return the longest text that every match of ``pattern`` contains, judged by its plain
+    characters outside groups.
 
     >>> literal_of(r"^orch step=(?P<step>[0-9]+)x{3} s?"), literal_of(r"a|b"), literal_of(r"(?i)step")
     ('orch step=', '', '')

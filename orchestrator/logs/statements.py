@@ -1,4 +1,5 @@
-"""Statements of a log besides its steps and results: who takes part, in a run of which size, and if the results are right.
+"""Statements of a log besides its steps and results: who takes part, in a run of which size, and if
+the results are right.
 
 >>> grammar = LogGrammar((), refuse=("^Failed",), facts=("^Batch size: (?P<global_batch>[0-9]+) global",))
 >>> statements = Statements(grammar)
@@ -43,7 +44,9 @@ class Statements:
     the list of ranks has each rank. ``hit`` is called with the pattern of each fact.
     """
 
-    def __init__(self, grammar: LogGrammar, hit: Callable[[re.Pattern[str]], None] = lambda pattern: None) -> None:
+    def __init__(
+        self, grammar: LogGrammar, hit: Callable[[re.Pattern[str]], None] = lambda pattern: None
+    ) -> None:
         self.hit = hit
         self.numbers = grammar.numbers
         self.agreements = grammar.agreements
@@ -56,7 +59,9 @@ class Statements:
         self.is_ended_by_last = False
         self.refusals = _verdicts(grammar.by_key("refuse"))
         self.confirmations = _verdicts(grammar.by_key("confirm"))
-        self.fact_lines = [compiled(key, pattern, None) for key, pattern in grammar.by_key("facts").items()]
+        self.fact_lines = [
+            compiled(key, pattern, None) for key, pattern in grammar.by_key("facts").items()
+        ]
         self.headers = [
             (compiled(f"log.headers[{number}]", header.line, None, needs_groups=False), header)
             for number, header in enumerate(grammar.headers)
@@ -85,7 +90,9 @@ class Statements:
         ]
 
     def read(self, tag: int | None, text: str, warn: Warn, cut_at: int = -1) -> None:
-        """Read a piece of a line that the rank ``tag`` printed. A match that ends at ``cut_at`` may be half of one."""
+        """Read a piece of a line that the rank ``tag`` printed. A match that ends at ``cut_at`` may
+        be half of one.
+        """
         if not any([literal in text for literal in self.literals]):
             return
 
@@ -119,12 +126,17 @@ class Statements:
                 self.above = header
 
     def read_last(self, pieces: Sequence[str]) -> None:
-        """Read the last line where no line end follows it: it may be cut, and still be recognized as the end."""
-        self.is_ended_by_last = bool(self.end and any(self.end.pattern.search(piece) for piece in pieces))
+        """Read the last line where no line end follows it: it may be cut, and still be recognized
+        as the end.
+        """
+        self.is_ended_by_last = bool(
+            self.end and any(self.end.pattern.search(piece) for piece in pieces)
+        )
 
     def row(self, said: dict[str, str], text: str) -> dict[str, str]:
-        """Return the groups of a row in the unit of the header above it. A row that contradicts itself, or of which neither a
-        header nor its own numbers tell the unit, makes the log void."""
+        """Return the groups of a row in the unit of the header above it. A row that contradicts
+        itself, or of which neither a header nor its own numbers tell the unit, makes the log void.
+        """
         self.is_ended = self.end is None
         if self.above:
             for name, factor in self.above.factors.items():
@@ -137,14 +149,18 @@ class Statements:
             if verdict:
                 self._void(f"{verdict} in {_shown(text)}; see log.agreements for {agreement.value}")
         if self.headers and not self.above and "" not in verdicts:
-            self._void(f"no header of log.headers stands above the row {_shown(text)}, so that its unit is not known")
+            self._void(
+                f"no header of log.headers stands above the row {_shown(text)}, so that its unit is not known"
+            )
         return said
 
     def verdict(self, has_results: bool) -> tuple[str, ...]:
         """Return why the results of the whole log are none; ``has_results``: it has any."""
         if has_results and self.missing:
             for key, pattern in self.missing.items():
-                self._void(f"expected a line of {key}, {pattern!r}, in a log with results, got none")
+                self._void(
+                    f"expected a line of {key}, {pattern!r}, in a log with results, got none"
+                )
         if has_results and self.end and not (self.is_ended or self.is_ended_by_last):
             missing = f"no line of log.end, {self.end.pattern.pattern!r}, follows the last of them"
             self._void(f"{missing}: the log is cut, or its program did not end")
@@ -190,7 +206,11 @@ def _reader(key: str, pattern: str, groups: tuple[str, ...]) -> Reader | None:
 
 
 def _verdicts(patterns: Mapping[str, str]) -> dict[str, Reader]:
-    return {key: compiled(key, pattern, None, needs_groups=False) for key, pattern in patterns.items() if pattern}
+    return {
+        key: compiled(key, pattern, None, needs_groups=False)
+        for key, pattern in patterns.items()
+        if pattern
+    }
 
 
 def _scaled(text: str, factor: float, form: NumberForm) -> str:
@@ -203,7 +223,9 @@ def _scaled(text: str, factor: float, form: NumberForm) -> str:
 
 
 def _agrees(agreement: Agreement, said: Mapping[str, str], form: NumberForm) -> str | None:
-    """Return how a row contradicts itself, an empty text if it does not; None if it lacks one of the numbers."""
+    """Return how a row contradicts itself, an empty text if it does not; None if it lacks one of
+    the numbers.
+    """
     names = (agreement.value, *agreement.of, *agreement.over)
     numbers: list[float] = []
     for name in names:
@@ -217,7 +239,10 @@ def _agrees(agreement: Agreement, said: Mapping[str, str], form: NumberForm) -> 
     if 1 / agreement.within <= ratio <= agreement.within:
         return ""
     # Each number may be off by one unit of its last digit.
-    off = math.prod(1 + form.resolution(said[name]) / number for name, number in zip(names, numbers, strict=True))
+    off = math.prod(
+        1 + form.resolution(said[name]) / number
+        for name, number in zip(names, numbers, strict=True)
+    )
     within = agreement.within * off
     if 1 / within <= ratio <= within:
         return ""

@@ -1,4 +1,5 @@
-"""The samples of a log: `StepSample`, and `RankAggregate`, whose memory does not grow with the number of ranks.
+"""The samples of a log: `StepSample`, and `RankAggregate`, whose memory does not grow with the
+number of ranks.
 
 >>> aggregate = RankAggregate()
 >>> aggregate.add([1, 2], {"step_time_s": [0.25, 0.5]})
@@ -18,20 +19,40 @@ from itertools import islice, repeat
 from operator import add, lt, mul, sub, truediv
 from typing import Any
 
-__all__ = ["ABSURD", "LOSSES", "SPEEDS", "VALUES", "RankAggregate", "StepSample", "in_order", "rows"]
+__all__ = [
+    "ABSURD",
+    "LOSSES",
+    "SPEEDS",
+    "VALUES",
+    "RankAggregate",
+    "StepSample",
+    "in_order",
+    "rows",
+]
 
 ABSURD = 1e15
-"""No time in seconds and no rate of a training run comes near this; larger values are damaged or false."""
-SPEEDS = ("timestamp", "step_time_s", "samples_per_s", "tokens_per_s", "steps_per_s", "elapsed_s", "samples")
+"""No time in seconds and no rate of a training run comes near this; larger values are damaged or
+false.
+"""
+SPEEDS = (
+    "timestamp",
+    "step_time_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "steps_per_s",
+    "elapsed_s",
+    "samples",
+)
 LOSSES = ("loss", "grad_norm")
 VALUES = (*SPEEDS, *LOSSES, "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """A step and its values in the log. ``timestamp`` is seconds on one clock at the END of the step, ``elapsed_s`` since the
-    start of training. Rates are as printed; the grammar's ``scope`` and ``cumulative`` define what they cover. ``skipped`` is
-    the number of steps since the last line that changed nothing, because the loss scaler found an overflow."""
+    """A step and its values in the log. ``timestamp`` is seconds on one clock at the END of the
+    step, ``elapsed_s`` since the start of training. Rates are as printed; the grammar's ``scope``
+    and ``cumulative`` define what they cover. ``skipped`` is the number of steps since the last
+    line that changed nothing, because the loss scaler found an overflow."""
 
     step: int
     timestamp: float | None = None
@@ -46,13 +67,18 @@ class StepSample:
     skipped: float | None = None
 
 
-_SLOTS = tuple((field.name, getattr(StepSample, field.name).__set__) for field in fields(StepSample))
+_SLOTS = tuple(
+    (field.name, getattr(StepSample, field.name).__set__) for field in fields(StepSample)
+)
 
 
 def rows(steps: Sequence[int], values: Mapping[str, Sequence[Any]]) -> list[StepSample]:
-    """Return columns as rows. Fills one slot after another, which takes half as long as the constructor of a frozen class."""
+    """Return columns as rows. Fills one slot after another, which takes half as long as the
+    constructor of a frozen class.
+    """
     columns = {"step": steps, **values}
-    # Many new objects make the garbage collector run again and again, although none of them is garbage.
+    # Many new objects make the garbage collector run again and again, although none of them is
+    # garbage.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -73,24 +99,39 @@ def in_order(steps: Sequence[int]) -> bool:
 class RankAggregate:
     """The aggregate over the ranks of a synchronous run: times averaged, rates averaged by time.
 
-    Values are kept as sums over ranks that printed the same steps, so that thousands of ranks need the memory of one. Only
-    the steps that the most common number of ranks printed count, so that steps with missing ranks are left out; `lines` is what
-    a run is verified with.
+    Values are kept as sums over ranks that printed the same steps, so that thousands of ranks need
+    the memory of one. Only the steps that the most common number of ranks printed count, so that
+    steps with missing ranks are left out; `lines` is what a run is verified with.
     """
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
 
     def add(self, steps: Sequence[int], values: Mapping[str, Sequence[Any]], log: str = "") -> None:
-        """Add a rank that printed to ``log``: its steps, and a column for each kind of value, None for steps without one."""
-        # Only None and 0 are false: `all` is much faster than a search, which only a column with one of them needs.
+        """Add a rank that printed to ``log``: its steps, and a column for each kind of value, None
+        for steps without one.
+        """
+        # Only None and 0 are false: `all` is much faster than a search, which only a column with
+        # one of them needs.
         partly = [name for name, column in values.items() if not all(column) and None in column]
-        present = {name: column for name, column in values.items() if name not in partly or column.count(None) < len(column)}
+        present = {
+            name: column
+            for name, column in values.items()
+            if name not in partly or column.count(None) < len(column)
+        }
         if any(name in present for name in partly):
             for names, places in _by_names(present).items():
-                self._join(_Part([steps[i] for i in places], {name: [present[name][i] for i in places] for name in names}, log))
+                self._join(
+                    _Part(
+                        [steps[i] for i in places],
+                        {name: [present[name][i] for i in places] for name in names},
+                        log,
+                    )
+                )
         elif steps:
-            self._join(_Part(list(steps), {name: list(column) for name, column in present.items()}, log))
+            self._join(
+                _Part(list(steps), {name: list(column) for name, column in present.items()}, log)
+            )
 
     def merge(self, other: RankAggregate, log: str = "") -> None:
         """Add all ranks of another aggregate; with ``log``, all of them printed there."""
@@ -100,7 +141,9 @@ class RankAggregate:
             self._join(part)
 
     def lines(self) -> dict[str, Counter[int]]:
-        """Return how many lines each log has for each step. Logs with the same lines share a counter."""
+        """Return how many lines each log has for each step. Logs with the same lines share a
+        counter.
+        """
         of_part = [Counter(part.steps) for part in self._parts]
         parts_of: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for number, part in enumerate(self._parts):
@@ -111,7 +154,9 @@ class RankAggregate:
             if parts not in shared:
                 shared[parts] = Counter()
                 for number, ranks in parts:
-                    shared[parts].update({step: lines * ranks for step, lines in of_part[number].items()})
+                    shared[parts].update(
+                        {step: lines * ranks for step, lines in of_part[number].items()}
+                    )
         return {log: shared[tuple(parts)] for log, parts in parts_of.items()}
 
     def samples(self) -> tuple[StepSample, ...]:
@@ -126,7 +171,9 @@ class RankAggregate:
         ranks = {step: sum(part.count for part, _ in parts) for step, parts in by_step.items()}
         steps_of = Counter(ranks.values())
         usual = max(steps_of, key=lambda count: (steps_of[count], count), default=0)
-        return tuple(_sample(step, by_step[step]) for step in sorted(by_step) if ranks[step] == usual)
+        return tuple(
+            _sample(step, by_step[step]) for step in sorted(by_step) if ranks[step] == usual
+        )
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -140,9 +187,11 @@ class RankAggregate:
 
 
 class _Part:
-    """Ranks that printed the same steps with the same kinds of values: those of the first rank, and sums of differences to it.
+    """Ranks that printed the same steps with the same kinds of values: those of the first rank, and
+    sums of differences to it.
 
-    Differences, because sums of clocks would lose the digits that matter. Rates are summed as times, their inverses.
+    Differences, because sums of clocks would lose the digits that matter. Rates are summed as
+    times, their inverses.
     """
 
     def __init__(self, steps: list[int], values: Mapping[str, list[Any]], log: str) -> None:
@@ -151,8 +200,13 @@ class _Part:
         self.logs = Counter({log: 1})
         self.printed = values
         self.differences: dict[str, list[float]] = {}
-        self.invalid: dict[str, set[int]] = defaultdict(set)  # rows with a rank at rest, or different numbers of samples
-        self.first = {name: column if name == "samples" else self._times(name, column) for name, column in values.items()}
+        self.invalid: dict[str, set[int]] = defaultdict(
+            set
+        )  # rows with a rank at rest, or different numbers of samples
+        self.first = {
+            name: column if name == "samples" else self._times(name, column)
+            for name, column in values.items()
+        }
 
     def take(self, other: _Part) -> None:
         """Add the ranks of another part with the same steps."""
@@ -160,13 +214,17 @@ class _Part:
             first = self.first[name]
             if name == "samples":
                 if column != first:
-                    self.invalid[name].update(row for row, (a, b) in enumerate(zip(first, column, strict=True)) if a != b)
+                    self.invalid[name].update(
+                        row for row, (a, b) in enumerate(zip(first, column, strict=True)) if a != b
+                    )
             else:
                 apart: Any = map(sub, column, first)
                 if other.count > 1:
                     apart = map(add, map(mul, apart, repeat(other.count)), other.differences[name])
                 sums = self.differences.get(name)
-                self.differences[name] = list(apart) if sums is None else list(map(add, sums, apart))
+                self.differences[name] = (
+                    list(apart) if sums is None else list(map(add, sums, apart))
+                )
             self.invalid[name] |= other.invalid[name]
         self.count += other.count
         self.logs.update(other.logs)
@@ -178,7 +236,9 @@ class _Part:
         if name == "samples":
             column: list[Any] = list(self.printed[name])
         else:
-            times = map(add, self.first[name], map(truediv, self.differences[name], repeat(self.count)))
+            times = map(
+                add, self.first[name], map(truediv, self.differences[name], repeat(self.count))
+            )
             column = [1 / time for time in times] if name.endswith("_per_s") else list(times)
         for row in self.invalid[name]:
             column[row] = _invalid_mean(name, column[row])
@@ -190,12 +250,19 @@ class _Part:
         return float(self.first[name][row] * self.count + differences)
 
     def _times(self, name: str, column: list[Any]) -> list[Any]:
-        """Return a column that can be summed; times and rates that no training run can have become NaN."""
+        """Return a column that can be summed; times and rates that no training run can have become
+        NaN.
+        """
         if name in (*LOSSES, "skipped"):
             return column
-        usual = min(column) > 1 / ABSURD and sum(column) < ABSURD  # no positive value is above the sum
+        usual = (
+            min(column) > 1 / ABSURD and sum(column) < ABSURD
+        )  # no positive value is above the sum
         if not usual:
-            column = [value if 1 / ABSURD < abs(value) < ABSURD or value == 0 else math.nan for value in column]
+            column = [
+                value if 1 / ABSURD < abs(value) < ABSURD or value == 0 else math.nan
+                for value in column
+            ]
         if not name.endswith("_per_s"):
             return column
         if not usual:
@@ -205,7 +272,9 @@ class _Part:
 
 
 def _invalid_mean(name: str, mean: Any) -> float | None:
-    """Return the combined value of ranks of which one was at rest or went backwards, or which disagree on the samples."""
+    """Return the combined value of ranks of which one was at rest or went backwards, or which
+    disagree on the samples.
+    """
     return None if name == "samples" else mean if math.isnan(mean) else 0.0
 
 
@@ -233,5 +302,7 @@ def _by_names(values: Mapping[str, Sequence[Any]]) -> dict[tuple[str, ...], list
     """Return the rows of each combination of kinds of values."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, row in enumerate(zip(*values.values(), strict=True)):
-        groups[tuple(name for name, value in zip(values, row, strict=True) if value is not None)].append(place)
+        groups[
+            tuple(name for name, value in zip(values, row, strict=True) if value is not None)
+        ].append(place)
     return groups

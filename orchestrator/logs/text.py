@@ -1,5 +1,5 @@
-"""From the bytes of a log to text for patterns: blocks of whole lines without escapes and control characters; and from text
-to numbers.
+"""From the bytes of a log to text for patterns: blocks of whole lines without escapes and control
+characters; and from text to numbers.
 
 >>> cleaned(b"\\x1b[32mstep\\x1b[0m=1")
 'step=1'
@@ -18,7 +18,18 @@ from datetime import date
 from functools import cache, lru_cache
 from mmap import mmap
 
-__all__ = ["LONG_LINE", "MPIRUN", "Tags", "blocks", "by_rank", "cleaned", "clock", "is_clean", "whole", "wholes"]
+__all__ = [
+    "LONG_LINE",
+    "MPIRUN",
+    "Tags",
+    "blocks",
+    "by_rank",
+    "cleaned",
+    "clock",
+    "is_clean",
+    "whole",
+    "wholes",
+]
 
 LONG_LINE = 4 * 1024
 """A line with more bytes is a block of its own."""
@@ -27,17 +38,24 @@ _BLOCK = 64 * 1024
 _LINE_END = re.compile(rb"[\r\n]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 _CONTROL_BYTES = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
-# Begins with a plain character, so that the search can skip to it; no branch matches past the end of a line.
+# Begins with a plain character, so that the search can skip to it; no branch matches past the end
+# of a line.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _RARE_ESCAPES = re.compile(rf"\x9b[0-?]*[ -/]*[@-~]|{_ESCAPES.pattern}")
-# mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>: ".
-_RANK_TAG = re.compile(r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},(?P<rank>[0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
+# mpirun --tag-output: Open MPI 4 prints "[1,3]<stdout>:", Open MPI 5 "[prterun-node-7@1,3]<stdout>:
+# ".
+_RANK_TAG = re.compile(
+    r"\[(?:[^\[\]\s]{1,200}@)?[0-9]{1,9},(?P<rank>[0-9]{1,9})\]<std(?:out|err|diag)>:? ?"
+)
 _MOST_COUNTED = 1 << 16
-_CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII)
+_CLOCK = re.compile(
+    r"(?:(\d{4}-\d\d-\d\d)[ T]|\d{4} )?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?", re.ASCII
+)
 
 
 def blocks(data: bytes | mmap, end: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield (start, stop, False) of blocks of whole lines, and (start, stop, True) of each line over `LONG_LINE`.
+    """Yield (start, stop, False) of blocks of whole lines, and (start, stop, True) of each line
+    over `LONG_LINE`.
 
     ``data[end]`` is the last line end. A line is short if a line end follows within a window, so few bytes are read.
     """
@@ -62,7 +80,9 @@ def blocks(data: bytes | mmap, end: int) -> Iterator[tuple[int, int, bool]]:
 
 
 def is_clean(raw: bytes) -> bool:
-    """Return True if ``raw`` cannot contain a control character; those above U+007F begin with C2 in UTF-8."""
+    """Return True if ``raw`` cannot contain a control character; those above U+007F begin with C2
+    in UTF-8.
+    """
     return len(raw.translate(None, _CONTROL_BYTES)) == len(raw) and b"\xc2" not in raw
 
 
@@ -77,15 +97,17 @@ def cleaned(raw: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a launcher puts before the text of a rank. ``pattern`` has the rank in ``group``, and text without ``literal`` has
-    no tag; the default is that of ``mpirun --tag-output``."""
+    """What a launcher puts before the text of a rank. ``pattern`` has the rank in ``group``, and
+    text without ``literal`` has no tag; the default is that of ``mpirun --tag-output``."""
 
     pattern: re.Pattern[str] = _RANK_TAG
     literal: str = "]<std"
     group: str = "rank"
 
     def pieces(self, text: str) -> list[tuple[int | None, str]]:
-        """Return the pieces of a text with the rank from the tag before each; None for text before the first tag."""
+        """Return the pieces of a text with the rank from the tag before each; None for text before
+        the first tag.
+        """
         if self.literal not in text:
             return [(None, text)]
         if self.pattern is _RANK_TAG:
@@ -107,7 +129,9 @@ MPIRUN = Tags()
 
 
 def by_rank(text: str, tags: Tags = MPIRUN) -> Mapping[int | None, str]:
-    """Return the lines of each rank, joined. A line may contain text of several ranks; a tag ends with its line."""
+    """Return the lines of each rank, joined. A line may contain text of several ranks; a tag ends
+    with its line.
+    """
     # The search for a single character is thirty times as fast.
     if tags.literal[:1] not in text or tags.literal not in text:
         return {None: text}
@@ -121,7 +145,8 @@ def by_rank(text: str, tags: Tags = MPIRUN) -> Mapping[int | None, str]:
 
 
 def clock(text: str) -> tuple[int | None, float] | None:
-    """Return the ordinal of the day, None if the text has no date, and the seconds since midnight; None if it is no clock.
+    """Return the ordinal of the day, None if the text has no date, and the seconds since midnight;
+    None if it is no clock.
 
     >>> clock("2020-08-31 21:10:59,902"), clock("23:59:59.5"), clock("2020-02-30 00:00:00"), clock("noon")
     ((737668, 76259.902), (None, 86399.5), None, None)
@@ -130,7 +155,12 @@ def clock(text: str) -> tuple[int | None, float] | None:
     if not match:
         return None
     dated, hours, minutes, seconds, fraction = match.groups()
-    of_day = int(hours) * 3600 + int(minutes) * 60 + int(seconds) + (float("0." + fraction) if fraction else 0.0)
+    of_day = (
+        int(hours) * 3600
+        + int(minutes) * 60
+        + int(seconds)
+        + (float("0." + fraction) if fraction else 0.0)
+    )
     if not dated:
         return None, of_day
     day = _day(dated)
@@ -147,13 +177,19 @@ def _day(text: str) -> int | None:
 
 def whole(text: str | None) -> int | None:
     """Return the number if the text consists of 1 to 15 digits, else None."""
-    return int(text) if text is not None and len(text) <= 15 and text.isascii() and text.isdigit() else None
+    return (
+        int(text)
+        if text is not None and len(text) <= 15 and text.isascii() and text.isdigit()
+        else None
+    )
 
 
 def wholes(texts: Sequence[str]) -> list[int]:
     """Return the number of each text. Raises ValueError unless each consists of 1 to 15 digits."""
     if len(texts) > 1:
-        if texts[0] == texts[-1] and texts.count(texts[0]) == len(texts):  # as the samples per step of most runs
+        if texts[0] == texts[-1] and texts.count(texts[0]) == len(
+            texts
+        ):  # as the samples per step of most runs
             return wholes(texts[:1]) * len(texts)
         if counted := _counted(texts):
             return counted

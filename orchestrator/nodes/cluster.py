@@ -1,4 +1,6 @@
-"""The connections of one command: one per host, opened together, reconnected when one breaks, closed at the end."""
+"""The connections of one command: one per host, opened together, reconnected when one breaks,
+closed at the end.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ __all__ = ["Cluster"]
 
 _PREPARING = 16
 _STAY_S, _STAY_S_PER_HOST = 60.0, 0.2
-"""How long a runner waits for the next request: until every host has answered this one, and the slowest of them too."""
+"""How long a runner waits for the next request: until every host has answered this one, and the
+slowest of them too.
+"""
 
 
 class Cluster:
@@ -38,17 +42,22 @@ class Cluster:
         self._by_name = {host.name: host for host in self.hosts}
 
     def open(self) -> Cluster:
-        """Connect to all hosts at the same time. Raises Faults naming every unreachable host with its cause, and ConfigError,
-        before any host is contacted, for unusable keys and files or limits of this process."""
+        """Connect to all hosts at the same time. Raises Faults naming every unreachable host with
+        its cause, and ConfigError, before any host is contacted, for unusable keys and files or
+        limits of this process."""
         self._make_room()
         missing = self._missing()
         # This is local work, sometimes with `ssh -G`: more threads would only slow each other down.
-        connect = each_or_raise(missing, lambda name: self._connections.prepare(self._by_name[name]), _PREPARING)
+        connect = each_or_raise(
+            missing, lambda name: self._connections.prepare(self._by_name[name]), _PREPARING
+        )
         self.nodes.update(each_or_raise(missing, lambda name: self._node(connect[name])))
         return self
 
     def open_what_answers(self) -> dict[str, OrchError]:
-        """Connect to every reachable host; return the errors of the others by host name. Otherwise like `open`."""
+        """Connect to every reachable host; return the errors of the others by host name. Otherwise
+        like `open`.
+        """
         self._make_room()
         results, errors = each(self._missing(), self._connect)
         self.nodes.update(results)
@@ -63,7 +72,9 @@ class Cluster:
         return self.nodes[name]
 
     def keep(self, hosts: Sequence[Host]) -> Cluster:
-        """Close the connections to all hosts but these, which are the hosts of this cluster from now on, in this order."""
+        """Close the connections to all hosts but these, which are the hosts of this cluster from
+        now on, in this order.
+        """
         names = {host.name for host in hosts}
         gone = [self.nodes.pop(name) for name in list(self.nodes) if name not in names]
         each(range(len(gone)), lambda place: gone[place].close())
@@ -72,7 +83,8 @@ class Cluster:
         return self
 
     def ready_for_runs(self, hosts: Sequence[Host]) -> None:
-        """Start what runs on these hosts need besides connections: under Slurm the step in which runs are kept.
+        """Start what runs on these hosts need besides connections: under Slurm the step in which
+        runs are kept.
 
         Raises RunError if that does not start. May be called before each run.
         """
@@ -89,20 +101,37 @@ class Cluster:
         make_room(len(self.hosts), sum(host.transport != "ssh" for host in self.hosts))
 
     def _missing(self) -> list[str]:
-        return [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
+        return [
+            host.name
+            for host in self.hosts
+            if host.name not in self.nodes or not self.nodes[host.name].transport.alive
+        ]
 
     def _connect(self, name: str) -> Node:
         return self._node(lambda: self._connections.connect(self._by_name[name]))
 
     def _node(self, connect: Callable[[], Transport]) -> Node:
         try:
-            return Node(connect(), runner_source(), self.redaction, round(_STAY_S + _STAY_S_PER_HOST * len(self.hosts)))
+            return Node(
+                connect(),
+                runner_source(),
+                self.redaction,
+                round(_STAY_S + _STAY_S_PER_HOST * len(self.hosts)),
+            )
         except OrchError as error:  # an ssh server may say anything
-            error.message, error.hint = self.redaction.text(error.message), self.redaction.text(error.hint)
+            error.message, error.hint = (
+                self.redaction.text(error.message),
+                self.redaction.text(error.hint),
+            )
             raise
 
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

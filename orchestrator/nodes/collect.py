@@ -1,4 +1,5 @@
-"""Collect logs: as bytes, resumed where a transfer stopped, verified against the node's own digests, never overwritten.
+"""Collect logs: as bytes, resumed where a transfer stopped, verified against the node's own
+digests, never overwritten.
 
 Local names are checked against an allow-list; a node cannot choose any other name for a local file.
 """
@@ -33,7 +34,8 @@ _SAMPLES_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The collected logs of one host and one run. ``complete``: the exit record is collected and every digest matches.
+    """The collected logs of one host and one run. ``complete``: the exit record is collected and
+    every digest matches.
 
     ``absent``: the node does not have the run; ``lives``: it still runs there. ``odd`` are names in the log folder that are not
     logs and were neither opened nor sent: links, pipes, devices.
@@ -57,10 +59,12 @@ def collect_host(
     timeout_s: float = 60.0,
     moved: Callable[[int], None] = lambda _: None,
 ) -> Collected:
-    """Collect one host's logs of a run, ``max_bytes`` at most, the limit at which a node stops a run for its output.
+    """Collect one host's logs of a run, ``max_bytes`` at most, the limit at which a node stops a
+    run for its output.
 
     ``moved`` is called with each number of bytes received. Safe to repeat. Raises TransportError transfer_corrupt after one
-    failed retry, and RunError result_invalid if the node sends anything else than pieces of logs within these limits.
+    failed retry, and RunError result_invalid if the node sends anything else than pieces of logs
+    within these limits.
     """
     host = node.host.name
     for attempt in (1, 2):
@@ -85,7 +89,9 @@ def collect_host(
 
 
 class _Logs:
-    """The logs of a host as they arrive. The current log stays open, because it arrives in many pieces."""
+    """The logs of a host as they arrive. The current log stays open, because it arrives in many
+    pieces.
+    """
 
     def __init__(self, run: RunDir, host: str, moved: Callable[[int], None]) -> None:
         self._run = run
@@ -96,18 +102,26 @@ class _Logs:
         self.received = 0
 
     def at(self, name: str, offset: int) -> Callable[[memoryview], None]:
-        """Return a function that writes to a log from an offset on. Raises DataError if that would leave a hole."""
+        """Return a function that writes to a log from an offset on. Raises DataError if that would
+        leave a hole.
+        """
         path = self._run.log_path(self._host, name)
         if path != self._path:
             self.close()
         with failures(path):
             if self._file is None:
-                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                handle = os.open(
+                    path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+                )
                 self._file, self._path = os.fdopen(handle, "wb", 0), path
             self._file.seek(offset)
             size = os.fstat(self._file.fileno()).st_size
         if size < offset:
-            raise DataError(f"expected a file of at least {offset} bytes, got {size}", kind="state_damaged", where=str(path))
+            raise DataError(
+                f"expected a file of at least {offset} bytes, got {size}",
+                kind="state_damaged",
+                where=str(path),
+            )
         return self._write
 
     def _write(self, data: memoryview) -> None:
@@ -127,14 +141,18 @@ class _Logs:
                 file.close()
 
 
-def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, moved: Callable[[int], None]) -> Collected:
+def _collect_once(
+    node: Node, run: RunDir, timeout_s: float, max_bytes: int, moved: Callable[[int], None]
+) -> Collected:
     """Collect new bytes. The caller compares the digests and decides whether the logs are complete."""
     host = node.host.name
     have = {path.name: path.stat().st_size for path in run.logs(host)}
     try:
         with closing(_Logs(run, host, moved)) as logs:
             room = max_bytes + _SAMPLES_BYTES
-            fetched = node.fetch(run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=room, max_files=_MAX_FILES)
+            fetched = node.fetch(
+                run.run_id, have, logs.at, timeout_s=timeout_s, max_bytes=room, max_files=_MAX_FILES
+            )
             for name, size in fetched.sizes.items() if fetched else ():
                 if size == 0 and name not in have:
                     logs.at(name, 0)
@@ -142,23 +160,43 @@ def _collect_once(node: Node, run: RunDir, timeout_s: float, max_bytes: int, mov
         mark_secrets(run, host, node.redaction)  # in what arrived before the error
         raise
     if fetched is None:
-        return Collected(host, 0, len(have), False, "no longer on the node" if have else "not on the node", absent=True)
+        return Collected(
+            host,
+            0,
+            len(have),
+            False,
+            "no longer on the node" if have else "not on the node",
+            absent=True,
+        )
     mark_secrets(run, host, node.redaction, fetched.exit_record)
     if fetched.exit_record:  # last of all, because a run with all its exit records is read
         run.write_log(host, "exit.json", fetched.exit_record)
-    note = f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out" if fetched.left_out else ""
+    note = (
+        f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out"
+        if fetched.left_out
+        else ""
+    )
     lives = fetched.alive and not fetched.exit_record
     if not fetched.exit_record:
-        note = "still running on the node" if fetched.alive else "without an exit record: its supervisor is gone"
+        note = (
+            "still running on the node"
+            if fetched.alive
+            else "without an exit record: its supervisor is gone"
+        )
     if fetched.odd:
         note = "; ".join(
-            [*([note] if note else []), f"left on the node, because they are not logs: {', '.join(map(repr, fetched.odd))}"]
+            [
+                *([note] if note else []),
+                f"left on the node, because they are not logs: {', '.join(map(repr, fetched.odd))}",
+            ]
         )
     return Collected(host, logs.received, len(fetched.sizes), False, note, fetched.odd, lives=lives)
 
 
 def is_complete(run: RunDir, host: str) -> bool:
-    """Return True if a host's exit record of a run is collected and readable, and every log matches it."""
+    """Return True if a host's exit record of a run is collected and readable, and every log matches
+    it.
+    """
     try:
         return exit_record(run, host) is not None and not _mismatches(run, host)
     except DataError:
@@ -166,7 +204,9 @@ def is_complete(run: RunDir, host: str) -> bool:
 
 
 def _mismatches(run: RunDir, host: str) -> list[str]:
-    """Return the logs whose digest differs from the node's exit record; an empty list without a record."""
+    """Return the logs whose digest differs from the node's exit record; an empty list without a
+    record.
+    """
     import hashlib
 
     record = exit_record(run, host)
@@ -177,14 +217,20 @@ def _mismatches(run: RunDir, host: str) -> list[str]:
             wrong.append(name)
             continue
         with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256") if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read())
+            digest = (
+                hashlib.file_digest(file, "sha256")
+                if hasattr(hashlib, "file_digest")
+                else hashlib.sha256(file.read())
+            )
         if digest.hexdigest() != expected.sha256:
             wrong.append(name)
     return wrong
 
 
 def settle(run: RunDir, hosts: Sequence[str]) -> None:
-    """Record the outcome of a run whose controller died before it could, once every node's exit record is readable."""
+    """Record the outcome of a run whose controller died before it could, once every node's exit
+    record is readable.
+    """
     manifest = read_manifest(run)
     try:
         records = {host: record for host in hosts if (record := exit_record(run, host))}
@@ -196,7 +242,11 @@ def settle(run: RunDir, hosts: Sequence[str]) -> None:
     error = None
     if bad:
         host, record = min(bad, key=lambda item: item[1].state != "failed")
-        kind, text = cause_of(record.reason) if record.reason else ("rank_failed", f"it ended with {record.how}")
+        kind, text = (
+            cause_of(record.reason)
+            if record.reason
+            else ("rank_failed", f"it ended with {record.how}")
+        )
         error = RunError(text, kind=kind, host=host)
     clean = {host: Clean(checked=False) for host in hosts}
     write_outcome(run, RecordedOutcome("failed" if bad else "finished", error, clean))
@@ -204,7 +254,9 @@ def settle(run: RunDir, hosts: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a node still has of a run: its exit record, whether its supervisor is alive, whether the run was ever started."""
+    """What a node still has of a run: its exit record, whether its supervisor is alive, whether the
+    run was ever started.
+    """
 
     record: ExitRecord | None
     alive: bool
@@ -213,9 +265,13 @@ class Left:
 
 
 def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
-    """Return what a run left on a node; None if the node does not have the run. Raises RunError for an invalid record."""
+    """Return what a run left on a node; None if the node does not have the run. Raises RunError for
+    an invalid record.
+    """
     # No files are requested, only the record.
-    fetched = node.fetch(run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0)
+    fetched = node.fetch(
+        run_id, {}, lambda *_: lambda data: None, timeout_s=timeout_s, max_bytes=0, max_files=0
+    )
     if fetched is None:
         return None
     try:
@@ -223,5 +279,7 @@ def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
         record = ExitRecord.of(strict_json(data, "exit.json")) if data else None
     except ValueError as error:
         message = f"expected an exit record: {error}"
-        raise RunError(message, kind="result_invalid", host=node.host.name, run_id=run_id) from error
+        raise RunError(
+            message, kind="result_invalid", host=node.host.name, run_id=run_id
+        ) from error
     return Left(record, fetched.alive, bool(fetched.sizes), fetched.boot_id)

@@ -1,4 +1,6 @@
-"""The protocol with the node runner, and the connection to the supervisor of a run: framed and checked."""
+"""The protocol with the node runner, and the connection to the supervisor of a run: framed and
+checked.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,23 @@ _HINTS = {
 T = TypeVar("T")
 Counted = tuple[int, Callable[[memoryview], Any]]
 Reader = Generator[Counted | None, Any, T]
-"""Reads an answer. It yields None to be sent the next line, or a number of bytes and a function that is called with them in
-pieces; a piece is valid until the function returns."""
+"""Reads an answer. It yields None to be sent the next line, or a number of bytes and a function
+that is called with them in pieces; a piece is valid until the function returns."""
 
 
 class Call:
-    """A request and its answer: reads lines and counted bytes from a channel; every wait has a timeout."""
+    """A request and its answer: reads lines and counted bytes from a channel; every wait has a
+    timeout.
+    """
 
-    def __init__(self, channel: Channel, host: Host, timeout_s: float, python: str, redaction: Redaction = NO_SECRETS) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        host: Host,
+        timeout_s: float,
+        python: str,
+        redaction: Redaction = NO_SECRETS,
+    ) -> None:
         self.channel = channel
         self.host = host
         self.timeout_s = timeout_s
@@ -88,14 +99,18 @@ class Call:
             yield value
 
     def lines_with(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Add ``data`` and yield the lines that are complete now. Empty data raises the reason for the end of the stream."""
+        """Add ``data`` and yield the lines that are complete now. Empty data raises the reason for
+        the end of the stream.
+        """
         if not data:
             self._more()
         self._buffer += data
         return self.whole_lines()
 
     def next_line(self, data: bytes = b"") -> dict[str, Any] | None:
-        """Add ``data`` and return the first line, None if it is not complete yet. Counted bytes may end with an empty line."""
+        """Add ``data`` and return the first line, None if it is not complete yet. Counted bytes may
+        end with an empty line.
+        """
         self._buffer += data
         while self._buffer[:1] == b"\n":
             del self._buffer[:1]
@@ -125,7 +140,9 @@ class Call:
         return data
 
     def follow(self, reader: Reader[T]) -> T:
-        """Let ``reader`` read the answer as it arrives, in the connection's own thread; return its result."""
+        """Let ``reader`` read the answer as it arrives, in the connection's own thread; return its
+        result.
+        """
         reading = _Reading(self, reader)
         data = bytes(self._buffer)
         self._buffer.clear()
@@ -151,7 +168,9 @@ class Call:
             yield
         except TimeoutError:
             raise TransportError(
-                f"no answer from the node runner within {self.timeout_s:g} s", kind="node_lost", host=self.host.name
+                f"no answer from the node runner within {self.timeout_s:g} s",
+                kind="node_lost",
+                host=self.host.name,
             ) from None
         except EOFError:
             raise self._ended() from None
@@ -184,17 +203,24 @@ class Call:
         )
 
     def _broken(self, got: str) -> OrchError:
-        return RunError(f"expected a line of the node runner, got {got}", kind="result_invalid", host=self.host.name)
+        return RunError(
+            f"expected a line of the node runner, got {got}",
+            kind="result_invalid",
+            host=self.host.name,
+        )
 
 
 class SupervisorLine:
-    """The connection to a run's supervisor: sends orders, receives events in the connection's thread. ``hello`` was the first.
+    """The connection to a run's supervisor: sends orders, receives events in the connection's
+    thread. ``hello`` was the first.
 
     ``via`` names the jump host, if any. ``keep`` is called with the runner of the connection after the supervisor has exited
     at the controller's request.
     """
 
-    def __init__(self, call: Call, hello: dict[str, Any], keep: Callable[[Call], None], via: str = "") -> None:
+    def __init__(
+        self, call: Call, hello: dict[str, Any], keep: Callable[[Call], None], via: str = ""
+    ) -> None:
         self._call = call
         self._keep = keep
         self.via = via
@@ -205,7 +231,9 @@ class SupervisorLine:
         self._deliver: Callable[[str, dict[str, Any]], None] = lambda *_: None
 
     def start(self, deliver: Callable[[str, dict[str, Any]], None]) -> None:
-        """Call ``deliver(host name, event)`` with each event; it must not block. A lost connection is the event ``lost``."""
+        """Call ``deliver(host name, event)`` with each event; it must not block. A lost connection
+        is the event ``lost``.
+        """
         self._deliver = deliver
         self._hand_over(self._call.whole_lines)
         self._call.channel.listen(lambda data: self._hand_over(lambda: self._call.lines_with(data)))
@@ -218,9 +246,11 @@ class SupervisorLine:
             return
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Close the connection. Before the start signal this makes the supervisor exit without starting anything.
+        """Close the connection. Before the start signal this makes the supervisor exit without
+        starting anything.
 
-        After a goodbye, wait up to ``wait_s`` seconds for the supervisor to exit, so that its runner can answer more requests.
+        After a goodbye, wait up to ``wait_s`` seconds for the supervisor to exit, so that its
+        runner can answer more requests.
         """
         self._over.wait(wait_s)
         if self._runner_stays:
@@ -241,7 +271,10 @@ class SupervisorLine:
                 self._deliver(self.host.name, {**event, "line": self, "at": time.monotonic()})
         except OrchError as error:
             self._over.set()
-            self._deliver(self.host.name, {"event": "lost", "line": self, "error": error, "at": time.monotonic()})
+            self._deliver(
+                self.host.name,
+                {"event": "lost", "line": self, "error": error, "at": time.monotonic()},
+            )
 
 
 class _Reading(Generic[T]):
@@ -290,7 +323,9 @@ def refusal(fields: Any, host: str) -> OrchError:
     if values.get("owner"):
         message += f": {owner_words(str(values['owner']))}"
     maker = TransportError if kind in ("transfer_corrupt", "node_lost") else RunError
-    hint = next((hint for start, hint in _HINTS.items() if start == kind or message.startswith(start)), "")
+    hint = next(
+        (hint for start, hint in _HINTS.items() if start == kind or message.startswith(start)), ""
+    )
     return maker(message, kind=kind, host=host, hint=hint)
 
 

@@ -1,8 +1,10 @@
-"""Deploy payloads, remember the state of each node in the project, and check quickly whether a node has changed since.
+"""Deploy payloads, remember the state of each node in the project, and check quickly whether a node
+has changed since.
 
-The check is one short shell command: the digests of all files of a set, the boot id, the GPU driver, and inode, size and
-times of the interpreter and of its package folders. If nothing has changed, nothing is sent and the remembered facts are
-used. `orch deploy` only shows these facts: a bench captures its own.
+The check is one short shell command: the digests of all files of a set, the boot id, the GPU
+driver, and inode, size and times of the interpreter and of its package folders. If nothing has
+changed, nothing is sent and the remembered facts are used. `orch deploy` only shows these facts: a
+bench captures its own.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Deployed:
 
     ``key`` identifies the host's inventory entry and the deployed frameworks; ``root`` is the absolute work directory;
     ``sets`` maps the digest of each payload set to the digests of its files by name; ``machine`` and ``paths`` are what the
-    facts depend on, as reported by the node runner; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
+    facts depend on, as reported by the node runner; ``facts`` are by framework; ``at`` is the time
+    in seconds since 1970.
     """
 
     key: str
@@ -55,7 +58,8 @@ class Deployed:
         """The shell command that prints `answer` if nothing has changed."""
         drivers = "/proc/driver/nvidia/version /sys/module/amdgpu/version"
         machine = f"cat /proc/sys/kernel/random/boot_id {drivers} 2>/dev/null"
-        # Change into each set and back: a subshell, or a digest of the digests, would cost one more process per node.
+        # Change into each set and back: a subshell, or a digest of the digests, would cost one more
+        # process per node.
         sets = [
             f"cd ./{payload_path('', digest)} && sha256sum -- {_words(files)} && cd ../.."
             for digest, files in self.sets.items()
@@ -66,12 +70,18 @@ class Deployed:
     @property
     def answer(self) -> bytes:
         """The output of `question` if nothing has changed; a login shell may print text before it."""
-        lines = [f"{digest}  {name}" for files in self.sets.values() for name, digest in files.items()]
+        lines = [
+            f"{digest}  {name}" for files in self.sets.values() for name, digest in files.items()
+        ]
         lines += [f"{path} {state}" for path, state in self.paths.items()]
-        return (self.machine + "".join(f"{line}\n" for line in lines)).encode("utf-8", "surrogateescape")
+        return (self.machine + "".join(f"{line}\n" for line in lines)).encode(
+            "utf-8", "surrogateescape"
+        )
 
     def holds(self, node: Node) -> bool:
-        """Return True if the node is unchanged. Any other output, or a node without these programs, counts as changed."""
+        """Return True if the node is unchanged. Any other output, or a node without these programs,
+        counts as changed.
+        """
         try:
             done = node.transport.run(["sh", "-c", self.question], timeout_s=_LOOK_S)
         except OrchError:
@@ -80,7 +90,9 @@ class Deployed:
 
 
 class Memory:
-    """The remembered deploys of these frameworks in a project; if the file is lost or damaged, the next deploy is complete."""
+    """The remembered deploys of these frameworks in a project; if the file is lost or damaged, the
+    next deploy is complete.
+    """
 
     def __init__(self, path: Path, folders: Sequence[FrameworkFolder]) -> None:
         self.path = path
@@ -93,35 +105,56 @@ class Memory:
             return
 
     def of(self, host: Host) -> Deployed | None:
-        """Return the remembered deploy of a host; None if there is none, or its inventory entry has changed."""
+        """Return the remembered deploy of a host; None if there is none, or its inventory entry has
+        changed.
+        """
         try:
             deployed = Deployed(**self._all[host.name])
         except (KeyError, TypeError):
             return None
         return deployed if deployed.key == self._key(host) and deployed.sets == self._sets else None
 
-    def note(self, host: Host, facts: Mapping[str, Mapping[str, Any]], standing: Mapping[str, Any]) -> None:
-        """Remember a host after a complete deploy: its ``facts`` by framework, and ``standing``, what they depend on."""
+    def note(
+        self, host: Host, facts: Mapping[str, Mapping[str, Any]], standing: Mapping[str, Any]
+    ) -> None:
+        """Remember a host after a complete deploy: its ``facts`` by framework, and ``standing``,
+        what they depend on.
+        """
         root = str(next(iter(facts.values()))["workdir"])
         machine, paths = str(standing["machine"]), dict(standing["paths"])
-        self._all[host.name] = asdict(Deployed(self._key(host), root, self._sets, machine, paths, facts, time.time()))
+        self._all[host.name] = asdict(
+            Deployed(self._key(host), root, self._sets, machine, paths, facts, time.time())
+        )
 
     def save(self) -> None:
         """Write the file. Raises ConfigError if the project cannot be written."""
         keep(self.path, {"schema": 1, "hosts": self._all})
 
     def _key(self, host: Host) -> str:
-        parts = [asdict(host), [(folder.framework.name, folder.framework.digest) for folder in self._folders]]
+        parts = [
+            asdict(host),
+            [(folder.framework.name, folder.framework.digest) for folder in self._folders],
+        ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def remembered_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
-    """Return the facts that the last deploy saw of those hosts whose neighbours were among these hosts too."""
+    """Return the facts that the last deploy saw of those hosts whose neighbours were among these
+    hosts too.
+    """
     try:
         entries = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])
-        facts = {host.name: dict(next(iter(entries[host.name]["facts"].values()))) for host in hosts if host.name in entries}
+        facts = {
+            host.name: dict(next(iter(entries[host.name]["facts"].values())))
+            for host in hosts
+            if host.name in entries
+        }
         addresses = {host.address for host in hosts}
-        return {name: values for name, values in facts.items() if addresses >= set(values.get("routes") or ())}
+        return {
+            name: values
+            for name, values in facts.items()
+            if addresses >= set(values.get("routes") or ())
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return {}
 
@@ -129,10 +162,12 @@ def remembered_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, A
 def deploy(
     cluster: Cluster, folders: Sequence[FrameworkFolder], memory: Memory
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, Any]], dict[str, float]]:
-    """Send payloads to every node that misses them and capture its facts; an unchanged node is only checked.
+    """Send payloads to every node that misses them and capture its facts; an unchanged node is only
+    checked.
 
-    Returns (bytes sent, facts), each by framework and host, and for unchanged nodes the time at which their facts were
-    captured. Raises Faults if a node does not answer, or two names are the same machine.
+    Returns (bytes sent, facts), each by framework and host, and for unchanged nodes the time at
+    which their facts were captured. Raises Faults if a node does not answer, or two names are the
+    same machine.
     """
     hosts = {host.name: host for host in cluster.hosts}
     remembered = {name: deployed for name, host in hosts.items() if (deployed := memory.of(host))}
@@ -143,9 +178,17 @@ def deploy(
     facts: dict[str, dict[str, Any]] = {}
     for folder in folders:
         name = folder.framework.name
-        fresh = each_or_raise(changed, lambda host, folder=folder: stage_payload(cluster.nodes[host], folder))  # type: ignore[misc]
+
+        def stage(host: str, folder: FrameworkFolder = folder) -> int:
+            return stage_payload(cluster.nodes[host], folder)
+
+        fresh = each_or_raise(changed, stage)
         new, errors = capture(cluster, folder.framework, names=changed, briefly=True)
-        all_facts = {host: new[host] if host in new else kept[host].facts[name] for host in hosts if host not in errors}
+        all_facts = {
+            host: new[host] if host in new else kept[host].facts[name]
+            for host in hosts
+            if host not in errors
+        }
         facts[name] = with_interfaces(cluster.hosts, all_facts)
         sent[name] = {host: fresh.get(host, 0) for host in hosts}
         if wrong := [*errors.values(), *same_machine(facts[name])]:

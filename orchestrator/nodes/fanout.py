@@ -1,7 +1,8 @@
 """Run one call on many hosts at the same time, and keep every result and every error.
 
-Up to 128 calls run at a time, each in its own thread; with more hosts a call starts when an earlier one is done. The start of a
-run, which must happen on all nodes together, does not use this: it is ordered over connections that are already open.
+Up to 128 calls run at a time, each in its own thread; with more hosts a call starts when an earlier
+one is done. The start of a run, which must happen on all nodes together, does not use this: it is
+ordered over connections that are already open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from orchestrator.errors import Faults, OrchError
 __all__ = ["each", "each_or_raise"]
 
 WIDTH = 128
-"""Calls at a time. With one more thread per connection, a large cluster needs fewer than two threads per host."""
+"""Calls at a time. With one more thread per connection, a large cluster needs fewer than two
+threads per host.
+"""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -39,7 +42,9 @@ def each(
     waiting = iter(keys)
 
     def work() -> None:
-        for key in waiting:  # all threads take from one iterator, which is safe under the interpreter's lock
+        for key in (
+            waiting
+        ):  # all threads take from one iterator, which is safe under the interpreter's lock
             try:
                 answers.put((key, call(key), None))
             except BaseException as error:
@@ -65,8 +70,12 @@ def each(
     )
 
 
-def each_or_raise(keys: Iterable[Key], call: Callable[[Key], Value], width: int = WIDTH) -> dict[Key, Value]:
-    """Return the results in the order of the keys. Raises `Faults` with all errors if there are any."""
+def each_or_raise(
+    keys: Iterable[Key], call: Callable[[Key], Value], width: int = WIDTH
+) -> dict[Key, Value]:
+    """Return the results in the order of the keys. Raises `Faults` with all errors if there are
+    any.
+    """
     results, errors = each(keys, call, width)
     if errors:
         raise Faults(list(errors.values()))

@@ -1,8 +1,9 @@
-"""The controller's side of the node runner, ``remote/noderun/``: one request over one channel, framed, checked, byte-exact.
+"""The controller's side of the node runner, ``remote/noderun/``: one request over one channel,
+framed, checked, byte-exact.
 
-Nothing has to be installed on a node: the runner's source is sent before the request, and every value follows as JSON, so a
-command line contains only an interpreter, a constant program and a number. A nonce marks the start of the answer; text that
-login scripts print before it is skipped.
+Nothing has to be installed on a node: the runner's source is sent before the request, and every
+value follows as JSON, so a command line contains only an interpreter, a constant program and a
+number. A nonce marks the start of the answer; text that login scripts print before it is skipped.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from orchestrator.transport.slurm import job_of
 
 __all__ = ["LEADER", "Node", "Recent", "Upload", "Wanted", "boot_arguments"]
 
-# What becomes a runner: the arguments of an interpreter, and the leader and the source, which it reads first.
-# One line without quotes or exclamation marks, so that no login shell interprets any of it. It skips lines up to the end of
-# `LEADER`: a start-up file that reads from standard input may consume some of these, and nothing else.
-# The alarm ends it if the controller has vanished silently, which the ssh server may not notice for hours.
-# It compiles part by part (`bundle.BOUNDARY` is byte 12), because a process keeps the memory that the compiler needed: 12 MB
-# for all parts at once instead of 5, in the runner and again in the supervisor. The third word of a part is its file's name.
+# What becomes a runner: the arguments of an interpreter, and the leader and the source, which it
+# reads first. One line without quotes or exclamation marks, so that no login shell interprets any
+# of it. It skips lines up to the end of
+# `LEADER`: a start-up file that reads from standard input may consume some of these, and nothing
+# else. The alarm ends it if the controller has vanished silently, which the ssh server may not
+# notice for hours. It compiles part by part (`bundle.BOUNDARY` is byte 12), because a process keeps
+# the memory that the compiler needed: 12 MB for all parts at once instead of 5, in the runner and
+# again in the supervisor. The third word of a part is its file's name.
 _BOOT = (
     "import signal,sys;signal.alarm(60);list(zip(range(99),iter(sys.stdin.buffer.readline,bytes([35,10]))));"
     "list(map(lambda part:exec(compile(part,part.split()[2],exec.__name__),globals()),"
@@ -47,11 +50,15 @@ _SAMPLES_BYTES = 48 << 10
 _WINDOW = -15
 """For zlib: pieces of logs are compressed in the raw format of RFC 1951."""
 Sink = Callable[[str, int], Callable[[memoryview], Any]]
-"""Takes the name of a log and an offset. Returns a function that writes bytes from there on and keeps no reference to them."""
+"""Takes the name of a log and an offset. Returns a function that writes bytes from there on and
+keeps no reference to them.
+"""
 
 
 def boot_arguments(runner: bytes) -> list[str]:
-    """Return the arguments of an interpreter that becomes a node runner when it is sent `LEADER` and this source."""
+    """Return the arguments of an interpreter that becomes a node runner when it is sent `LEADER`
+    and this source.
+    """
     return ["-I", "-S", "-u", "-c", _BOOT, str(len(runner))]
 
 
@@ -75,15 +82,20 @@ class Upload:
     @property
     def announcement(self) -> dict[str, Any]:
         """The fields sent to a node before the file's bytes."""
-        fields = {"path": self.path, "bytes": len(self.content), "sha256": self.sha256, "mode": self.mode}
+        fields = {
+            "path": self.path,
+            "bytes": len(self.content),
+            "sha256": self.sha256,
+            "mode": self.mode,
+        }
         return {**fields, "elsewhere": self.elsewhere} if self.elsewhere else fields
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The result of `Node.fetch`: sizes of the logs on the node in bytes, the raw exit record, whether the supervisor is alive,
-    the number of logs beyond the limit, the kernel's boot id of the node, and some names that are not logs: links, special
-    files, names that are not allowed."""
+    """The result of `Node.fetch`: sizes of the logs on the node in bytes, the raw exit record,
+    whether the supervisor is alive, the number of logs beyond the limit, the kernel's boot id of
+    the node, and some names that are not logs: links, special files, names that are not allowed."""
 
     sizes: Mapping[str, int]
     exit_record: bytes
@@ -95,8 +107,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What a node has of a run that is under way: whether its supervisor is alive, the sizes of its logs in bytes, the end of
-    one of them without secret values, and the first line and the last ones of ``telemetry.jsonl`` as they are so far."""
+    """What a node has of a run that is under way: whether its supervisor is alive, the sizes of its
+    logs in bytes, the end of one of them without secret values, and the first line and the last
+    ones of ``telemetry.jsonl`` as they are so far."""
 
     lives: bool
     sizes: Mapping[str, int]
@@ -105,12 +118,19 @@ class Recent:
 
 
 class Node:
-    """One host, accessed through its node runner over one open connection. Raises OrchError with ``host`` set.
+    """One host, accessed through its node runner over one open connection. Raises OrchError with
+    ``host`` set.
 
     A runner waits ``stay_s`` seconds for the next request.
     """
 
-    def __init__(self, transport: Transport, runner: bytes, redaction: Redaction = NO_SECRETS, stay_s: int = 60) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        runner: bytes,
+        redaction: Redaction = NO_SECRETS,
+        stay_s: int = 60,
+    ) -> None:
         self.transport = transport
         self.redaction = redaction
         self.host: Host = transport.host
@@ -128,7 +148,8 @@ class Node:
             return call.line()
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
-        """Send files to the node, except those it already has with this digest. Returns the number of bytes sent.
+        """Send files to the node, except those it already has with this digest. Returns the number
+        of bytes sent.
 
         ``timeout_s`` limits every wait for the node, not the whole transfer. Corrupted files are sent once more; raises
         TransportError transfer_corrupt if that fails too.
@@ -160,23 +181,41 @@ class Node:
         max_bytes: int,
         max_files: int,
     ) -> Wanted | None:
-        """Write every log byte beyond the ``have`` offsets into ``sink``. Returns None if the node does not have the run."""
-        request = {"run": run_id, "have": dict(have), "max_bytes": max_bytes, "max_files": max_files}
+        """Write every log byte beyond the ``have`` offsets into ``sink``. Returns None if the node
+        does not have the run.
+        """
+        request = {
+            "run": run_id,
+            "have": dict(have),
+            "max_bytes": max_bytes,
+            "max_files": max_files,
+        }
         with self._call("get", request, timeout_s) as call, self._expecting("a piece of a log"):
             return call.follow(_pieces(sink, have, max_bytes, max_files))
 
     def tail(self, run_id: str, file: str, *, offset: int, follow: bool) -> Iterator[bytes]:
         """Yield the bytes of a log file as they arrive, until the run ends."""
-        with self._call("tail", {"run": run_id, "file": file, "offset": offset, "follow": follow}, 3600.0) as call:
+        with self._call(
+            "tail", {"run": run_id, "file": file, "offset": offset, "follow": follow}, 3600.0
+        ) as call:
             while not (line := call.line()).get("done"):
                 with self._expecting("a piece of a log"):
                     count = _whole(line["bytes"], 1 << 20)
                 yield call.read(count)
 
     def recent(self, run_id: str, file: str, *, most_bytes: int, timeout_s: float) -> Recent | None:
-        """Return the end of a log of a run, and of its samples, as they are now; None if the node does not have the run."""
-        margin = self.redaction.reach  # a value that begins before the end that is shown would not be recognised in it
-        request = {"run": run_id, "file": file, "most": most_bytes + margin, "most_samples": _SAMPLES_BYTES}
+        """Return the end of a log of a run, and of its samples, as they are now; None if the node
+        does not have the run.
+        """
+        margin = (
+            self.redaction.reach
+        )  # a value that begins before the end that is shown would not be recognised in it
+        request = {
+            "run": run_id,
+            "file": file,
+            "most": most_bytes + margin,
+            "most_samples": _SAMPLES_BYTES,
+        }
         with self._call("recent", request, timeout_s) as call:
             line = call.line()
             if line.get("absent"):
@@ -193,7 +232,12 @@ class Node:
 
         Returns once the supervisor has said hello. Raises TransportError node_lost if none answers.
         """
-        request: dict[str, Any] = {"run": run_id, "start": start, "wait_s": timeout_s, "stay": self._stay_s}
+        request: dict[str, Any] = {
+            "run": run_id,
+            "start": start,
+            "wait_s": timeout_s,
+            "stay": self._stay_s,
+        }
         if start and (job := job_of(self.host)):
             request["job"] = job
         call = self._begin("line", request, timeout_s)
@@ -211,7 +255,9 @@ class Node:
 
     @contextmanager
     def _expecting(self, what: str) -> Iterator[None]:
-        """Raise RunError result_invalid, with the host, if what the node has sent is something else."""
+        """Raise RunError result_invalid, with the host, if what the node has sent is something
+        else.
+        """
         try:
             yield
         except (KeyError, TypeError, ValueError, zlib.error) as fault:
@@ -230,7 +276,9 @@ class Node:
         self._keep(call)
 
     def _keep(self, call: Call) -> None:
-        """Keep the runner that has answered for the next request, a few seconds at most. One is enough; others are closed."""
+        """Keep the runner that has answered for the next request, a few seconds at most. One is
+        enough; others are closed.
+        """
         with self._keeping:
             if not self._idle:
                 self._idle.append(call)
@@ -238,7 +286,9 @@ class Node:
         call.channel.close()
 
     def _begin(self, op: str, request: Mapping[str, Any], timeout_s: float) -> Call:
-        """Send a request to the idle runner or to a new one; return the call, positioned at the start of its answer."""
+        """Send a request to the idle runner or to a new one; return the call, positioned at the
+        start of its answer.
+        """
         nonce = secrets.token_hex(8)
         names = {"op": op, "nonce": nonce, "root": self.root, "node": self.host.name}
         header = json.dumps({**request, **names}).encode() + b"\n"
@@ -249,7 +299,9 @@ class Node:
             try:
                 idle.begin(header, mark, timeout_s)
             except OrchError:
-                left = idle.channel.ended  # it exited after a long idle time, before it began with this request
+                left = (
+                    idle.channel.ended
+                )  # it exited after a long idle time, before it began with this request
                 idle.channel.close()
                 if not left:
                     raise
@@ -269,8 +321,12 @@ class Node:
         return call
 
 
-def _pieces(sink: Sink, have: Mapping[str, int], max_bytes: int, max_files: int) -> Reader[Wanted | None]:
-    """Read the logs that a runner sends, piece by piece; each log continues where the pieces before it ended."""
+def _pieces(
+    sink: Sink, have: Mapping[str, int], max_bytes: int, max_files: int
+) -> Reader[Wanted | None]:
+    """Read the logs that a runner sends, piece by piece; each log continues where the pieces before
+    it ended.
+    """
     ends: dict[str, int] = {}
     total = 0
     while not (line := (yield None)).get("done"):
@@ -285,7 +341,9 @@ def _pieces(sink: Sink, have: Mapping[str, int], max_bytes: int, max_files: int)
         total += size if name in ends else offset + size
         ends[name] = offset + size
         if not size or len(ends) > max_files or total > max_bytes:
-            raise ValueError(f"{size} bytes of {name!r} from {offset}; up to {max_files} logs of {max_bytes} bytes may come")
+            raise ValueError(
+                f"{size} bytes of {name!r} from {offset}; up to {max_files} logs of {max_bytes} bytes may come"
+            )
         if line["packed"]:
             packed = bytearray()
             yield count, packed.extend
@@ -313,7 +371,11 @@ def _same(count: int, size: int) -> int:
 
 
 def _sizes(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or len(value) > _MAX_FILES or not all(type(size) is int for size in value.values()):
+    if (
+        not isinstance(value, dict)
+        or len(value) > _MAX_FILES
+        or not all(type(size) is int for size in value.values())
+    ):
         raise ValueError("the sizes of logs")
     return value
 

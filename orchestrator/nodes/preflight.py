@@ -35,10 +35,12 @@ def capture(
     briefly: bool = False,
     with_data: bool = True,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, OrchError]]:
-    """Request the facts of every connected node, or of ``names``. Returns (facts by host, errors by host).
+    """Request the facts of every connected node, or of ``names``. Returns (facts by host, errors by
+    host).
 
     ``briefly``: if the installed packages show that the framework is present, it is not started, which would take seconds; and
-    the facts include ``standing``, what they depend on. ``with_data``: look at the data set too, which may take half a minute.
+    the facts include ``standing``, what they depend on. ``with_data``: look at the data set too,
+    which may take half a minute.
     ``container`` replaces that of the hosts, as in a spec; what a container changes is looked at inside.
     """
     probe = framework.probe if framework else "print('{}')"
@@ -50,7 +52,15 @@ def capture(
         node.ask("status", timeout_s=30)
         around = container_of(node.host, container)
         host = inside(node.host, around)
-        look = {"container": around.look(f"orch-preflight-{capture_id}-{name}", inside_source().decode())} if around else {}
+        look = (
+            {
+                "container": around.look(
+                    f"orch-preflight-{capture_id}-{name}", inside_source().decode()
+                )
+            }
+            if around
+            else {}
+        )
         earliest = time.time()
         answer = node.ask(
             "facts",
@@ -71,10 +81,18 @@ def capture(
         try:
             devices = node.host.vars.get("cuda_visible_devices")
             reports = cluster.redaction.value(unpacked(answer["told"]))
-            facts = {**answer["facts"], **told_facts(reports, None if devices is None else str(devices))}
+            facts = {
+                **answer["facts"],
+                **told_facts(reports, None if devices is None else str(devices)),
+            }
             if LAB_VARIABLE in node.host.vars:
                 facts = without_places(facts)
-        except (ValueError, TypeError, AttributeError, LookupError) as error:  # a node may send anything
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            LookupError,
+        ) as error:  # a node may send anything
             message = f"expected facts as the node runner packs them: {error}"
             raise RunError(message, kind="result_invalid", host=name, phase="preflight") from None
         if facts.get("held_by"):
@@ -83,7 +101,9 @@ def capture(
         if briefly:
             facts["standing"] = answer["standing"]
         # The node read its clock between these two instants.
-        facts["clock_off_s"] = round(min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time()))
+        facts["clock_off_s"] = round(
+            min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time())
+        )
         facts["host_key"] = node.transport.host_key
         return facts
 
@@ -92,8 +112,9 @@ def capture(
 
 
 def _peers(hosts: Sequence[Host], name: str) -> list[str]:
-    """Return the addresses to which a node must have a route: the master's (for the master that of the second node), and those
-    of its neighbours and of the node across in a ring. A few nodes show which network leads to all. None for one host."""
+    """Return the addresses to which a node must have a route: the master's (for the master that of
+    the second node), and those of its neighbours and of the node across in a ring. A few nodes show
+    which network leads to all. None for one host."""
     place = next(place for place, host in enumerate(hosts) if host.name == name)
     count = len(hosts)
     others = [hosts[other % count] for other in (0, place + 1, place - 1, place + count // 2)]

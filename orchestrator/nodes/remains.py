@@ -1,7 +1,9 @@
-"""What is left of runs on a node, as the node answers: processes that still run, and processes that may belong to a run.
+"""What is left of runs on a node, as the node answers: processes that still run, and processes that
+may belong to a run.
 
-The second kind exists only where a run's supervisor was killed and no control group could be made for the run: a process that
-has left its parents and cleared its environment then has no mark of its run. Such a run is never reported as ended.
+The second kind exists only where a run's supervisor was killed and no control group could be made
+for the run: a process that has left its parents and cleared its environment then has no mark of its
+run. Such a run is never reported as ended.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """``left`` has (process id, run id) of processes that still run. ``unverified`` has, by run id, what may belong to that run
-    as (process id, name); it is empty for a run whose processes cannot be seen from where the node was asked. ``alive`` are
-    runs whose supervisor was ordered to stop and has not ended yet. ``containers`` has, by run id, what is left of a run's
-    container or may be, or why that cannot be told."""
+    """``left`` has (process id, run id) of processes that still run. ``unverified`` has, by run id,
+    what may belong to that run as (process id, name); it is empty for a run whose processes cannot
+    be seen from where the node was asked. ``alive`` are runs whose supervisor was ordered to stop
+    and has not ended yet. ``containers`` has, by run id, what is left of a run's container or may
+    be, or why that cannot be told."""
 
     left: tuple[tuple[int, str], ...] = ()
     unverified: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
@@ -31,12 +34,20 @@ class Remains:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], host: str) -> Remains:
-        """Return what a node's answer to stop, left or status says. Raises RunError result_invalid if it is malformed."""
+        """Return what a node's answer to stop, left or status says. Raises RunError result_invalid
+        if it is malformed.
+        """
         try:
             left = tuple((int(pid), str(run)) for pid, run in answer.get("left", ()))
             doubtful = answer.get("unverified") or {}
-            rows_of = {str(run): tuple((int(pid), str(name)) for pid, name in rows) for run, rows in doubtful.items()}
-            unproved = {str(run): tuple(map(str, texts)) for run, texts in (answer.get("containers") or {}).items()}
+            rows_of = {
+                str(run): tuple((int(pid), str(name)) for pid, name in rows)
+                for run, rows in doubtful.items()
+            }
+            unproved = {
+                str(run): tuple(map(str, texts))
+                for run, texts in (answer.get("containers") or {}).items()
+            }
             return cls(left, rows_of, tuple(map(str, answer.get("alive", ()))), unproved)
         except (TypeError, ValueError, AttributeError) as fault:
             message = f"expected the processes that are left, got something malformed: {fault}"
@@ -44,8 +55,8 @@ class Remains:
 
     @property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """The processes of all unverified runs; (0, "not visible") for a run whose processes cannot be seen, and 0 with a text
-        for what may be left of a container."""
+        """The processes of all unverified runs; (0, "not visible") for a run whose processes cannot
+        be seen, and 0 with a text for what may be left of a container."""
         rows = [row for rows in self.unverified.values() for row in rows or ((0, "not visible"),)]
         return (*rows, *((0, text) for texts in self.containers.values() for text in texts))
 
@@ -54,7 +65,9 @@ class Remains:
         """What is left, as a part of a sentence; empty if nothing is."""
         parts = []
         if self.left:
-            parts.append(f"processes {_named([str(pid) for pid, _ in self.left])} still run after SIGKILL")
+            parts.append(
+                f"processes {_named([str(pid) for pid, _ in self.left])} still run after SIGKILL"
+            )
         for rows in self.unverified.values():
             parts.append(f"not verified: {_doubt(rows)}")
         parts += [f"not verified: {_named(list(texts))}" for texts in self.containers.values()]
@@ -76,9 +89,15 @@ class Remains:
             why = "its supervisor was killed, and no control group could be made for the run"
             message = f"not verified: whether run {run} has ended; {why}; {_doubt(rows)}"
             hint = f"see them on the node (ps -fp {','.join(str(pid) for pid, _ in rows)}) and end those that belong to the run"
-            errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint if rows else ""))
+            errors.append(
+                RunError(
+                    message, kind="not_verified", host=host, run_id=run, hint=hint if rows else ""
+                )
+            )
         for run, texts in self.containers.items():
-            message = f"not verified: whether the container of run {run} has ended; {_named(list(texts))}"
+            message = (
+                f"not verified: whether the container of run {run} has ended; {_named(list(texts))}"
+            )
             hint = "orch cancel looks again, and removes a container of the run's own; see ps -a of the engine on the node"
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
         for run in self.alive:

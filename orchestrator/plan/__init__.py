@@ -1,6 +1,7 @@
 """Plan runs as data: turn a framework folder and the user's choices into every file of every node.
 
-May use `inventory` and `logs`. Results of earlier benches are passed in, never read. Only `folders` and `payload` open files.
+May use `inventory` and `logs`. Results of earlier benches are passed in, never read. Only `folders`
+and `payload` open files.
 """
 
 from orchestrator.plan.framework import Framework, Knob

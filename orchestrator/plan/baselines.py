@@ -1,4 +1,6 @@
-"""The baselines that the speedups of a bench need: a shape of each spec, by default one rank, run first, or borrowed."""
+"""The baselines that the speedups of a bench need: a shape of each spec, by default one rank, run
+first, or borrowed.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,16 @@ def is_baseline(spec: RunSpec) -> bool:
 
 
 def baseline_of(spec: RunSpec, shape: Shape | None = None) -> RunSpec:
-    """Return the spec that is the baseline for the speedup of ``spec``: that of a ``shape``, by default one rank, or as many as
-    compute one copy of the model. With strong scaling it has the same global batch."""
+    """Return the spec that is the baseline for the speedup of ``spec``: that of a ``shape``, by
+    default one rank, or as many as compute one copy of the model. With strong scaling it has the
+    same global batch."""
     nodes, gpus = shape or (1, spec.step.model_ranks)
-    base = replace(spec, nodes=nodes, gpus=gpus, origins={**spec.origins, "nodes": _BASELINE, "gpus": _BASELINE})
+    base = replace(
+        spec,
+        nodes=nodes,
+        gpus=gpus,
+        origins={**spec.origins, "nodes": _BASELINE, "gpus": _BASELINE},
+    )
     kind, _, option = spec.follows.partition(".")
     ranks = nodes * gpus // spec.step.model_ranks
     if kind == "batch_size":
@@ -61,29 +69,43 @@ def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> t
 
 
 def marked(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
-    """Return the specs; the origin of those that are baselines too says so, if not of one rank, which always are: those of the
-    requested ``shape``, and without one those of one copy of a model that several ranks compute."""
-    copies = {repr(baseline_of(spec).as_dict()) for spec in specs if spec.step.model_ranks > 1} if shape is None else set()
+    """Return the specs; the origin of those that are baselines too says so, if not of one rank,
+    which always are: those of the requested ``shape``, and without one those of one copy of a model
+    that several ranks compute."""
+    copies = (
+        {repr(baseline_of(spec).as_dict()) for spec in specs if spec.step.model_ranks > 1}
+        if shape is None
+        else set()
+    )
     return tuple(
-        as_baseline(spec) if (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies else spec for spec in specs
+        as_baseline(spec)
+        if (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies
+        else spec
+        for spec in specs
     )
 
 
 def as_baseline(spec: RunSpec) -> RunSpec:
     """Return a spec that says by the origin of its shape that speedups are over it."""
-    return replace(spec, origins={**spec.origins, "nodes": f"{spec.origins.get('nodes', '')}, {_BASELINE}"})
+    return replace(
+        spec, origins={**spec.origins, "nodes": f"{spec.origins.get('nodes', '')}, {_BASELINE}"}
+    )
 
 
 def possible(
     specs: Sequence[RunSpec], folders: Mapping[str, FrameworkFolder], hosts: Sequence[Host]
 ) -> tuple[tuple[RunSpec, ...], tuple[Skipped, ...]]:
-    """Return the baselines that can be run, and those that a template refuses, so that there is no speedup."""
+    """Return the baselines that can be run, and those that a template refuses, so that there is no
+    speedup.
+    """
     kept: list[RunSpec] = []
     skipped: list[Skipped] = []
     for spec in specs:
         try:
             _check_division(spec)
-            plan_run(folders[spec.framework], spec, hosts, run_id="plan", repeat=1, port=PORTS.start)
+            plan_run(
+                folders[spec.framework], spec, hosts, run_id="plan", repeat=1, port=PORTS.start
+            )
         except ConfigError as error:
             choices = {"nodes": spec.nodes, "gpus": spec.gpus, "dtype": spec.dtype}
             left_out = impossible(spec.framework, spec.model, choices, error)
@@ -95,32 +117,47 @@ def possible(
 
 
 def check_shape(shape: Shape | None, specs: Sequence[RunSpec], skipped: Sequence[Skipped]) -> None:
-    """Raise ConfigError if a requested ``shape`` is that of no spec, because the baselines of that shape were ``skipped``."""
+    """Raise ConfigError if a requested ``shape`` is that of no spec, because the baselines of that
+    shape were ``skipped``.
+    """
     if shape and skipped and not any((spec.nodes, spec.gpus) == shape for spec in specs):
         reason = skipped[0].reason.removeprefix(_AS_BASELINE).removeprefix("--baseline-shape: ")
-        raise ConfigError(f"expected a shape that a configuration can have: {reason}", where="--baseline-shape")
+        raise ConfigError(
+            f"expected a shape that a configuration can have: {reason}", where="--baseline-shape"
+        )
 
 
 def _check_division(spec: RunSpec) -> None:
-    """Raise ConfigError if a baseline of another shape cannot compute the same as the shapes that are compared with it."""
+    """Raise ConfigError if a baseline of another shape cannot compute the same as the shapes that
+    are compared with it.
+    """
     ranks = spec.world_size // spec.step.model_ranks
     if spec.world_size % spec.step.model_ranks:
         message = (
-            f"expected a multiple of the {spec.step.model_ranks} ranks that share a copy of the model, got {spec.world_size}"
+            f"expected a multiple of the {spec.step.model_ranks} ranks that share a copy of "
+            f"the model, got {spec.world_size}"
         )
         raise ConfigError(message, where="--baseline-shape")
     if spec.follows and (ranks == 0 or spec.global_batch < 1):
-        raise ConfigError("expected a shape whose number of ranks divides the global batch", where="--baseline-shape")
+        raise ConfigError(
+            "expected a shape whose number of ranks divides the global batch",
+            where="--baseline-shape",
+        )
 
 
 def borrowable(bench: Bench) -> tuple[RunSpec, ...]:
-    """Return the baselines of one rank that were only added to a bench, and may be replaced by runs of an earlier bench.
+    """Return the baselines of one rank that were only added to a bench, and may be replaced by runs
+    of an earlier bench.
 
     Empty if repeats may be added, because a baseline needs the added repeats too.
     """
     if bench.schedule.until_ci is not None:
         return ()
-    return tuple(spec for spec in bench.cells if spec.origins.get("nodes") == _BASELINE and (spec.nodes, spec.gpus) == (1, 1))
+    return tuple(
+        spec
+        for spec in bench.cells
+        if spec.origins.get("nodes") == _BASELINE and (spec.nodes, spec.gpus) == (1, 1)
+    )
 
 
 def without(bench: Bench, borrowed: Collection[RunSpec]) -> Bench:

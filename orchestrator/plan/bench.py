@@ -1,4 +1,6 @@
-"""All runs of one command, planned before any host is contacted: their order, and the `Plan` rendered for each."""
+"""All runs of one command, planned before any host is contacted: their order, and the `Plan`
+rendered for each.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from orchestrator.plan.spec import RunSpec, Skipped
 __all__ = ["PORTS", "Bench", "PlannedRun", "ordered", "plan_run", "run_name"]
 
 PORTS = range(20000, 30000)
-"""Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range."""
+"""Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All runs of one command: its configurations (cells), run in blocks. Each block runs every cell once.
+    """All runs of one command: its configurations (cells), run in blocks. Each block runs every
+    cell once.
 
     ``skipped`` are the configurations that were requested and are impossible, ``expect`` what it is expected to measure,
     ``profile`` what is traced of an extra run of each.
@@ -50,7 +54,9 @@ class Bench:
     profile: Profile | None = None
 
     def profiled(self) -> tuple[PlannedRun, ...]:
-        """Return the extra run of each cell that is traced and counts in no table; none without ``profile``."""
+        """Return the extra run of each cell that is traced and counts in no table; none without
+        ``profile``.
+        """
         if self.profile is None:
             return ()
         repeat, numbered = self.schedule.repeats + 1, enumerate(self.cells, start=1)
@@ -67,26 +73,40 @@ class Bench:
         )
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
-        """Return the runs of one repeat (counted from 1) in execution order. Every call returns the same runs."""
+        """Return the runs of one repeat (counted from 1) in execution order. Every call returns the
+        same runs.
+        """
         count = len(self.cells)
-        order = ordered(count, repeat, self.schedule.order, self.schedule.seed, self.schedule.repeats)[-count:]
+        order = ordered(
+            count, repeat, self.schedule.order, self.schedule.seed, self.schedule.repeats
+        )[-count:]
         return tuple(
-            self.run(self.cells[cell], repeat, index) for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
+            self.run(self.cells[cell], repeat, index)
+            for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
         )
 
     def planned(self) -> tuple[PlannedRun, ...]:
         """Return the runs planned at the start of the bench."""
-        return tuple(run for repeat in range(1, self.schedule.repeats + 1) for run in self.block(repeat))
+        return tuple(
+            run for repeat in range(1, self.schedule.repeats + 1) for run in self.block(repeat)
+        )
 
     def run(self, spec: RunSpec, repeat: int, index: int) -> PlannedRun:
         """Return one run of a cell. ``index`` is its position among all runs, counted from 1."""
         return PlannedRun(
-            run_name(self.bench_id, index, spec, repeat), repeat, spec, self.folders[spec.framework], self.bench_id
+            run_name(self.bench_id, index, spec, repeat),
+            repeat,
+            spec,
+            self.folders[spec.framework],
+            self.bench_id,
         )
 
 
-def ordered(count: int, repeats: int, order: str, seed: int, planned: int = 0) -> list[tuple[int, int]]:
-    """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once; ``order`` is one of `ORDERS`.
+def ordered(
+    count: int, repeats: int, order: str, seed: int, planned: int = 0
+) -> list[tuple[int, int]]:
+    """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once;
+    ``order`` is one of `ORDERS`.
 
     ``planned`` is the number of repeats at the start of the bench, by default ``repeats``: more of them continue its order.
 
@@ -108,16 +128,26 @@ def ordered(count: int, repeats: int, order: str, seed: int, planned: int = 0) -
 def _is_backwards(repeat: int, planned: int) -> bool:
     """Return True if a block of a balanced order runs its cells from last to first.
 
-    In two opposite blocks every cell runs at the same place on average, so a linear drift falls out of their differences. An
-    even number of blocks consists of such pairs. They alternate as in the sequence of Thue and Morse (forwards, backwards,
-    backwards, forwards, …), so after four blocks only the curvature within a block is left of a quadratic drift, and after
-    eight of a cubic one. Of an odd number, one block has no opposite: plain alternation does the same for a quadratic drift,
-    and of a linear one the part within one block over the number of blocks is left, for the analysis to take out.
+    In two opposite blocks every cell runs at the same place on average, so a linear drift falls out
+    of their differences. An even number of blocks consists of such pairs. They alternate as in the
+    sequence of Thue and Morse (forwards, backwards, backwards, forwards, …), so after four blocks
+    only the curvature within a block is left of a quadratic drift, and after eight of a cubic one.
+    Of an odd number, one block has no opposite: plain alternation does the same for a quadratic
+    drift, and of a linear one the part within one block over the number of blocks is left, for the
+    analysis to take out.
     """
     return repeat % 2 == 0 if planned % 2 else (repeat - 1).bit_count() % 2 == 1
 
 
-def plan_run(folder: FrameworkFolder, spec: RunSpec, hosts: Sequence[Host], *, run_id: str, repeat: int, port: int) -> Plan:
+def plan_run(
+    folder: FrameworkFolder,
+    spec: RunSpec,
+    hosts: Sequence[Host],
+    *,
+    run_id: str,
+    repeat: int,
+    port: int,
+) -> Plan:
     """Return the complete plan of one run, with the exact content of every file."""
     placement = place(spec, hosts, port)
     by_name = {host.name: host for host in hosts}
@@ -135,4 +165,6 @@ def plan_run(folder: FrameworkFolder, spec: RunSpec, hosts: Sequence[Host], *, r
 
 def run_name(bench_id: str, index: int, spec: RunSpec, repeat: int) -> str:
     """Return the id of a run: unique and readable. No code parses it."""
-    return f"{bench_id}.{index:03d}-{spec.framework}-{spec.model}-{spec.shape}-{spec.dtype}-r{repeat}"
+    return (
+        f"{bench_id}.{index:03d}-{spec.framework}-{spec.model}-{spec.shape}-{spec.dtype}-r{repeat}"
+    )

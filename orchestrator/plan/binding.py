@@ -1,7 +1,8 @@
 """How ranks are bound to CPUs: the choices, and the file that tells the wrapper of each rank.
 
-The CPUs themselves are the node's business (`remote/noderun/binding.py`): only it knows its NUMA nodes, cores and the places of
-its GPUs. Other launchers call it so: ``--cpu-bind`` of srun, ``--bind-to`` of mpirun, ``--numa-binding`` of torchrun.
+The CPUs themselves are the node's business (`remote/noderun/binding.py`): only it knows its NUMA
+nodes, cores and the places of its GPUs. Other launchers call it so: ``--cpu-bind`` of srun,
+``--bind-to`` of mpirun, ``--numa-binding`` of torchrun.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from orchestrator.inventory import Host, nearest
 __all__ = ["BINDINGS", "BINDING_FILE", "binding_of", "binding_text", "check_binding"]
 
 BINDINGS = ("none", "numa", "cores")
-"""none: all CPUs of the node; numa: those of the NUMA node of the rank's GPU; cores: the rank's own share of these."""
+"""none: all CPUs of the node; numa: those of the NUMA node of the rank's GPU; cores: the rank's own
+share of these.
+"""
 BINDING_FILE = "cpu_binding.json"
 
 
@@ -29,16 +32,24 @@ def check_binding(value: object, where: str) -> None:
 
 
 def binding_of(host: Host, choice: str) -> str:
-    """Return how ranks on a host are bound: ``choice`` of the spec, else ``vars.cpu_binding``; empty for not at all."""
+    """Return how ranks on a host are bound: ``choice`` of the spec, else ``vars.cpu_binding``;
+    empty for not at all.
+    """
     value = choice or host.vars.get("cpu_binding") or "none"
     check_binding(value, "--cpu-binding" if choice else f"vars.cpu_binding of host {host.name}")
     return "" if value == "none" else str(value)
 
 
 def binding_text(binding: str, ranks: int, devices: str) -> str:
-    """Return the file for one node. ``devices`` are in the format of CUDA_VISIBLE_DEVICES, empty without GPUs.
+    """Return the file for one node. ``devices`` are in the format of CUDA_VISIBLE_DEVICES, empty
+    without GPUs.
 
     >>> binding_text("numa", 2, "0,3")
     '{"binding": "numa", "ranks": 2, "devices": ["0", "3"]}\\n'
     """
-    return json.dumps({"binding": binding, "ranks": ranks, "devices": devices.split(",") if devices else []}) + "\n"
+    return (
+        json.dumps(
+            {"binding": binding, "ranks": ranks, "devices": devices.split(",") if devices else []}
+        )
+        + "\n"
+    )

@@ -1,4 +1,5 @@
-"""A training command as somebody types it, taken apart: what orch sets itself is left out, the rest is kept.
+"""A training command as somebody types it, taken apart: what orch sets itself is left out, the rest
+is kept.
 
 >>> taken = training_command("torchrun --nproc_per_node 8 train.py --epochs 1 --batch-size 64", {"train.py"}.__contains__)
 >>> taken.launcher, taken.script, taken.arguments
@@ -33,15 +34,18 @@ _PARTS = re.compile(
 )
 _IN_DOUBLE = re.compile(r"\\.|(?P<operator>\$\(|`)|\$(?=[\w{?@*#!$-])", re.DOTALL)
 _MARKS = {"$": "\ue000", "*": "\ue001"}
-"""What stands for a character that a shell would replace, until it is known whether its word is kept."""
+"""What stands for a character that a shell would replace, until it is known whether its word is
+kept.
+"""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingCommand:
-    """``launcher`` is torchrun, python or program. One of ``script``, ``module`` and ``program`` is set; a script is a payload
-    if ``is_here``. ``flags`` are those of the interpreter, ``shell`` that of a program that is a shell script, ``env`` the
-    variables set in front of the command, ``inputs`` the arguments, or what follows their ``=``, that name a file here, and
+    """``launcher`` is torchrun, python or program. One of ``script``, ``module`` and ``program`` is
+    set; a script is a payload if ``is_here``. ``flags`` are those of the interpreter, ``shell``
+    that of a program that is a shell script, ``env`` the variables set in front of the command,
+    ``inputs`` the arguments, or what follows their ``=``, that name a file here, and
     ``left_out`` what orch sets in each run by itself."""
 
     launcher: str
@@ -60,12 +64,21 @@ class TrainingCommand:
 def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     """Take a command apart. ``is_file`` tells whether a name is a file here.
 
-    Raises ConfigError for a command that is none, needs a shell, or starts through a launcher that cannot be translated.
+    Raises ConfigError for a command that is none, needs a shell, or starts through a launcher that
+    cannot be translated.
     """
     command = _verify_kept(_taken_apart(_PARTS.sub(_marked, text), is_file))
-    values = [value if equals else word for word in command.arguments for _, equals, value in [word.partition("=")]]
+    values = [
+        value if equals else word
+        for word in command.arguments
+        for _, equals, value in [word.partition("=")]
+    ]
     # An absolute path is one of every node.
-    inputs = [value for value in values if value and not value.startswith(("/", "~", "-")) and is_file(value)]
+    inputs = [
+        value
+        for value in values
+        if value and not value.startswith(("/", "~", "-")) and is_file(value)
+    ]
     return replace(command, inputs=tuple(dict.fromkeys(inputs)))
 
 
@@ -77,7 +90,11 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     env: list[tuple[str, str]] = []
     left_out: list[str] = []
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
-        if match[1] in PLACED or match[1] in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if match[1] in PLACED or match[1] in (
+            "CUDA_VISIBLE_DEVICES",
+            "HIP_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES",
+        ):
             left_out.append(words[0])
         else:
             env.append((match[1], match[2]))
@@ -87,16 +104,23 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     name = words[0].rsplit("/", 1)[-1]
     if name in _LAUNCHERS:
         hint = "give the command that each rank runs, such as 'python train.py'; orch starts the ranks and sets their variables"
-        raise ConfigError(f"expected a command without a launcher of its own, got {name}", where=_WHERE, hint=hint)
+        raise ConfigError(
+            f"expected a command without a launcher of its own, got {name}", where=_WHERE, hint=hint
+        )
     flags: list[str] = []
     rest = words[1:]
-    launcher = "torchrun" if name == "torchrun" else "python" if _PYTHON.fullmatch(words[0]) else "program"
+    launcher = (
+        "torchrun" if name == "torchrun" else "python" if _PYTHON.fullmatch(words[0]) else "program"
+    )
     if launcher == "python":
         if words[0] not in ("python", "python3"):
             left_out.append(words[0])
         while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
             flags.append(rest.pop(0))
-        if rest[:1] == ["-m"] and rest[1:2] in (["torch.distributed.run"], ["torch.distributed.launch"]):
+        if rest[:1] == ["-m"] and rest[1:2] in (
+            ["torch.distributed.run"],
+            ["torch.distributed.launch"],
+        ):
             launcher, rest = "torchrun", rest[2:]
     is_module = False
     if launcher == "torchrun":
@@ -128,9 +152,16 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
         is_module, rest = True, rest[1:]
     if not rest or (rest[0].startswith("-") and not is_module):
         raise ConfigError(
-            f"expected a script, got {rest[0] if rest else 'none'}", where=_WHERE, hint="such as: torchrun train.py"
+            f"expected a script, got {rest[0] if rest else 'none'}",
+            where=_WHERE,
+            hint="such as: torchrun train.py",
         )
-    common = {"flags": tuple(flags), "arguments": tuple(rest[1:]), "env": tuple(env), "left_out": tuple(left_out)}
+    common = {
+        "flags": tuple(flags),
+        "arguments": tuple(rest[1:]),
+        "env": tuple(env),
+        "left_out": tuple(left_out),
+    }
     if is_module:
         return TrainingCommand(launcher, module=rest[0], **common)  # type: ignore[arg-type]
     here = is_file(rest[0])
@@ -140,10 +171,14 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
 
 
 def _marked(part: re.Match[str]) -> str:
-    """Return a part of a command with `_MARKS` for a variable outside single quotes, and for a ``*`` outside all quotes. Raises
-    ConfigError for what only a shell can do."""
+    """Return a part of a command with `_MARKS` for a variable outside single quotes, and for a
+    ``*`` outside all quotes. Raises ConfigError for what only a shell can do."""
     if part["operator"]:
-        raise ConfigError(f"expected one command, got {part['operator']!r}", where=_WHERE, hint=_SCRIPT.removeprefix("or "))
+        raise ConfigError(
+            f"expected one command, got {part['operator']!r}",
+            where=_WHERE,
+            hint=_SCRIPT.removeprefix("or "),
+        )
     if part.re is _PARTS and part["double"]:
         return _IN_DOUBLE.sub(_marked, part["double"])
     if part.re is _IN_DOUBLE and part[0] in ("\\$", "\\`"):  # as a shell does, and shlex does not
@@ -159,11 +194,26 @@ def _unmarked(word: str) -> str:
 
 def _verify_kept(command: TrainingCommand) -> TrainingCommand:
     """Return a command without marks. Raises ConfigError if one is in a word that the program gets."""
-    kept = (command.script, command.module, command.program, *command.flags, *command.arguments, *dict(command.env).values())
+    kept = (
+        command.script,
+        command.module,
+        command.program,
+        *command.flags,
+        *command.arguments,
+        *dict(command.env).values(),
+    )
     for word in kept:
         if _unmarked(word) != word:
-            hint = f"write the value, {_SCRIPT}" if _MARKS["$"] in word else _SCRIPT.removeprefix("or ")
-            raise ConfigError(f"expected a word without shell syntax, got {_unmarked(word)!r}", where=_WHERE, hint=hint)
+            hint = (
+                f"write the value, {_SCRIPT}"
+                if _MARKS["$"] in word
+                else _SCRIPT.removeprefix("or ")
+            )
+            raise ConfigError(
+                f"expected a word without shell syntax, got {_unmarked(word)!r}",
+                where=_WHERE,
+                hint=hint,
+            )
     return replace(command, left_out=tuple(map(_unmarked, command.left_out)))
 
 
@@ -173,7 +223,9 @@ def _no_file(name: str) -> ConfigError:
 
 
 def _without_torchrun(words: list[str]) -> tuple[list[str], list[str], bool, bool]:
-    """Return what follows torchrun's own options, those options, whether a module follows, and whether Python runs it."""
+    """Return what follows torchrun's own options, those options, whether a module follows, and
+    whether Python runs it.
+    """
     dropped: list[str] = []
     is_module, has_python = False, True
     while words and words[0].startswith("-"):
@@ -191,5 +243,7 @@ def _without_torchrun(words: list[str]) -> tuple[list[str], list[str], bool, boo
             words = words[1:]
         else:
             hint = "the options of torchrun come before the script, those of the script after it"
-            raise ConfigError(f"expected an option of torchrun, got {words[0]}", where=_WHERE, hint=hint)
+            raise ConfigError(
+                f"expected an option of torchrun, got {words[0]}", where=_WHERE, hint=hint
+            )
     return words, dropped, is_module, has_python

@@ -1,9 +1,11 @@
-"""The container in which a node starts its launch script: the files ``container.sh`` and ``container.json`` of a run.
+"""The container in which a node starts its launch script: the files ``container.sh`` and
+``container.json`` of a run.
 
-The container is around the launch script, never around each rank, so that launchers see all their ranks. ``container.sh`` runs
-the command that follows it; a run gives it the launch script, preflight a program that looks around inside. Variables of a run
-are not on the engine's command line, where everyone could read their values: ``env.sh`` is in the mounted work directory, and
-the launch script sources it inside. Only the marks by which orch finds processes are passed by name.
+The container is around the launch script, never around each rank, so that launchers see all their
+ranks. ``container.sh`` runs the command that follows it; a run gives it the launch script,
+preflight a program that looks around inside. Variables of a run are not on the engine's command
+line, where everyone could read their values: ``env.sh`` is in the mounted work directory, and the
+launch script sources it inside. Only the marks by which orch finds processes are passed by name.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ INSIDE = """\
 umask 077
 export TORCHINDUCTOR_CACHE_DIR="${TORCHINDUCTOR_CACHE_DIR:-$(cd ../.. && pwd)/inductor}"
 """
-"""For the first lines of ``env.sh``. Inside, engines do not keep the umask of the supervisor, and most set 022; and /tmp, where
-inductor keeps the kernels that it compiles, ends with the container. In the node's folder of the work directory the next run
-finds them; their names there depend on the versions and the device that they were compiled for."""
+"""For the first lines of ``env.sh``. Inside, engines do not keep the umask of the supervisor, and
+most set 022; and /tmp, where inductor keeps the kernels that it compiles, ends with the container.
+In the node's folder of the work directory the next run finds them; their names there depend on the
+versions and the device that they were compiled for."""
 _STOP_TIMEOUT_S = 10
 _UP = "../../../.."
 """From the directory of a run to the work directory."""
@@ -44,8 +47,8 @@ _IN_RUN = """bash -c 'cd "$0" && exec "$@"' "$run" "$@\""""
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a host's launch scripts start in. ``values`` are those of `ContainerValues` that are set, ``with_gpus``: it gets the
-    NVIDIA GPUs of its node."""
+    """What a host's launch scripts start in. ``values`` are those of `ContainerValues` that are
+    set, ``with_gpus``: it gets the NVIDIA GPUs of its node."""
 
     values: Mapping[str, Any]
     setup: Sequence[str] = ()
@@ -58,7 +61,9 @@ class Container:
 
     @property
     def is_object(self) -> bool:
-        """Whether the engine keeps it as an object, whose processes are not children of the command that starts it."""
+        """Whether the engine keeps it as an object, whose processes are not children of the command
+        that starts it.
+        """
         return self.engine in OBJECTS
 
     @property
@@ -77,15 +82,27 @@ class Container:
     @property
     def program(self) -> tuple[str, ...]:
         """The words that start the engine; none for a wrap."""
-        return tuple(shlex.split(self.values.get("program") or self.engine)) if self.engine != "wrap" else ()
+        return (
+            tuple(shlex.split(self.values.get("program") or self.engine))
+            if self.engine != "wrap"
+            else ()
+        )
 
     @property
     def python(self) -> str:
         """The command that starts the interpreter inside."""
         return str(self.values.get("python") or "python3")
 
-    def script(self, name: str, labels: Mapping[str, str], variables: Mapping[str, str], *, of_a_run: bool = True) -> str:
-        """Return the shell text that runs its arguments inside: started in the directory of a run, or in the work directory.
+    def script(
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        variables: Mapping[str, str],
+        *,
+        of_a_run: bool = True,
+    ) -> str:
+        """Return the shell text that runs its arguments inside: started in the directory of a run,
+        or in the work directory.
 
         ``name`` is that of a new container, or the mark of the processes in one that runs; ``variables`` are set inside.
         """
@@ -95,12 +112,21 @@ class Container:
 
     def record(self, name: str, labels: Mapping[str, str]) -> str:
         """Return what the supervisor of a run must know to find and to end the container, as JSON."""
-        return json.dumps({**self._known(name), "labels": dict(labels)}, indent=1, sort_keys=True) + "\n"
+        return (
+            json.dumps({**self._known(name), "labels": dict(labels)}, indent=1, sort_keys=True)
+            + "\n"
+        )
 
     def look(self, name: str, program: str) -> dict[str, Any]:
         """Return what preflight must know to start ``program`` inside, as a run would be started."""
         script = self.script(name, {"orch.preflight": name}, {}, of_a_run=False)
-        return {**self._known(name), "object": self.is_object, "what": self.description, "script": script, "look": program}
+        return {
+            **self._known(name),
+            "object": self.is_object,
+            "what": self.description,
+            "script": script,
+            "look": program,
+        }
 
     def _known(self, name: str) -> dict[str, Any]:
         return {
@@ -113,11 +139,15 @@ class Container:
             "image": self.values.get("image", ""),
         }
 
-    def _command(self, name: str, labels: Mapping[str, str], variables: Mapping[str, str], of_a_run: bool) -> str:
+    def _command(
+        self, name: str, labels: Mapping[str, str], variables: Mapping[str, str], of_a_run: bool
+    ) -> str:
         marks = {**variables, "ORCH_CONTAINER": name}
         if self.engine == "wrap":
             quoted = map(_quoted, self.values["wrap"])
-            exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in marks.items())
+            exports = "".join(
+                f"export {key}={shlex.quote(value)}\n" for key, value in marks.items()
+            )
             return f"{exports}exec {' '.join(quoted)} {_IN_RUN}\n"
         sets = [f"--env {shlex.quote(f'{key}={value}')}" for key, value in marks.items()]
         lines = {
@@ -128,7 +158,9 @@ class Container:
         }[self.engine](name, labels, sets, of_a_run)
         return "exec " + " \\\n  ".join(lines) + "\n"
 
-    def _of_object(self, name: str, labels: Mapping[str, str], sets: Sequence[str], of_a_run: bool) -> list[str]:
+    def _of_object(
+        self, name: str, labels: Mapping[str, str], sets: Sequence[str], of_a_run: bool
+    ) -> list[str]:
         program, values = shlex.join(self.program), self.values
         user = values.get("user", "login")
         who = [] if user == "image" else [f"--user {user}"]
@@ -152,10 +184,13 @@ class Container:
         lines += ["--cidfile container.id"] if of_a_run else []
         lines += [f"--stop-timeout {_STOP_TIMEOUT_S}", f"--network {values.get('network', 'host')}"]
         lines += [f"--{key} host" for key, is_private in private.items() if not is_private]
-        # With the process numbers of the node the launch script is no PID 1, and needs nobody to reap for it.
+        # With the process numbers of the node the launch script is no PID 1, and needs nobody to
+        # reap for it.
         lines += ["--init"] if private["pid"] else []
         lines += [f"--shm-size {values['shm_gib']:g}g"] if "shm_gib" in values else []
-        lines += [f"--ulimit {key}={_limit(value)}" for key, value in values.get("limits", {}).items()]
+        lines += [
+            f"--ulimit {key}={_limit(value)}" for key, value in values.get("limits", {}).items()
+        ]
         lines += [self._gpus] if self.with_gpus else []
         lines += [f"--device {shlex.quote(device)}" for device in values.get("devices", [])]
         lines += [*who, *self._mounts("--volume"), '--workdir "$run"', *sets]
@@ -169,15 +204,34 @@ class Container:
         return "--gpus all" if self.engine == "docker" else "--device nvidia.com/gpu=all"
 
     def _mounts(self, option: str) -> list[str]:
-        mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in self.values.get("mounts", [])]
-        return [f'{option} "$workdir:$workdir"', *(f"{option} {shlex.quote(mount)}" for mount in mounts)]
+        mounts = [
+            mount if ":" in mount else f"{mount}:{mount}" for mount in self.values.get("mounts", [])
+        ]
+        return [
+            f'{option} "$workdir:$workdir"',
+            *(f"{option} {shlex.quote(mount)}" for mount in mounts),
+        ]
 
-    def _of_apptainer(self, name: str, labels: Mapping[str, str], sets: Sequence[str], of_a_run: bool) -> list[str]:
-        lines = [f"{shlex.join(self.program)} exec --cleanenv", *(["--nv"] if self.with_gpus else []), *self._mounts("--bind")]
+    def _of_apptainer(
+        self, name: str, labels: Mapping[str, str], sets: Sequence[str], of_a_run: bool
+    ) -> list[str]:
+        lines = [
+            f"{shlex.join(self.program)} exec --cleanenv",
+            *(["--nv"] if self.with_gpus else []),
+            *self._mounts("--bind"),
+        ]
         options = map(shlex.quote, self.values.get("options", []))
-        return [*lines, '--pwd "$run"', *sets, *options, f'{shlex.quote(self.values["image"])} "$@"']
+        return [
+            *lines,
+            '--pwd "$run"',
+            *sets,
+            *options,
+            f'{shlex.quote(self.values["image"])} "$@"',
+        ]
 
-    def _of_enroot(self, name: str, labels: Mapping[str, str], sets: Sequence[str], of_a_run: bool) -> list[str]:
+    def _of_enroot(
+        self, name: str, labels: Mapping[str, str], sets: Sequence[str], of_a_run: bool
+    ) -> list[str]:
         lines = [f"{shlex.join(self.program)} start --rw", *self._mounts("--mount"), *sets]
         options = map(shlex.quote, self.values.get("options", []))
         return [*lines, *options, shlex.quote(self.values["image"]), _IN_RUN]
@@ -189,13 +243,17 @@ def container_name(run_id: str, node_rank: int) -> str:
 
 
 def container_of(host: Host, choice: str, *, with_data: bool = False) -> Container | None:
-    """Return what launch scripts on a host start in; None for the host itself. ``choice`` is the spec's, ``ENGINE:IMAGE``.
+    """Return what launch scripts on a host start in; None for the host itself. ``choice`` is the
+    spec's, ``ENGINE:IMAGE``.
 
-    It replaces image and engine of the inventory, whose mounts, limits and devices stay. ``with_data``: mount the data set too.
+    It replaces image and engine of the inventory, whose mounts, limits and devices stay.
+    ``with_data``: mount the data set too.
     """
     if choice == NO_CONTAINER:
         return None
-    values = merged([host.container, chosen(choice, "--container")]) if choice else dict(host.container)
+    values = (
+        merged([host.container, chosen(choice, "--container")]) if choice else dict(host.container)
+    )
     if choice and values["engine"] != host.container.get("engine"):
         values.pop("program", None)
     if not {"image", "name", "wrap"} & set(values):
@@ -207,11 +265,15 @@ def container_of(host: Host, choice: str, *, with_data: bool = False) -> Contain
 
 
 def inside(host: Host, container: Container | None) -> Host:
-    """Return the host as a launch script in the container finds it: with the interpreters of the container."""
+    """Return the host as a launch script in the container finds it: with the interpreters of the
+    container.
+    """
     if container is None:
         return host
     setup_done = {key: value for key, value in host.vars.items() if key != "setup"}
-    return replace(host, vars={**setup_done, "python": container.python, "runner_python": container.python})
+    return replace(
+        host, vars={**setup_done, "python": container.python, "runner_python": container.python}
+    )
 
 
 def _limit(value: int | str) -> str:
@@ -219,5 +281,10 @@ def _limit(value: int | str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return a word of a wrap for a shell: as it is written, except for the path of the work directory."""
-    return '"$workdir"'.join(shlex.quote(part) if part else "" for part in word.split("{workdir}")) or "''"
+    """Return a word of a wrap for a shell: as it is written, except for the path of the work
+    directory.
+    """
+    return (
+        '"$workdir"'.join(shlex.quote(part) if part else "" for part in word.split("{workdir}"))
+        or "''"
+    )

@@ -1,4 +1,6 @@
-"""From the document of a ``framework.yaml`` to a `Framework`; all faults of the file are reported together."""
+"""From the document of a ``framework.yaml`` to a `Framework`; all faults of the file are reported
+together.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _LEAST: Mapping[str, Any] = {
     "probe": "print()",
     "log": {"files": ["-"]},
 }
-"""Stands for required keys that are missing or at fault, so that the others are compared with each other nevertheless."""
+"""Stands for required keys that are missing or at fault, so that the others are compared with each
+other nevertheless.
+"""
 
 
 def declared(
@@ -42,10 +46,11 @@ def declared(
     templates: Collection[str],
     others: Collection[ConfigError] = (),
 ) -> Framework:
-    """Return the framework that a document declares. ``templates`` are the names of the folder's templates.
+    """Return the framework that a document declares. ``templates`` are the names of the folder's
+    templates.
 
-    Raises Faults of ConfigError with file, line and key, in the order of the lines, together with ``others``, faults of the
-    same file that the caller found.
+    Raises Faults of ConfigError with file, line and key, in the order of the lines, together with
+    ``others``, faults of the same file that the caller found.
     """
 
     def where(path: KeyPath) -> str:
@@ -53,7 +58,9 @@ def declared(
         return f"{place}: {'.'.join(map(shown_key, path))}" if path else place
 
     if not isinstance(value, dict):
-        message = f"expected a mapping with title:, models:, dtypes: and so on, got {shown_value(value)}"
+        message = (
+            f"expected a mapping with title:, models:, dtypes: and so on, got {shown_value(value)}"
+        )
         raise Faults([ConfigError(message, where=where(())), *others])
     faults, broken, file = _validated(value, where)
     for path, message, hint in inconsistencies(file, templates, broken):
@@ -76,14 +83,20 @@ def _line(fault: ConfigError) -> int:
     return int(fault.where.split("framework.yaml:")[1].split(":")[0])
 
 
-def _validated(value: dict[str, Any], where: Where) -> tuple[list[ConfigError], set[KeyPath], FrameworkFile]:
+def _validated(
+    value: dict[str, Any], where: Where
+) -> tuple[list[ConfigError], set[KeyPath], FrameworkFile]:
     """Return the faults of the schema, the keys that they are in, and the file without these keys."""
     faults: list[ConfigError] = []
     broken: set[KeyPath] = set()
     usable, is_first = dict(value), True
     while True:
         try:
-            return faults, broken, FrameworkFile.model_validate(usable if is_first else {**_LEAST, **usable})
+            return (
+                faults,
+                broken,
+                FrameworkFile.model_validate(usable if is_first else {**_LEAST, **usable}),
+            )
         except ValidationError as error:
             errors = error.errors(include_url=False)
         if is_first:
@@ -97,7 +110,9 @@ def _validated(value: dict[str, Any], where: Where) -> tuple[list[ConfigError], 
 
 
 def _without(mapping: dict[str, Any], path: KeyPath, broken: set[KeyPath]) -> dict[str, Any]:
-    """Return a file without the entry that has a fault: one key of a section if that is possible, else the section."""
+    """Return a file without the entry that has a fault: one key of a section if that is possible,
+    else the section.
+    """
     top = str(path[0])
     section = mapping.get(top)
     if len(path) > 1 and isinstance(section, dict) and path[1] in section:
@@ -116,15 +131,23 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
         digest=digest,
         launch=file.launch,
         batch_size_is=file.batch_size_is,
-        models={model: entry.model_dump(exclude_unset=True) for model, entry in file.models.items()},
+        models={
+            model: entry.model_dump(exclude_unset=True) for model, entry in file.models.items()
+        },
         step=_step_options(file.per_step) if file.per_step else None,
         dtypes={str(device): flags for device, flags in file.dtypes.items()},
         loaders=(fixed["loader"],) if "loader" in fixed else tuple(file.loaders),
         defaults={**file.defaults.model_dump(exclude_unset=True), **fixed},
-        device_defaults={str(device): own.model_dump(exclude_unset=True) for device, own in file.device_defaults.items()},
+        device_defaults={
+            str(device): own.model_dump(exclude_unset=True)
+            for device, own in file.device_defaults.items()
+        },
         options={key: option.as_option() for key, option in file.options.items()},
         env=file.env,
-        files=tuple(ConfigFile(entry.template, entry.path, entry.target, int(entry.mode, 8)) for entry in file.files),
+        files=tuple(
+            ConfigFile(entry.template, entry.path, entry.target, int(entry.mode, 8))
+            for entry in file.files
+        ),
         payload=tuple(file.payload),
         probe=file.probe,
         log=_log_grammar(file.log),
@@ -132,7 +155,10 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
         simulated=file.simulated,
         dtype_reasons={str(device): reason for device, reason in file.dtype_reasons.items()},
         caveats={str(device): caveat for device, caveat in file.caveats.items()},
-        launch_by={option: {str(value): style for value, style in table.items()} for option, table in file.launch_by.items()},
+        launch_by={
+            option: {str(value): style for value, style in table.items()}
+            for option, table in file.launch_by.items()
+        },
         requires=file.requires,
         ports={str(where): count for where, count in file.ports.items()},
         published=file.published.model_dump() if file.published else {},
@@ -143,7 +169,13 @@ def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Fram
 
 
 def _step_options(entry: StepEntry) -> StepOptions:
-    return StepOptions(entry.tokens, entry.micro_batches, tuple(entry.shared_by), entry.recomputation, entry.batch_size_up_to)
+    return StepOptions(
+        entry.tokens,
+        entry.micro_batches,
+        tuple(entry.shared_by),
+        entry.recomputation,
+        entry.batch_size_up_to,
+    )
 
 
 def _log_grammar(log: LogEntry) -> LogGrammar:
@@ -181,11 +213,18 @@ def _log_grammar(log: LogEntry) -> LogGrammar:
 
 
 def _agreement(entry: AgreementEntry) -> Agreement:
-    return Agreement(entry.value, tuple(entry.of), tuple(entry.over), float(entry.factor), float(entry.within))
+    return Agreement(
+        entry.value, tuple(entry.of), tuple(entry.over), float(entry.factor), float(entry.within)
+    )
 
 
 def _metric(name: str, entry: MetricEntry) -> Metric:
-    values = {**entry.model_dump(), "keys": tuple(entry.keys), "across": entry.across or "", "says": entry.says or ""}
+    values = {
+        **entry.model_dump(),
+        "keys": tuple(entry.keys),
+        "across": entry.across or "",
+        "says": entry.says or "",
+    }
     return Metric(name, **{**values, "ema": float(entry.ema or 0)})
 
 
@@ -195,7 +234,16 @@ def _knob(entry: KnobEntry) -> Knob:
     values = tuple([tuple(map(_as_text, row)) for row in rows] if entry.env else rows)
     when = {name: tuple(among) for name, among in entry.when.items()}
     networks = tuple(entry.networks)
-    return Knob(tuple(entry.env), entry.option, values, networks, entry.numerics, entry.default, entry.multiplies, when)
+    return Knob(
+        tuple(entry.env),
+        entry.option,
+        values,
+        networks,
+        entry.numerics,
+        entry.default,
+        entry.multiplies,
+        when,
+    )
 
 
 def _as_text(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""What a bench is expected to measure, as one line of text: a metric, a bound, and where it applies.
+"""What a bench is expected to measure, as one line of text: a metric, a bound, and where it
+applies.
 
 >>> expectation_of("busbw >= 350 nodes=2 size_bytes=8589934592")
 Expectation(metric='busbw', bound='>=', number=350.0, at={'nodes': '2', 'size_bytes': '8589934592'})
@@ -28,9 +29,9 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A metric is at least (``>=``) or at most (``<=``) a number, in its unit, where these values hold: fields of a spec such
-    as ``nodes`` or ``dtype``, options, variables, and keys of the metric (``at``). As text it has every digit of the number,
-    because a bench records it so."""
+    """A metric is at least (``>=``) or at most (``<=``) a number, in its unit, where these values
+    hold: fields of a spec such as ``nodes`` or ``dtype``, options, variables, and keys of the
+    metric (``at``). As text it has every digit of the number, because a bench records it so."""
 
     metric: str
     bound: str
@@ -39,17 +40,28 @@ class Expectation:
 
     def __str__(self) -> str:
         number = repr(self.number).removesuffix(".0")
-        return " ".join([self.metric, self.bound, number, *(f"{name}={as_value(value)}" for name, value in self.at.items())])
+        return " ".join(
+            [
+                self.metric,
+                self.bound,
+                number,
+                *(f"{name}={as_value(value)}" for name, value in self.at.items()),
+            ]
+        )
 
     def is_met_by(self, value: float) -> bool:
-        """Whether a value is within the bound, or as close to it as the rounding of a mean of logarithms."""
+        """Whether a value is within the bound, or as close to it as the rounding of a mean of
+        logarithms.
+        """
         if math.isclose(value, self.number, rel_tol=_ROUNDING):
             return True
         return value >= self.number if self.bound == ">=" else value <= self.number
 
 
 def as_value(value: str) -> str:
-    """Return a value as it is written in a bound: in quotes if it is empty or contains white space, or begins with a quote."""
+    """Return a value as it is written in a bound: in quotes if it is empty or contains white space,
+    or begins with a quote.
+    """
     return quoted(value, _SPACES)
 
 
@@ -65,7 +77,9 @@ def expectation_of(text: str, where: str = "") -> Expectation:
             "name values that only some configurations have after it, such as size_bytes=1073741824 or nodes=2, "
             'and put a value with spaces in quotes: test="random read"'
         )
-        raise ConfigError(f"expected a bound such as busbw >= 350, got {text[:80]!r}", where=where, hint=hint)
+        raise ConfigError(
+            f"expected a bound such as busbw >= 350, got {text[:80]!r}", where=where, hint=hint
+        )
     values = [(name, unquoted(value)) for name, value in _VALUE.findall(match[4])]
     names = [name for name, _ in values]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -73,5 +87,8 @@ def expectation_of(text: str, where: str = "") -> Expectation:
         raise ConfigError(message, where=where, hint="give a bound of its own for each value")
     expected = Expectation(match[1], match[2], number, dict(values))
     if len(str(expected)) > _MOST_CHARACTERS:  # a bench could not read it back
-        raise ConfigError(f"expected a bound of at most {_MOST_CHARACTERS} characters, got {text[:80]!r}", where=where)
+        raise ConfigError(
+            f"expected a bound of at most {_MOST_CHARACTERS} characters, got {text[:80]!r}",
+            where=where,
+        )
     return expected

@@ -1,7 +1,9 @@
-"""Framework folders and payload files on the controller's disk: found, read and checked here, returned as values.
+"""Framework folders and payload files on the controller's disk: found, read and checked here,
+returned as values.
 
-Each framework is one folder; no code lists them. They are in folders of folders: those that the caller names (``bases``, the
-first wins), then orch's own, which is in the package when it is installed and next to it in a source tree.
+Each framework is one folder; no code lists them. They are in folders of folders: those that the
+caller names (``bases``, the first wins), then orch's own, which is in the package when it is
+installed and next to it in a source tree.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _LISTED = 24
 
 @dataclass(frozen=True, slots=True)
 class FrameworkFolder:
-    """A framework with the texts of its templates by file name and the bytes of its payload by name in the set.
+    """A framework with the texts of its templates by file name and the bytes of its payload by name
+    in the set.
 
     The payload includes ``rank_wrapper.py``.
     """
@@ -59,7 +62,8 @@ class FrameworkFolder:
 
 
 def frameworks(bases: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return every framework folder by name. Folders in ``bases`` take precedence over orch's own, the first over the others.
+    """Return every framework folder by name. Folders in ``bases`` take precedence over orch's own,
+    the first over the others.
 
     Raises ConfigError if one of ``bases`` is no folder.
     """
@@ -67,9 +71,12 @@ def frameworks(bases: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 def hidden(bases: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
-    """Return by name the folders that another one of the same name hides. Copies with the same files are left out."""
+    """Return by name the folders that another one of the same name hides. Copies with the same
+    files are left out.
+    """
     by_name = {
-        name: tuple(path for path in paths[1:] if _digest(path) != _digest(paths[0])) for name, paths in _found(bases).items()
+        name: tuple(path for path in paths[1:] if _digest(path) != _digest(paths[0]))
+        for name, paths in _found(bases).items()
     }
     return {name: paths for name, paths in by_name.items() if paths}
 
@@ -82,7 +89,8 @@ def own_folder() -> Path:
 def open_framework(name: str, bases: Sequence[Path] = ()) -> FrameworkFolder:
     """Read one framework folder.
 
-    Raises ConfigError listing the available frameworks and where they were looked for, or Faults with file and line of each.
+    Raises ConfigError listing the available frameworks and where they were looked for, or Faults
+    with file and line of each.
     """
     folders = frameworks(bases)
     if name not in folders:
@@ -95,27 +103,41 @@ def open_framework(name: str, bases: Sequence[Path] = ()) -> FrameworkFolder:
 
 
 def read_folder(folder: Path) -> FrameworkFolder:
-    """Read the framework in a folder, which gives it its name. Raises ConfigError, or Faults of every fault of the folder."""
+    """Read the framework in a folder, which gives it its name. Raises ConfigError, or Faults of
+    every fault of the folder.
+    """
     from orchestrator import yamlfile
     from orchestrator.plan.declaration import declared
 
     document = yamlfile.load(folder / "framework.yaml")
     sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}
     listed = document.value.get("payload") if isinstance(document.value, dict) else None
-    entries = {entry: index for index, entry in enumerate(listed if isinstance(listed, list) else ()) if is_payload_name(entry)}
+    entries = {
+        entry: index
+        for index, entry in enumerate(listed if isinstance(listed, list) else ())
+        if is_payload_name(entry)
+    }
     places = {
         entry: f"{folder}/framework.yaml:{document.line(('payload', index))}: payload.{index}"
         for entry, index in entries.items()
     }
     payload, faults = payload_files(places, folder)
-    framework = declared(document.value, document.line, folder.name, str(folder), _digest(folder), sources, faults)
+    framework = declared(
+        document.value, document.line, folder.name, str(folder), _digest(folder), sources, faults
+    )
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
 def folders_with(option: str, framework: Framework) -> str:
     """Return which of orch's own folders that measure the same have an option, as words of a hint."""
-    others = [other.name for other in _own_frameworks() if other.measures == framework.measures and option in other.options]
-    return f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {option}" if others else ""
+    others = [
+        other.name
+        for other in _own_frameworks()
+        if other.measures == framework.measures and option in other.options
+    ]
+    return (
+        f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {option}" if others else ""
+    )
 
 
 @cache
@@ -123,12 +145,15 @@ def _own_frameworks() -> tuple[Framework, ...]:
     return tuple(open_framework(name).framework for name in frameworks())
 
 
-def framework_for(model: str, bases: Sequence[Path] = (), read: Callable[[str], FrameworkFolder] | None = None) -> str:
-    """Return the framework for a model when none is given: the first of `USUAL` that has it, else the only one that does.
+def framework_for(
+    model: str, bases: Sequence[Path] = (), read: Callable[[str], FrameworkFolder] | None = None
+) -> str:
+    """Return the framework for a model when none is given: the first of `USUAL` that has it, else
+    the only one that does.
 
     ``read`` is `open_framework` of these bases, for callers that keep what it has read. A faulty folder counts with the models
-    that its file names, and says its faults where it is opened; without one that has the model, the error names it. Raises
-    ConfigError if several frameworks have the model, or none.
+    that its file names, and says its faults where it is opened; without one that has the model, the
+    error names it. Raises ConfigError if several frameworks have the model, or none.
     """
     read = read or partial(open_framework, bases=bases)
     folders = frameworks(bases)
@@ -151,13 +176,23 @@ def framework_for(model: str, bases: Sequence[Path] = (), read: Callable[[str], 
     if model in models:
         message = f"expected a model, got the framework {model!r}"
         own = ", ".join(models[model])
-        raise ConfigError(message, where="model", hint=f"name a model of it, with -f {model}; it has {own}")
+        raise ConfigError(
+            message, where="model", hint=f"name a model of it, with -f {model}; it has {own}"
+        )
     if Path(model).is_file():
         hint = f"a run file is given as orch bench MODEL --file {model}"
-        raise ConfigError(f"expected the name of a model, got the file {model!r}", where="model", hint=hint)
+        raise ConfigError(
+            f"expected the name of a model, got the file {model!r}", where="model", hint=hint
+        )
     available = sorted({model_name for names in models.values() for model_name in names})
-    unread = [f"{folders[name]} is faulty and may have it: orch framework check {name}" for name in faulty]
-    listed = ", ".join(available) if len(available) <= _LISTED else f"{len(available)}, listed by orch framework list --json"
+    unread = [
+        f"{folders[name]} is faulty and may have it: orch framework check {name}" for name in faulty
+    ]
+    listed = (
+        ", ".join(available)
+        if len(available) <= _LISTED
+        else f"{len(available)}, listed by orch framework list --json"
+    )
     hints = [f"available: {listed}{nearest(model, available)}", *unread, _looked_in(bases)]
     raise ConfigError(f"no framework has a model {model!r}", where="model", hint="; ".join(hints))
 
@@ -179,7 +214,9 @@ def _found(bases: Sequence[Path]) -> dict[str, list[Path]]:
     seen: set[Path] = set()
     for base in (*bases, own_folder()):
         if not base.is_dir():
-            raise ConfigError("expected a folder with framework folders, found no such folder", where=str(base))
+            raise ConfigError(
+                "expected a folder with framework folders, found no such folder", where=str(base)
+            )
         if base.resolve() in seen:
             continue
         seen.add(base.resolve())

@@ -1,4 +1,5 @@
-"""A framework as declared in a folder under ``templates/``: the options of a program, how it starts, what its log means.
+"""A framework as declared in a folder under ``templates/``: the options of a program, how it
+starts, what its log means.
 
 `Framework` is plain data that `orchestrator.plan.folders` reads from ``framework.yaml``; no code here names a framework.
 """
@@ -38,7 +39,9 @@ _OTHER_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of one framework, set with ``--set name=value``. ``type`` is int, float, bool or str."""
+    """An option of one framework, set with ``--set name=value``. ``type`` is int, float, bool or
+    str.
+    """
 
     type: str
     default: Any
@@ -49,18 +52,39 @@ class Option:
     device_default: Mapping[str, Any] = field(default_factory=dict)
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the value written as ``text``. Raises ConfigError naming the option and the values it takes."""
-        words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-        invalid = ConfigError(f"expected {self._expectation()}, got {text!r}", where=f"--set {name}")
+        """Return the value written as ``text``. Raises ConfigError naming the option and the values
+        it takes.
+        """
+        words = {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }
+        invalid = ConfigError(
+            f"expected {self._expectation()}, got {text!r}", where=f"--set {name}"
+        )
         try:
-            value = words[text.lower()] if self.type == "bool" else {"int": int, "float": float, "str": str}[self.type](text)
+            value = (
+                words[text.lower()]
+                if self.type == "bool"
+                else {"int": int, "float": float, "str": str}[self.type](text)
+            )
         except (KeyError, ValueError):
             raise invalid from None
         if self.type == "float" and not math.isfinite(value):
             raise invalid
         if self.type == "int" and value.bit_length() > 63:  # programs cannot hold it
-            raise ConfigError(f"expected a whole number of at most 64 bits, got {text!r}", where=f"--set {name}")
-        if self.type == "str" and ("\0" in text or "\r" in text):  # these cannot be written into scripts, config files and logs
+            raise ConfigError(
+                f"expected a whole number of at most 64 bits, got {text!r}", where=f"--set {name}"
+            )
+        if self.type == "str" and (
+            "\0" in text or "\r" in text
+        ):  # these cannot be written into scripts, config files and logs
             raise invalid
         is_low = self.minimum is not None and value < self.minimum
         is_high = self.maximum is not None and value > self.maximum
@@ -77,19 +101,25 @@ class Option:
             "bool": "true or false",
             "str": "text without NUL and carriage return",
         }[self.type]
-        limits = [f"{sign} {limit:.10g}" for sign, limit in (("≥", self.minimum), ("≤", self.maximum)) if limit is not None]
+        limits = [
+            f"{sign} {limit:.10g}"
+            for sign, limit in (("≥", self.minimum), ("≤", self.maximum))
+            if limit is not None
+        ]
         return f"{kind} {' and '.join(limits)}" if limits else kind
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A parameter that `orch tune` may change: a group of environment variables, one option, or the batch size.
+    """A parameter that `orch tune` may change: a group of environment variables, one option, or the
+    batch size.
 
     ``values`` are tried in addition to the default (``default`` describes it in words), the most promising first; each has one
-    text per variable of ``env``, or one value of ``option``. Those of a knob that ``multiplies`` the batch size are factors,
-    and batch sizes once the spec is known. ``networks`` limits it to NCCL's transports ``Socket`` and ``IB``, or to ``any`` if
-    NCCL communicates at all; empty: always. ``when`` limits it to tunes whose first run reports one of these values under each
-    name. ``numerics``: the parameter changes the computed numbers.
+    text per variable of ``env``, or one value of ``option``. Those of a knob that ``multiplies``
+    the batch size are factors, and batch sizes once the spec is known. ``networks`` limits it to
+    NCCL's transports ``Socket`` and ``IB``, or to ``any`` if NCCL communicates at all; empty:
+    always. ``when`` limits it to tunes whose first run reports one of these values under each name.
+    ``numerics``: the parameter changes the computed numbers.
     """
 
     env: tuple[str, ...]
@@ -114,7 +144,9 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One file rendered for every node. ``target`` (sh, json or yaml) sets how printed values are quoted."""
+    """One file rendered for every node. ``target`` (sh, json or yaml) sets how printed values are
+    quoted.
+    """
 
     template: str
     path: str
@@ -124,7 +156,9 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    """The names of the options that say what a step of a language model computes, as the keys of ``per_step:`` in a folder."""
+    """The names of the options that say what a step of a language model computes, as the keys of
+    ``per_step:`` in a folder.
+    """
 
     tokens: str
     micro_batches: str = ""
@@ -139,13 +173,15 @@ class Framework:
 
     ``launch`` is ``every_node``, or ``first_node`` if a launcher on the first node starts the processes of all nodes;
     ``launch_by`` overrides it for single values of options. ``requires`` maps host variables, which are folders of third-party
-    programs, to a path that each folder must contain. ``ports`` is the number of ports, from master_port on, that must be free
-    on the ``first_node`` and on ``every_node``; the word ``gpus`` means one per device. ``published`` names the rule by which
-    the published numbers of this system were computed. ``probe`` is Python that prints versions as a JSON object.
+    programs, to a path that each folder must contain. ``ports`` is the number of ports, from
+    master_port on, that must be free on the ``first_node`` and on ``every_node``; the word ``gpus``
+    means one per device. ``published`` names the rule by which the published numbers of this system
+    were computed. ``probe`` is Python that prints versions as a JSON object.
     ``distributions`` are package names; if one of them is installed, the framework is present, without starting it.
     ``dtype_reasons`` explains for each device why its table of types is short, ``caveats`` what qualifies every number that
-    the program prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the parameters of `orch tune`,
-    the most influential first. ``payload`` names the files, and folders such as ``models/``, that are sent to nodes as one set.
+    the program prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the
+    parameters of `orch tune`, the most influential first. ``payload`` names the files, and folders
+    such as ``models/``, that are sent to nodes as one set.
     ``setup`` are lines of bash that run on every node before anything else of a run, in the same shell. ``step`` names the
     options that say what a step of a language model computes.
     """
@@ -197,17 +233,27 @@ class Framework:
 
     def launch_style(self, options: Mapping[str, Any]) -> str:
         """Return how a run with these options starts: ``every_node`` or ``first_node``."""
-        return next((table[options[name]] for name, table in self.launch_by.items() if options[name] in table), self.launch)
+        return next(
+            (
+                table[options[name]]
+                for name, table in self.launch_by.items()
+                if options[name] in table
+            ),
+            self.launch,
+        )
 
     def ports_of(self, node_rank: int, nproc: int, first: int) -> tuple[int, ...]:
         """Return the ports, counted from ``first``, that must be free on a node."""
-        counts = [self.ports.get("every_node", 0), self.ports.get("first_node", 0) if node_rank == 0 else 0]
+        counts = [
+            self.ports.get("every_node", 0),
+            self.ports.get("first_node", 0) if node_rank == 0 else 0,
+        ]
         number = max(nproc if count == "gpus" else int(count) for count in counts)
         return tuple(range(first, first + number))
 
     def default(self, key: str, device: str, model: str = "") -> tuple[Any, str]:
-        """Return the default value of ``key`` on ``device`` for ``model``, and its origin in words. That of a device, which is
-        for rehearsals, comes before that of a model."""
+        """Return the default value of ``key`` on ``device`` for ``model``, and its origin in words.
+        That of a device, which is for rehearsals, comes before that of a model."""
         special = self.device_defaults.get(device, {})
         if key in special:
             return special[key], f"{self.name} default on {device}"
@@ -217,7 +263,9 @@ class Framework:
         return self.defaults[key], f"{self.name} default"
 
     def dtype_flag(self, dtype: str, device: str) -> str:
-        """Return the program's own name for ``dtype``. Raises ConfigError listing the types available on this device."""
+        """Return the program's own name for ``dtype``. Raises ConfigError listing the types
+        available on this device.
+        """
         if device not in self.dtypes:
             message = f"expected hosts for {' or '.join(self.dtypes)}, {self.name} does not run on {device}"
             raise ConfigError(message, where="--hosts", hint=self.dtype_reasons.get(device, ""))
@@ -226,7 +274,9 @@ class Framework:
             raise ConfigError(
                 f"expected one of {', '.join(table)} for {self.name} on {device}, got {dtype!r}",
                 where="--dtype",
-                hint=f"{self.dtype_reasons.get(device, '')}{nearest_dtype(dtype, table)}".removeprefix("; "),
+                hint=f"{self.dtype_reasons.get(device, '')}{nearest_dtype(dtype, table)}".removeprefix(
+                    "; "
+                ),
             )
         return table[dtype]
 
@@ -238,13 +288,19 @@ def nearest_dtype(dtype: str, choices: Iterable[str]) -> str:
     ("; did you mean 'fp16'?", '')
     """
     known = _OTHER_DTYPES.get(dtype.lower(), dtype)
-    return f"; did you mean {known!r}?" if known != dtype and known in choices else nearest(dtype, choices)
+    return (
+        f"; did you mean {known!r}?"
+        if known != dtype and known in choices
+        else nearest(dtype, choices)
+    )
 
 
 def payload_digest(files: Mapping[str, str]) -> str:
-    """Return the digest that names a set of payload files. ``files`` maps names in the set to SHA-256 digests.
+    """Return the digest that names a set of payload files. ``files`` maps names in the set to
+    SHA-256 digests.
 
-    It is the SHA-256 of the output of ``sha256sum`` for the files in order of name, so a node's shell can check a set.
+    It is the SHA-256 of the output of ``sha256sum`` for the files in order of name, so a node's
+    shell can check a set.
 
     >>> payload_digest({"train.py": "ab" * 32, "models/vgg.py": "cd" * 32})[:12]
     'cfe0a19ec0ae'
@@ -254,7 +310,8 @@ def payload_digest(files: Mapping[str, str]) -> str:
 
 
 def payload_path(name: str, digest: str) -> str:
-    """Return the path of a payload file in a node's work directory. A set has one folder, so its files can import each other.
+    """Return the path of a payload file in a node's work directory. A set has one folder, so its
+    files can import each other.
 
     The set's ``digest`` names the folder, so a set on a node is never stale and never sent again.
     """
@@ -264,7 +321,8 @@ def payload_path(name: str, digest: str) -> str:
 def run_path(host: str, run_id: str) -> str:
     """Return the path of a run's directory on a node, in its work directory.
 
-    Nodes may share a work directory, as in a home on NFS. Everything except the payload is therefore in a folder of the node's
-    own, named as the inventory names the node: that name differs between the nodes of a run and survives a reboot.
+    Nodes may share a work directory, as in a home on NFS. Everything except the payload is
+    therefore in a folder of the node's own, named as the inventory names the node: that name
+    differs between the nodes of a run and survives a reboot.
     """
     return f"nodes/{host}/runs/{run_id}"

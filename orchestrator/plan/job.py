@@ -1,7 +1,9 @@
-"""The job that ``orch bench --slurm`` submits, as data: what is asked of Slurm, and the script that holds its nodes.
+"""The job that ``orch bench --slurm`` submits, as data: what is asked of Slurm, and the script that
+holds its nodes.
 
-The script does nothing with the nodes. It ends the job when no step has run for a while: then the controller is gone, and all
-runs that it left have ended. Steps are the controller's own, so the nodes need no file of it and no connection to it.
+The script does nothing with the nodes. It ends the job when no step has run for a while: then the
+controller is gone, and all runs that it left have ended. Steps are the controller's own, so the
+nodes need no file of it and no connection to it.
 
 >>> wanted = job_wanted("partition=gpu,time=1.5h,gpus-per-node=8", nodes=4)
 >>> wanted.options
@@ -47,7 +49,16 @@ _OWN = {
     "wait": "orch waits for the job itself",
     "test-only": "orch bench --dry-run submits nothing",
 }
-_FLAGS = ("exclusive", "oversubscribe", "contiguous", "spread-job", "use-min-nodes", "reboot", "hold", "ignore-pbs")
+_FLAGS = (
+    "exclusive",
+    "oversubscribe",
+    "contiguous",
+    "spread-job",
+    "use-min-nodes",
+    "reboot",
+    "hold",
+    "ignore-pbs",
+)
 _SHORT = {
     "A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task", "D": "chdir", "d": "dependency",
     "e": "error", "F": "nodefile", "G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "m": "distribution",
@@ -84,28 +95,44 @@ class JobWanted:
         return _SCRIPT
 
     def argv(self, bench_id: str) -> list[str]:
-        """Return the command that submits the job of a bench; the script goes to its standard input."""
-        fixed = ("--no-requeue", "--no-kill", "--output=/dev/null", "--error=/dev/null", "--export=PATH,SLURM_CONF")
+        """Return the command that submits the job of a bench; the script goes to its standard
+        input.
+        """
+        fixed = (
+            "--no-requeue",
+            "--no-kill",
+            "--output=/dev/null",
+            "--error=/dev/null",
+            "--export=PATH,SLURM_CONF",
+        )
         return ["sbatch", "--parsable", f"--job-name={job_name(bench_id)}", *fixed, *self.options]
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Hosts in place of those that Slurm will choose: of ``nodelist`` if it lists as many as there will be, else by rank.
+        """Hosts in place of those that Slurm will choose: of ``nodelist`` if it lists as many as
+        there will be, else by rank.
 
-        Each has what is asked for of a node; ``gpus`` is None where that does not say how many. Raises ConfigError for a number
-        of nodes that is none.
+        Each has what is asked for of a node; ``gpus`` is None where that does not say how many.
+        Raises ConfigError for a number of nodes that is none.
         """
         asked, most = self._asked, self._most
         if not most:
-            raise ConfigError(f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm")
+            raise ConfigError(
+                f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm"
+            )
         names = self.named or [f"slurm-{rank}" for rank in range(most)]
         tasks = asked["ntasks-per-node"]
         slots = int(tasks) if tasks.isdecimal() else 1
-        return tuple(Host(name, name, gpus=_gpus(asked), slots=slots, transport="srun") for name in names)
+        return tuple(
+            Host(name, name, gpus=_gpus(asked), slots=slots, transport="srun") for name in names
+        )
 
     @property
     def _asked(self) -> dict[str, str]:
-        return {name.removeprefix("--"): value for name, _, value in (option.partition("=") for option in self.options)}
+        return {
+            name.removeprefix("--"): value
+            for name, _, value in (option.partition("=") for option in self.options)
+        }
 
     @property
     def _most(self) -> int:
@@ -118,12 +145,16 @@ class JobWanted:
         listed = expand(self._asked["nodelist"]) if "nodelist" in self._asked else []
         return listed if len(listed) == self._most else []
 
-    def possible_hosts(self, listed: Sequence[Host], *, devices_known: bool = True) -> Iterator[tuple[Host, ...]]:
-        """Yield what the hosts of the job may be, the likeliest first: like each kind of host that the project's inventory has
-        (``listed``), then like none of them. Yield nothing where the number of nodes cannot be read, as in ``nodes=1k``.
+    def possible_hosts(
+        self, listed: Sequence[Host], *, devices_known: bool = True
+    ) -> Iterator[tuple[Host, ...]]:
+        """Yield what the hosts of the job may be, the likeliest first: like each kind of host that
+        the project's inventory has (``listed``), then like none of them. Yield nothing where the
+        number of nodes cannot be read, as in ``nodes=1k``.
 
-        The number of GPUs is that of the options, if these give one. Else it may be any: a partition may add GPUs to a job, as
-        may a variable of sbatch. Nor is it known with ``exclusive``, or without ``devices_known``, for which see ``--devices``.
+        The number of GPUs is that of the options, if these give one. Else it may be any: a
+        partition may add GPUs to a job, as may a variable of sbatch. Nor is it known with
+        ``exclusive``, or without ``devices_known``, for which see ``--devices``.
         """
         if not self._most:
             return
@@ -139,27 +170,42 @@ class JobWanted:
 
     def on(self, hosts: str, count: int) -> JobWanted:
         """Return the same job on these hosts, for a bench that was planned with them."""
-        kept = [option for option in self.options if option.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")]
+        kept = [
+            option
+            for option in self.options
+            if option.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")
+        ]
         return JobWanted((*kept, f"--nodes={count}", f"--nodelist={hosts}"))
 
 
 def _kind(host: Host) -> tuple[object, ...]:
-    """Return what of a host a plan may depend on; hosts of one kind may differ in the values of their variables."""
-    return host.gpus, host.slots, host.vars.get(_DEVICES), tuple(sorted(host.vars)), tuple(sorted(host.container))
+    """Return what of a host a plan may depend on; hosts of one kind may differ in the values of
+    their variables.
+    """
+    return (
+        host.gpus,
+        host.slots,
+        host.vars.get(_DEVICES),
+        tuple(sorted(host.vars)),
+        tuple(sorted(host.container)),
+    )
 
 
 def _like(like: Host | None, host: Host, gpus: int | None, of_job: bool) -> Host:
-    """Return a stand-in with what the inventory says of a host ``like`` it, and so many GPUs, of which the job decides
-    (``of_job``) which they are."""
+    """Return a stand-in with what the inventory says of a host ``like`` it, and so many GPUs, of
+    which the job decides (``of_job``) which they are."""
     if like is None:
         return replace(host, gpus=gpus)
     dropped = _DEVICES if of_job or gpus != like.gpus else ""
     own = {name: value for name, value in like.vars.items() if name != dropped}
-    return replace(like, name=host.name, address=host.address, transport=host.transport, gpus=gpus, vars=own)
+    return replace(
+        like, name=host.name, address=host.address, transport=host.transport, gpus=gpus, vars=own
+    )
 
 
 def _gpus(asked: Mapping[str, str]) -> int | None:
-    """Return the GPUs of a node that options of sbatch ask for, as ``8``, ``a100:8`` or ``gpu:a100:8(S:0-1)``.
+    """Return the GPUs of a node that options of sbatch ask for, as ``8``, ``a100:8`` or
+    ``gpu:a100:8(S:0-1)``.
 
     >>> [_gpus({"gres": text}) for text in ("gpu", "gpu:2", "gpu:tesla:2(S:0-1)", "gres/gpu:h100:8,tmp:3", "gpu=4")]
     [1, 2, 2, 8, 4]
@@ -167,12 +213,21 @@ def _gpus(asked: Mapping[str, str]) -> int | None:
     texts = [f"gpu:{part}" for part in _parts(asked.get("gpus-per-node", ""))]
     texts += [part for name in ("gres", "tres-per-node") for part in _parts(asked.get(name, ""))]
     counts = [int(match[1] or 1) for match in map(_OF_GPUS.fullmatch, texts) if match]
-    total = ("gpus", "gpus-per-task", "gpus-per-socket", "tres-per-job", "tres-per-task", "tres-per-socket")
+    total = (
+        "gpus",
+        "gpus-per-task",
+        "gpus-per-socket",
+        "tres-per-job",
+        "tres-per-task",
+        "tres-per-socket",
+    )
     return None if not counts and any(name in asked for name in total) else sum(counts)
 
 
 def _parts(text: str) -> list[str]:
-    """Return the parts of a list of generic resources, without the sockets or devices that stand behind them in brackets."""
+    """Return the parts of a list of generic resources, without the sockets or devices that stand
+    behind them in brackets.
+    """
     return [part for part in re.sub(r"\([^()]*\)", "", text).split(",") if part]
 
 
@@ -182,8 +237,9 @@ def job_name(bench_id: str) -> str:
 
 
 def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
-    """Return the job that ``partition=gpu,time=1h,…`` asks for: sbatch's long options, with ``time`` also as ``90m`` or ``1h``.
-    They may be written as for sbatch too: ``--partition=gpu --gres=gpu:8 -t 10``.
+    """Return the job that ``partition=gpu,time=1h,…`` asks for: sbatch's long options, with
+    ``time`` also as ``90m`` or ``1h``. They may be written as for sbatch too: ``--partition=gpu
+    --gres=gpu:8 -t 10``.
 
     ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are asked for beside them. Raises
     ConfigError.
@@ -192,14 +248,22 @@ def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
     for word in _words(text):
         name, equals, value = word.partition("=")
         name = name.removeprefix("--")
-        if not _OPTION.fullmatch(name) or (not equals and name not in _FLAGS) or (equals and not value):
+        if (
+            not _OPTION.fullmatch(name)
+            or (not equals and name not in _FLAGS)
+            or (equals and not value)
+        ):
             hint = f"they are long options of sbatch{nearest(name, (*_COMMON, *_FLAGS))}"
-            raise ConfigError(f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint)
+            raise ConfigError(
+                f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint
+            )
         if name in _OWN:
             raise ConfigError(f"expected no {name}: {_OWN[name]}", where="--slurm")
         if name in options:
             raise ConfigError(f"{name} is set twice", where="--slurm")
-        options[name] = f"--{name}={_minutes(value) if name == 'time' else value}" if equals else f"--{name}"
+        options[name] = (
+            f"--{name}={_minutes(value) if name == 'time' else value}" if equals else f"--{name}"
+        )
     if "nodes" not in options and not nodes:
         hint = "add --nodes or --shape, or nodes=4 to --slurm"
         raise ConfigError("expected the number of nodes", where="--slurm", hint=hint)
@@ -209,24 +273,34 @@ def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
         fewer = "--spares" if spares else "--nodes and --shape"
         hint = f"raise it to {least}{', leave it out' if nodes else ''}, or lower {fewer}"
         beside = f" and its {'spare' if spares == 1 else f'{spares} spares'}" if spares else ""
-        raise ConfigError(f"expected nodes for the largest run{beside}, {least}, got nodes={most}", where="--slurm", hint=hint)
+        raise ConfigError(
+            f"expected nodes for the largest run{beside}, {least}, got nodes={most}",
+            where="--slurm",
+            hint=hint,
+        )
     options.setdefault("nodes", f"--nodes={least}")
     options.setdefault("ntasks-per-node", "--ntasks-per-node=1")
     return JobWanted(tuple(options.values()))
 
 
 def _words(text: str) -> Sequence[str]:
-    """Return each option as ``NAME=VALUE`` or ``NAME``. Raises ConfigError for a text of words that are no options.
+    """Return each option as ``NAME=VALUE`` or ``NAME``. Raises ConfigError for a text of words that
+    are no options.
 
     >>> _words("nodelist=n[1,2],n5,time=1h"), _words("-p gpu,debug --gres gpu:8 -t10 --exclusive")
-    (['nodelist=n[1,2],n5', 'time=1h'], ['partition=gpu,debug', 'gres=gpu:8', 'time=10', 'exclusive'])
+    (['nodelist=n[1,2],n5', 'time=1h'], ['partition=gpu,debug', 'gres=gpu:8', 'time=10',
+    'exclusive'])
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    words = " ".join(line.removeprefix("#SBATCH ") for line in lines if not re.match(r"#(?!SBATCH )", line))
+    words = " ".join(
+        line.removeprefix("#SBATCH ") for line in lines if not re.match(r"#(?!SBATCH )", line)
+    )
     try:
         flags = shlex.split(words)
     except ValueError as error:
-        raise ConfigError(f"expected paired quotes, got {str(error).lower()}", where="--slurm") from None
+        raise ConfigError(
+            f"expected paired quotes, got {str(error).lower()}", where="--slurm"
+        ) from None
     if not any(flag.startswith("-") for flag in flags):
         return _listed(words)
     found: list[str] = []
@@ -238,17 +312,27 @@ def _words(text: str) -> Sequence[str]:
             waiting = ""
             continue
         if waiting:
-            raise ConfigError(f"expected a value after --{waiting}, got {flag[:60]!r}", where="--slurm")
+            raise ConfigError(
+                f"expected a value after --{waiting}, got {flag[:60]!r}", where="--slurm"
+            )
         if short and short[1] in _SHORT_FLAGS and not short[2]:
             found.append(_SHORT_FLAGS[short[1]])
         elif short and short[1] in _SHORT:
             waiting = "" if short[2] else _SHORT[short[1]]
             found += [f"{_SHORT[short[1]]}={short[2].removeprefix('=')}"] if short[2] else []
-        elif flag.startswith("--") and "=" not in flag and flag.removeprefix("--") not in _FLAGS + tuple(_OWN):
+        elif (
+            flag.startswith("--")
+            and "=" not in flag
+            and flag.removeprefix("--") not in _FLAGS + tuple(_OWN)
+        ):
             waiting = flag.removeprefix("--").rstrip(",")
         elif short or not flag.startswith("--") and "=" not in flag:
-            hint = "write partition=gpu,gres=gpu:8,time=10, or the options of sbatch as it takes them"
-            raise ConfigError(f"expected options of sbatch, got {flag[:60]!r}", where="--slurm", hint=hint)
+            hint = (
+                "write partition=gpu,gres=gpu:8,time=10, or the options of sbatch as it takes them"
+            )
+            raise ConfigError(
+                f"expected options of sbatch, got {flag[:60]!r}", where="--slurm", hint=hint
+            )
         else:
             found += _listed(flag.rstrip(","))
     return [*found, waiting] if waiting else found
@@ -265,12 +349,18 @@ def _listed(text: str) -> list[str]:
         else:
             words.append(part.strip().removeprefix("--"))
     for word in words:
-        if re.search(r"\s[a-z][a-z0-9-]*(=|$)", word) and not word.startswith(("comment=", "chdir=")):
+        if re.search(r"\s[a-z][a-z0-9-]*(=|$)", word) and not word.startswith(
+            ("comment=", "chdir=")
+        ):
             hint = f"separate options by commas: {','.join(word.split())}"
-            raise ConfigError(f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint)
+            raise ConfigError(
+                f"expected OPTION=VALUE,…, got {word[:60]!r}", where="--slurm", hint=hint
+            )
     return words
 
 
 def _minutes(text: str) -> str:
-    """Return a duration in whole minutes, as Slurm counts them; its own forms, such as 2-12 or 1:30:00, stay."""
+    """Return a duration in whole minutes, as Slurm counts them; its own forms, such as 2-12 or
+    1:30:00, stay.
+    """
     return str(math.ceil(seconds(text, "--slurm time") / 60)) if _DURATION.fullmatch(text) else text

@@ -30,8 +30,9 @@ _ROUND_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Timeouts of a run in seconds, its limit of output in bytes, and whether its nodes are sampled; `docs/structure.md` says
-    what each limit guarantees. Raises ConfigError for a value that no run could keep to, and naming the field."""
+    """Timeouts of a run in seconds, its limit of output in bytes, and whether its nodes are
+    sampled; `docs/structure.md` says what each limit guarantees. Raises ConfigError for a value
+    that no run could keep to, and naming the field."""
 
     beat_s: float = 0.5
     lost_s: float = 2.9
@@ -50,20 +51,27 @@ class Limits:
         for name, (least, most) in _SECONDS.items():
             value = getattr(self, name)
             if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range
-                raise _refused(name, f"a time in seconds from {shortest(least)} to {shortest(most)}", value)
+                raise _refused(
+                    name, f"a time in seconds from {shortest(least)} to {shortest(most)}", value
+                )
         for name in ("lost_s", "lease_s"):
             if getattr(self, name) <= self.beat_s:
                 raise _refused(
-                    name, f"more than beat_s={shortest(self.beat_s)}, the time between two heartbeats", getattr(self, name)
+                    name,
+                    f"more than beat_s={shortest(self.beat_s)}, the time between two heartbeats",
+                    getattr(self, name),
                 )
         if type(self.output_bytes) is not int or self.output_bytes < 1 << 20:
-            raise _refused("output_bytes", f"a whole number of bytes from {1 << 20} on", self.output_bytes)
+            raise _refused(
+                "output_bytes", f"a whole number of bytes from {1 << 20} on", self.output_bytes
+            )
         if type(self.telemetry) is not bool:
             raise _refused("telemetry", "True or False", self.telemetry)
 
     @staticmethod
     def read(text: str, where: str, field: str = "", *, least: float | None = None) -> float:
-        """Return the seconds of a duration, read as `words.seconds` does, within what ``field`` may be; without a field,
+        """Return the seconds of a duration, read as `words.seconds` does, within what ``field`` may
+        be; without a field,
         ``least`` or more, or above 0. Raises ConfigError that begins with ``where``.
 
         >>> Limits.read("1m", "--stop-grace", "grace_s"), Limits.read("30m", "--timeout")
@@ -73,7 +81,8 @@ class Limits:
         return seconds(text, where, least=lowest, most=most)
 
     def round_s(self, limit_s: float, hosts: int) -> float:
-        """Return how long a host may take for something that is asked of ``hosts`` in one round, if one alone may take
+        """Return how long a host may take for something that is asked of ``hosts`` in one round, if
+        one alone may take
         ``limit_s``: with more than 128 of them, a host and the controller wait for others too.
 
         >>> Limits().round_s(30.0, 4), Limits().round_s(30.0, 1128)

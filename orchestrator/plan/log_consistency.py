@@ -1,4 +1,5 @@
-"""What the keys of ``log:`` in a ``framework.yaml`` must be together: patterns and groups, metrics and their lines.
+"""What the keys of ``log:`` in a ``framework.yaml`` must be together: patterns and groups, metrics
+and their lines.
 
 Each fault is the path of its key, what was expected and what came, and a hint.
 """
@@ -31,11 +32,14 @@ def patterns_of(readings: str | list[str]) -> tuple[str, ...]:
 
 
 def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
-    """Yield patterns that cannot be used, those that give no speed, and metrics that no pattern has. ``broken`` are the keys
-    that were left out of ``file`` because they are at fault themselves."""
+    """Yield patterns that cannot be used, those that give no speed, and metrics that no pattern
+    has. ``broken`` are the keys that were left out of ``file`` because they are at fault
+    themselves."""
     log = file.log
     grammars: dict[KeyPath, LogGrammar] = {
-        ("log", "patterns", index): LogGrammar((), (pattern,), metrics=_grouped(log, pattern, broken))
+        ("log", "patterns", index): LogGrammar(
+            (), (pattern,), metrics=_grouped(log, pattern, broken)
+        )
         for index, pattern in enumerate(log.patterns)
     }
     for key in ("rank", "rank_parts", "closing", "prefix", "rank_list", "end"):
@@ -59,14 +63,32 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             unusable.add(str(path[1]))
             yield path, error.message, error.hint
     of_metrics = {entry.group for entry in log.metrics.values()}
-    groups = {name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern} - of_metrics
-    if "patterns" not in unusable and log.patterns and not ("step" in groups and groups & set(SPEEDS)):
+    groups = {
+        name for pattern in log.patterns for name in ("step", *SPEEDS) if f"(?P<{name}>" in pattern
+    } - of_metrics
+    if (
+        "patterns" not in unusable
+        and log.patterns
+        and not ("step" in groups and groups & set(SPEEDS))
+    ):
         got = ", ".join(sorted(groups)) or "none"
-        hint = "" if "step" in groups else "write (?P<step>[0-9]+) where a line has the number of its step"
-        yield ("log", "patterns"), f"expected the group step and one of {', '.join(SPEEDS)}, got {got}", hint
+        hint = (
+            ""
+            if "step" in groups
+            else "write (?P<step>[0-9]+) where a line has the number of its step"
+        )
+        yield (
+            ("log", "patterns"),
+            f"expected the group step and one of {', '.join(SPEEDS)}, got {got}",
+            hint,
+        )
     if "tokens_per_s" in groups and file.measures != LANGUAGE_MODEL:
         hint = f"write measures: {LANGUAGE_MODEL}, and per_step: {{tokens: NAME}} with the option of a sample's tokens"
-        yield ("log", "patterns"), f"expected no tokens_per_s in a folder that measures {file.measures}", hint
+        yield (
+            ("log", "patterns"),
+            f"expected no tokens_per_s in a folder that measures {file.measures}",
+            hint,
+        )
     if log.rank and "(?P<rank>" not in log.rank:
         yield (
             ("log", "rank"),
@@ -74,20 +96,34 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             "write (?P<rank>[0-9]+) for the number",
         )
     yield from _statements(file)
-    for key, globs in (("files", log.files), ("rank_files", log.rank_files), ("nccl_files", log.nccl_files)):
+    for key, globs in (
+        ("files", log.files),
+        ("rank_files", log.rank_files),
+        ("nccl_files", log.nccl_files),
+    ):
         for index, glob in enumerate(globs):
             if glob.startswith("logs/"):
                 hint = f"write {glob.removeprefix('logs/')}"
-                yield ("log", key, index), f"expected files below the logs of a node, got {glob!r}", hint
+                yield (
+                    ("log", key, index),
+                    f"expected files below the logs of a node, got {glob!r}",
+                    hint,
+                )
             elif glob == SETUP_LOG:
                 hint = "it has the output of setup lines, where no results are read: start the program in launch.sh"
                 yield ("log", key, index), f"expected another file, got {glob!r}", hint
-    if not unusable & {"patterns", "readings"} and not {("log",), ("log", "readings"), ("log", "metrics")} & set(broken):
+    if not unusable & {"patterns", "readings"} and not {
+        ("log",),
+        ("log", "readings"),
+        ("log", "metrics"),
+    } & set(broken):
         yield from _metrics(file)
 
 
 def _statements(file: FrameworkFile) -> Iterator[Fault]:
-    """Yield groups that the lines about a run, or rows and their headers, do not have, and facts that are none."""
+    """Yield groups that the lines about a run, or rows and their headers, do not have, and facts
+    that are none.
+    """
     log = file.log
     of_models = {key for entry in file.models.values() for key in entry.model_extra or {}}
     known = [*SIZES, *file.options, *of_models]
@@ -104,24 +140,43 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
     for index, header in enumerate(log.headers):
         for name in header.factors:
             if name not in of_rows:
-                hint = f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
-                yield ("log", "headers", index, "factors", name), f"expected a group of readings, got {name}", hint
+                hint = (
+                    f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
+                )
+                yield (
+                    ("log", "headers", index, "factors", name),
+                    f"expected a group of readings, got {name}",
+                    hint,
+                )
     for index, entry in enumerate(log.agreements):
         for name in (entry.value, *entry.of, *entry.over):
             if name not in of_rows:
-                hint = f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
+                hint = (
+                    f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
+                )
                 yield ("log", "agreements", index), f"expected groups of readings, got {name}", hint
     counted = log.micro_batches
     if isinstance(counted, str) and counted not in file.options:
-        hint = f"the options are {', '.join(file.options) or 'none'}{nearest(counted, file.options)}"
-        yield ("log", "micro_batches"), f"expected a whole number or the name of an option, got {counted!r}", hint
+        hint = (
+            f"the options are {', '.join(file.options) or 'none'}{nearest(counted, file.options)}"
+        )
+        yield (
+            ("log", "micro_batches"),
+            f"expected a whole number or the name of an option, got {counted!r}",
+            hint,
+        )
 
 
 def _grouped(log: LogEntry, pattern: str, broken: Collection[KeyPath]) -> tuple[Metric, ...]:
-    """Return the metrics of which a pattern of steps may have groups: of any group, where metrics are at fault themselves."""
+    """Return the metrics of which a pattern of steps may have groups: of any group, where metrics
+    are at fault themselves.
+    """
     if ("log", "metrics") in broken:
         return tuple(Metric(name, "") for name in _GROUP.findall(pattern))
-    return tuple(Metric(name, entry.unit, group=entry.group, keys=tuple(entry.keys)) for name, entry in log.metrics.items())
+    return tuple(
+        Metric(name, entry.unit, group=entry.group, keys=tuple(entry.keys))
+        for name, entry in log.metrics.items()
+    )
 
 
 def _reading(log: LogEntry, index: int) -> KeyPath:
@@ -141,14 +196,27 @@ def _metrics(file: FrameworkFile) -> Iterator[Fault]:
         for key, message, hint in _figure(name, metric, file) if metric.says else ():
             yield ("log", "metrics", name, *key), message, hint
     for name in OWN_METRICS & set(log.metrics):
-        hint = "orch uses this name for a metric that it computes from the step lines of log.patterns"
+        hint = (
+            "orch uses this name for a metric that it computes from the step lines of log.patterns"
+        )
         yield ("log", "metrics", name), "expected another name", hint
     if len(primary := [name for name, metric in log.metrics.items() if metric.primary]) > 1:
-        yield ("log", "metrics", primary[1], "primary"), f"expected one primary metric, got {' and '.join(primary)}", ""
+        yield (
+            ("log", "metrics", primary[1], "primary"),
+            f"expected one primary metric, got {' and '.join(primary)}",
+            "",
+        )
     for index, names in enumerate(by_pattern if declared and declared <= set(groups) else ()):
         if not names & declared:
-            got, hint = ", ".join(sorted(names)), "declare it under log.metrics, or leave the pattern out"
-            yield _reading(log, index), f"expected the group of a metric ({', '.join(sorted(declared))}), got {got}", hint
+            got, hint = (
+                ", ".join(sorted(names)),
+                "declare it under log.metrics, or leave the pattern out",
+            )
+            yield (
+                _reading(log, index),
+                f"expected the group of a metric ({', '.join(sorted(declared))}), got {got}",
+                hint,
+            )
 
 
 def _metric(
@@ -158,33 +226,59 @@ def _metric(
     if group not in groups:
         hint = f"the groups there are {', '.join(groups) or 'none'}{nearest(group, groups)}"
         place: KeyPath = ("group",) if metric.group else ()
-        yield place, f"expected a group of readings or patterns that holds its value, got {group!r}", hint
+        yield (
+            place,
+            f"expected a group of readings or patterns that holds its value, got {group!r}",
+            hint,
+        )
         return
     for index, key in enumerate(metric.keys):
         lacking = [names for names in by_pattern if group in names and key not in names]
         if lacking:
             hint = f"the groups are {', '.join(sorted(lacking[0]))}{nearest(key, lacking[0])}"
-            yield ("keys", index), f"expected a group of each pattern that has {group}, got {key!r}", hint
+            yield (
+                ("keys", index),
+                f"expected a group of each pattern that has {group}, got {key!r}",
+                hint,
+            )
     if metric.ema and not (metric.says and metric.over == "last"):
         hint = "add says: with a metric of a language model such as mfu, and over: last; or leave ema: out"
         yield ("ema",), "expected ema: only beside says: and over: last", hint
     if metric.scope == "global" and metric.across:
         hint = "write scope: rank if each log is about one rank, or scope: node"
-        yield ("across",), f"expected no across: for a metric of the whole run, got {metric.across}", hint
+        yield (
+            ("across",),
+            f"expected no across: for a metric of the whole run, got {metric.across}",
+            hint,
+        )
     if metric.scope != "global" and not metric.across:
         hint = "write across: sum, or mean, min, max, each"
-        yield ("across",), f"expected a rule to combine the values of all {metric.scope}s, got nothing", hint
+        yield (
+            ("across",),
+            f"expected a rule to combine the values of all {metric.scope}s, got nothing",
+            hint,
+        )
     if metric.scope != "global" and log.nodes != "every":
         hint = "write nodes: every under log:"
-        yield ("scope",), f"expected logs of every node for a metric of each {metric.scope}, got those of the first", hint
+        yield (
+            ("scope",),
+            f"expected logs of every node for a metric of each {metric.scope}, got those of the first",
+            hint,
+        )
 
 
 def _figure(name: str, metric: MetricEntry, file: FrameworkFile) -> Iterator[Fault]:
-    """Yield what keeps a metric from being the program's own figure of a number of a language model."""
+    """Yield what keeps a metric from being the program's own figure of a number of a language
+    model.
+    """
     measure = MEASURES[LANGUAGE_MODEL]
     if file.measures != LANGUAGE_MODEL:
         hint = f"write measures: {LANGUAGE_MODEL}, or leave says: out"
-        yield ("says",), f"expected no says: in a folder that measures {file.measures}, got {metric.says}", hint
+        yield (
+            ("says",),
+            f"expected no says: in a folder that measures {file.measures}, got {metric.says}",
+            hint,
+        )
         return
     (own,) = (own for own in (measure.speed, *measure.derived) if own and own.name == metric.says)
     if metric.unit != own.unit:
@@ -212,4 +306,8 @@ def _figure(name: str, metric: MetricEntry, file: FrameworkFile) -> Iterator[Fau
         yield ("over",), "expected a rule to combine the lines of all steps, got nothing", hint
     others = [other for other, entry in file.log.metrics.items() if entry.says == metric.says]
     if others[0] != name:
-        yield ("says",), f"expected one metric that says {metric.says}, got {' and '.join(others)}", ""
+        yield (
+            ("says",),
+            f"expected one metric that says {metric.says}, got {' and '.join(others)}",
+            "",
+        )

@@ -12,28 +12,53 @@ from typing import Any
 
 from orchestrator.logs.metrics import Metric
 
-__all__ = ["LANGUAGE_MODEL", "MEASURES", "OWN_METRICS", "SAMPLES_PER_S", "SPEEDS", "TOKENS_PER_S", "TRAINING", "Measure"]
+__all__ = [
+    "LANGUAGE_MODEL",
+    "MEASURES",
+    "OWN_METRICS",
+    "SAMPLES_PER_S",
+    "SPEEDS",
+    "TOKENS_PER_S",
+    "TRAINING",
+    "Measure",
+]
 
 TRAINING, LANGUAGE_MODEL = "training", "language_model"
-SAMPLES_PER_S = Metric("samples_per_s", "samples/s", help="throughput over the measured window", speedup=True)
+SAMPLES_PER_S = Metric(
+    "samples_per_s", "samples/s", help="throughput over the measured window", speedup=True
+)
 """What every training measures."""
-TOKENS_PER_S = Metric("tokens_per_s", "tokens/s", help="throughput over the measured window", speedup=True)
-"""The same of a language model, whose samples are sequences: samples/s times the tokens of a sequence."""
+TOKENS_PER_S = Metric(
+    "tokens_per_s", "tokens/s", help="throughput over the measured window", speedup=True
+)
+"""The same of a language model, whose samples are sequences: samples/s times the tokens of a
+sequence.
+"""
 SPEEDS = (SAMPLES_PER_S.name, TOKENS_PER_S.name)
 """The metrics that are speeds of training, of which a run has one."""
 
 
 _OF_LANGUAGE_MODELS = (
     Metric("tokens_per_s_per_device", "tokens/s", help="tokens/s over the number of devices"),
-    Metric("tflops_per_device", "TFLOP/s", help="6 N + 12 L d T operations per token, without recomputation"),
+    Metric(
+        "tflops_per_device",
+        "TFLOP/s",
+        help="6 N + 12 L d T operations per token, without recomputation",
+    ),
     Metric("mfu", "%", help="tflops_per_device over the device's dense peak for the dtype"),
-    Metric("mfu_causal", "%", help="the same with the masked half of attention left out, 6 N + 6 L d T"),
-    Metric("hfu", "%", help="the same with what is recomputed: operations that the hardware executes"),
+    Metric(
+        "mfu_causal", "%", help="the same with the masked half of attention left out, 6 N + 6 L d T"
+    ),
+    Metric(
+        "hfu", "%", help="the same with what is recomputed: operations that the hardware executes"
+    ),
 )
 """What follows from tokens/s. N, L, d and T are those of `transformer.Transformer`."""
 
 _POWER = Metric("gpu_power", "W", "lower", help="mean power of a GPU of the run over the window")
-_PACKAGE_POWER = Metric("package_power", "W", "lower", help="mean power of the processors of a node over the window")
+_PACKAGE_POWER = Metric(
+    "package_power", "W", "lower", help="mean power of the processors of a node over the window"
+)
 _PEAK_MEMORY = Metric("peak_memory", "GiB", "lower", help="largest memory of a rank")
 
 
@@ -42,7 +67,8 @@ class Measure:
     """A kind of measurement.
 
     ``speed``: the throughput of a run that computes samples in steps, None without them, ``derived``: the metrics that follow
-    from it, ``reported``: what its program reports at its end, ``sampled``: what follows from samples of its nodes.
+    from it, ``reported``: what its program reports at its end, ``sampled``: what follows from
+    samples of its nodes.
     ``is_diagnosis``: its result is tables and verdicts and no metric, so intervals, comparisons and history do not apply.
     ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
     ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None for one per GPU.
@@ -76,7 +102,12 @@ MEASURES: Mapping[str, Measure] = {
             speed=SAMPLES_PER_S,
             sampled=(
                 _POWER,
-                Metric("energy_per_sample", "J", "lower", help="energy of the run's GPUs over the window, over its samples"),
+                Metric(
+                    "energy_per_sample",
+                    "J",
+                    "lower",
+                    help="energy of the run's GPUs over the window, over its samples",
+                ),
                 _PACKAGE_POWER,
             ),
         ),
@@ -88,13 +119,25 @@ MEASURES: Mapping[str, Measure] = {
             reported=(_PEAK_MEMORY,),
             sampled=(
                 _POWER,
-                Metric("energy_per_token", "J", "lower", help="energy of the run's GPUs over the window, over its tokens"),
+                Metric(
+                    "energy_per_token",
+                    "J",
+                    "lower",
+                    help="energy of the run's GPUs over the window, over its tokens",
+                ),
                 _PACKAGE_POWER,
             ),
         ),
         Measure("collectives", "collectives", fixed=_NO_SAMPLES),
         Measure("readings", "metrics of its own", fixed=_NO_SAMPLES),
-        Measure("pairs", "links between pairs of nodes", is_diagnosis=True, fixed=_NO_SAMPLES, gpus=1, repeats_within=True),
+        Measure(
+            "pairs",
+            "links between pairs of nodes",
+            is_diagnosis=True,
+            fixed=_NO_SAMPLES,
+            gpus=1,
+            repeats_within=True,
+        ),
     )
 }
 OWN_METRICS = frozenset(

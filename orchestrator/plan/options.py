@@ -1,8 +1,9 @@
 """Options of a bench, one row each: name, description, type, default, and where each may stand.
 
-The command line of `orch bench` and of commands that share its options, the run file with its JSON Schema, the files of
-defaults with theirs, the options of `orchestrator.prepare`, and the least value of each count all come from `OPTIONS`.
-A row is named as its option, with ``_`` for ``-``; the order is that in messages and in the help.
+The command line of `orch bench` and of commands that share its options, the run file with its JSON
+Schema, the files of defaults with theirs, the options of `orchestrator.prepare`, and the least
+value of each count all come from `OPTIONS`. A row is named as its option, with ``_`` for ``-``; the
+order is that in messages and in the help.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class InRunFile:
     """How an option stands in a run file.
 
     ``place`` says how often: ``list`` takes one value or several, ``run`` one value, also in an entry of ``include``, ``bench``
-    one value for all configurations. ``expected`` describes ``types`` in a message. ``key`` is the key, if it is not the name.
+    one value for all configurations. ``expected`` describes ``types`` in a message. ``key`` is the
+    key, if it is not the name.
     """
 
     place: Literal["list", "run", "bench"]
@@ -58,7 +60,8 @@ class DefaultKey:
     """How an option stands in a file of defaults.
 
     ``kind`` is a kind of value in `orchestrator.record.defaults`, ``limit`` the field of `Limits` that it sets. ``commands``
-    says whose command line takes it: ``all`` that have the option, those that start ``runs``, or none, where other code does.
+    says whose command line takes it: ``all`` that have the option, those that start ``runs``, or
+    none, where other code does.
     ``note`` follows the help in the JSON Schema, for what holds in a file alone.
     """
 
@@ -74,7 +77,8 @@ class BenchOption:
 
     help: str
     group: str
-    # On the command line: a text, one text for each time it is given, a number, a flag, a flag with its --no- form, a time.
+    # On the command line: a text, one text for each time it is given, a number, a flag, a flag with
+    # its --no- form, a time.
     type: Literal["text", "texts", "count", "flag", "switch", "duration", "path", "paths"] = "text"
     metavar: str = ""
     # The short form, as in "-n", and the long one where it is not the name.
@@ -105,7 +109,9 @@ def check_names(names: Iterable[str], known: Iterable[str], function: str) -> No
     valid = tuple(known)
     for name in names:
         if name not in valid:
-            raise TypeError(f"{function}: expected the name of an option, got {name}{nearest(name, valid)}")
+            raise TypeError(
+                f"{function}: expected the name of an option, got {name}{nearest(name, valid)}"
+            )
 
 
 def _listed(*types: type, expected: str) -> InRunFile:
@@ -302,7 +308,9 @@ OPTIONS: Mapping[str, BenchOption] = {
     "json": BenchOption("Print JSON on standard output.", OUTPUT, "flag", others=_RUNNING),
 }  # fmt: skip
 COUNTS: Mapping[str, int] = {
-    name: row.least for name, row in OPTIONS.items() if row.least is not None and row.run_file and row.run_file.place != "bench"
+    name: row.least
+    for name, row in OPTIONS.items()
+    if row.least is not None and row.run_file and row.run_file.place != "bench"
 }
 """The smallest value of each option that is a count in a spec."""
 

@@ -1,7 +1,9 @@
-"""What is sent to nodes, as bytes: the files of a framework folder's payload, the node runner, and the rank wrapper.
+"""What is sent to nodes, as bytes: the files of a framework folder's payload, the node runner, and
+the rank wrapper.
 
-Files are looked up in the framework folder, then by their bare names among orch's own, below ``remote/trainers/``, which is in
-the package when it is installed and next to it in a source tree. On a node, all of them lie in one folder.
+Files are looked up in the framework folder, then by their bare names among orch's own, below
+``remote/trainers/``, which is in the package when it is installed and next to it in a source tree.
+On a node, all of them lie in one folder.
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ __all__ = [
 
 SKIPPED = "__pycache__"
 """The folders of Python's bytecode, which is neither sent nor part of a folder's digest."""
-# The names that the node runner accepts, and few enough that one shell command on a node can list them all.
-# No part begins with a dot, so no path can leave the folder.
+# The names that the node runner accepts, and few enough that one shell command on a node can list
+# them all. No part begins with a dot, so no path can leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
-# Files of orch's own by their names in earlier versions, which framework folders of users may still list.
-_RENAMED = {"simulated_meeting.py": "simulated_rendezvous.py", "torch_stamps.py": "step_timestamps.py"}
+# Files of orch's own by their names in earlier versions, which framework folders of users may still
+# list.
+_RENAMED = {
+    "simulated_meeting.py": "simulated_rendezvous.py",
+    "torch_stamps.py": "step_timestamps.py",
+}
 _MOST_NAME, _MOST_FILES, _MOST_BYTES = 200, 256, 1 << 24
 _MOST_FAULTS = 20
 
@@ -52,16 +58,20 @@ def payload_bytes(name: str) -> bytes:
 
 
 def is_payload_name(name: object) -> bool:
-    """Return True if an entry of ``payload:`` is a file or folder that cannot leave the framework folder."""
+    """Return True if an entry of ``payload:`` is a file or folder that cannot leave the framework
+    folder.
+    """
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != "rank_wrapper.py"
 
 
-def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, bytes], list[ConfigError]]:
+def payload_files(
+    places: Mapping[str, str], folder: Path
+) -> tuple[dict[str, bytes], list[ConfigError]]:
     """Return the files of a folder's payload by name in the set, and every fault of what is listed.
 
     ``places`` maps each name under ``payload:`` to file, line and key, where its faults are. A name is looked up in the folder,
-    then among orch's own; one that ends with a slash means all files below that folder. A missing or unreadable file, a link, a
-    name that is not allowed, and files beyond the limits are faults.
+    then among orch's own; one that ends with a slash means all files below that folder. A missing
+    or unreadable file, a link, a name that is not allowed, and files beyond the limits are faults.
     """
     files: dict[str, bytes] = {}
     faults: list[ConfigError] = []
@@ -73,7 +83,9 @@ def payload_files(places: Mapping[str, str], folder: Path) -> tuple[dict[str, by
                 of_entry.append(entry_file)
                 if len(of_entry) > _MOST_FAULTS:
                     message = f"expected files that can be sent, but more than {_MOST_FAULTS} in {entry} cannot"
-                    of_entry[-1] = ConfigError(message, where=place, hint="list a folder of programs only")
+                    of_entry[-1] = ConfigError(
+                        message, where=place, hint="list a folder of programs only"
+                    )
                     break
                 continue
             name, path = entry_file
@@ -98,10 +110,15 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
     path = folder / name
     of_orch = _own_files().get(_RENAMED.get(name, name))
     if not os.path.lexists(path) and of_orch is not None:
-        # Under both names: a program of the folder may import the earlier one, those of orch import the other.
+        # Under both names: a program of the folder may import the earlier one, those of orch import
+        # the other.
         yield from {name: of_orch, of_orch.name: of_orch}.items()
         return
-    links = [parent for parent in path.relative_to(folder).parents if parent.parts and (folder / parent).is_symlink()]
+    links = [
+        parent
+        for parent in path.relative_to(folder).parents
+        if parent.parts and (folder / parent).is_symlink()
+    ]
     if links:
         yield _link(folder / links[-1], place)
         return
@@ -112,7 +129,11 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
         yield ConfigError(f"expected a payload {kind}, found no {name}", where=place, hint=hint)
     elif path.is_dir() != (kind == "folder"):
         came = "file" if kind == "folder" else "folder"
-        hint = "remove the slash after the name" if kind == "folder" else f"write {name}/ to send all files below it"
+        hint = (
+            "remove the slash after the name"
+            if kind == "folder"
+            else f"write {name}/ to send all files below it"
+        )
         yield ConfigError(f"expected a payload {kind}, {path} is a {came}", where=place, hint=hint)
     else:
         yield from _files_at(path, name.rstrip("/"), place)
@@ -121,17 +142,23 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
 def _files_at(path: Path, name: str, place: str) -> Iterator[Found]:
     """Yield a file, or every file below a folder except Python's bytecode."""
     try:
-        mode = path.lstat().st_mode  # from Python 3.14 on, is_file and others answer no where they may not look
+        mode = (
+            path.lstat().st_mode
+        )  # from Python 3.14 on, is_file and others answer no where they may not look
         if stat.S_ISLNK(mode):
             yield _link(path, place)
         elif not _PART.match(path.name) or len(name) > _MOST_NAME:
             expected = f"up to {_MOST_NAME} letters, digits, dots, dashes and underscores, no part starting with a dot or dash"
             hint = "rename it, or move it elsewhere"
-            yield ConfigError(f"expected a path of {expected}, got {name!r}", where=place, hint=hint)
+            yield ConfigError(
+                f"expected a path of {expected}, got {name!r}", where=place, hint=hint
+            )
         elif stat.S_ISREG(mode):
             yield name, path
         elif not stat.S_ISDIR(mode):
-            yield ConfigError(f"expected files and folders, but {path} is a pipe, socket or device", where=place)
+            yield ConfigError(
+                f"expected files and folders, but {path} is a pipe, socket or device", where=place
+            )
         else:
             for child in sorted(path.iterdir()):
                 if child.name != SKIPPED:
@@ -142,7 +169,9 @@ def _files_at(path: Path, name: str, place: str) -> Iterator[Found]:
 
 def _link(path: Path, place: str) -> ConfigError:
     hint = "links are not sent: put a copy of the file into the folder"
-    return ConfigError(f"expected files and folders, but {path} is a symbolic link", where=place, hint=hint)
+    return ConfigError(
+        f"expected files and folders, but {path} is a symbolic link", where=place, hint=hint
+    )
 
 
 def _unreadable(error: OSError, path: Path, place: str) -> ConfigError:
@@ -151,11 +180,14 @@ def _unreadable(error: OSError, path: Path, place: str) -> ConfigError:
 
 def _beyond_limits(path: Path, place: str) -> ConfigError:
     message = f"expected up to {_MOST_FILES} files of {_MOST_BYTES >> 20} MiB together, which {path} exceeds"
-    return ConfigError(message, where=place, hint="send only programs; put data into vars.data_dir of each host")
+    return ConfigError(
+        message, where=place, hint="send only programs; put data into vars.data_dir of each host"
+    )
 
 
 def imported_files(script: Path) -> list[str]:
-    """Return the payload entries of a Python script: itself, and the modules and packages next to it that it imports.
+    """Return the payload entries of a Python script: itself, and the modules and packages next to
+    it that it imports.
 
     A file that is no Python imports nothing.
     """
@@ -189,7 +221,9 @@ def runner_source() -> bytes:
 
 @cache
 def rank_source() -> bytes:
-    """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a node start at once."""
+    """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a
+    node start at once.
+    """
     return bundle(shipped("remote") / "noderun", "rank")
 
 
@@ -201,8 +235,8 @@ def inside_source() -> bytes:
 
 @cache
 def telemetry_source() -> bytes:
-    """Return the source of the process that samples a node during a run. It comes with the order to arm, because a request
-    would have to compile it too."""
+    """Return the source of the process that samples a node during a run. It comes with the order to
+    arm, because a request would have to compile it too."""
     return bundle(shipped("remote") / "noderun", "telemetry")
 
 
@@ -218,7 +252,9 @@ def _own_files() -> dict[str, Path]:
 
 @cache
 def packed(source: bytes) -> str:
-    """Return a source as a text of less than half its size, for an order to each of many nodes: zlib, in base 64."""
+    """Return a source as a text of less than half its size, for an order to each of many nodes:
+    zlib, in base 64.
+    """
     return b64encode(zlib.compress(source, 9)).decode()
 
 

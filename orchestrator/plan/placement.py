@@ -1,4 +1,6 @@
-"""The placement of ranks on nodes: the controller computes `Placement` and renders it literally; no node computes a rank."""
+"""The placement of ranks on nodes: the controller computes `Placement` and renders it literally; no
+node computes a rank.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ __all__ = ["Placement", "Slot", "idle", "ladder", "place", "taken"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One node's share of a run: ranks ``first_rank`` … ``first_rank + nproc - 1`` on ``devices`` of ``host``.
+    """One node's share of a run: ranks ``first_rank`` … ``first_rank + nproc - 1`` on ``devices``
+    of ``host``.
 
     ``devices`` is in the format of CUDA_VISIBLE_DEVICES, one entry per rank.
     """
@@ -44,9 +47,11 @@ class Placement:
 
 
 def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
-    """Place the run's nodes on the hosts that its spec names, else on the first with enough GPUs; slot 0 is the master.
+    """Place the run's nodes on the hosts that its spec names, else on the first with enough GPUs;
+    slot 0 is the master.
 
-    Raises ConfigError for a named host that is not there, too few hosts, too few GPUs on them, or too few in their
+    Raises ConfigError for a named host that is not there, too few hosts, too few GPUs on them, or
+    too few in their
     ``vars.cuda_visible_devices``.
     """
     if spec.hosts:
@@ -67,7 +72,9 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
             hint=f"lower --gpus, or correct {unit}: for these hosts in the inventory",
         )
     slots = tuple(
-        Slot(host.name, host.address, index, index * spec.gpus, spec.gpus, _devices(host, spec.gpus))
+        Slot(
+            host.name, host.address, index, index * spec.gpus, spec.gpus, _devices(host, spec.gpus)
+        )
         for index, host in enumerate(fitting[: spec.nodes])
     )
     _refuse_loopback(slots)
@@ -75,7 +82,9 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
 
 
 def _refuse_loopback(slots: Sequence[Slot]) -> None:
-    """Raise ConfigError if only some nodes have an address of the loopback: the others would find themselves there."""
+    """Raise ConfigError if only some nodes have an address of the loopback: the others would find
+    themselves there.
+    """
     local = [slot for slot in slots if is_loopback(slot.address)]
     others = fold(slot.host for slot in slots if slot not in local)
     if local and others:
@@ -87,18 +96,24 @@ def _refuse_loopback(slots: Sequence[Slot]) -> None:
 def _named(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:
     by_name = {host.name: host for host in hosts}
     if missing := [name for name in spec.hosts if name not in by_name]:
-        raise ConfigError(f"expected {fold(spec.hosts)}, {fold(missing)} is not selected", where="--hosts")
+        raise ConfigError(
+            f"expected {fold(spec.hosts)}, {fold(missing)} is not selected", where="--hosts"
+        )
     return [by_name[name] for name in spec.hosts]
 
 
 def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
-    """Return the hosts used by any of these runs, in order. Given only these hosts, `place` places every run as before."""
+    """Return the hosts used by any of these runs, in order. Given only these hosts, `place` places
+    every run as before.
+    """
     names = {slot.host for spec in specs for slot in place(spec, hosts, 0).slots}
     return [host for host in hosts if host.name in names]
 
 
 def idle(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
-    """Return the GPUs that none of these runs uses, where hosts differ in size, as a text for hosts with equal numbers."""
+    """Return the GPUs that none of these runs uses, where hosts differ in size, as a text for hosts
+    with equal numbers.
+    """
     most: dict[str, int] = {}
     for spec in specs:
         for slot in place(spec, hosts, 0).slots:
@@ -108,7 +123,9 @@ def idle(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
     words: dict[str, list[str]] = {}
     for host in hosts:
         if host.gpus and most.get(host.name, 0) < host.gpus:
-            words.setdefault(f"{host.gpus - most.get(host.name, 0)} of {host.gpus} GPUs", []).append(host.name)
+            words.setdefault(
+                f"{host.gpus - most.get(host.name, 0)} of {host.gpus} GPUs", []
+            ).append(host.name)
     return [f"{text} of {fold(names)}" for text, names in words.items()]
 
 
@@ -124,12 +141,17 @@ def _devices(host: Host, count: int) -> str:
         )
     if count > 1 and any(device.strip().startswith("MIG-") for device in devices):
         hint = "CUDA shows a process a single MIG instance; use one rank per node, or whole GPUs"
-        raise ConfigError(f"expected --gpus 1 on MIG instances, got {count}", where=f"devices of {host.name}", hint=hint)
+        raise ConfigError(
+            f"expected --gpus 1 on MIG instances, got {count}",
+            where=f"devices of {host.name}",
+            hint=hint,
+        )
     return ",".join(device.strip() for device in devices[:count])
 
 
 def ladder(nodes: int, gpus: int) -> tuple[tuple[int, int], ...]:
-    """Return the shapes of a scaling curve as (nodes, gpus): 1, 2, 4 … all GPUs of one node, then 2, 4 … all nodes.
+    """Return the shapes of a scaling curve as (nodes, gpus): 1, 2, 4 … all GPUs of one node, then
+    2, 4 … all nodes.
 
     >>> ladder(4, 8)
     ((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8))

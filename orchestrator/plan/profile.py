@@ -1,4 +1,5 @@
-"""An extra run of each configuration that no table counts: a few of its steps as traces of chosen ranks.
+"""An extra run of each configuration that no table counts: a few of its steps as traces of chosen
+ranks.
 
 >>> str(profile_of("torch:ranks=0,3")), profile_of("torch").ranks_of(4)
 ('torch:steps=5:ranks=0,3', (0, 3))
@@ -25,7 +26,9 @@ _LEAST_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How many steps after the warm-up are traced, and of which ranks: without ``ranks``, of the first and the last one."""
+    """How many steps after the warm-up are traced, and of which ranks: without ``ranks``, of the
+    first and the last one.
+    """
 
     steps: int = 5
     ranks: tuple[int, ...] = ()
@@ -36,7 +39,9 @@ class Profile:
 
     def ranks_of(self, world_size: int) -> tuple[int, ...]:
         """Return the ranks that are traced of so many."""
-        return tuple(rank for rank in self.ranks or dict.fromkeys((0, world_size - 1)) if rank < world_size)
+        return tuple(
+            rank for rank in self.ranks or dict.fromkeys((0, world_size - 1)) if rank < world_size
+        )
 
     def check(self, world_sizes: Iterable[int]) -> None:
         """Raise ConfigError if no configuration has any of these ranks."""
@@ -48,7 +53,10 @@ class Profile:
         """Return what the extra run of a configuration is: no more steps than the traces need."""
         chosen = ",".join(map(str, self.ranks_of(spec.world_size)))
         steps = min(spec.steps, max(spec.warmup_steps + self.steps, _LEAST_STEPS))
-        env = {**spec.env, _VARIABLE: f"steps={min(self.steps, steps - spec.warmup_steps)} ranks={chosen}"}
+        env = {
+            **spec.env,
+            _VARIABLE: f"steps={min(self.steps, steps - spec.warmup_steps)} ranks={chosen}",
+        }
         origins = {**spec.origins, f"env.{_VARIABLE}": "--profile"}
         return replace(spec, steps=steps, env=env, origins=origins)
 
@@ -57,21 +65,34 @@ def profile_of(text: str) -> Profile:
     """Return what ``--profile torch[:steps=N][:ranks=R,…]`` asks for. Raises ConfigError."""
     tool, *settings = text.split(":")
     if tool != "torch":
-        hint = "nsys is not supported" if tool == "nsys" else "steps and ranks may follow: torch:steps=5:ranks=0,3"
+        hint = (
+            "nsys is not supported"
+            if tool == "nsys"
+            else "steps and ranks may follow: torch:steps=5:ranks=0,3"
+        )
         raise ConfigError(f"expected torch, got {tool!r}", where="--profile", hint=hint)
     given = {}
     for setting in settings:
         match = re.fullmatch(r"(steps)=(\d{1,3})|(ranks)=(\d{1,6}(?:,\d{1,6})*)", setting, re.ASCII)
         if not match:
-            raise ConfigError(f"expected steps=N or ranks=R,… after torch, got {setting!r}", where="--profile")
+            raise ConfigError(
+                f"expected steps=N or ranks=R,… after torch, got {setting!r}", where="--profile"
+            )
         name, value = (group for group in match.groups() if group is not None)
         given[name] = value
-    steps, ranks = int(given.get("steps", "5")), tuple(map(int, given.get("ranks", "").split(","))) if "ranks" in given else ()
+    steps, ranks = (
+        int(given.get("steps", "5")),
+        tuple(map(int, given.get("ranks", "").split(","))) if "ranks" in given else (),
+    )
     if not 1 <= steps <= _MOST_STEPS:
         hint = "each step adds thousands of events to the trace"
-        raise ConfigError(f"expected 1 to {_MOST_STEPS} steps, got {steps}", where="--profile", hint=hint)
+        raise ConfigError(
+            f"expected 1 to {_MOST_STEPS} steps, got {steps}", where="--profile", hint=hint
+        )
     if len(ranks) > _MOST_RANKS:
-        raise ConfigError(f"expected at most {_MOST_RANKS} ranks, got {len(ranks)}", where="--profile")
+        raise ConfigError(
+            f"expected at most {_MOST_RANKS} ranks, got {len(ranks)}", where="--profile"
+        )
     return Profile(steps, tuple(dict.fromkeys(ranks)))
 
 

@@ -16,7 +16,15 @@ from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.binding import BINDING_FILE, binding_of, binding_text
-from orchestrator.plan.containers import INSIDE, RECORD, SCRIPT, Container, container_name, container_of, inside
+from orchestrator.plan.containers import (
+    INSIDE,
+    RECORD,
+    SCRIPT,
+    Container,
+    container_name,
+    container_of,
+    inside,
+)
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
@@ -26,7 +34,8 @@ from orchestrator.plan.spec import RunSpec
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
 
 _VARIABLES = "env.sh"
-# An assignment, or a removal by unset, env -u or export -n. `-x ORCH_RUN_ID`, which passes the variable on, is neither.
+# An assignment, or a removal by unset, env -u or export -n. `-x ORCH_RUN_ID`, which passes the
+# variable on, is neither.
 _CHANGES_IDENTITY = re.compile(
     rf"(?<![\w$-])(?P<set>{RESERVED}\w+)\+?=|\b(?:unset|env\b[^|;&]*\s-u|export\s+-n)\b[^|;&]*?\s?(?P<unset>{RESERVED}\w+)"
 )
@@ -67,13 +76,16 @@ class NodePlan:
 
     @property
     def variables(self) -> str:
-        """The file of variables, including secrets. The supervisor writes it, and removes it when it exits."""
+        """The file of variables, including secrets. The supervisor writes it, and removes it when
+        it exits.
+        """
         return next(file.content for file in self.files if file.path == _VARIABLES)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of one run: id, spec, placement, and for each node the exact files and argv. ``payload`` maps names to SHA-256.
+    """The plan of one run: id, spec, placement, and for each node the exact files and argv.
+    ``payload`` maps names to SHA-256.
 
     With ``launch`` = ``first_node`` the other nodes only wait, and end after the first node has.
     """
@@ -98,10 +110,11 @@ def render(
     repeat: int,
     payload: Mapping[str, str],
 ) -> Plan:
-    """Render every node's files. ``sources`` maps template names to texts, ``payload`` names of sent files to digests.
+    """Render every node's files. ``sources`` maps template names to texts, ``payload`` names of
+    sent files to digests.
 
-    Raises ConfigError of kind template_error naming template and line, and ConfigError if a template refuses the spec or a
-    host variable is missing.
+    Raises ConfigError of kind template_error naming template and line, and ConfigError if a
+    template refuses the spec or a host variable is missing.
     """
     launch = framework.launch_style(spec.options)
     nodes = []
@@ -118,7 +131,9 @@ def render(
         variables_text = INSIDE if container else ""
         threads = spec.options.get("threads", 1)
         threads = threads if isinstance(threads, int) else 1
-        variables_text += env_file(framework, seen_inside, spec.env, f"logs/{SETUP_LOG}", threads=threads)
+        variables_text += env_file(
+            framework, seen_inside, spec.env, f"logs/{SETUP_LOG}", threads=threads
+        )
         variables_text += show_devices(slot.devices) if spec.device == "cuda" else ""
         files = [RenderedFile(_VARIABLES, variables_text, 0o600)]
         files += _binding_files(framework, sources, spec, host, slot)
@@ -127,9 +142,13 @@ def render(
             files.append(RenderedFile("launch.sh", waiting, 0o700))
         else:
             for file in framework.files:
-                text = rendered(file.template, sources, file.target, context, folder=framework.folder)
+                text = rendered(
+                    file.template, sources, file.target, context, folder=framework.folder
+                )
                 if file.target == "sh":
-                    _check_identity(text, sources[file.template], f"{framework.folder}/{file.template}")
+                    _check_identity(
+                        text, sources[file.template], f"{framework.folder}/{file.template}"
+                    )
                 files.append(RenderedFile(file.path, text, file.mode))
         argv: tuple[str, ...] = ("/bin/bash", "launch.sh")
         if container:
@@ -160,34 +179,59 @@ def _binding_files(
 ) -> list[RenderedFile]:
     """Return the file by which the wrapper of each rank binds it to CPUs; none without a binding.
 
-    A folder whose ranks start without the wrapper cannot have one: refused if the spec demands it, else without effect.
+    A folder whose ranks start without the wrapper cannot have one: refused if the spec demands it,
+    else without effect.
     """
     binding = binding_of(host, spec.cpu_binding)
     if not binding:
         return []
     if not any("rank_wrapper" in sources[file.template] for file in framework.files):
         if spec.cpu_binding:
-            message = f"{framework.name} starts its ranks without the wrapper that binds them to CPUs"
+            message = (
+                f"{framework.name} starts its ranks without the wrapper that binds them to CPUs"
+            )
             raise ConfigError(
-                message, where="--cpu-binding", hint="leave it out; the program's own launcher may have such an option"
+                message,
+                where="--cpu-binding",
+                hint="leave it out; the program's own launcher may have such an option",
             )
         return []
-    return [RenderedFile(BINDING_FILE, binding_text(binding, slot.nproc, slot.devices if spec.device == "cuda" else ""), 0o600)]
+    return [
+        RenderedFile(
+            BINDING_FILE,
+            binding_text(binding, slot.nproc, slot.devices if spec.device == "cuda" else ""),
+            0o600,
+        )
+    ]
 
 
 def _container_files(container: Container, run_id: str, slot: Slot) -> list[RenderedFile]:
-    """Return the script that starts the container of a node, and what its supervisor must know of one that is an object."""
-    name, labels = container_name(run_id, slot.node_rank), {"orch.run": run_id, "orch.node_rank": str(slot.node_rank)}
+    """Return the script that starts the container of a node, and what its supervisor must know of
+    one that is an object.
+    """
+    name, labels = (
+        container_name(run_id, slot.node_rank),
+        {"orch.run": run_id, "orch.node_rank": str(slot.node_rank)},
+    )
     variables = {"ORCH_RUN_ID": run_id, "ORCH_NODE_RANK": str(slot.node_rank)}
     files = [RenderedFile(SCRIPT, container.script(name, labels, variables), 0o700)]
-    return [*files, RenderedFile(RECORD, container.record(name, labels), 0o600)] if container.is_object else files
+    return (
+        [*files, RenderedFile(RECORD, container.record(name, labels), 0o600)]
+        if container.is_object
+        else files
+    )
 
 
 def _check_identity(text: str, source: str, template: str) -> None:
-    """Refuse a script, rendered from ``source``, that sets or removes a variable by which orch finds a run."""
+    """Refuse a script, rendered from ``source``, that sets or removes a variable by which orch
+    finds a run.
+    """
     change = next(filter(None, map(_change_of_identity, text.splitlines())), None)
     if change:
-        number = next((at for at, line in enumerate(source.splitlines(), 1) if _change_of_identity(line)), None)
+        number = next(
+            (at for at, line in enumerate(source.splitlines(), 1) if _change_of_identity(line)),
+            None,
+        )
         raise ConfigError(
             f"expected no change of {change['set'] or change['unset']}, because orch identifies the processes of a run by it",
             kind="template_error",
@@ -221,7 +265,8 @@ def _context(
     return {
         "run_id": run_id,
         "spec": _fields(
-            spec, "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape"
+            spec,
+            "model nodes gpus batch_size dtype loader steps warmup_steps device world_size global_batch shape",
         ),
         "model": _model(framework, spec.model),
         "dtype_flag": framework.dtype_flag(spec.dtype, spec.device),
@@ -236,7 +281,8 @@ def _context(
         # The variables that a launcher must pass to the processes it starts on other nodes.
         "env_names": [*variables(framework, host, spec.env), "ORCH_RUN_ID"],
         "refuse": _refusal(framework),
-        # Relative to the run's directory, because the path of the work directory differs between nodes.
+        # Relative to the run's directory, because the path of the work directory differs between
+        # nodes.
         "payload": {name: _from_run(payload_path(name, payload_set)) for name in payload},
         "rank_wrapper": _from_run(payload_path("rank_wrapper.py", payload_set)),
     }
@@ -245,11 +291,16 @@ def _context(
 def _model(framework: Framework, name: str) -> dict[str, Any]:
     """Return a model as its folder declares it, with all sizes of a language model."""
     transformer = framework.transformer(name)
-    return {**framework.models[name], **({"transformer": asdict(transformer)} if transformer else {})}
+    return {
+        **framework.models[name],
+        **({"transformer": asdict(transformer)} if transformer else {}),
+    }
 
 
 def _from_run(path: str) -> str:
-    """Return a path in the work directory relative to the directory of a run, where launch scripts start."""
+    """Return a path in the work directory relative to the directory of a run, where launch scripts
+    start.
+    """
     return "../" * len(run_path("host", "run").split("/")) + path
 
 
@@ -261,7 +312,10 @@ def without_secrets(plan: Plan, redaction: Redaction) -> Plan:
     """Return the plan for display and storage, without secret values in the files."""
 
     def cleaned(node: NodePlan) -> NodePlan:
-        return replace(node, files=tuple(replace(file, content=redaction.text(file.content)) for file in node.files))
+        return replace(
+            node,
+            files=tuple(replace(file, content=redaction.text(file.content)) for file in node.files),
+        )
 
     return replace(plan, nodes=tuple(map(cleaned, plan.nodes)))
 

@@ -1,7 +1,9 @@
-"""The content of a run file (``orch bench --file``): the choices of a bench, where a list stands for several configurations.
+"""The content of a run file (``orch bench --file``): the choices of a bench, where a list stands
+for several configurations.
 
-The command line overrides it. Keys and types are checked here, ranges of numbers and the words of a framework in the spec,
-whatever the source of a value; `RunFile.places` says where in the file a value is.
+The command line overrides it. Keys and types are checked here, ranges of numbers and the words of a
+framework in the spec, whatever the source of a value; `RunFile.places` says where in the file a
+value is.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ _WAYS = ("shape", "ladder", "nodes", "gpus")
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """The choices of a run file. Names are its keys, ``options.<name>`` and ``env.<name>``; a shape is ``nodes`` and ``gpus``.
+    """The choices of a run file. Names are its keys, ``options.<name>`` and ``env.<name>``; a shape
+    is ``nodes`` and ``gpus``.
 
-    Options and variables are texts, as on the command line; a variable of None is not set. ``places`` maps a name and a value
-    to file, line and key, a bound by its text.
+    Options and variables are texts, as on the command line; a variable of None is not set.
+    ``places`` maps a name and a value to file, line and key, a bound by its text.
     """
 
     single: Mapping[str, Any] = field(default_factory=dict)
@@ -68,13 +71,26 @@ class RunFile:
         return is_own or name in self.single or name in listed
 
     def completed(self, values: Mapping[str, tuple[Any, str]]) -> RunFile:
-        """Return the file with further choices: (value, its place) of ``repeats`` and names of `single`; a tuple is a list."""
+        """Return the file with further choices: (value, its place) of ``repeats`` and names of
+        `single`; a tuple is a list.
+        """
         choices = {name: value for name, (value, _) in values.items() if name != "repeats"}
-        lists = [tuple({name: item} for item in value) for name, value in choices.items() if isinstance(value, tuple)]
-        pairs = [(name, item) for name, value in choices.items() for item in (value if isinstance(value, tuple) else (value,))]
+        lists = [
+            tuple({name: item} for item in value)
+            for name, value in choices.items()
+            if isinstance(value, tuple)
+        ]
+        pairs = [
+            (name, item)
+            for name, value in choices.items()
+            for item in (value if isinstance(value, tuple) else (value,))
+        ]
         return replace(
             self,
-            single={**self.single, **{name: value for name, value in choices.items() if not isinstance(value, tuple)}},
+            single={
+                **self.single,
+                **{name: value for name, value in choices.items() if not isinstance(value, tuple)},
+            },
             lists=(*self.lists, *lists),
             repeats=self.repeats if "repeats" not in values else values["repeats"][0],
             places={**self.places, **{(name, item): values[name][1] for name, item in pairs}},
@@ -82,7 +98,9 @@ class RunFile:
 
 
 def run_file_of(document: Document) -> RunFile:
-    """Return the choices of a run file. Raises ConfigError, or Faults with all of them, each with file, line and key."""
+    """Return the choices of a run file. Raises ConfigError, or Faults with all of them, each with
+    file, line and key.
+    """
     if not isinstance(document.value, dict):
         hint = f"valid keys: {', '.join(_KEYS)}"
         raise ConfigError("expected a mapping of choices", where=document.where(), hint=hint)
@@ -113,8 +131,14 @@ class _Reader:
         single |= self._typed(content, OF_A_RUN, ())
         bench = self._typed(content, OF_THE_BENCH, ())
         single |= {name: bench[name] for name in ("container",) if name in bench}
-        listed = _values_of(lists) | ({"nodes": set(), "gpus": set()} if bench.get("ladder") else {})
-        exclude = [entry for entry, path in self._entries(content, "exclude") if self._is_of_lists(entry, path, listed)]
+        listed = _values_of(lists) | (
+            {"nodes": set(), "gpus": set()} if bench.get("ladder") else {}
+        )
+        exclude = [
+            entry
+            for entry, path in self._entries(content, "exclude")
+            if self._is_of_lists(entry, path, listed)
+        ]
         return RunFile(
             single=single,
             lists=tuple(lists),
@@ -127,7 +151,9 @@ class _Reader:
             places=self.places,
         )
 
-    def _check_keys(self, content: Mapping[str, Any], keys: Collection[str], path: _KeyPath) -> None:
+    def _check_keys(
+        self, content: Mapping[str, Any], keys: Collection[str], path: _KeyPath
+    ) -> None:
         for key in content:
             if key == "matrix":
                 hint = "write its lists as keys of the file, and include: and exclude: next to them"
@@ -137,10 +163,17 @@ class _Reader:
                 where = f"{self.document.source}:{self.document.line((*path, key))}"
                 self.faults.append(ConfigError(f"unknown key {key}", where=where, hint=hint))
         ways = [key for key in _WAYS if content.get(key) not in (None, False)]
-        if len(ways) > 1 and (ways[0] == "shape" or ways[0] == "ladder" and isinstance(content.get("gpus"), list)):
-            self._fault((*path, ways[0]), f"expected shape alone, or ladder, or nodes and gpus, got {', '.join(ways)}")
+        if len(ways) > 1 and (
+            ways[0] == "shape" or ways[0] == "ladder" and isinstance(content.get("gpus"), list)
+        ):
+            self._fault(
+                (*path, ways[0]),
+                f"expected shape alone, or ladder, or nodes and gpus, got {', '.join(ways)}",
+            )
 
-    def _named(self, content: Mapping[str, Any], path: _KeyPath) -> Iterator[tuple[str, _KeyPath, Any]]:
+    def _named(
+        self, content: Mapping[str, Any], path: _KeyPath
+    ) -> Iterator[tuple[str, _KeyPath, Any]]:
         """Yield name, path and value of every choice that may be a list, in the order of `LISTS`."""
         for key in LISTS:
             if key not in content:
@@ -148,17 +181,25 @@ class _Reader:
             if key not in MAPPINGS:
                 yield key, (*path, key), content[key]
             elif isinstance(content[key], dict):
-                yield from ((f"{key}.{name}", (*path, key, name), value) for name, value in content[key].items())
+                yield from (
+                    (f"{key}.{name}", (*path, key, name), value)
+                    for name, value in content[key].items()
+                )
             else:
                 self._fault((*path, key), f"expected a mapping, got {content[key]!r}")
 
     def _alternatives(self, name: str, path: _KeyPath, values: list[Any]) -> Axis:
         if not values:
             self._fault(path, "expected one value or a list of values, got an empty list")
-        read = [self._value(name, (*path, place), value, may_be_unset=True) for place, value in enumerate(values)]
+        read = [
+            self._value(name, (*path, place), value, may_be_unset=True)
+            for place, value in enumerate(values)
+        ]
         return tuple(part for place, part in enumerate(read) if part and part not in read[:place])
 
-    def _value(self, name: str, path: _KeyPath, value: Any, *, may_be_unset: bool = False) -> dict[str, Any]:
+    def _value(
+        self, name: str, path: _KeyPath, value: Any, *, may_be_unset: bool = False
+    ) -> dict[str, Any]:
         """Return a value by its name, a shape as two; nothing if there is a fault."""
         key, _, own_name = name.partition(".")
         types, expected = LISTS[key]
@@ -169,12 +210,19 @@ class _Reader:
             if key == "env" and value is None and may_be_unset:
                 parts = {name: None}
             elif type(value) not in types:
-                hint = "put quotes around it" if key == "env" and isinstance(value, bool | float) else ""
+                hint = (
+                    "put quotes around it"
+                    if key == "env" and isinstance(value, bool | float)
+                    else ""
+                )
                 raise ConfigError(f"expected {expected}, got {value!r}", hint=hint)
             elif key == "shape":
                 pairs = shapes(value)
                 if len(pairs) != 1:
-                    raise ConfigError(f"expected {expected}, got {value!r}", hint="several are a list: [1n1g, 4n8g]")
+                    raise ConfigError(
+                        f"expected {expected}, got {value!r}",
+                        hint="several are a list: [1n1g, 4n8g]",
+                    )
                 parts = dict(zip(("nodes", "gpus"), pairs[0], strict=True))
             else:
                 parts = {name: str(value) if key in MAPPINGS else value}
@@ -195,7 +243,9 @@ class _Reader:
                 self._fault((*path, key), f"expected {expected}, got {content[key]!r}")
         return values
 
-    def _entries(self, content: Mapping[str, Any], kind: str) -> Iterator[tuple[dict[str, Any], _KeyPath]]:
+    def _entries(
+        self, content: Mapping[str, Any], kind: str
+    ) -> Iterator[tuple[dict[str, Any], _KeyPath]]:
         """Yield the values of each entry of ``include`` or ``exclude``, and its path."""
         entries = content.get(kind, [])
         if not isinstance(entries, list):
@@ -213,18 +263,33 @@ class _Reader:
                 values |= self._value(name, where, value, may_be_unset=True)
             yield values, path
 
-    def _is_of_lists(self, entry: Mapping[str, Any], path: _KeyPath, listed: Mapping[str, set[Any]]) -> bool:
-        """Return True if an entry of ``exclude`` has only values of lists; add a fault for each other one."""
+    def _is_of_lists(
+        self, entry: Mapping[str, Any], path: _KeyPath, listed: Mapping[str, set[Any]]
+    ) -> bool:
+        """Return True if an entry of ``exclude`` has only values of lists; add a fault for each
+        other one.
+        """
         before = len(self.faults)
         for name, value in entry.items():
             if name not in listed:
                 hint = f"the file's lists: {', '.join(listed) or 'none'}{nearest(name, listed)}"
-                self._fault((*path, *name.split(".", 1)), f"expected the name of a list in this file, got {name}", hint)
+                self._fault(
+                    (*path, *name.split(".", 1)),
+                    f"expected the name of a list in this file, got {name}",
+                    hint,
+                )
             elif listed[name] and value not in listed[name]:
-                values = sorted("null" if listed_value is None else str(listed_value) for listed_value in listed[name])
+                values = sorted(
+                    "null" if listed_value is None else str(listed_value)
+                    for listed_value in listed[name]
+                )
                 got = "null" if value is None else repr(value)
                 message = f"expected one of {', '.join(values)}, the values of {name} in this file, got {got}"
-                self._fault((*path, *name.split(".", 1)), message, nearest(str(value), values).removeprefix("; "))
+                self._fault(
+                    (*path, *name.split(".", 1)),
+                    message,
+                    nearest(str(value), values).removeprefix("; "),
+                )
         return bool(entry) and len(self.faults) == before
 
     def _repeats(self, repeats: int | None) -> int | None:
@@ -256,6 +321,8 @@ class _Reader:
 
 def _values_of(lists: list[Axis]) -> dict[str, set[Any]]:
     values: dict[str, set[Any]] = {}
-    for name, value in (item for alternatives in lists for choices in alternatives for item in choices.items()):
+    for name, value in (
+        item for alternatives in lists for choices in alternatives for item in choices.items()
+    ):
         values.setdefault(name, set()).add(value)
     return values

@@ -9,7 +9,13 @@ from orchestrator.plan.run_file import LISTS, MAPPINGS, OF_A_RUN, OF_THE_BENCH
 
 __all__ = ["json_schema"]
 
-_NAMES: Mapping[type, str] = {int: "integer", float: "number", str: "string", bool: "boolean", list: "array"}
+_NAMES: Mapping[type, str] = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    list: "array",
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -17,8 +23,14 @@ def json_schema() -> dict[str, Any]:
     single = {key: _value(*described) for key, described in OF_A_RUN.items()}
     lists = {key: _or_list(_null_too(key, _value(*described))) for key, described in LISTS.items()}
     once = {key: _null_too(key, _value(*described)) for key, described in LISTS.items()}
-    entry = {**{key: _mapping(value) if key in MAPPINGS else value for key, value in once.items()}, **single}
-    entries = {"type": "array", "items": {"type": "object", "additionalProperties": False, "properties": entry}}
+    entry = {
+        **{key: _mapping(value) if key in MAPPINGS else value for key, value in once.items()},
+        **single,
+    }
+    entries = {
+        "type": "array",
+        "items": {"type": "object", "additionalProperties": False, "properties": entry},
+    }
     keys = {
         **{key: _mapping(value) if key in MAPPINGS else value for key, value in lists.items()},
         **single,
@@ -26,7 +38,12 @@ def json_schema() -> dict[str, Any]:
         "include": {"description": "combinations to extend or to add", **entries},
         "exclude": {"description": "combinations to leave out", **entries},
     }
-    return {"title": "orch bench --file", "type": "object", "additionalProperties": False, "properties": keys}
+    return {
+        "title": "orch bench --file",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": keys,
+    }
 
 
 def _value(types: tuple[type, ...], words: str) -> dict[str, Any]:
@@ -40,7 +57,10 @@ def _null_too(key: str, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_list(value: dict[str, Any]) -> dict[str, Any]:
-    return {"description": f"{value['description']}, or a list", "anyOf": [value, {"type": "array", "items": value}]}
+    return {
+        "description": f"{value['description']}, or a list",
+        "anyOf": [value, {"type": "array", "items": value}],
+    }
 
 
 def _mapping(value: dict[str, Any]) -> dict[str, Any]:

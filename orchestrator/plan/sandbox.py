@@ -1,7 +1,9 @@
-"""The sandbox in which templates are rendered, and the quoting of the values they print. Jinja2 is used here and by the page.
+"""The sandbox in which templates are rendered, and the quoting of the values they print. Jinja2 is
+used here and by the page.
 
-A template sees only the values passed to it, nothing of Python: no files, no environment, no other folder. Loops, products and
-output are bounded. Every printed value is quoted for the type of its file, so a template writes a bare ``{{ value }}``.
+A template sees only the values passed to it, nothing of Python: no files, no environment, no other
+folder. Loops, products and output are bounded. Every printed value is quoted for the type of its
+file, so a template writes a bare ``{{ value }}``.
 
 >>> rendered("a.j2", {"a.j2": "echo {{ word }} {{ words }}"}, "sh", {"word": "a b", "words": ["c", "d e"]}, folder="mine")
 "echo 'a b' c 'd e'"
@@ -27,13 +29,24 @@ _HINT = "\0"
 """Between the message and the hint of an undefined name; no template can contain it."""
 
 _compiled: dict[tuple[str, str, str], CodeType] = {}
-"""Code of templates by target, digest of the name and digest of the text: every node of every run prints the same few."""
+"""Code of templates by target, digest of the name and digest of the text: every node of every run
+prints the same few.
+"""
 
 
-def rendered(template: str, sources: Mapping[str, str], target: str, context: Mapping[str, Any], *, folder: str) -> str:
-    """Return the rendered text of a template. ``sources`` maps names of templates to texts, ``target`` is sh, json or yaml.
+def rendered(
+    template: str,
+    sources: Mapping[str, str],
+    target: str,
+    context: Mapping[str, Any],
+    *,
+    folder: str,
+) -> str:
+    """Return the rendered text of a template. ``sources`` maps names of templates to texts,
+    ``target`` is sh, json or yaml.
 
-    Raises ConfigError of kind template_error naming ``folder``, template and line, and ConfigError if the template calls
+    Raises ConfigError of kind template_error naming ``folder``, template and line, and ConfigError
+    if the template calls
     ``refuse``.
     """
     import jinja2
@@ -51,13 +64,23 @@ def rendered(template: str, sources: Mapping[str, str], target: str, context: Ma
             raise ValueError("expected text without NUL and carriage return")
     except jinja2.TemplateSyntaxError as error:
         where = f"{folder}/{error.name or template}:{error.lineno}"
-        raise ConfigError((error.message or "syntax error").rstrip("."), kind="template_error", where=where) from error
+        raise ConfigError(
+            (error.message or "syntax error").rstrip("."), kind="template_error", where=where
+        ) from error
     except jinja2.TemplateNotFound as error:
         where = f"{folder}/{_place(error, sources) or template}"
         hint = f"it has {', '.join(sources)}{nearest(str(error.name), sources)}"
         message = f"expected a template of this folder, got {error.name!r}"
         raise ConfigError(message, kind="template_error", where=where, hint=hint) from error
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+    except (
+        jinja2.TemplateError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         where = f"{folder}/{_place(error, sources) or template}"
         message, _, hint = str(error).partition(_HINT)
         raise ConfigError(message, kind="template_error", where=where, hint=hint) from error
@@ -72,12 +95,16 @@ def check_syntax(template: str, source: str, folder: str) -> ConfigError | None:
         _sandbox({template: source}, "sh", {}).parse(source, template)
     except jinja2.TemplateSyntaxError as error:
         where = f"{folder}/{template}:{error.lineno}"
-        return ConfigError((error.message or "syntax error").rstrip("."), kind="template_error", where=where)
+        return ConfigError(
+            (error.message or "syntax error").rstrip("."), kind="template_error", where=where
+        )
     return None
 
 
 def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]) -> Any:
-    """Return the Jinja2 environment of one template: only the folder's own templates, with bounded loops and products."""
+    """Return the Jinja2 environment of one template: only the folder's own templates, with bounded
+    loops and products.
+    """
     import jinja2
     from jinja2.bccache import Bucket
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -99,7 +126,8 @@ def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]
             return super()._undefined_message
 
     class Compiled(jinja2.BytecodeCache):
-        # Constants are quoted for the target when a template is compiled, and its name is where its errors are said to be.
+        # Constants are quoted for the target when a template is compiled, and its name is where its
+        # errors are said to be.
         def load_bytecode(self, bucket: Bucket) -> None:
             bucket.code = _compiled.get((target, bucket.key, bucket.checksum))
 
@@ -111,7 +139,9 @@ def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]
 
     environment = ImmutableSandboxedEnvironment(
         undefined=Undefined,
-        loader=jinja2.FunctionLoader(lambda name: (sources[name], name, None) if name in sources else None),
+        loader=jinja2.FunctionLoader(
+            lambda name: (sources[name], name, None) if name in sources else None
+        ),
         bytecode_cache=Compiled(),
         finalize=_FINALIZE[target],
         trim_blocks=True,
@@ -143,8 +173,12 @@ def _listed(name: str, names: Mapping[str, Any]) -> str:
 def _product(left: Any, right: Any) -> Any:
     size = [len(value) for value in (left, right) if isinstance(value, str | list | tuple)]
     count = [value for value in (left, right) if isinstance(value, int)]
-    if (size and count and size[0] * count[0] > _OUTPUT_LIMIT) or any(value.bit_length() > 1024 for value in count):
-        raise OverflowError(f"expected a product of up to {_OUTPUT_LIMIT} items, of factors up to 1024 bits")
+    if (size and count and size[0] * count[0] > _OUTPUT_LIMIT) or any(
+        value.bit_length() > 1024 for value in count
+    ):
+        raise OverflowError(
+            f"expected a product of up to {_OUTPUT_LIMIT} items, of factors up to 1024 bits"
+        )
     return left * right
 
 
@@ -165,7 +199,9 @@ def _place(error: BaseException, sources: Mapping[str, str]) -> str:
 
 
 class _FromHome(str):
-    """A path in the inventory that begins with ``~/``: the node's own shell expands it, because home directories differ."""
+    """A path in the inventory that begins with ``~/``: the node's own shell expands it, because
+    home directories differ.
+    """
 
 
 class HostVariables(dict[str, Any]):
@@ -177,7 +213,9 @@ class HostVariables(dict[str, Any]):
 
 
 def command(words: Sequence[str]) -> Any:
-    """Return the words of a command for a template. The node's own shell expands a word that begins with ``~/``."""
+    """Return the words of a command for a template. The node's own shell expands a word that begins
+    with ``~/``.
+    """
     values = [_from_home(word) for word in words]
     return values if len(values) > 1 else values[0]
 
@@ -188,9 +226,13 @@ def _from_home(value: Any) -> Any:
 
 def _word(value: Any) -> str:
     if isinstance(value, Mapping):
-        raise TypeError(f"expected one value, got a mapping with {', '.join(map(str, value)) or 'nothing in it'}")
+        raise TypeError(
+            f"expected one value, got a mapping with {', '.join(map(str, value)) or 'nothing in it'}"
+        )
     if callable(value):
-        raise TypeError("expected a value, got a function; call it with its arguments in parentheses")
+        raise TypeError(
+            "expected a value, got a function; call it with its arguments in parentheses"
+        )
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
@@ -199,7 +241,10 @@ def _word(value: Any) -> str:
 def _shell(value: Any) -> Any:
     """Quote one printed value; a list becomes its quoted words."""
     if isinstance(value, list | tuple):
-        return " ".join(str(_shell(item)) if isinstance(item, _FromHome) else shlex.quote(_word(item)) for item in value)
+        return " ".join(
+            str(_shell(item)) if isinstance(item, _FromHome) else shlex.quote(_word(item))
+            for item in value
+        )
     if isinstance(value, _FromHome):
         return '"$HOME"/' + shlex.quote(value[2:])
     return value if _is_undefined(value) else shlex.quote(_word(value))

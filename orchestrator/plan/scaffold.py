@@ -1,6 +1,8 @@
-"""The files of a new framework folder, as text: for a training command, or a small example that runs anywhere.
+"""The files of a new framework folder, as text: for a training command, or a small example that
+runs anywhere.
 
-What is generated passes ``orch framework check`` and runs as it is; comments say what to change for a program of one's own.
+What is generated passes ``orch framework check`` and runs as it is; comments say what to change for
+a program of one's own.
 """
 
 from __future__ import annotations
@@ -49,9 +51,16 @@ _BATCH = re.compile(r"--(?:batch[-_]size|batch|bs)")
 _STEPS = re.compile(r"--(?:(?:max|num|train)[-_])?(?:steps|iters|iterations)")
 _SEQUENCE = re.compile(r"--(?:max[-_])?(?:seq|sequence|block|context)[-_](?:len|length|size)")
 _MICRO_BATCHES = re.compile(r"--(?:grad|gradient)[-_]accum(?:ulation)?(?:[-_]steps)?")
-_COUNTS = {"batch_size": _BATCH, "steps": _STEPS, "seq_len": _SEQUENCE, "micro_batches": _MICRO_BATCHES}
+_COUNTS = {
+    "batch_size": _BATCH,
+    "steps": _STEPS,
+    "seq_len": _SEQUENCE,
+    "micro_batches": _MICRO_BATCHES,
+}
 """What orch counts, and the arguments that say it."""
-_IMPORT = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(torch|jax|tensorflow|paddle|mxnet)\b", re.MULTILINE)
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:import|from)[ \t]+(torch|jax|tensorflow|paddle|mxnet)\b", re.MULTILINE
+)
 """An import of a library whose version belongs to a measurement, in the source of a program."""
 _RECORDED = "512"
 """Collectives that PyTorch's flight recorder keeps of each rank, for the examination of a hang."""
@@ -82,19 +91,37 @@ def example(name: str) -> dict[str, str]:
         rank=RANK,
     )
     launch = HEAD + RANKS.replace("COMMAND", command)
-    return {"framework.yaml": framework, "launch.sh.j2": launch, "sample.log": SAMPLE, "train.py": PROGRAM}
+    return {
+        "framework.yaml": framework,
+        "launch.sh.j2": launch,
+        "sample.log": SAMPLE,
+        "train.py": PROGRAM,
+    }
 
 
 def new_metric(text: str) -> Metric:
-    """Return the metric that ``NAME:UNIT`` or ``NAME:UNIT:lower`` describes. Raises ConfigError for anything else."""
+    """Return the metric that ``NAME:UNIT`` or ``NAME:UNIT:lower`` describes. Raises ConfigError for
+    anything else.
+    """
     name, _, rest = text.partition(":")
     unit, _, better = rest.partition(":")
     better = better or "higher"
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or hasattr(dict, name) or not unit.strip() or better not in BETTER:
+    if (
+        not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        or hasattr(dict, name)
+        or not unit.strip()
+        or better not in BETTER
+    ):
         hint = "NAME has letters, digits and '_'; add :lower if smaller values are better"
-        raise ConfigError(f"expected NAME:UNIT, such as bandwidth:GB/s, got {text!r}", where="--metric", hint=hint)
+        raise ConfigError(
+            f"expected NAME:UNIT, such as bandwidth:GB/s, got {text!r}", where="--metric", hint=hint
+        )
     if name == SAMPLES_PER_S.name:
-        raise ConfigError(f"expected another name than {name!r}", where="--metric", hint="leave --metric out for a training")
+        raise ConfigError(
+            f"expected another name than {name!r}",
+            where="--metric",
+            hint="leave --metric out for a training",
+        )
     if name == TOKENS_PER_S.name and (unit, better) != (TOKENS_PER_S.unit, "higher"):
         message = f"expected {name}:{TOKENS_PER_S.unit}, the speed of a program that trains a language model, got {text!r}"
         raise ConfigError(message, where="--metric", hint="or give the metric another name")
@@ -109,18 +136,22 @@ def for_command(
     metrics: Sequence[Metric] = (),
     sample: str = "",
 ) -> dict[str, str]:
-    """Return the files of a folder that runs a command: its own arguments, and ranks, addresses and ports from orch.
+    """Return the files of a folder that runs a command: its own arguments, and ranks, addresses and
+    ports from orch.
 
     ``typed`` is the command as it was typed. ``payload`` are the files to send by name, which the caller copies. Number of
-    steps and batch size come from the arguments with these names, and go through ``--steps`` and ``--batch-size`` of orch.
-    With ``metrics``, the program does not train: its lines have these; but `TOKENS_PER_S` alone is the rate in lines of steps,
-    and tokens of a sample and micro-batches come from the arguments as well. ``sample`` is a log of the program, if there is
-    one. Raises ConfigError for other metrics beside that rate.
+    steps and batch size come from the arguments with these names, and go through ``--steps`` and
+    ``--batch-size`` of orch. With ``metrics``, the program does not train: its lines have these;
+    but `TOKENS_PER_S` alone is the rate in lines of steps, and tokens of a sample and micro-batches
+    come from the arguments as well. ``sample`` is a log of the program, if there is one. Raises
+    ConfigError for other metrics beside that rate.
     """
     has_tokens = TOKENS_PER_S.name in [metric.name for metric in metrics]
     if has_tokens and len(metrics) > 1:
         hint = "declare further results of its lines under log: metrics: in the new folder"
-        raise ConfigError(f"expected {TOKENS_PER_S.name} alone, got others too", where="--metric", hint=hint)
+        raise ConfigError(
+            f"expected {TOKENS_PER_S.name} alone, got others too", where="--metric", hint=hint
+        )
     metrics = () if has_tokens else metrics
     # A program that does not train has no batch size of orch: its argument stays as it is.
     steps_take = ("batch_size", "seq_len", "micro_batches") if has_tokens else ("batch_size",)
@@ -134,11 +165,16 @@ def for_command(
         env.setdefault("TORCH_FR_BUFFER_SIZE", _RECORDED)
     if metrics:
         defaults = MEASURING.format(steps=steps)
-        lines, placeholder = _result_lines(name, metrics), NO_LOG + "".join(f"{metric.name}: 1.5\n" for metric in metrics)
+        lines, placeholder = (
+            _result_lines(name, metrics),
+            NO_LOG + "".join(f"{metric.name}: 1.5\n" for metric in metrics),
+        )
     else:
         batch = arguments.numbers["batch_size"]
         defaults = TRAINING.format(batch=batch or 1, steps=steps, warmup=min(10, steps - 1))
-        lines = (TOKEN_LINES if has_tokens else STEP_LINES).format(name=name, patterns=TOKEN_PATTERNS)
+        lines = (TOKEN_LINES if has_tokens else STEP_LINES).format(
+            name=name, patterns=TOKEN_PATTERNS
+        )
         placeholder = NO_LOG + (TOKEN_PLACEHOLDER if has_tokens else PLACEHOLDER)
     measures, options = "measures: readings\n" if metrics else "", ""
     if has_tokens:
@@ -167,7 +203,11 @@ def for_command(
         rank=NO_RANK,
     )
     script = _script(command, arguments.shown)
-    return {"framework.yaml": framework, "launch.sh.j2": script, "sample.log": sample or placeholder}
+    return {
+        "framework.yaml": framework,
+        "launch.sh.j2": script,
+        "sample.log": sample or placeholder,
+    }
 
 
 def hook(command: TrainingCommand) -> str:
@@ -193,26 +233,38 @@ def _script(command: TrainingCommand, arguments: str) -> str:
             head += f"install -m 0700 {start} program\n"
             start = "./program"
     else:
-        flags = " ".join(map(_literal, command.flags if "-u" in command.flags else ("-u", *command.flags)))
+        flags = " ".join(
+            map(_literal, command.flags if "-u" in command.flags else ("-u", *command.flags))
+        )
         interpreter = f"{{{{ python }}}} {flags} "
-        if not (command.script and command.is_here):  # Python looks for modules beside a script, not beside others
+        if not (
+            command.script and command.is_here
+        ):  # Python looks for modules beside a script, not beside others
             head += MODULES
     words = f"{interpreter}{start} {arguments}".rstrip()
-    return (head + (TORCHRUN if command.launcher == "torchrun" else RANKS)).replace("COMMAND", words)
+    return (head + (TORCHRUN if command.launcher == "torchrun" else RANKS)).replace(
+        "COMMAND", words
+    )
 
 
 def _result_lines(name: str, metrics: Sequence[Metric]) -> str:
     readings, declared = [], []
     for metric in metrics:
-        spellings = "|".join(dict.fromkeys((metric.name, metric.name.capitalize(), metric.name.upper())))
+        spellings = "|".join(
+            dict.fromkeys((metric.name, metric.name.capitalize(), metric.name.upper()))
+        )
         readings.append(f"    - '{PRINTED.format(name=metric.name, spellings=spellings)}'")
-        values = f"unit: {json.dumps(metric.unit)}, better: {metric.better}, scope: rank, across: mean"
+        values = (
+            f"unit: {json.dumps(metric.unit)}, better: {metric.better}, scope: rank, across: mean"
+        )
         declared.append(f"    {metric.name}: {{{values}}}")
     return RESULT_LINES.format(name=name, readings="\n".join(readings), metrics="\n".join(declared))
 
 
 def _libraries(command: TrainingCommand, payload: Mapping[str, bytes]) -> list[str]:
-    """Return the libraries whose versions matter: those that the program imports, and that of its launcher."""
+    """Return the libraries whose versions matter: those that the program imports, and that of its
+    launcher.
+    """
     found = {"torch"} if command.launcher == "torchrun" else set[str]()
     for file, content in payload.items():
         if file.endswith(".py") and command.launcher != "program":
@@ -234,7 +286,9 @@ def _env(env: Mapping[str, str]) -> str:
 
 
 def _entry(file: str) -> str:
-    """Return the entry of ``payload:`` to which a file belongs: itself, or the folder/ that it is in."""
+    """Return the entry of ``payload:`` to which a file belongs: itself, or the folder/ that it is
+    in.
+    """
     top, slash, _ = file.partition("/")
     return top + slash
 
@@ -253,10 +307,13 @@ def _literal(word: str) -> str:
 
 
 class _Arguments:
-    """The arguments of a command as they are in the template, ``shown``: files that are sent by their path on a node, places of
-    ranks by orch's values, and so the number of steps and ``more``, whose ``numbers`` are 0 without."""
+    """The arguments of a command as they are in the template, ``shown``: files that are sent by
+    their path on a node, places of ranks by orch's values, and so the number of steps and ``more``,
+    whose ``numbers`` are 0 without."""
 
-    def __init__(self, command: TrainingCommand, payload: Mapping[str, bytes], more: Sequence[str]) -> None:
+    def __init__(
+        self, command: TrainingCommand, payload: Mapping[str, bytes], more: Sequence[str]
+    ) -> None:
         self.numbers = dict.fromkeys(_COUNTS, 0)
         self._inputs = {word for word in command.inputs if _base(word) in payload}
         self._more = more
@@ -280,7 +337,11 @@ class _Arguments:
             return _payload_path(_base(value))
         if option in self._places:
             return placed_value(self._places[option], value)
-        named = (key for key, form in _COUNTS.items() if form.fullmatch(option) and key in ("steps", *self._more))
+        named = (
+            key
+            for key, form in _COUNTS.items()
+            if form.fullmatch(option) and key in ("steps", *self._more)
+        )
         key = next(named, "")
         if key and value.isdecimal() and int(value) > 0:
             self.numbers[key] = int(value)

@@ -1,4 +1,6 @@
-"""The texts from which `orchestrator.plan.scaffold` makes new framework folders, with what is filled in between braces."""
+"""The texts from which `orchestrator.plan.scaffold` makes new framework folders, with what is
+filled in between braces.
+"""
 
 from __future__ import annotations
 
@@ -213,7 +215,9 @@ PROGRESS = """
 # rank_progress.py is orch's own: with the two lines below in the program, a hang is reported with the rank that is the cause.
 #   import rank_progress
 #   rank_progress.mark(step, "step")  # where each step begins"""
-PRINTED = r'\b(?:{spellings})\b"?[ =:]+(?P<{name}>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?=[\s,;)}}\]]|$)'
+PRINTED = (
+    r'\b(?:{spellings})\b"?[ =:]+(?P<{name}>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?=[\s,;)}}\]]|$)'
+)
 """How a program may print a metric: its name, also as a key of JSON, then the number."""
 SAMPLE = """\
 rank 0 of 2 is up

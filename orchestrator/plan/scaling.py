@@ -1,7 +1,9 @@
-"""How the work of a step is spread over ranks: copies of the model, micro-batches, and what keeps the global batch constant.
+"""How the work of a step is spread over ranks: copies of the model, micro-batches, and what keeps
+the global batch constant.
 
-With weak scaling, each rank computes as much in every shape. With strong scaling, the global batch is the same in every shape,
-and the batch size of a rank or the number of micro-batches follows from it.
+With weak scaling, each rank computes as much in every shape. With strong scaling, the global batch
+is the same in every shape, and the batch size of a rank or the number of micro-batches follows from
+it.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ _RANKS = Option("int", 1, minimum=1)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step of a language model computes, from its options. A sample is a sequence of ``tokens``, 0 for a program whose
-    samples are not made of tokens. Each copy of the model is computed by ``model_ranks`` ranks together, in ``micro_batches``
-    forward passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`. ``batch_size_up_to``: a run finds its
+    """What a step of a language model computes, from its options. A sample is a sequence of
+    ``tokens``, 0 for a program whose samples are not made of tokens. Each copy of the model is
+    computed by ``model_ranks`` ranks together, in ``micro_batches`` forward passes per step.
+    ``recomputation`` is one of `transformer.RECOMPUTATIONS`. ``batch_size_up_to``: a run finds its
     batch size itself, up to this one, and reports it; 0: it trains with the planned one."""
 
     tokens: int = 0
@@ -51,9 +54,14 @@ def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
 
 
 def as_reported(step: Step, framework: Framework, reported: Mapping[str, Any]) -> Step:
-    """Return a step with the ranks of each copy of the model that a log of an earlier version reports, whose options the folder
-    no longer has. Raises ConfigError for a number that is none."""
-    names = [name for name in _SHARED_BEFORE if framework.step and name in reported and name not in framework.options]
+    """Return a step with the ranks of each copy of the model that a log of an earlier version
+    reports, whose options the folder no longer has. Raises ConfigError for a number that is none.
+    """
+    names = [
+        name
+        for name in _SHARED_BEFORE
+        if framework.step and name in reported and name not in framework.options
+    ]
     ranks = prod(_RANKS.parse(name, str(reported[name])) for name in names)
     return replace(step, model_ranks=step.model_ranks * ranks)
 
@@ -67,13 +75,16 @@ def check_ranks(framework: Framework, options: Mapping[str, Any], world_size: in
         shared = " × ".join(f"{name}={ranks}" for name, ranks in sharing.items())
         message = f"expected a multiple of {model_ranks} ranks for {shared}, got {world_size}"
         raise ConfigError(
-            message, where=f"--set {next(iter(sharing))}", hint="change this option, or the number of nodes or ranks per node"
+            message,
+            where=f"--set {next(iter(sharing))}",
+            hint="change this option, or the number of nodes or ranks per node",
         )
 
 
 def follower_of(framework: Framework) -> str:
-    """Return the name of the choice that follows from a constant global batch: the option of micro-batches if a folder has one,
-    so that forward passes stay as large as they are; else the batch size."""
+    """Return the name of the choice that follows from a constant global batch: the option of
+    micro-batches if a folder has one, so that forward passes stay as large as they are; else the
+    batch size."""
     micro_batches = framework.step.micro_batches if framework.step else ""
     return f"options.{micro_batches}" if micro_batches else "batch_size"
 
@@ -95,7 +106,9 @@ def with_global_batch(
         kind, _, option = name.partition(".")
         also = f"--set {option}" if kind == "options" else "--batch-size"
         raise ConfigError(
-            f"expected no {also}, which follows from the global batch", where="--global-batch", hint="leave one of them out"
+            f"expected no {also}, which follows from the global batch",
+            where="--global-batch",
+            hint="leave one of them out",
         )
     step = step_of(framework, options)
     if step.batch_size_up_to:
@@ -107,7 +120,8 @@ def with_global_batch(
     if global_batch < divisor or global_batch % divisor:
         of = "" if name == "batch_size" else f" of {values['batch_size']} samples each"
         message = (
-            f"expected a multiple of {divisor}, for {plural(ranks, 'copy', 'copies')} of the model{of}, got {global_batch}"
+            f"expected a multiple of {divisor}, for {plural(ranks, 'copy', 'copies')} of the "
+            f"model{of}, got {global_batch}"
         )
         raise ConfigError(message, where="--global-batch")
     if name == "batch_size":

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 __all__ = ["LEAST", "MOST", "ORDERS", "Schedule"]
 
 LEAST, MOST = 8, 30
-"""Initial and largest number of repeats with ``--until-ci``. With fewer than eight initial repeats, a randomly narrow interval
-ends too many benches: ``benchmarks/coverage.py --until-ci``."""
+"""Initial and largest number of repeats with ``--until-ci``. With fewer than eight initial repeats,
+a randomly narrow interval ends too many benches: ``benchmarks/coverage.py --until-ci``."""
 
 ORDERS = ("balanced", "random", "interleaved")
-"""Of the configurations in a block: alternately forwards and backwards, so that drift falls out; shuffled; always forwards, as
-benches ran before there was a choice."""
+"""Of the configurations in a block: alternately forwards and backwards, so that drift falls out;
+shuffled; always forwards, as benches ran before there was a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The schedule of a bench: ``repeats`` blocks, and with ``until_ci`` more, up to ``max_repeats``.
+    """The schedule of a bench: ``repeats`` blocks, and with ``until_ci`` more, up to
+    ``max_repeats``.
 
     ``order`` is one of `ORDERS`; ``seed`` determines a random one. ``until_ci`` is the target for the half-width of every 95 %
     interval, as a share of its value; ``budget_s`` limits the time of the whole bench in seconds.
@@ -46,5 +47,9 @@ class Schedule:
         return self.until_ci is not None or self.budget_s is not None
 
     def fits(self, used_s: float, expected_s: float) -> bool:
-        """Return True if work expected to take ``expected_s`` fits into the budget; 0 if its duration is unknown."""
-        return self.budget_s is None or used_s < self.budget_s and used_s + expected_s <= self.budget_s
+        """Return True if work expected to take ``expected_s`` fits into the budget; 0 if its
+        duration is unknown.
+        """
+        return (
+            self.budget_s is None or used_s < self.budget_s and used_s + expected_s <= self.budget_s
+        )

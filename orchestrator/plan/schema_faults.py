@@ -1,4 +1,6 @@
-"""What is wrong with the types and keys of a ``framework.yaml``: each error of the schema as a sentence for its reader."""
+"""What is wrong with the types and keys of a ``framework.yaml``: each error of the schema as a
+sentence for its reader.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath, Where, shown_value, unknown_key
 from orchestrator.plan import log_schema, schema
-from orchestrator.plan.published_schema import PublishedEntry, RuleEntry, WindowEntry, published_entry
+from orchestrator.plan.published_schema import (
+    PublishedEntry,
+    RuleEntry,
+    WindowEntry,
+    published_entry,
+)
 
 __all__ = ["described", "key_path"]
 
@@ -23,12 +30,17 @@ _KINDS = {
 
 
 def key_path(error: Mapping[str, Any]) -> KeyPath:
-    """Return the path of keys and indices of an error. Members of a union, which pydantic puts at its end, are left out."""
+    """Return the path of keys and indices of an error. Members of a union, which pydantic puts at
+    its end, are left out.
+    """
     return tuple(part for part in error["loc"] if part != "[key]")
 
 
-def described(error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPath], Any] | None = None) -> ConfigError:
-    """Return an error of pydantic as a fault with its place, what was expected, what came, and what to write.
+def described(
+    error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPath], Any] | None = None
+) -> ConfigError:
+    """Return an error of pydantic as a fault with its place, what was expected, what came, and what
+    to write.
 
     ``model_at`` returns the model of the mapping at a path, by default that of a ``framework.yaml``.
     """
@@ -56,12 +68,19 @@ def described(error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPat
         hint = "write it without quotes and leading zeros"
     if expected == "text" and hint and not isinstance(value, int | float):
         hint = ""
-    return ConfigError(f"expected {expected}, got {shown_value(value)}", where=where(path), hint=hint)
+    return ConfigError(
+        f"expected {expected}, got {shown_value(value)}", where=where(path), hint=hint
+    )
 
 
 def _unknown(path: KeyPath, where: str, model_at: Callable[[KeyPath], Any]) -> ConfigError:
-    """Return the fault for an unknown key, with the mapping that it belongs to if it is a key of another one."""
-    key, keys = str(path[-1]), [field.alias or name for name, field in model_at(path[:-1]).model_fields.items()]
+    """Return the fault for an unknown key, with the mapping that it belongs to if it is a key of
+    another one.
+    """
+    key, keys = (
+        str(path[-1]),
+        [field.alias or name for name, field in model_at(path[:-1]).model_fields.items()],
+    )
     homes = {
         "log": log_schema.LogEntry.model_fields,
         "defaults": schema.Defaults.model_fields,
@@ -70,14 +89,25 @@ def _unknown(path: KeyPath, where: str, model_at: Callable[[KeyPath], Any]) -> C
     if path[0] == "published" and len(path) > 1:
         homes = {"window": WindowEntry.model_fields, "rules: NAME": RuleEntry.model_fields}
         homes["published"] = PublishedEntry.model_fields
-    home = next((name for name, fields in homes.items() if key in fields), None) if model_at is _model else None
+    home = (
+        next((name for name, fields in homes.items() if key in fields), None)
+        if model_at is _model
+        else None
+    )
     if home is None:
         return unknown_key(key, keys, where)
-    return unknown_key(key, keys, where, f"it belongs under {home}:" if home else "it belongs at the beginning of a line")
+    return unknown_key(
+        key,
+        keys,
+        where,
+        f"it belongs under {home}:" if home else "it belongs at the beginning of a line",
+    )
 
 
 def _model(path: KeyPath) -> Any:
-    """Return the model of the mapping at a path; names of models, options and devices and indices of lists lead to the same."""
+    """Return the model of the mapping at a path; names of models, options and devices and indices
+    of lists lead to the same.
+    """
     model: Any = schema.FrameworkFile
     inner = {
         "log": log_schema.LogEntry,
@@ -97,7 +127,9 @@ def _model(path: KeyPath) -> Any:
         }
         return in_log.get(str(path[1]), log_schema.LogEntry)
     if path[:1] == ("models",) and len(path) > 2:
-        return {"transformer": schema.TransformerEntry, "defaults": schema.ModelDefaults}.get(str(path[2]), model)
+        return {"transformer": schema.TransformerEntry, "defaults": schema.ModelDefaults}.get(
+            str(path[2]), model
+        )
     if path and path[0] == "published":
         return published_entry(path)
     return inner.get(str(path[0]), model) if path else model

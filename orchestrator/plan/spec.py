@@ -1,8 +1,10 @@
-"""What is measured: `RunSpec`, resolved once from framework defaults, a run file and the command line.
+"""What is measured: `RunSpec`, resolved once from framework defaults, a run file and the command
+line.
 
-Precedence is framework defaults < run file < command line, and every value records its origin. Facts of the cluster are not
-part of a spec; they are in `orchestrator.inventory`. Environment variables belong to the hosts, except those that an experiment
-varies: these are part of the spec and take precedence.
+Precedence is framework defaults < run file < command line, and every value records its origin.
+Facts of the cluster are not part of a spec; they are in `orchestrator.inventory`. Environment
+variables belong to the hosts, except those that an experiment varies: these are part of the spec
+and take precedence.
 """
 
 from __future__ import annotations
@@ -31,18 +33,21 @@ __all__ = [
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
 _MOST = 1 << 40
-"""Counts above this are refused; a framework folder and a published table allow no larger ones either."""
+"""Counts above this are refused; a framework folder and a published table allow no larger ones
+either.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per copy of the model and forward
-    pass, if ``step`` says that these differ.
+    """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per
+    copy of the model and forward pass, if ``step`` says that these differ.
 
     ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts. ``follows`` names the
-    choice that keeps the global batch constant with strong scaling, ``batch_size`` or ``options.<name>``; it is empty with weak
-    scaling. ``container`` replaces that of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding``
-    is one of `BINDINGS`, or empty for that of each host's ``vars.cpu_binding``. ``hosts`` names the nodes in order of
+    choice that keeps the global batch constant with strong scaling, ``batch_size`` or
+    ``options.<name>``; it is empty with weak scaling. ``container`` replaces that of the hosts:
+    ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding`` is one of `BINDINGS`, or
+    empty for that of each host's ``vars.cpu_binding``. ``hosts`` names the nodes in order of
     node_rank where the experiment is about them; empty: the first that fit.
     """
 
@@ -74,11 +79,17 @@ class RunSpec:
     @property
     def global_batch(self) -> int:
         """Samples per step over all ranks."""
-        return self.batch_size * self.step.micro_batches * (self.world_size // self.step.model_ranks)
+        return (
+            self.batch_size * self.step.micro_batches * (self.world_size // self.step.model_ranks)
+        )
 
     def is_run_of(self, planned: RunSpec) -> bool:
-        """Whether it is what a run of ``planned`` trained: equal to it, but for a batch size that the run found itself."""
-        return (replace(self, batch_size=planned.batch_size) if planned.step.batch_size_up_to else self) == planned
+        """Whether it is what a run of ``planned`` trained: equal to it, but for a batch size that
+        the run found itself.
+        """
+        return (
+            replace(self, batch_size=planned.batch_size) if planned.step.batch_size_up_to else self
+        ) == planned
 
     @property
     def items(self) -> int:
@@ -91,18 +102,31 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins, and without those of ``env``, ``step``, ``follows``, ``container``,
+        """Return the spec for JSON, without origins, and without those of ``env``, ``step``,
+        ``follows``, ``container``,
         ``cpu_binding`` and ``hosts`` that say nothing."""
         values = asdict(self)
         silent = {"env": not self.env, "step": self.step == Step()}
-        silent |= {name: not values[name] for name in ("follows", "container", "cpu_binding", "hosts")}
-        return {name: value for name, value in values.items() if name != "origins" and not silent.get(name)}
+        silent |= {
+            name: not values[name] for name in ("follows", "container", "cpu_binding", "hosts")
+        }
+        return {
+            name: value
+            for name, value in values.items()
+            if name != "origins" and not silent.get(name)
+        }
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Options and variables by name, and the binding of ranks to CPUs and the hosts if the experiment is about them."""
+        """Options and variables by name, and the binding of ranks to CPUs and the hosts if the
+        experiment is about them.
+        """
         chosen = {"cpu_binding": self.cpu_binding, "hosts": ",".join(self.hosts)}
-        return {**self.options, **self.env, **{name: value for name, value in chosen.items() if value}}
+        return {
+            **self.options,
+            **self.env,
+            **{name: value for name, value in chosen.items() if value},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +149,13 @@ class Skipped:
 
     def __str__(self) -> str:
         """Return its name among the configurations of its bench."""
-        rest = {name: value for name, value in self.choices.items() if name not in ("nodes", "gpus")}
-        written = {name: "(not set)" if value is None else as_written(value) for name, value in rest.items()}
+        rest = {
+            name: value for name, value in self.choices.items() if name not in ("nodes", "gpus")
+        }
+        written = {
+            name: "(not set)" if value is None else as_written(value)
+            for name, value in rest.items()
+        }
         words = [f"{name.partition('.')[2] or name}={value}" for name, value in written.items()]
         return " ".join([self.framework, self.model, self.shape, *words])
 
@@ -137,21 +166,33 @@ def skipped_words(skipped: Iterable[Skipped]) -> list[Note]:
 
 
 def by_reason(skipped: Iterable[Skipped]) -> dict[str, str]:
-    """Return for each reason the names of the first configurations that it concerns, and how many more there are."""
+    """Return for each reason the names of the first configurations that it concerns, and how many
+    more there are.
+    """
     concerned: dict[str, list[str]] = {}
     for configuration in skipped:
         concerned.setdefault(configuration.reason, []).append(str(configuration))
     return {
-        reason: "; ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        reason: "; ".join(names[:_NAMED])
+        + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         for reason, names in concerned.items()
     }
 
 
-def impossible(framework: str, model: str, choices: Mapping[str, Any], error: ConfigError) -> Skipped:
-    """Return the configuration that ``error`` refuses. Raises the error if it is of another kind: a fault in a file."""
+def impossible(
+    framework: str, model: str, choices: Mapping[str, Any], error: ConfigError
+) -> Skipped:
+    """Return the configuration that ``error`` refuses. Raises the error if it is of another kind: a
+    fault in a file.
+    """
     if error.kind != "config_invalid":
         raise error
-    return Skipped(framework, model, choices, f"{error.where}: {error.message}" if error.where else error.message)
+    return Skipped(
+        framework,
+        model,
+        choices,
+        f"{error.where}: {error.message}" if error.where else error.message,
+    )
 
 
 def resolve(
@@ -164,11 +205,13 @@ def resolve(
     sets: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> RunSpec:
-    """Return the spec of one cell. ``choices`` come from the command line, ``sets`` from ``--set``, ``env`` from ``--env``.
+    """Return the spec of one cell. ``choices`` come from the command line, ``sets`` from ``--set``,
+    ``env`` from ``--env``.
 
-    The three together with ``run_file`` must hold ``nodes`` and ``gpus``; any other value that is None or missing falls back to
-    the run file, then to the framework. The run file has options and variables as mappings under ``options`` and ``env``.
-    Raises ConfigError for a model, type, loader, option or number that the framework does not support.
+    The three together with ``run_file`` must hold ``nodes`` and ``gpus``; any other value that is
+    None or missing falls back to the run file, then to the framework. The run file has options and
+    variables as mappings under ``options`` and ``env``. Raises ConfigError for a model, type,
+    loader, option or number that the framework does not support.
     """
     file_values = dict(run_file or {})
     for key in framework.measure.fixed:
@@ -180,8 +223,20 @@ def resolve(
             hint=f"it has {', '.join(framework.models)}{nearest(model, framework.models)}",
         )
     values: dict[str, Any] = {}
-    origins: dict[str, str] = {"model": "command line", "framework": choices.get("framework_origin", "command line")}
-    for key in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s"):
+    origins: dict[str, str] = {
+        "model": "command line",
+        "framework": choices.get("framework_origin", "command line"),
+    }
+    for key in (
+        "nodes",
+        "gpus",
+        "batch_size",
+        "dtype",
+        "loader",
+        "steps",
+        "warmup_steps",
+        "timeout_s",
+    ):
         if choices.get(key) is not None:
             values[key], origins[key] = choices[key], choices.get(f"{key}_origin", "command line")
         elif key in file_values:
@@ -198,7 +253,9 @@ def resolve(
         )
     _check_loader(framework, values["loader"])
     framework.dtype_flag(values["dtype"], device)
-    options = _options(framework, device, model, file_values.get("options", {}), sets or {}, origins)
+    options = _options(
+        framework, device, model, file_values.get("options", {}), sets or {}, origins
+    )
     world_size = values["nodes"] * values["gpus"]
     check_ranks(framework, options, world_size)
     global_batch, follows = choices.get("global_batch") or file_values.get("global_batch"), ""
@@ -208,11 +265,19 @@ def resolve(
     container = choices.get("container") or file_values.get("container", "")
     if container:
         check_choice(container, "--container")
-        origins["container"] = choices.get("container_origin", "command line") if choices.get("container") else "run file"
+        origins["container"] = (
+            choices.get("container_origin", "command line")
+            if choices.get("container")
+            else "run file"
+        )
     cpu_binding = choices.get("cpu_binding") or file_values.get("cpu_binding", "")
     if cpu_binding:
         check_binding(cpu_binding, "--cpu-binding")
-        origins["cpu_binding"] = choices.get("cpu_binding_origin", "command line") if choices.get("cpu_binding") else "run file"
+        origins["cpu_binding"] = (
+            choices.get("cpu_binding_origin", "command line")
+            if choices.get("cpu_binding")
+            else "run file"
+        )
     variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
     variables |= {name: (value, "command line") for name, value in (env or {}).items()}
     origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
@@ -231,9 +296,12 @@ def resolve(
     )
 
 
-def with_batch_size(spec: RunSpec, framework: Framework, batch_size: int, options: Mapping[str, Any]) -> RunSpec:
-    """Return a spec with other options, and with another batch size and as many micro-batches as keep the global batch, if the
-    spec has a constant one. Raises ConfigError if that is impossible."""
+def with_batch_size(
+    spec: RunSpec, framework: Framework, batch_size: int, options: Mapping[str, Any]
+) -> RunSpec:
+    """Return a spec with other options, and with another batch size and as many micro-batches as
+    keep the global batch, if the spec has a constant one. Raises ConfigError if that is impossible.
+    """
     options = dict(options)
     check_ranks(framework, options, spec.world_size)
     kind, _, follower = spec.follows.partition(".")
@@ -241,14 +309,19 @@ def with_batch_size(spec: RunSpec, framework: Framework, batch_size: int, option
         copies = spec.world_size // step_of(framework, options).model_ranks
         if spec.global_batch % (divisor := copies * batch_size):
             of_model = f"{plural(copies, 'copy', 'copies')} of the model"
-            message = f"expected a divisor of the global batch {spec.global_batch}, got {of_model} with"
-            raise ConfigError(f"{message} {batch_size} samples each, {divisor}", where="--global-batch")
+            message = (
+                f"expected a divisor of the global batch {spec.global_batch}, got {of_model} with"
+            )
+            raise ConfigError(
+                f"{message} {batch_size} samples each, {divisor}", where="--global-batch"
+            )
         options[follower] = spec.global_batch // divisor
     return replace(spec, batch_size=batch_size, options=options, step=step_of(framework, options))
 
 
 def check_value(framework: Framework, device: str, name: str, value: Any) -> None:
-    """Raise ConfigError if no configuration of this framework can have this value, whatever its other values and its device.
+    """Raise ConfigError if no configuration of this framework can have this value, whatever its
+    other values and its device.
 
     ``name`` is a field of `RunSpec`, ``options.<name>`` or ``env.<name>``.
     """
@@ -276,10 +349,18 @@ def _check_fixed(framework: Framework, key: str, value: Any) -> None:
 
 def _check_number(key: str, value: Any) -> None:
     least = COUNTS.get(key)
-    if least is not None and (not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST):
+    if least is not None and (
+        not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST
+    ):
         form = f"of at most {_MOST}" if isinstance(value, int) and value > _MOST else f"≥ {least}"
-        raise ConfigError(f"expected a whole number {form}, got {value!r}", where=f"--{key.replace('_', '-')}")
-    if key == "timeout_s" and (not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf")):
+        raise ConfigError(
+            f"expected a whole number {form}, got {value!r}", where=f"--{key.replace('_', '-')}"
+        )
+    if key == "timeout_s" and (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not 0 < value < float("inf")
+    ):
         raise ConfigError(f"expected seconds above 0, got {value!r}", where="--timeout")
 
 
@@ -302,13 +383,27 @@ def _check_option(framework: Framework, name: str) -> None:
         )
 
 
-def default_step(framework: Framework, model: str, device: str = "cuda", reported: Mapping[str, Any] | None = None) -> Step:
-    """Return what a step computes by the defaults of a folder, and by those of its options that a program has ``reported``.
-    Raises ConfigError for a reported value that an option does not take."""
+def default_step(
+    framework: Framework,
+    model: str,
+    device: str = "cuda",
+    reported: Mapping[str, Any] | None = None,
+) -> Step:
+    """Return what a step computes by the defaults of a folder, and by those of its options that a
+    program has ``reported``. Raises ConfigError for a reported value that an option does not take.
+    """
     options = _options(framework, device, model, {}, {}, {})
     names = framework.step
     of_step = (
-        (names.tokens, names.micro_batches, *names.shared_by, names.recomputation, names.batch_size_up_to) if names else ()
+        (
+            names.tokens,
+            names.micro_batches,
+            *names.shared_by,
+            names.recomputation,
+            names.batch_size_up_to,
+        )
+        if names
+        else ()
     )
     for name in set(of_step) & (reported or {}).keys():
         options[name] = framework.options[name].parse(name, as_written((reported or {})[name]))
@@ -333,7 +428,10 @@ def _options(
         elif name in from_file:
             values[name], origin = option.parse(name, str(from_file[name])), "run file"
         elif device in option.device_default:
-            values[name], origin = option.device_default[device], f"{framework.name} default on {device}"
+            values[name], origin = (
+                option.device_default[device],
+                f"{framework.name} default on {device}",
+            )
         elif name in of_model:
             values[name], origin = of_model[name], f"{framework.name} default for {model}"
         else:

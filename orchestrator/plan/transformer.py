@@ -1,10 +1,12 @@
-"""The arithmetic of a transformer: how many floating-point operations training on one token takes, in the conventions of the
-field. A multiply-add counts as two operations.
+"""The arithmetic of a transformer: how many floating-point operations training on one token takes,
+in the conventions of the field. A multiply-add counts as two operations.
 
-A weight of a matrix product costs 6 operations per token: 2 in the forward pass, 2 for the gradient of its input, 2 for its
-own (Kaplan et al., "Scaling Laws for Neural Language Models", 2020). Attention costs 12·L·d·T per token more, for the products
-of queries with keys and of scores with values, where d is heads × head_width (Chowdhery et al., "PaLM", 2022, appendix B).
-A causal mask needs half of that, if a kernel leaves the other half out; some programs count it in full, some by half.
+A weight of a matrix product costs 6 operations per token: 2 in the forward pass, 2 for the gradient
+of its input, 2 for its own (Kaplan et al., "Scaling Laws for Neural Language Models", 2020).
+Attention costs 12·L·d·T per token more, for the products of queries with keys and of scores with
+values, where d is heads × head_width (Chowdhery et al., "PaLM", 2022, appendix B). A causal mask
+needs half of that, if a kernel leaves the other half out; some programs count it in full, some by
+half.
 
 >>> gpt2 = Transformer(layers=12, width=768, heads=12, kv_heads=12, head_width=64, mlp=3072, gated=False, vocab=50257)
 >>> gpt2.matmul_parameters, gpt2.flops_per_token(1024), gpt2.flops_per_token(1024, causal=True)
@@ -20,15 +22,16 @@ from typing import Any
 __all__ = ["RECOMPUTATIONS", "Transformer", "transformer_of"]
 
 RECOMPUTATIONS = ("none", "selective", "full")
-"""What a backward pass computes again because it was not kept: nothing, everything but the results of matrix products and
-attention, or all of each layer."""
+"""What a backward pass computes again because it was not kept: nothing, everything but the results
+of matrix products and attention, or all of each layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The sizes of a decoder. ``width`` is that of a token between layers, ``head_width`` that of a head's queries, ``mlp`` the
-    hidden width of an MLP or of one expert, ``gated``: the MLP has a third matrix (SwiGLU). ``tied``: the output layer is
-    the embedding table. Of ``experts``, each token passes ``active_experts``."""
+    """The sizes of a decoder. ``width`` is that of a token between layers, ``head_width`` that of a
+    head's queries, ``mlp`` the hidden width of an MLP or of one expert, ``gated``: the MLP has a
+    third matrix (SwiGLU). ``tied``: the output layer is the embedding table. Of ``experts``, each
+    token passes ``active_experts``."""
 
     layers: int
     width: int
@@ -44,35 +47,53 @@ class Transformer:
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of the matrix products of one layer that a token meets: of attention, router and active experts."""
+        """Weights of the matrix products of one layer that a token meets: of attention, router and
+        active experts.
+        """
         attention = self.width * self.head_width * (2 * self.heads + 2 * self.kv_heads)
         router = self.width * self.experts if self.experts > 1 else 0
-        return attention + router + self.active_experts * (3 if self.gated else 2) * self.width * self.mlp
+        return (
+            attention
+            + router
+            + self.active_experts * (3 if self.gated else 2) * self.width * self.mlp
+        )
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights of all matrix products that a token meets: those of all layers, and the output layer. Embedding tables are
-        looked up and not multiplied, so they do not count."""
+        """Weights of all matrix products that a token meets: those of all layers, and the output
+        layer. Embedding tables are looked up and not multiplied, so they do not count."""
         return self.layers * self.layer_parameters + self.width * self.vocab
 
     @property
     def parameters(self) -> int:
-        """Weights of all matrix products, with those of every expert, and of the embedding table, a tied one once; without
-        positions, norms and biases."""
-        unused = (self.experts - self.active_experts) * (3 if self.gated else 2) * self.width * self.mlp
-        return self.matmul_parameters + self.layers * unused + (0 if self.tied else self.width * self.vocab)
+        """Weights of all matrix products, with those of every expert, and of the embedding table, a
+        tied one once; without positions, norms and biases."""
+        unused = (
+            (self.experts - self.active_experts) * (3 if self.gated else 2) * self.width * self.mlp
+        )
+        return (
+            self.matmul_parameters
+            + self.layers * unused
+            + (0 if self.tied else self.width * self.vocab)
+        )
 
     def flops_per_token(self, tokens: int, *, causal: bool = False) -> int:
-        """Return the operations of training on one token of a sequence of ``tokens``: 6 N + 12·L·d·T.
+        """Return the operations of training on one token of a sequence of ``tokens``: 6 N +
+        12·L·d·T.
 
         ``causal``: the masked half of attention does not count, 6·L·d·T.
         """
         return 6 * self.matmul_parameters + (6 if causal else 12) * self._attention(tokens)
 
     def hardware_flops_per_token(self, tokens: int, recomputation: str) -> int:
-        """Return the operations that the hardware executes for one token: with full recomputation, the forward pass of all
-        layers twice, 2 N + 4·L·d·T more, where N are the weights of the layers. Attention counts in full."""
-        again = 2 * self.layers * self.layer_parameters + 4 * self._attention(tokens) if recomputation == "full" else 0
+        """Return the operations that the hardware executes for one token: with full recomputation,
+        the forward pass of all layers twice, 2 N + 4·L·d·T more, where N are the weights of the
+        layers. Attention counts in full."""
+        again = (
+            2 * self.layers * self.layer_parameters + 4 * self._attention(tokens)
+            if recomputation == "full"
+            else 0
+        )
         return self.flops_per_token(tokens) + again
 
     def _attention(self, tokens: int) -> int:
@@ -80,9 +101,12 @@ class Transformer:
 
 
 def transformer_of(content: Mapping[str, Any]) -> Transformer:
-    """Return the transformer that a folder or a manifest describes. Without ``kv_heads`` and ``head_width``, each head has keys
-    of its own, and heads divide the width. Raises KeyError, TypeError or ValueError for what is none."""
-    values = {field.name: content[field.name] for field in fields(Transformer) if field.name in content}
+    """Return the transformer that a folder or a manifest describes. Without ``kv_heads`` and
+    ``head_width``, each head has keys of its own, and heads divide the width. Raises KeyError,
+    TypeError or ValueError for what is none."""
+    values = {
+        field.name: content[field.name] for field in fields(Transformer) if field.name in content
+    }
     values.setdefault("kv_heads", values["heads"])
     if "head_width" not in values:
         values["head_width"] = values["width"] // values["heads"]

@@ -1,4 +1,5 @@
-"""Parse values of command-line options: comma-separated lists, shapes, assignments, percentages, durations.
+"""Parse values of command-line options: comma-separated lists, shapes, assignments, percentages,
+durations.
 
 Each function raises ConfigError with the option, the expected form, and the given text.
 
@@ -21,13 +22,17 @@ __all__ = [
 ]  # fmt: skip
 
 QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
-"""The regular expression of a value in quotes, in which a doubled quote of the same kind stands for one."""
+"""The regular expression of a value in quotes, in which a doubled quote of the same kind stands for
+one.
+"""
 
 _LONGEST_LABEL = 80
 MOST_S = 1e9
 """Timers on a node overflow above this, and accept no infinity."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}", re.ASCII)
+_DURATION = re.compile(
+    rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?|{_NUMBER}", re.ASCII
+)
 _VALUE = re.compile(rf"[ ]*({QUOTED})[ ]*(?=,|$)|([^,]*)", re.DOTALL)
 """A value in quotes, or the text up to the next comma."""
 
@@ -36,7 +41,9 @@ def words(text: str, option: str) -> tuple[str, ...]:
     """Return the words of a comma-separated list, none if the text is empty."""
     listed = tuple(word.strip() for word in text.split(",")) if text else ()
     if not all(listed):
-        raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=option)
+        raise ConfigError(
+            f"expected a value before and after each comma, got {text!r}", where=option
+        )
     return listed
 
 
@@ -45,7 +52,9 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in words(text, option))
     except ValueError:
-        raise ConfigError(f"expected whole numbers separated by commas, got {text!r}", where=option) from None
+        raise ConfigError(
+            f"expected whole numbers separated by commas, got {text!r}", where=option
+        ) from None
 
 
 def shapes(text: str, option: str = "--shape") -> tuple[tuple[int, int], ...]:
@@ -66,18 +75,26 @@ def share(text: str, option: str) -> float:
     if number is None or number >= 100:
         is_bare = not text.endswith("%") and 0 < (_positive(text) or 0) < 100
         hint = f"did you mean {text}%?" if is_bare else ""
-        raise ConfigError(f"expected a percentage above 0 and below 100, such as 1%, got {text!r}", where=option, hint=hint)
+        raise ConfigError(
+            f"expected a percentage above 0 and below 100, such as 1%, got {text!r}",
+            where=option,
+            hint=hint,
+        )
     return number / 100
 
 
 def seconds(text: str, option: str, *, least: float | None = None, most: float = MOST_S) -> float:
-    """Return the seconds of a duration such as ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``90``, which is ``least`` to ``most``,
-    or, without ``least``, above 0."""
+    """Return the seconds of a duration such as ``90s``, ``30m``, ``1h30m``, ``1.5h`` or ``90``,
+    which is ``least`` to ``most``, or, without ``least``, above 0."""
     match = _DURATION.fullmatch(text.strip())
     if not match or not any(match.groups()):
-        raise ConfigError(f"expected a time such as 90s, 30m, 1h30m or 90 (seconds), got {text!r}", where=option)
+        raise ConfigError(
+            f"expected a time such as 90s, 30m, 1h30m or 90 (seconds), got {text!r}", where=option
+        )
     units = (86400, 3600, 60, 1, 1)
-    number = sum(float(part) * unit for part, unit in zip(match.groups(), units, strict=True) if part)
+    number = sum(
+        float(part) * unit for part, unit in zip(match.groups(), units, strict=True) if part
+    )
     if not (least or 0) <= number <= most or not number and least is None:
         lower = "above 0" if least is None else f"of {shortest(least)} or more"
         upper = "" if number < most else f", at most {shortest(most)}"
@@ -108,11 +125,16 @@ def in_seconds(number: float) -> str:
 
 
 def _positive(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0 else None
+    return (
+        float(text)
+        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0
+        else None
+    )
 
 
 def assignments(pairs: Sequence[str], option: str) -> dict[str, tuple[str, ...]]:
-    """Return the values of each key of ``key=value`` or ``key=value,value``. Quotes around a value keep the commas in it.
+    """Return the values of each key of ``key=value`` or ``key=value,value``. Quotes around a value
+    keep the commas in it.
 
     A key that is given twice is an error.
     """
@@ -125,7 +147,9 @@ def assignments(pairs: Sequence[str], option: str) -> dict[str, tuple[str, ...]]
         if values.get(key, listed) != listed:
             before, now = (",".join(map(quoted, several)) for several in (values[key], listed))
             hint = f"to measure both, write {option} {key}={before},{now}"
-            raise ConfigError(f"{key} is set twice, to {before!r} and {now!r}", where=option, hint=hint)
+            raise ConfigError(
+                f"{key} is set twice, to {before!r} and {now!r}", where=option, hint=hint
+            )
         values[key] = listed
     return values
 
@@ -135,18 +159,27 @@ def single(values: Mapping[str, tuple[str, ...]], option: str) -> dict[str, str]
     for key, several in values.items():
         if len(several) > 1:
             hint = "put quotes around a value that contains a comma"
-            raise ConfigError(f"expected one value, got {','.join(map(quoted, several))}", where=f"{option} {key}", hint=hint)
+            raise ConfigError(
+                f"expected one value, got {','.join(map(quoted, several))}",
+                where=f"{option} {key}",
+                hint=hint,
+            )
     return {key: several[0] for key, several in values.items()}
 
 
 def quoted(value: str, separators: str = ",") -> str:
-    """Return a value as it is written among others that one of ``separators`` ends: in quotes if it would otherwise be read
-    differently. By default, as in a list of `assignments`.
+    """Return a value as it is written among others that one of ``separators`` ends: in quotes if it
+    would otherwise be read differently. By default, as in a list of `assignments`.
 
     >>> quoted("1024"), quoted("1024,4096"), quoted('say "hi", twice')
     ('1024', '"1024,4096"', '"say ""hi"", twice"')
     """
-    is_plain = value and not set(separators) & set(value) and value.strip(" ") == value and value[0] not in "\"'"
+    is_plain = (
+        value
+        and not set(separators) & set(value)
+        and value.strip(" ") == value
+        and value[0] not in "\"'"
+    )
     return value if is_plain else '"' + value.replace('"', '""') + '"'
 
 
@@ -169,11 +202,17 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
         in_quotes, plain = match.groups()
         if plain is not None and not plain.strip(" "):
             hint = 'write "" for an empty value'
-            raise ConfigError(f"expected a value before and after each comma, got {text!r}", where=f"{option} {key}", hint=hint)
+            raise ConfigError(
+                f"expected a value before and after each comma, got {text!r}",
+                where=f"{option} {key}",
+                hint=hint,
+            )
         if plain is not None and plain.strip(" ")[0] in "\"'":
             hint = "quotes are at both ends of a value; in it, write a quote of the same kind twice"
             raise ConfigError(
-                f"expected a closing quote and then a comma or the end, got {text!r}", where=f"{option} {key}", hint=hint
+                f"expected a closing quote and then a comma or the end, got {text!r}",
+                where=f"{option} {key}",
+                hint=hint,
             )
         values.append(unquoted(in_quotes) if plain is None else plain.strip(" "))
         at = match.end() + 1
@@ -181,9 +220,16 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
 
 
 def label(text: str, where: str) -> str:
-    """Return the label of a bench: one line of at most 80 characters, without spaces around it; it may be empty."""
+    """Return the label of a bench: one line of at most 80 characters, without spaces around it; it
+    may be empty.
+    """
     stripped = text.strip()
     if not stripped.isprintable() or len(stripped) > _LONGEST_LABEL:
-        shown = repr(stripped if len(stripped) <= _LONGEST_LABEL else f"{stripped[:_LONGEST_LABEL]}…")
-        raise ConfigError(f"expected one line of at most {_LONGEST_LABEL} printable characters, got {shown}", where=where)
+        shown = repr(
+            stripped if len(stripped) <= _LONGEST_LABEL else f"{stripped[:_LONGEST_LABEL]}…"
+        )
+        raise ConfigError(
+            f"expected one line of at most {_LONGEST_LABEL} printable characters, got {shown}",
+            where=where,
+        )
     return stripped

@@ -5,9 +5,9 @@
                         what `orch history` shows of either
     <id>/…              the files of the bench or acceptance, except derived and temporary ones
 
-The file is a tar with exactly one possible encoding (`sealed_tar`). It is not compressed, because two libraries compress
-differently, and because an uncompressed file cannot be a decompression bomb. Unpacked by any program, it is a normal bench or
-acceptance."""
+The file is a tar with exactly one possible encoding (`sealed_tar`). It is not compressed, because
+two libraries compress differently, and because an uncompressed file cannot be a decompression bomb.
+Unpacked by any program, it is a normal bench or acceptance."""
 
 from __future__ import annotations
 
@@ -37,25 +37,44 @@ from orchestrator.record.archive_record import (
 from orchestrator.record.bench_groups import BenchGroup, group_at
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir
-from orchestrator.record.sealed_tar import MAX_FILE_BYTES, PIECE_BYTES, TarReader, append, end, size_of
+from orchestrator.record.sealed_tar import (
+    MAX_FILE_BYTES,
+    PIECE_BYTES,
+    TarReader,
+    append,
+    end,
+    size_of,
+)
 from orchestrator.record.state_file import check_name, damaged, read_bytes
 from orchestrator.version import __version__
 
-__all__ = ["RECORD", "SUMS", "Archive", "Contents", "Unpacked", "has_files_of", "seal", "unpack", "verify"]
+__all__ = [
+    "RECORD",
+    "SUMS",
+    "Archive",
+    "Contents",
+    "Unpacked",
+    "has_files_of",
+    "seal",
+    "unpack",
+    "verify",
+]
 
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
 _PASSING_OF_GROUP = {"owner.lock", SUMS, RECORD}
 
 Sealable = BenchDir | BenchGroup
 Contents = Callable[[Any], Mapping[str, Any]]
-"""A function that computes from the files of a bench or acceptance alone what an archive holds besides them, as JSON values:
-``tables`` of a bench or the certificate of an acceptance, and ``history``, what a list of archives shows of it."""
+"""A function that computes from the files of a bench or acceptance alone what an archive holds
+besides them, as JSON values:
+``tables`` of a bench or the certificate of an acceptance, and ``history``, what a list of archives shows of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it, number of runs, its tables
-    or certificate, and what `orch history` shows of it."""
+    """A sealed bench or acceptance: its seal, number of files, the version of orch that sealed it,
+    number of runs, its tables or certificate, and what `orch history` shows of it."""
 
     bench_id: str
     seal: str
@@ -68,8 +87,8 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """An archive in a folder. ``difference`` is the first place where this version of orch computes something else from the
-    logs than the version that sealed it; None if nowhere."""
+    """An archive in a folder. ``difference`` is the first place where this version of orch computes
+    something else from the logs than the version that sealed it; None if nowhere."""
 
     archive: Archive
     folder: Path
@@ -77,21 +96,28 @@ class Unpacked:
 
 
 def seal(bench: Sealable, target: Path, contents: Contents) -> Archive:
-    """Write the archive of a bench or acceptance as ``target``. The same bench gives the same bytes; nothing is overwritten.
+    """Write the archive of a bench or acceptance as ``target``. The same bench gives the same
+    bytes; nothing is overwritten.
 
-    Raises RunError (run_in_use) while a controller runs the bench, DataError for a file that does not belong to a bench, and
-    ConfigError if ``target`` cannot be written.
+    Raises RunError (run_in_use) while a controller runs the bench, DataError for a file that does
+    not belong to a bench, and ConfigError if ``target`` cannot be written.
     """
     where = str(bench.path)
     names = _sealable(bench, target, where)
     record = {"schema": SCHEMA, "orch": __version__, **_computed(bench.path, contents)}
     own = json.dumps(record, indent=1, allow_nan=False).encode() + b"\n"
     measured = {name: _measured(bench.path / name) for name in names}
-    digests = {RECORD: hashlib.sha256(own).hexdigest()} | {name: digest for name, (_, digest) in measured.items()}
+    digests = {RECORD: hashlib.sha256(own).hexdigest()} | {
+        name: digest for name, (_, digest) in measured.items()
+    }
     sums = "".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()
     root = root_of(_id(bench), where)
-    sizes = {SUMS: len(sums), RECORD: len(own)} | {name: size for name, (size, _) in measured.items()}
-    with _appearing(target, size_of({f"{root}/{name}": size for name, size in sizes.items()})) as out:
+    sizes = {SUMS: len(sums), RECORD: len(own)} | {
+        name: size for name, (size, _) in measured.items()
+    }
+    with _appearing(
+        target, size_of({f"{root}/{name}": size for name, size in sizes.items()})
+    ) as out:
         for name, data in ((SUMS, sums), (RECORD, own)):
             append(out, f"{root}/{name}", len(data), [data])
         for name, (size, digest) in measured.items():
@@ -123,26 +149,41 @@ def _opened(path: Path) -> Sealable:
 
 
 def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
-    """Return the names of the files to seal. Raises if the bench is in use, incomplete, or contains ``target``."""
+    """Return the names of the files to seal. Raises if the bench is in use, incomplete, or contains
+    ``target``.
+    """
     benches = _benches(bench)
     if who := next(filter(None, map(holder, [bench, *benches])), None):
         hint = "wait until it has finished, or stop it with orch cancel"
-        raise RunError(f"a controller is running this {bench.noun}: {who}", kind="run_in_use", where=where, hint=hint)
+        raise RunError(
+            f"a controller is running this {bench.noun}: {who}",
+            kind="run_in_use",
+            where=where,
+            hint=hint,
+        )
     is_own = not isinstance(bench, BenchDir) and target.resolve() == bench.own_archive.resolve()
     if target.resolve().is_relative_to(bench.path.resolve()) and not is_own:
-        raise ConfigError("expected a path outside the bench", kind="unsafe_path", where=str(target), hint="give --output")
+        raise ConfigError(
+            "expected a path outside the bench",
+            kind="unsafe_path",
+            where=str(target),
+            hint="give --output",
+        )
     names = _files(bench.path, where)
     for run in (run for of_stage in benches for run in of_stage.runs()):
         folder = str(run.path.relative_to(bench.path))
         if not any(name.startswith(f"{folder}/") for name in names):
             raise damaged(
-                str(run.path), "expected files of the run, found none", "orch resume repeats the run under a new name"
+                str(run.path),
+                "expected files of the run, found none",
+                "orch resume repeats the run under a new name",
             )
     return names
 
 
 def verify(path: Path, contents: Contents, quoted: str = "") -> Archive:
-    """Verify an archive, packed or unpacked: every byte of it, and its tables, which are recomputed from the logs.
+    """Verify an archive, packed or unpacked: every byte of it, and its tables, which are recomputed
+    from the logs.
 
     ``quoted`` is the seal that it must have, empty for any. Only a temporary copy of a packed archive is written.
     Raises DataError.
@@ -150,7 +191,9 @@ def verify(path: Path, contents: Contents, quoted: str = "") -> Archive:
     if path.is_dir():
         verified = _verified(path.absolute(), str(path), contents, quoted)
     elif not path.is_file():
-        raise ConfigError("expected an archive, or the directory of an unpacked one", where=str(path))
+        raise ConfigError(
+            "expected an archive, or the directory of an unpacked one", where=str(path)
+        )
     else:
         with TemporaryDirectory(prefix="orch-") as temporary:
             verified = unpack(path, Path(temporary), contents, quoted)
@@ -160,32 +203,41 @@ def verify(path: Path, contents: Contents, quoted: str = "") -> Archive:
 
 
 def unpack(path: Path, into: Path, contents: Contents, quoted: str = "") -> Unpacked:
-    """Write the files of a packed archive into a folder of their own below ``into``, and verify it as `verify` does.
+    """Write the files of a packed archive into a folder of their own below ``into``, and verify it
+    as `verify` does.
 
-    If another version of orch sealed it, other tables are no error. Raises DataError; what is below ``into`` is then worthless.
+    If another version of orch sealed it, other tables are no error. Raises DataError; what is below
+    ``into`` is then worthless.
     """
     folder = _unpacked(path, into.absolute(), quoted)
     verified = _verified(folder, str(path), contents, quoted)
     # The sums are those of the files, not of their paths in the tar: only one root gives its bytes.
     root = root_of(verified.archive.bench_id, str(path))
     if folder.name != root:
-        raise damaged(str(path), f"expected files below {root}/ as sealed, found them below {folder.name}/")
+        raise damaged(
+            str(path), f"expected files below {root}/ as sealed, found them below {folder.name}/"
+        )
     if verified.difference and not verified.difference.hint:
         raise verified.difference
     return verified
 
 
 def has_files_of(folder: Path, sealed: Path) -> bool:
-    """Return whether a folder has exactly the files of the bench in an unpacked archive, apart from derived ones.
+    """Return whether a folder has exactly the files of the bench in an unpacked archive, apart from
+    derived ones.
 
     Raises DataError for an irregular file."""
     digests = digests_of(_own(sealed / SUMS, str(sealed)), str(sealed), "")
     names = _files(folder, str(folder))
-    return set(names) == digests.keys() - {RECORD} and all(_measured(folder / name)[1] == digests[name] for name in names)
+    return set(names) == digests.keys() - {RECORD} and all(
+        _measured(folder / name)[1] == digests[name] for name in names
+    )
 
 
 def _unpacked(path: Path, into: Path, quoted: str) -> Path:
-    """Write the files of an archive under ``into`` and return their folder. Every name is checked before it is used."""
+    """Write the files of an archive under ``into`` and return their folder. Every name is checked
+    before it is used.
+    """
     with _readable(path), path.open("rb") as stream:
         tar = TarReader(stream, str(path), os.fstat(stream.fileno()).st_size)
         root, _, first = tar.first_name().partition("/")
@@ -213,7 +265,9 @@ def _verified(folder: Path, where: str, contents: Contents, quoted: str) -> Unpa
     for name, digest in digests.items():
         _, actual = _measured(folder / name)
         if actual != digest:
-            raise damaged(f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}")
+            raise damaged(
+                f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}"
+            )
     record = record_of(_own(folder / RECORD, where), f"{where}: {RECORD}")
     computed = _recomputed(folder, where, contents)
     archive = _archive(_opened(folder.absolute()), sums, {"history": computed["history"], **record})
@@ -223,14 +277,24 @@ def _verified(folder: Path, where: str, contents: Contents, quoted: str) -> Unpa
 def _archive(bench: Sealable, sums: bytes, record: Mapping[str, Any]) -> Archive:
     digest = hashlib.sha256(sums).hexdigest()
     runs = sum(len(of_stage.record().runs) for of_stage in _benches(bench))
-    return Archive(_id(bench), digest, sums.count(b"\n"), record["orch"], runs, record["tables"], record["history"])
+    return Archive(
+        _id(bench),
+        digest,
+        sums.count(b"\n"),
+        record["orch"],
+        runs,
+        record["tables"],
+        record["history"],
+    )
 
 
 def _files(root: Path, where: str) -> list[str]:
-    """Return the names of the files of a bench in order. Raises DataError for an invalid name or an irregular file.
+    """Return the names of the files of a bench in order. Raises DataError for an invalid name or an
+    irregular file.
 
-    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, certificates, an earlier seal, and hidden files,
-    which are unfinished writes. The benches of a group are one folder further down."""
+    Left out are ``owner.lock``, ``report.html``, the ``results`` of a run, certificates, an earlier
+    seal, and hidden files, which are unfinished writes. The benches of a group are one folder
+    further down."""
     group = group_at(root)
     depth = int(group is not None)
     of_group = _PASSING_OF_GROUP | (group.derived if group else frozenset())
@@ -250,8 +314,12 @@ def _files(root: Path, where: str) -> list[str]:
             status = Path(folder, name).lstat()
             if name in folders and not stat.S_ISDIR(status.st_mode):
                 raise damaged(f"{where}: {inside / name}", "expected a folder, found a link")
-            if name in names and not (stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES):
-                raise damaged(f"{where}: {inside / name}", "expected a regular file of less than 8 GiB")
+            if name in names and not (
+                stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES
+            ):
+                raise damaged(
+                    f"{where}: {inside / name}", "expected a regular file of less than 8 GiB"
+                )
         paths += [str(inside / name) for name in names]
     return sorted(paths)
 
@@ -266,7 +334,9 @@ def _own(path: Path, where: str) -> bytes:
 
 
 def _computed(folder: Path, contents: Contents) -> Any:
-    """Return the contents without the path of the bench, because some causes of failure name their file."""
+    """Return the contents without the path of the bench, because some causes of failure name their
+    file.
+    """
     text = json.dumps(contents(_opened(folder.absolute())), allow_nan=False)
     return json.loads(text.replace(json.dumps(f"{folder.absolute()}/")[1:-1], ""))
 
@@ -282,7 +352,10 @@ def _recomputed(folder: Path, where: str, contents: Contents) -> Any:
 def _pieces(path: Path, seen: Callable[[bytes], None]) -> Iterator[bytes]:
     """Yield the bytes of a regular file in pieces; ``seen`` is called with each piece first."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with _readable(path), open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as stream:
+    with (
+        _readable(path),
+        open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as stream,
+    ):
         while piece := stream.read(PIECE_BYTES):
             seen(piece)
             yield piece
@@ -303,7 +376,9 @@ def _write(path: Path, pieces: Iterator[bytes]) -> None:
 
 @contextmanager
 def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
-    """Yield a file for ``needed`` bytes. It gets its name once it is complete and on disk; after an error nothing is left."""
+    """Yield a file for ``needed`` bytes. It gets its name once it is complete and on disk; after an
+    error nothing is left.
+    """
     with failures(target, needed, is_input=True):
         if os.path.lexists(target):
             raise FileExistsError

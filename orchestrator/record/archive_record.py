@@ -1,6 +1,8 @@
-"""What an archive says of itself: the digests of its files (``SHA256SUMS``), what orch computed from them (``archive.json``).
+"""What an archive says of itself: the digests of its files (``SHA256SUMS``), what orch computed
+from them (``archive.json``).
 
-The SHA-256 of the first is the seal. It has the digest of the second, so both are proven by a seal without the files.
+The SHA-256 of the first is the seal. It has the digest of the second, so both are proven by a seal
+without the files.
 """
 
 from __future__ import annotations
@@ -20,10 +22,23 @@ from orchestrator.record.state_file import check_name, damaged
 from orchestrator.strictjson import strict_json
 from orchestrator.version import __version__
 
-__all__ = ["MAX_OWN_BYTES", "RECORD", "SCHEMA", "SUMS", "Head", "difference", "digests_of", "head_of", "record_of", "root_of"]
+__all__ = [
+    "MAX_OWN_BYTES",
+    "RECORD",
+    "SCHEMA",
+    "SUMS",
+    "Head",
+    "difference",
+    "digests_of",
+    "head_of",
+    "record_of",
+    "root_of",
+]
 
 SCHEMA = 2
-"""Of archive.json. 1: first version. 2: what `orch history` and a store show of the archive, as ``history``."""
+"""Of archive.json. 1: first version. 2: what `orch history` and a store show of the archive, as
+``history``.
+"""
 SUMS, RECORD = "SHA256SUMS", "archive.json"
 MAX_OWN_BYTES = 64 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([!-~]+)\n")
@@ -33,8 +48,8 @@ _PIECE_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the first bytes of an archive say: its number of files, the version of orch that sealed it, and what `orch history`
-    shows of it, empty if that version did not seal it."""
+    """What the first bytes of an archive say: its number of files, the version of orch that sealed
+    it, and what `orch history` shows of it, empty if that version did not seal it."""
 
     files: int
     orch: str
@@ -43,8 +58,9 @@ class Head:
 
 
 def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str) -> Head:
-    """Return what an archive of ``size`` bytes says of itself, proven by its seal. ``read`` returns a number of bytes from an
-    offset on; only the beginning of the archive is read. Raises DataError."""
+    """Return what an archive of ``size`` bytes says of itself, proven by its seal. ``read`` returns
+    a number of bytes from an offset on; only the beginning of the archive is read. Raises
+    DataError."""
     tar = TarReader(io.BufferedReader(_Ranges(read, size), _PIECE_BYTES), where, size)
     root, _, first = tar.first_name().partition("/")
     if first != SUMS:
@@ -53,7 +69,9 @@ def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str)
     digests = digests_of(sums, where, seal)
     own = tar.small(f"{root}/{RECORD}", MAX_OWN_BYTES)
     if (actual := hashlib.sha256(own).hexdigest()) != digests[RECORD]:
-        raise damaged(f"{where}: {RECORD}", f"expected SHA-256 {digests[RECORD]} as sealed, found {actual}")
+        raise damaged(
+            f"{where}: {RECORD}", f"expected SHA-256 {digests[RECORD]} as sealed, found {actual}"
+        )
     record = record_of(own, f"{where}: {RECORD}")
     return Head(len(digests), record["orch"], record.get("history", {}), record["tables"])
 
@@ -77,26 +95,40 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        data = self._ranged(self._at, min(len(buffer), self._size - self._at)) if self._at < self._size else b""
+        data = (
+            self._ranged(self._at, min(len(buffer), self._size - self._at))
+            if self._at < self._size
+            else b""
+        )
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)
 
 
 def root_of(bench_id: str, where: str) -> str:
-    """Return the folder in an archive of a bench. The name of the first file must fit into a header without an extension."""
+    """Return the folder in an archive of a bench. The name of the first file must fit into a header
+    without an extension.
+    """
     return check_name(bench_id, f"{where}: bench.json: bench_id")[:80]
 
 
 def digests_of(sums: bytes, where: str, quoted: str) -> dict[str, str]:
-    """Return the digest of each name. Raises DataError for another seal than quoted, and for names that `seal` never writes."""
+    """Return the digest of each name. Raises DataError for another seal than quoted, and for names
+    that `seal` never writes.
+    """
     actual = hashlib.sha256(sums).hexdigest()
     if quoted and actual != quoted:
-        raise damaged(where, f"expected the seal {quoted}, found {actual}", "this is not the archive that was quoted")
+        raise damaged(
+            where,
+            f"expected the seal {quoted}, found {actual}",
+            "this is not the archive that was quoted",
+        )
     text = sums.decode("ascii", "replace")
     digests = {line[2]: line[1] for line in _LINE.finditer(text)}
     if "".join(f"{digest}  {name}\n" for name, digest in digests.items()) != text:
-        raise damaged(f"{where}: {SUMS}", "expected one line for each file: its digest, two spaces, its name")
+        raise damaged(
+            f"{where}: {SUMS}", "expected one line for each file: its digest, two spaces, its name"
+        )
     for name in digests:
         for part in name.split("/"):
             check_name(part, f"{where}: {SUMS}")
@@ -110,7 +142,11 @@ def record_of(data: bytes, where: str) -> Mapping[str, Any]:
     """Return the content of ``archive.json``. Raises DataError."""
     record = strict_json(data, where, "state_damaged")
     if not isinstance(record, dict) or record.get("schema") not in range(1, SCHEMA + 1):
-        raise damaged(where, f"expected an object of schema {SCHEMA} or older", "a newer orch may have sealed it")
+        raise damaged(
+            where,
+            f"expected an object of schema {SCHEMA} or older",
+            "a newer orch may have sealed it",
+        )
     if not isinstance(record.get("orch"), str) or not isinstance(record.get("tables"), dict):
         raise damaged(where, "expected the version of orch, and tables")
     if record["schema"] > 1 and not isinstance(record.get("history"), dict):
@@ -118,27 +154,41 @@ def record_of(data: bytes, where: str) -> Mapping[str, Any]:
     return record
 
 
-def difference(record: Mapping[str, Any], computed: Mapping[str, Any], where: str) -> DataError | None:
-    """Return the first place where an archive's record differs from what its logs give, None if nowhere.
+def difference(
+    record: Mapping[str, Any], computed: Mapping[str, Any], where: str
+) -> DataError | None:
+    """Return the first place where an archive's record differs from what its logs give, None if
+    nowhere.
 
-    The last digits of numbers may differ, because they depend on library versions. The error has a hint if another version of
-    orch sealed the archive.
+    The last digits of numbers may differ, because they depend on library versions. The error has a
+    hint if another version of orch sealed the archive.
     """
     keys = [key for key in _COMPUTED if key in record]
     expected = dict(_leaves({key: record[key] for key in keys}))
     actual = dict(_leaves({key: computed[key] for key in keys}))
     for place in {**expected, **actual}:
         old, new = expected.get(place, "nothing"), actual.get(place, "nothing")
-        close = isinstance(old, float) and isinstance(new, float) and math.isclose(old, new, rel_tol=1e-9)
+        close = (
+            isinstance(old, float)
+            and isinstance(new, float)
+            and math.isclose(old, new, rel_tol=1e-9)
+        )
         if not close and (type(old) is not type(new) or old != new):
             hint = _sealed_by(record, computed)
-            return damaged(f"{where}: {place}", f"expected {old!r} as sealed, the logs give {new!r}", hint)
+            return damaged(
+                f"{where}: {place}", f"expected {old!r} as sealed, the logs give {new!r}", hint
+            )
     return None
 
 
 def _sealed_by(record: Mapping[str, Any], computed: Mapping[str, Any]) -> str:
-    """Return what to do if another version of orch sealed the archive; empty if it was this version."""
-    sealed, current = (record["orch"], record["tables"].get("schema")), (__version__, computed["tables"]["schema"])
+    """Return what to do if another version of orch sealed the archive; empty if it was this
+    version.
+    """
+    sealed, current = (
+        (record["orch"], record["tables"].get("schema")),
+        (__version__, computed["tables"]["schema"]),
+    )
     if sealed == current:
         return ""
     versions = f"sealed by orch {sealed[0]} (tables of schema {sealed[1]!r}), this is {current[0]} (schema {current[1]})"
@@ -146,7 +196,13 @@ def _sealed_by(record: Mapping[str, Any], computed: Mapping[str, Any]) -> str:
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     if not items:
         yield place, value
     for key, inner in items:

@@ -1,4 +1,6 @@
-"""Groups of benches: folders of a project in which a feature keeps several benches, such as an acceptance with its stages."""
+"""Groups of benches: folders of a project in which a feature keeps several benches, such as an
+acceptance with its stages.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from orchestrator.feature import providers
 from orchestrator.files import is_file
 from orchestrator.record.rundir import BenchDir, bench_folders
 
-__all__ = ["BenchGroup", "group_at", "groups", "named_group", "newest_group", "provider_of", "stage_of", "unfinished_group"]
+__all__ = [
+    "BenchGroup",
+    "group_at",
+    "groups",
+    "named_group",
+    "newest_group",
+    "provider_of",
+    "stage_of",
+    "unfinished_group",
+]
 
 _BENCH = "bench.json"
 
@@ -57,12 +68,18 @@ def group_at(path: Path) -> BenchGroup | None:
 
 
 def provider_of(group: BenchGroup) -> Any:
-    """Return the module of the feature that made a group: what `orchestrator.feature` lists as ``bench_group``."""
-    return next(provider for provider in providers("bench_group") if isinstance(group, provider.GROUP))
+    """Return the module of the feature that made a group: what `orchestrator.feature` lists as
+    ``bench_group``.
+    """
+    return next(
+        provider for provider in providers("bench_group") if isinstance(group, provider.GROUP)
+    )
 
 
 def named_group(runs: Path, name: str) -> BenchGroup | None:
-    """Return the group with this name or directory; None if it is the name of something else, or empty."""
+    """Return the group with this name or directory; None if it is the name of something else, or
+    empty.
+    """
     places = (Path(name), runs / name) if name else ()
     return next(filter(None, map(group_at, places)), None)
 
@@ -76,8 +93,8 @@ def newest_group(runs: Path) -> BenchGroup | None:
 
 
 def unfinished_group(runs: Path, name: str) -> BenchGroup | None:
-    """Return the group with this name or directory; without a name the newest one, if it is not over and newer than every
-    bench; None if there is none."""
+    """Return the group with this name or directory; without a name the newest one, if it is not
+    over and newer than every bench; None if there is none."""
     if name:
         return named_group(runs, name)
     last = newest_group(runs)
@@ -85,9 +102,9 @@ def unfinished_group(runs: Path, name: str) -> BenchGroup | None:
 
 
 def stage_of(runs: Path, name: str) -> Path | None:
-    """Return the folder of the last bench of a group, by its name or directory, or of the bench of a stage by its own name;
-    without a name that of the newest group, as long as it is under way. None for anything else. Raises ConfigError for a group
-    without a bench."""
+    """Return the folder of the last bench of a group, by its name or directory, or of the bench of
+    a stage by its own name; without a name that of the newest group, as long as it is under way.
+    None for anything else. Raises ConfigError for a group without a bench."""
     if name and "/" not in name:
         for group in groups(runs):
             if is_file(group.path / name / _BENCH):
@@ -97,5 +114,7 @@ def stage_of(runs: Path, name: str) -> Path | None:
         return None
     made = [bench.path for _, bench in folder.stages() if (bench.path / _BENCH).is_file()]
     if not made and name:
-        raise ConfigError(f"no stage of this {folder.noun} has begun a bench yet", where=str(folder.path))
+        raise ConfigError(
+            f"no stage of this {folder.noun} has begun a bench yet", where=str(folder.path)
+        )
     return made[-1] if made else None

@@ -1,4 +1,5 @@
-"""The parts of ``bench.json`` and their readers: planned runs, hosts and frameworks they were planned with.
+"""The parts of ``bench.json`` and their readers: planned runs, hosts and frameworks they were
+planned with.
 
 Readers raise KeyError for a missing value, and TypeError or ValueError for an invalid one.
 """
@@ -42,7 +43,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:
-    """One planned run: index of its cell, repeat, index of its round (rung) if it belongs to a candidate, attempt."""
+    """One planned run: index of its cell, repeat, index of its round (rung) if it belongs to a
+    candidate, attempt.
+    """
 
     cell: int
     repeat: int
@@ -52,53 +55,77 @@ class PlanEntry:
     def as_dict(self) -> dict[str, int]:
         """Return the entry for JSON. A rung of None and a first attempt are left out."""
         rung = {} if self.rung is None else {"rung": self.rung}
-        return {"cell": self.cell, "repeat": self.repeat, **rung, **({"attempt": self.attempt} if self.attempt > 1 else {})}
+        return {
+            "cell": self.cell,
+            "repeat": self.repeat,
+            **rung,
+            **({"attempt": self.attempt} if self.attempt > 1 else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWith:
-    """Everything except specs that a rendered plan depends on, for JSON: the fields of each host without values of secret
-    variables, and the digests of each framework's files, of its payload, and of what in the files decides what runs
-    (``launch``)."""
+    """Everything except specs that a rendered plan depends on, for JSON: the fields of each host
+    without values of secret variables, and the digests of each framework's files, of its payload,
+    and of what in the files decides what runs (``launch``)."""
 
     hosts: Mapping[str, Mapping[str, Any]]
     frameworks: Mapping[str, Mapping[str, Any]]
 
     @classmethod
-    def of(cls, hosts: Sequence[Host], secrets: Sequence[str], folders: Mapping[str, FrameworkFolder]) -> PlannedWith:
+    def of(
+        cls, hosts: Sequence[Host], secrets: Sequence[str], folders: Mapping[str, FrameworkFolder]
+    ) -> PlannedWith:
         """Return the record of these hosts and frameworks as they are now."""
 
         def public(host: Host) -> dict[str, Any]:
-            # Expectations of a host are checked before a run; no file of a plan depends on them or on the transport.
+            # Expectations of a host are checked before a run; no file of a plan depends on them or
+            # on the transport.
             silent = {"expect", "transport", *(() if host.container else ("container",))}
             fields = {name: value for name, value in asdict(host).items() if name not in silent}
             # A bench may go on in another job of Slurm that has the same hosts.
-            return {**fields, "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"}}
+            return {
+                **fields,
+                "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"},
+            }
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {
-            name: {"files": folder.framework.digest, "payload": dict(folder.payload_digests), "launch": _launch_digest(folder)}
+            name: {
+                "files": folder.framework.digest,
+                "payload": dict(folder.payload_digests),
+                "launch": _launch_digest(folder),
+            }
             for name, folder in folders.items()
         }
         return cls(plain, frameworks).without(secrets)
 
     def without(self, secrets: Sequence[str]) -> PlannedWith:
-        """Return a copy without the values of these variables, and without ``vars`` that may be secret: earlier versions kept
-        them, and a variable may have been declared secret after the record was written."""
+        """Return a copy without the values of these variables, and without ``vars`` that may be
+        secret: earlier versions kept them, and a variable may have been declared secret after the
+        record was written."""
 
         def shown(host: Mapping[str, Any]) -> Mapping[str, Any]:
             env = host.get("env", {})
             public = {
-                name: hidden(name, value) if name in secrets and not value.startswith(SHOWN) else value
+                name: hidden(name, value)
+                if name in secrets and not value.startswith(SHOWN)
+                else value
                 for name, value in env.items()
             }
-            kept = {"vars": public_vars(host["vars"])} if isinstance(host.get("vars"), Mapping) else {}
+            kept = (
+                {"vars": public_vars(host["vars"])} if isinstance(host.get("vars"), Mapping) else {}
+            )
             return {**host, **kept, **({"env": public} if env else {})}
 
-        return PlannedWith({name: shown(host) for name, host in self.hosts.items()}, self.frameworks)
+        return PlannedWith(
+            {name: shown(host) for name, host in self.hosts.items()}, self.frameworks
+        )
 
     def changed_secrets(self, hosts: Sequence[Host]) -> list[str]:
-        """Return the variables, each as ``NAME of HOST``, that were secret and do not have the same value any more."""
+        """Return the variables, each as ``NAME of HOST``, that were secret and do not have the same
+        value any more.
+        """
         return [
             f"{name} of {host.name}"
             for host in hosts
@@ -107,22 +134,27 @@ class PlannedWith:
         ]
 
     def as_launched(self, before: PlannedWith) -> PlannedWith:
-        """Return these values with those files of ``before`` that differ in nothing that decides what runs."""
+        """Return these values with those files of ``before`` that differ in nothing that decides
+        what runs.
+        """
 
         def files(name: str, now: Mapping[str, Any]) -> Mapping[str, Any]:
             then = before.frameworks.get(name, {})
             plain = {key: value for key, value in now.items() if key != "launch"}
             same = then.get("launch") == now["launch"]
-            # Another version may compute another digest of what runs; files that are the same need none.
+            # Another version may compute another digest of what runs; files that are the same need
+            # none.
             kept = ("files", "launch") if same else ("launch",)
             return {**plain, **{key: then[key] for key in kept if key in then}}
 
-        return PlannedWith(self.hosts, {name: files(name, now) for name, now in self.frameworks.items()})
+        return PlannedWith(
+            self.hosts, {name: files(name, now) for name, now in self.frameworks.items()}
+        )
 
 
 def _launch_digest(folder: FrameworkFolder) -> str:
-    """Return a digest of a framework folder without its log grammar and its published rules, which decide how logs are read and
-    not what runs."""
+    """Return a digest of a framework folder without its log grammar and its published rules, which
+    decide how logs are read and not what runs."""
     unused = ("digest", "folder", "log", "published")
     parsed = {name: value for name, value in asdict(folder.framework).items() if name not in unused}
     text = json.dumps([parsed, dict(folder.sources)], sort_keys=True, default=str)
@@ -201,9 +233,15 @@ def skipped(value: Any) -> tuple[Skipped, ...]:
 def _skipped(written: Mapping[str, Any]) -> Skipped:
     choices = json_object(written["choices"])
     whole(choices["nodes"]), whole(choices["gpus"])
-    if odd := [name for name, part in choices.items() if not isinstance(part, (int, float, str, type(None)))]:
+    if odd := [
+        name
+        for name, part in choices.items()
+        if not isinstance(part, (int, float, str, type(None)))
+    ]:
         raise TypeError(f"got no number or text for {', '.join(odd)}")
-    return Skipped(text(written["framework"]), text(written["model"]), choices, text(written["reason"]))
+    return Skipped(
+        text(written["framework"]), text(written["model"]), choices, text(written["reason"])
+    )
 
 
 def entries(value: Any) -> dict[str, PlanEntry]:
@@ -229,10 +267,16 @@ def planned_with(value: Any) -> PlannedWith:
 
 
 def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a reader that builds a ``kind`` from an object whose values are numbers, texts or null."""
+    """Return a reader that builds a ``kind`` from an object whose values are numbers, texts or
+    null.
+    """
 
     def read(value: Any) -> Any:
-        if odd := [name for name, part in json_object(value).items() if not isinstance(part, (int, float, str, type(None)))]:
+        if odd := [
+            name
+            for name, part in json_object(value).items()
+            if not isinstance(part, (int, float, str, type(None)))
+        ]:
             raise TypeError(f"got no number or text for {', '.join(odd)}")
         try:
             return kind(**value)

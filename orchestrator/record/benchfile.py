@@ -1,4 +1,5 @@
-"""The content of ``bench.json``: the cells and runs of a bench, what they were planned with, and how the bench went on.
+"""The content of ``bench.json``: the cells and runs of a bench, what they were planned with, and
+how the bench went on.
 
 `BenchRecord` is its only reader and writer. A field that an earlier version did not write gets its default.
 """
@@ -34,13 +35,15 @@ class BenchRecord:
 
     ``runs`` are the ids of its runs in execution order. ``borrowed`` maps ids of borrowed runs to the benches they come from,
     ``superseded`` maps runs that do not count to the attempts that replace them. ``plan``, ``limits`` and ``planned_with`` are
-    None if the version that wrote the file did not record them. ``templates`` are the folders, besides orch's own, that its
-    frameworks come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names the
-    runs that the bench ended without. ``skipped`` are the configurations that were requested and are impossible, ``devices`` by
-    host those that options chose, ``job`` the options of sbatch of the job that it submitted. ``spares`` are the hosts that may
-    take the places of others, ``replaced`` those that have, by the host that was lost. ``lab`` is the marker of the lab of
-    namespaces that it ran in: outside, the addresses of its nodes may be those of real machines. ``added`` has by key of the
-    file what a feature adds to it, as that feature reads it.
+    None if the version that wrote the file did not record them. ``templates`` are the folders,
+    besides orch's own, that its frameworks come from, the first takes precedence. ``notes`` are
+    shown with its tables, ``left_out`` names the runs that the bench ended without. ``skipped`` are
+    the configurations that were requested and are impossible, ``devices`` by host those that
+    options chose, ``job`` the options of sbatch of the job that it submitted. ``spares`` are the
+    hosts that may take the places of others, ``replaced`` those that have, by the host that was
+    lost. ``lab`` is the marker of the lab of namespaces that it ran in: outside, the addresses of
+    its nodes may be those of real machines. ``added`` has by key of the file what a feature adds to
+    it, as that feature reads it.
     """
 
     bench_id: str
@@ -72,15 +75,21 @@ class BenchRecord:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> BenchRecord:
-        """Return the record in a ``bench.json``. Raises DataError (state_damaged) naming the invalid field."""
+        """Return the record in a ``bench.json``. Raises DataError (state_damaged) naming the
+        invalid field.
+        """
         values: dict[str, Any] = {}
         for name, (key, read) in _READERS.items():
             if key not in content or (content[key] is None and name in _MAY_BE_NULL):
                 continue
-            values[name] = _read(key, read, content[key], _EXPECTED.get(key, "a valid value"), where)
+            values[name] = _read(
+                key, read, content[key], _EXPECTED.get(key, "a valid value"), where
+            )
         if kind := kind_of(content.keys() - _KEYS):
             values["added"] = {
-                key: _read(key, partial(kind.part_of, key), content[key], f"the record of a {key}", where)
+                key: _read(
+                    key, partial(kind.part_of, key), content[key], f"the record of a {key}", where
+                )
                 for key in kind.KEYS
                 if key in content
             }
@@ -88,7 +97,9 @@ class BenchRecord:
         record = cls(**values)
         if any(not 0 <= entry.cell < len(record.cells) for entry in (record.plan or {}).values()):
             raise DataError(
-                "plan: expected only runs of its cells, a run has an unknown cell", kind="state_damaged", where=where
+                "plan: expected only runs of its cells, a run has an unknown cell",
+                kind="state_damaged",
+                where=where,
             )
         return record
 
@@ -104,7 +115,9 @@ class BenchRecord:
             "runs": list(self.runs),
             "borrowed": dict(self.borrowed),
             "superseded": dict(self.superseded),
-            "cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)} for spec in self.cells],
+            "cells": [
+                {"spec": spec.as_dict(), "origins": dict(spec.origins)} for spec in self.cells
+            ],
             "plan": {run_id: entry.as_dict() for run_id, entry in (self.plan or {}).items()},
             "course": asdict(self.schedule),
             "limits": asdict(self.limits) if self.limits else None,
@@ -126,18 +139,26 @@ class BenchRecord:
         if self.expect:
             content["expect"] = list(map(str, self.expect))
         return content | {
-            name: list(texts) for name in ("job", "notes", "left_out", "spares") if (texts := getattr(self, name))
+            name: list(texts)
+            for name in ("job", "notes", "left_out", "spares")
+            if (texts := getattr(self, name))
         }
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
         """Return the fields of `as_dict` that differ from those of ``before``."""
         old, new = before.as_dict(), self.as_dict()
-        changed = [key for key in {**new, **old} if key not in new or key not in old or new[key] != old[key]]
+        changed = [
+            key
+            for key in {**new, **old}
+            if key not in new or key not in old or new[key] != old[key]
+        ]
         return {key: new.get(key, "" if key == "label" else []) for key in changed}
 
     @property
     def created_order(self) -> tuple[float, str]:
-        """A key that sorts benches by creation time; an early version wrote seconds instead of a date."""
+        """A key that sorts benches by creation time; an early version wrote seconds instead of a
+        date.
+        """
         try:
             return float(self.created), ""
         except ValueError:
@@ -145,14 +166,17 @@ class BenchRecord:
 
     @property
     def profiles(self) -> dict[str, RunSpec]:
-        """The extra runs that are traced and count in no table, by id, each with the cell that it is one of."""
+        """The extra runs that are traced and count in no table, by id, each with the cell that it
+        is one of.
+        """
         numbered = enumerate(self.cells if self.profile else (), start=1)
         return {profile_name(self.bench_id, index, spec): spec for index, spec in numbered}
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that it goes on with, spares among them: those that it was planned with, without those that were lost and
-        replaced. Empty if the version that wrote the file did not record them."""
+        """The hosts that it goes on with, spares among them: those that it was planned with,
+        without those that were lost and replaced. Empty if the version that wrote the file did not
+        record them."""
         planned = self.planned_with.hosts if self.planned_with else ()
         return [name for name in planned if name not in self.replaced]
 
@@ -161,22 +185,34 @@ class BenchRecord:
         """The largest planned repeat."""
         return max((entry.repeat for entry in (self.plan or {}).values()), default=0)
 
-    def planned(self, plan: Bench, runs: Sequence[PlannedRun], rung: int | None = None) -> BenchRecord:
+    def planned(
+        self, plan: Bench, runs: Sequence[PlannedRun], rung: int | None = None
+    ) -> BenchRecord:
         """Return the record with additional planned runs, of cells of ``plan``."""
-        entries = {run.run_id: PlanEntry(plan.cells.index(run.spec), run.repeat, rung) for run in runs}
+        entries = {
+            run.run_id: PlanEntry(plan.cells.index(run.spec), run.repeat, rung) for run in runs
+        }
         names = (*self.runs, *entries)
         return replace(self, cells=plan.cells, runs=names, plan={**(self.plan or {}), **entries})
 
     def without(self, names: Sequence[str], notes: Sequence[str]) -> BenchRecord:
-        """Return the record of a bench that ends without these runs, with notes about that for its tables."""
+        """Return the record of a bench that ends without these runs, with notes about that for its
+        tables.
+        """
         left = (*self.left_out, *names)
         kept = tuple(name for name in self.runs if name not in left)
-        return replace(self, runs=kept, left_out=left, notes=tuple(dict.fromkeys((*self.notes, *notes))))
+        return replace(
+            self, runs=kept, left_out=left, notes=tuple(dict.fromkeys((*self.notes, *notes)))
+        )
 
     def with_spare(self, lost: str, spare: str, note: str) -> BenchRecord:
-        """Return the record of a bench that goes on with a spare in place of a host that was lost, and a note for its
-        tables."""
-        return replace(self, replaced={**self.replaced, lost: spare}, notes=tuple(dict.fromkeys((*self.notes, note))))
+        """Return the record of a bench that goes on with a spare in place of a host that was lost,
+        and a note for its tables."""
+        return replace(
+            self,
+            replaced={**self.replaced, lost: spare},
+            notes=tuple(dict.fromkeys((*self.notes, note))),
+        )
 
     def attempted_anew(self, run_id: str) -> BenchRecord:
         """Return the record with a run replaced by a new attempt."""
@@ -192,8 +228,16 @@ class BenchRecord:
 
 
 def kind_of(keys: Collection[str]) -> Any:
-    """Return the module of the feature that carries out a bench with these keys in its record; None if no feature does."""
-    return next((module for module in providers("bench_kind") if not module.KEYS.isdisjoint(keys)), None) if keys else None
+    """Return the module of the feature that carries out a bench with these keys in its record; None
+    if no feature does.
+    """
+    return (
+        next(
+            (module for module in providers("bench_kind") if not module.KEYS.isdisjoint(keys)), None
+        )
+        if keys
+        else None
+    )
 
 
 def _read(key: str, read: Callable[[Any], Any], value: Any, expected: str, where: str) -> Any:
@@ -201,7 +245,9 @@ def _read(key: str, read: Callable[[Any], Any], value: Any, expected: str, where
         return read(value)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{key}: expected {expected}, {missing}", kind="state_damaged", where=where) from error
+        raise DataError(
+            f"{key}: expected {expected}, {missing}", kind="state_damaged", where=where
+        ) from error
 
 
 def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> bool:
@@ -214,12 +260,16 @@ def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.
 def reached_inventory(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> str:
     """Return the inventory through which the nodes of a bench are reached.
 
-    Raises ConfigError for a bench of a lab outside of any lab: its nodes have private addresses, which there may be those of
-    machines of somebody else.
+    Raises ConfigError for a bench of a lab outside of any lab: its nodes have private addresses,
+    which there may be those of machines of somebody else.
     """
     if is_outside_its_lab(record, environment):
         message = "this bench ran in a lab, and its nodes are only reached in there"
-        raise ConfigError(message, where=record.bench_id, hint="repeat the command inside: orch lab exec -- orch …")
+        raise ConfigError(
+            message,
+            where=record.bench_id,
+            hint="repeat the command inside: orch lab exec -- orch …",
+        )
     return record.inventory
 
 
@@ -257,11 +307,17 @@ def bench_record(
         skipped=plan.skipped,
         expect=plan.expect,
         profile=plan.profile,
-        devices={host.name: devices[host.name] for host in (*hosts, *spares) if devices and host.name in devices},
+        devices={
+            host.name: devices[host.name]
+            for host in (*hosts, *spares)
+            if devices and host.name in devices
+        },
         notes=tuple(notes),
         job=tuple(job),
         spares=tuple(host.name for host in spares),
-        lab="" if any(is_loopback(host.address) for host in hosts) else os.environ.get("ORCH_LAB", ""),
+        lab=""
+        if any(is_loopback(host.address) for host in hosts)
+        else os.environ.get("ORCH_LAB", ""),
     )
     return record.planned(plan, plan.planned())
 

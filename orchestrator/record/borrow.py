@@ -11,7 +11,9 @@ __all__ = ["borrow"]
 
 
 def borrow(bench: BenchDir, run: RunDir) -> None:
-    """Copy a finished run of another bench into this one, so that its directory contains the baseline."""
+    """Copy a finished run of another bench into this one, so that its directory contains the
+    baseline.
+    """
     target, part = bench.path / run.run_id, bench.path / f".{run.run_id}.part"
     if target.exists():
         return

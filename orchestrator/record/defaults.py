@@ -1,7 +1,9 @@
-"""Defaults of options that users keep in files: ``orch.yaml`` of a project, and ``~/.config/orch/config.yaml`` for all of them.
+"""Defaults of options that users keep in files: ``orch.yaml`` of a project, and
+``~/.config/orch/config.yaml`` for all of them.
 
-An option on the command line wins, then the environment, then the project's file, then the user's. Both are YAML with the same
-keys, `KEYS`, each named as its option is. Choices of one experiment, such as a model's dtype, belong into a run file.
+An option on the command line wins, then the environment, then the project's file, then the user's.
+Both are YAML with the same keys, `KEYS`, each named as its option is. Choices of one experiment,
+such as a model's dtype, belong into a run file.
 
 >>> value_of("nodes", [1, 2], "orch.yaml:2: nodes"), value_of("lease", "2m", "orch.yaml:3: lease")
 ((1, 2), 120.0)
@@ -22,22 +24,43 @@ from orchestrator.plan.options import OPTIONS, DefaultKey
 from orchestrator.plan.schedule import ORDERS
 from orchestrator.plan.words import share
 
-__all__ = ["CHOICES", "KEYS", "PROJECT_FILE", "Default", "choices", "defaults", "json_schema", "value_of"]
+__all__ = [
+    "CHOICES",
+    "KEYS",
+    "PROJECT_FILE",
+    "Default",
+    "choices",
+    "defaults",
+    "json_schema",
+    "value_of",
+]
 
 PROJECT_FILE = "orch.yaml"
 _SCHEMA = 1
 
 
-KEYS: Mapping[str, DefaultKey] = {name: option.default for name, option in OPTIONS.items() if option.default}
-CHOICES: Mapping[str, str] = {name: row.key or name for name in KEYS if (row := OPTIONS[name].run_file)}
+KEYS: Mapping[str, DefaultKey] = {
+    name: option.default for name, option in OPTIONS.items() if option.default
+}
+CHOICES: Mapping[str, str] = {
+    name: row.key or name for name in KEYS if (row := OPTIONS[name].run_file)
+}
 """Keys that a run file has too, which takes precedence over defaults, by its names."""
 _EXPECTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "text": ("text", {"type": "string", "minLength": 1}),
     "flag": ("true or false", {"type": "boolean"}),
-    "folders": ("a folder, or a list of folders", {"type": ["string", "array"], "items": {"type": "string"}}),
+    "folders": (
+        "a folder, or a list of folders",
+        {"type": ["string", "array"], "items": {"type": "string"}},
+    ),
     "numbers": (
         "a whole number ≥ 1, or a list of them",
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "integer", "minimum": 1}}]},
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 1}},
+            ]
+        },
     ),
     "count": ("a whole number ≥ 1", {"type": "integer", "minimum": 1}),
     "percentage": ("a percentage such as 1%", {"type": "string", "pattern": "%$"}),
@@ -56,7 +79,9 @@ class Default:
 
 
 def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
-    """Return the defaults of a project with this folder by key. Raises ConfigError or Faults of it, with file and line."""
+    """Return the defaults of a project with this folder by key. Raises ConfigError or Faults of it,
+    with file and line.
+    """
     home = environment.get("HOME", "")
     base = environment.get("XDG_CONFIG_HOME", "")
     users = Path(base) if base.startswith("/") else Path(home, ".config") if home else None
@@ -71,7 +96,10 @@ def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
 def choices(by_key: Mapping[str, Default]) -> dict[str, tuple[Any, str, str]]:
     """Return (value, file, place) of the defaults that a run file may have too, by its names."""
     of_run_files = {name: by_key[key] for key, name in CHOICES.items() if key in by_key}
-    return {name: (default.value, default.origin, default.where) for name, default in of_run_files.items()}
+    return {
+        name: (default.value, default.origin, default.where)
+        for name, default in of_run_files.items()
+    }
 
 
 def _in_file(path: Path, shown: str) -> dict[str, Default]:
@@ -82,7 +110,11 @@ def _in_file(path: Path, shown: str) -> dict[str, Default]:
     document = yamlfile.load(path)
     content = document.value
     if not isinstance(content, dict):
-        raise ConfigError("expected a mapping of options", where=str(path), hint=f"valid keys: schema, {', '.join(KEYS)}")
+        raise ConfigError(
+            "expected a mapping of options",
+            where=str(path),
+            hint=f"valid keys: schema, {', '.join(KEYS)}",
+        )
     by_key, faults = {}, []
     for key, value in content.items():
         where = f"{path}:{document.line((key,))}: {key}"
@@ -90,7 +122,9 @@ def _in_file(path: Path, shown: str) -> dict[str, Default]:
             if key == "schema" and value != _SCHEMA:
                 raise ConfigError(f"expected {_SCHEMA}, got {value!r}", where=where)
             if key != "schema":
-                by_key[key] = Default(_placed(key, value_of(key, value, where), path.parent), shown, where)
+                by_key[key] = Default(
+                    _placed(key, value_of(key, value, where), path.parent), shown, where
+                )
         except ConfigError as error:
             faults.append(error)
     if faults:
@@ -99,13 +133,25 @@ def _in_file(path: Path, shown: str) -> dict[str, Default]:
 
 
 def value_of(key: str, value: Any, where: str) -> Any:
-    """Return the checked value of a key: numbers and folders as tuples, durations in seconds. Raises ConfigError."""
+    """Return the checked value of a key: numbers and folders as tuples, durations in seconds.
+    Raises ConfigError.
+    """
     if key not in KEYS:
-        raise ConfigError(f"unknown key {key}", where=where, hint=f"valid keys: schema, {', '.join(KEYS)}{nearest(key, KEYS)}")
+        raise ConfigError(
+            f"unknown key {key}",
+            where=where,
+            hint=f"valid keys: schema, {', '.join(KEYS)}{nearest(key, KEYS)}",
+        )
     kind = KEYS[key].kind
     listed = value if isinstance(value, list) else [value]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "flag" and isinstance(value, bool) or kind == "text" and isinstance(value, str) and value:
+    if (
+        kind == "flag"
+        and isinstance(value, bool)
+        or kind == "text"
+        and isinstance(value, str)
+        and value
+    ):
         return value
     if kind == "folders" and listed and all(isinstance(item, str) and item for item in listed):
         return tuple(listed)
@@ -118,7 +164,10 @@ def value_of(key: str, value: Any, where: str) -> Any:
         return value
     if kind == "duration" and (is_number or isinstance(value, str)):
         return Limits.read(str(value), where, KEYS[key].limit)
-    expected, got = _EXPECTED[kind][0], repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
+    expected, got = (
+        _EXPECTED[kind][0],
+        repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}",
+    )
     raise ConfigError(f"expected {expected}, got {got}", where=where)
 
 
@@ -145,5 +194,8 @@ def json_schema() -> dict[str, Any]:
         "title": "orch.yaml and ~/.config/orch/config.yaml",
         "type": "object",
         "additionalProperties": False,
-        "properties": {"schema": {"const": _SCHEMA, "description": "the version of the format"}, **keys},
+        "properties": {
+            "schema": {"const": _SCHEMA, "description": "the version of the format"},
+            **keys,
+        },
     }

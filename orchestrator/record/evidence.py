@@ -1,8 +1,9 @@
-"""Read the evidence of a run: the files sent to a node and the logs collected from it. A log is only returned if it matches
-the size and digest that its node recorded; a large one needs little memory.
+"""Read the evidence of a run: the files sent to a node and the logs collected from it. A log is
+only returned if it matches the size and digest that its node recorded; a large one needs little
+memory.
 
-Logs are stored as they are, and returned without secret values. Where these are is recorded when the logs are collected,
-because only then the values are at hand: `mark_secrets`.
+Logs are stored as they are, and returned without secret values. Where these are is recorded when
+the logs are collected, because only then the values are at hand: `mark_secrets`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ _LAST_WORDS_BYTES = 8192
 
 
 def mark_secrets(run: RunDir, host: str, redaction: Redaction, exit_record: bytes = b"") -> None:
-    """Record where the collected logs of a host, and the exit record that will be stored next, hold secret values.
+    """Record where the collected logs of a host, and the exit record that will be stored next, hold
+    secret values.
 
-    Places that are recorded already stay, because a value may have changed since. Raises DataError, as any write.
+    Places that are recorded already stay, because a value may have changed since. Raises DataError,
+    as any write.
     """
     places = run.secret_places(host)
     before = dict(places)
@@ -81,10 +84,14 @@ def last_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
 
 
 def setup_failed(run: RunDir, host: str) -> bool:
-    """Return True if a setup line of a run failed on a host, so that its program did not start. Raises OSError."""
+    """Return True if a setup line of a run failed on a host, so that its program did not start.
+    Raises OSError.
+    """
     if not run.log_path(host, SETUP_LOG).is_file():
         return False
-    lines = last_bytes(run, host, SETUP_LOG, _LAST_WORDS_BYTES).decode("utf-8", "replace").splitlines()
+    lines = (
+        last_bytes(run, host, SETUP_LOG, _LAST_WORDS_BYTES).decode("utf-8", "replace").splitlines()
+    )
     return any(line.startswith(SETUP_FAILED) for line in lines)
 
 
@@ -95,12 +102,18 @@ def _piece(run: RunDir, host: str, name: str, start_of: Callable[[int], int], co
         data = log.read(count)
     places = run.secret_places(host).get(name, ())
     return spliced(
-        data, [(max(0, begin - start), end - start) for begin, end in places if start < end and begin < start + len(data)]
+        data,
+        [
+            (max(0, begin - start), end - start)
+            for begin, end in places
+            if start < end and begin < start + len(data)
+        ],
     )
 
 
 def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
-    """Return a log's bytes, verified against the node's record, without secret values; a large log is mapped, not read.
+    """Return a log's bytes, verified against the node's record, without secret values; a large log
+    is mapped, not read.
 
     Raises DataError.
     """
@@ -108,29 +121,42 @@ def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
     try:
         data = map_bytes(path, _MAX_LOG_BYTES, above=_READ_LOG_BYTES)
     except FileNotFoundError as error:
-        raise invalid("expected the log, but it has not been collected", host, name, "run `orch collect`") from error
+        raise invalid(
+            "expected the log, but it has not been collected", host, name, "run `orch collect`"
+        ) from error
     except OSError as error:
         raise invalid(f"cannot be read: {error.strerror}", host, name) from error
     if len(data) != entry.bytes:
-        raise invalid(f"expected {entry.bytes} bytes as on the node, got {len(data)}", host, name, "run `orch collect`")
+        raise invalid(
+            f"expected {entry.bytes} bytes as on the node, got {len(data)}",
+            host,
+            name,
+            "run `orch collect`",
+        )
     digest, done = hashlib.sha256(), _forget(data)
     for start in range(0, len(data), _READ_LOG_BYTES):
         digest.update(data[start : start + _READ_LOG_BYTES])
         done()
     if digest.hexdigest() != entry.sha256:
-        raise invalid("expected the SHA-256 that the node recorded, got a different one", host, name)
+        raise invalid(
+            "expected the SHA-256 that the node recorded, got a different one", host, name
+        )
     places = run.secret_places(host).get(name, ())
     return spliced(data, places) if places else data
 
 
 def rendered_texts(run: RunDir, host: str) -> dict[str, str]:
-    """Return the text of each file that was rendered for a host, by path. Raises DataError if one cannot be read."""
+    """Return the text of each file that was rendered for a host, by path. Raises DataError if one
+    cannot be read.
+    """
     folder, texts = run.rendered_path(host), {}
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
         try:
             text = read_bytes(path, _MAX_RENDERED_BYTES).decode("utf-8", "backslashreplace")
         except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", kind="state_damaged", where=str(path)) from error
+            raise DataError(
+                f"cannot be read: {error.strerror}", kind="state_damaged", where=str(path)
+            ) from error
         texts[str(path.relative_to(folder))] = text
     return texts
 
@@ -141,7 +167,9 @@ def _forget(data: bytes | mmap) -> Callable[[], None]:
 
 
 def deadline(log: str, data: bytes | mmap) -> Callable[[], None]:
-    """Return a function for a parser to call between blocks: it raises DataError after 60 s and releases memory."""
+    """Return a function for a parser to call between blocks: it raises DataError after 60 s and
+    releases memory.
+    """
     end, done = time.monotonic() + _PARSE_SECONDS, _forget(data)
 
     def check() -> None:
@@ -154,4 +182,6 @@ def deadline(log: str, data: bytes | mmap) -> Callable[[], None]:
 
 def invalid(message: str, host: str = "", where: str = "", hint: str = "") -> DataError:
     """Return the error for a run whose files are missing or invalid."""
-    return DataError(message, kind="result_invalid", host=host, where=where, hint=hint, phase="summarize")
+    return DataError(
+        message, kind="result_invalid", host=host, where=where, hint=hint, phase="summarize"
+    )

@@ -1,4 +1,5 @@
-"""Facts of folders of a project, kept in one deletable file and taken from it until a file of the folder changes.
+"""Facts of folders of a project, kept in one deletable file and taken from it until a file of the
+folder changes.
 
 Reading ten thousand logs again takes half a minute; checking their sizes and times takes a moment.
 """
@@ -26,24 +27,37 @@ _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
 
 
-def remembered(cache: Path, folders: Sequence[Path], read: Callable[[Path], dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return by name what ``read`` says of folders, from ``cache`` where no file of one has changed."""
+def remembered(
+    cache: Path, folders: Sequence[Path], read: Callable[[Path], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return by name what ``read`` says of folders, from ``cache`` where no file of one has
+    changed.
+    """
     cached = _cached(cache)
     entries: dict[str, dict[str, Any]] = {}
     for folder in folders:
         mark = evidence_mark(folder)
         entry = cached.get(folder.name)
-        entries[folder.name] = entry if entry and entry["mark"] == mark else {"mark": mark, **read(folder)}
+        entries[folder.name] = (
+            entry if entry and entry["mark"] == mark else {"mark": mark, **read(folder)}
+        )
     if entries != cached:
         with suppress(OrchError, OSError):  # the cache only saves time
             cache.parent.mkdir(mode=0o700, exist_ok=True)
-            write_atomic(cache, json.dumps(sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})).encode())
+            write_atomic(
+                cache,
+                json.dumps(
+                    sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})
+                ).encode(),
+            )
     return entries
 
 
 def evidence_mark(folder: Path) -> str:
     """Return a digest of the names, sizes and modification times of all evidence in a folder."""
-    lines = sorted(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in _files(str(folder)))
+    lines = sorted(
+        f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in _files(str(folder))
+    )
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -53,7 +67,11 @@ def _cached(path: Path) -> dict[str, Any]:
     except OrchError:
         return {}
     intact = isinstance(record, dict) and not is_broken(record) and "seal" in record
-    return record["benches"] if intact and (record["schema"], record["orch"]) == (_SCHEMA, __version__) else {}
+    return (
+        record["benches"]
+        if intact and (record["schema"], record["orch"]) == (_SCHEMA, __version__)
+        else {}
+    )
 
 
 def _files(folder: str) -> Iterator[tuple[str, os.stat_result]]:

@@ -1,4 +1,5 @@
-"""The journal of a bench, ``events.jsonl``: the actions of its controllers, one line per event, durable once written.
+"""The journal of a bench, ``events.jsonl``: the actions of its controllers, one line per event,
+durable once written.
 
 `Event` names the events and `FIELDS` lists their fields. This module is the only writer and reader of the file.
 """
@@ -20,7 +21,17 @@ from orchestrator.record.sealed import is_broken, sealed, unsealed
 from orchestrator.record.state_file import damaged, json_bytes, read_bytes
 from orchestrator.strictjson import strict_json
 
-__all__ = ["ENDS", "FIELDS", "Entry", "Event", "Journal", "begun_runs", "last_controller", "pruned_hosts", "suspicion"]
+__all__ = [
+    "ENDS",
+    "FIELDS",
+    "Entry",
+    "Event",
+    "Journal",
+    "begun_runs",
+    "last_controller",
+    "pruned_hosts",
+    "suspicion",
+]
 
 _MOST_BYTES = 1 << 30
 
@@ -59,7 +70,8 @@ class Event:
 ENDS = (Event.FINISHED, Event.FAILED, Event.LOST, Event.INTERRUPTED)
 """The events that end a run."""
 FIELDS: Mapping[str, tuple[str, ...]] = {
-    # of a bench: a controller took it, its nodes passed preflight, it was decided how to continue, the controller ended
+    # of a bench: a controller took it, its nodes passed preflight, it was decided how to continue,
+    # the controller ended
     Event.BEGUN: ("argv",),
     Event.PREFLIGHT: ("hosts",),
     Event.DECIDED: ("reason", "blocks", "widest", "used_s", "runs"),
@@ -95,7 +107,8 @@ class Entry:
     """One event of the journal.
 
     ``at`` is the controller's wall clock in seconds, None if it is not a number. ``run`` is the id of its run, empty for an
-    event of the bench. ``fields`` are those in `FIELDS`, or all fields of an event that a later version added.
+    event of the bench. ``fields`` are those in `FIELDS`, or all fields of an event that a later
+    version added.
     """
 
     event: str
@@ -110,7 +123,11 @@ class Entry:
         is_time = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
         event = str(content["event"])
         names = FIELDS.get(event, tuple(content))
-        fields = {name: content[name] for name in names if name in content and name not in ("event", "at", "run")}
+        fields = {
+            name: content[name]
+            for name in names
+            if name in content and name not in ("event", "at", "run")
+        }
         return cls(event, float(at) if is_time and at is not None else None, str(run or ""), fields)
 
     @property
@@ -123,7 +140,11 @@ class Entry:
     def errors(self) -> tuple[Mapping[str, Any], ...]:
         """The errors of a bench that is over, each in the form of `OrchError.as_dict`."""
         errors = self.fields.get("errors")
-        return tuple(error for error in errors if isinstance(error, dict)) if isinstance(errors, list) else ()
+        return (
+            tuple(error for error in errors if isinstance(error, dict))
+            if isinstance(errors, list)
+            else ()
+        )
 
     @property
     def code(self) -> int:
@@ -140,15 +161,20 @@ class Journal:
         self._lock = threading.Lock()
 
     def write(self, event: str, /, **fields: Any) -> None:
-        """Append one event and make it durable. ``at`` is the controller's wall clock, for readers; pass it to override.
+        """Append one event and make it durable. ``at`` is the controller's wall clock, for readers;
+        pass it to override.
 
         Raises ValueError for an event or a field that is not in `FIELDS`.
         """
         if event not in FIELDS:
             raise ValueError(f"expected an event of the journal, got {event!r}")
         if unknown := [name for name in fields if name not in ("at", *FIELDS[event])]:
-            raise ValueError(f"event {event}: expected {', '.join(FIELDS[event])}, got {', '.join(unknown)}")
-        line = json_bytes(sealed({"event": event, "at": round(time.time(), 6)} | fields), indent=None)
+            raise ValueError(
+                f"event {event}: expected {', '.join(FIELDS[event])}, got {', '.join(unknown)}"
+            )
+        line = json_bytes(
+            sealed({"event": event, "at": round(time.time(), 6)} | fields), indent=None
+        )
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._lock, failures(self.path, needed=len(line)):
             file = os.open(self.path, flags, 0o600)
@@ -157,7 +183,9 @@ class Journal:
                 os.fchmod(file, 0o600)
                 whole = _whole_lines(file)
                 if whole < os.fstat(file).st_size:
-                    os.ftruncate(file, whole)  # a torn line was never acknowledged, and would corrupt the next one
+                    os.ftruncate(
+                        file, whole
+                    )  # a torn line was never acknowledged, and would corrupt the next one
                 try:
                     write_all(file, line)
                     os.fsync(file)
@@ -170,7 +198,9 @@ class Journal:
                 sync_directory(self.path.parent)
 
     def read(self) -> list[Entry]:
-        """Return the events in order, without a torn last line. Other damage raises DataError naming file and offset."""
+        """Return the events in order, without a torn last line. Other damage raises DataError
+        naming file and offset.
+        """
         try:
             data = read_bytes(self.path, _MOST_BYTES)
         except FileNotFoundError:
@@ -189,7 +219,9 @@ class Journal:
 
 def begun_runs(entries: Iterable[Entry]) -> frozenset[str]:
     """Return the ids of all runs that were ever planned or borrowed on disk."""
-    return frozenset(entry.run for entry in entries if entry.event in (Event.PLANNED, Event.BORROWED))
+    return frozenset(
+        entry.run for entry in entries if entry.event in (Event.PLANNED, Event.BORROWED)
+    )
 
 
 def pruned_hosts(entries: Iterable[Entry]) -> dict[str, set[str]]:
@@ -203,7 +235,9 @@ def pruned_hosts(entries: Iterable[Entry]) -> dict[str, set[str]]:
 
 
 def last_controller(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the events of the last controller of a bench; if it ended normally, the last event says how."""
+    """Return the events of the last controller of a bench; if it ended normally, the last event
+    says how.
+    """
     begun = [index for index, entry in enumerate(entries) if entry.event == Event.BEGUN]
     return [entry for entry in entries[begun[-1] :] if entry.event != Event.PRUNED] if begun else []
 

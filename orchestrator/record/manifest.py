@@ -1,7 +1,9 @@
-"""The manifest of a run, ``manifest.json``: the plan of the run, and what its controller recorded since.
+"""The manifest of a run, ``manifest.json``: the plan of the run, and what its controller recorded
+since.
 
 `Manifest` is its only reader; `manifest_of`, `write_end`, `write_outcome` and `write_reread` write it. Values that results
-depend on are checked; values that only annotate a number, such as how nodes answered, are left out if they are invalid.
+depend on are checked; values that only annotate a number, such as how nodes answered, are left out
+if they are invalid.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeStart:
-    """When a node started, in seconds of its own monotonic clock, and that clock's offset ahead of the controller's, accurate
-    to ± ``bound_s`` seconds."""
+    """When a node started, in seconds of its own monotonic clock, and that clock's offset ahead of
+    the controller's, accurate to ± ``bound_s`` seconds."""
 
     started_mono_s: float
     offset_s: float
@@ -44,7 +46,9 @@ class NodeStart:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """The start of a run: start skew between nodes, the bound of its error, and each node's start, in seconds."""
+    """The start of a run: start skew between nodes, the bound of its error, and each node's start,
+    in seconds.
+    """
 
     skew_s: float
     bound_s: float
@@ -71,8 +75,8 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """The check of a node after a run: whether it was made, the processes that were left, and those (process id, name) of which
-    it could not be verified whether they belong to the run."""
+    """The check of a node after a run: whether it was made, the processes that were left, and those
+    (process id, name) of which it could not be verified whether they belong to the run."""
 
     checked: bool
     left: tuple[Any, ...] = ()
@@ -100,7 +104,8 @@ _OUTCOME_KEYS = {"state", "error", "clean", "answers", "released"}
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
-    """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. If it was not
+    """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first
+    cause. If it was not
     ``released`` by the start signal, nothing ran on any node. ``evidence`` has by key what monitors of the
     run left, kept as it is."""
 
@@ -113,7 +118,9 @@ class RecordedOutcome:
 
     @classmethod
     def of(cls, value: Any, run_id: str) -> RecordedOutcome | None:
-        """Return the recorded outcome, None if there is none. Raises TypeError if it is not an object."""
+        """Return the recorded outcome, None if there is none. Raises TypeError if it is not an
+        object.
+        """
         if value is not None and not isinstance(value, dict):
             raise TypeError("outcome")
         if not value:
@@ -130,7 +137,10 @@ class RecordedOutcome:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome for JSON."""
-        content: dict[str, Any] = {"state": self.state, "error": self.error.as_dict() if self.error else None}
+        content: dict[str, Any] = {
+            "state": self.state,
+            "error": self.error.as_dict() if self.error else None,
+        }
         content["clean"] = {host: node.as_dict() for host, node in self.clean.items()}
         if self.answers:
             content["answers"] = {host: asdict(answer) for host, answer in self.answers.items()}
@@ -144,8 +154,12 @@ class RecordedOutcome:
 
     @property
     def counts(self) -> bool:
-        """Whether the outcome is a result of the measured program rather than of a lost controller or node."""
-        return self.state == "finished" or (self.error is not None and self.error.kind in _BY_ITSELF)
+        """Whether the outcome is a result of the measured program rather than of a lost controller
+        or node.
+        """
+        return self.state == "finished" or (
+            self.error is not None and self.error.kind in _BY_ITSELF
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,8 @@ class Manifest:
     """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
     ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
-    grammar for the options of the run: the planned one, or that of a later reread, which ``reread`` then names in words;
+    grammar for the options of the run: the planned one, or that of a later reread, which ``reread``
+    then names in words;
     ``planned_units`` are the units of the metrics in the planned one.
     ``facts`` are the results of preflight by host. ``transformer`` holds the sizes of a language model.
     """
@@ -194,14 +209,22 @@ class Manifest:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str, run_id: str) -> Manifest:
-        """Return the content of a manifest. Raises DataError (state_damaged) if a value that results depend on is invalid."""
+        """Return the content of a manifest. Raises DataError (state_damaged) if a value that
+        results depend on is invalid.
+        """
         try:
             spec = spec_of(content["spec"], content.get("origins") or {})
             placement = _placement(content["placement"], spec, where)
-            repeat, facts, payload = content.get("repeat", 1), content.get("facts") or {}, content.get("payload") or {}
+            repeat, facts, payload = (
+                content.get("repeat", 1),
+                content.get("facts") or {},
+                content.get("payload") or {},
+            )
             if type(repeat) is not int or not isinstance(facts, dict):
                 raise TypeError("repeat or facts")
-            if not isinstance(payload, dict) or not all(isinstance(digest, str) for digest in payload.values()):
+            if not isinstance(payload, dict) or not all(
+                isinstance(digest, str) for digest in payload.values()
+            ):
                 raise TypeError("payload")
             program = content["framework"]
             return cls(
@@ -221,8 +244,12 @@ class Manifest:
                 start=StartRecord.of(content.get("start")),
                 outcome=RecordedOutcome.of(content.get("outcome"), run_id),
                 reread=_reread(content.get("reread"), _text(program, "digest")),
-                planned_units={metric["name"]: metric["unit"] for metric in program["log"].get("metrics", ())},
-                transformer=transformer_of(program["transformer"]) if program.get("transformer") else None,
+                planned_units={
+                    metric["name"]: metric["unit"] for metric in program["log"].get("metrics", ())
+                },
+                transformer=transformer_of(program["transformer"])
+                if program.get("transformer")
+                else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"expected a run's manifest, {error} is missing or of the wrong type"
@@ -230,7 +257,9 @@ class Manifest:
 
 
 def read_manifest(run: RunDir) -> Manifest:
-    """Return the manifest of a run. Raises DataError (state_damaged) naming the file, and the offset or the fault."""
+    """Return the manifest of a run. Raises DataError (state_damaged) naming the file, and the
+    offset or the fault.
+    """
     return Manifest.of(run.manifest_content(), str(run.path / "manifest.json"), run.run_id)
 
 
@@ -245,12 +274,22 @@ def write_outcome(run: RunDir, outcome: RecordedOutcome) -> None:
 
 
 def write_reread(run: RunDir, framework: Framework | None, at: str = "") -> None:
-    """Record that the logs of a run are read with the grammar of a folder as it was at a time; None: with the planned one."""
-    run.update_manifest(reread={"digest": framework.digest, "at": at, "log": asdict(framework.log)} if framework else None)
+    """Record that the logs of a run are read with the grammar of a folder as it was at a time;
+    None: with the planned one.
+    """
+    run.update_manifest(
+        reread={"digest": framework.digest, "at": at, "log": asdict(framework.log)}
+        if framework
+        else None
+    )
 
 
-def manifest_of(plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest of a planned run, with everything that analysis needs, so that nothing depends on file names."""
+def manifest_of(
+    plan: Plan, folder: FrameworkFolder, bench_id: str, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the manifest of a planned run, with everything that analysis needs, so that nothing
+    depends on file names.
+    """
     framework = folder.framework
     transformer = framework.transformer(plan.spec.model)
     return {
@@ -302,7 +341,9 @@ def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placeme
 
 
 def _reread(value: Mapping[str, Any] | None, planned: str) -> str:
-    """Return in words that the logs are read with another grammar than the planned one; empty if they are not."""
+    """Return in words that the logs are read with another grammar than the planned one; empty if
+    they are not.
+    """
     if value is None:
         return ""
     digest, at = _text(value, "digest"), _text(value, "at")
@@ -310,7 +351,9 @@ def _reread(value: Mapping[str, Any] | None, planned: str) -> str:
 
 
 def _clean(node: Mapping[str, Any]) -> Clean:
-    return Clean(node.get("checked") is True, _as_tuple(node.get("left")), _as_tuple(node.get("unverified")))
+    return Clean(
+        node.get("checked") is True, _as_tuple(node.get("left")), _as_tuple(node.get("unverified"))
+    )
 
 
 def _answer(node: Mapping[str, Any]) -> Answer:
@@ -323,11 +366,17 @@ def _answer(node: Mapping[str, Any]) -> Answer:
 
 def _objects(content: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
     value = content.get(key)
-    return [(name, entry) for name, entry in value.items() if isinstance(entry, dict)] if isinstance(value, dict) else []
+    return (
+        [(name, entry) for name, entry in value.items() if isinstance(entry, dict)]
+        if isinstance(value, dict)
+        else []
+    )
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
-    """Return a list as a tuple, an empty value as an empty tuple, and any other value as a tuple of one."""
+    """Return a list as a tuple, an empty value as an empty tuple, and any other value as a tuple of
+    one.
+    """
     return tuple(value) if isinstance(value, list) else (value,) if value else ()
 
 

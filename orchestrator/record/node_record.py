@@ -1,7 +1,8 @@
-"""The exit record of a node, ``exit.json``: how its part of a run ended, with a record of each rank.
+"""The exit record of a node, ``exit.json``: how its part of a run ended, with a record of each
+rank.
 
-The node runner writes it. This module is its only reader, for collected files and for records received over a connection.
-Times are seconds of the node's own monotonic clock.
+The node runner writes it. This module is its only reader, for collected files and for records
+received over a connection. Times are seconds of the node's own monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.record.rundir import RunDir
 
-__all__ = ["STATES", "Bound", "ExitRecord", "LogFile", "Meter", "Processors", "RankRecord", "cause_of", "exit_record", "short"]
+__all__ = [
+    "STATES",
+    "Bound",
+    "ExitRecord",
+    "LogFile",
+    "Meter",
+    "Processors",
+    "RankRecord",
+    "cause_of",
+    "exit_record",
+    "short",
+]
 
 SCHEMA = 1
 """Of ``exit.json``. 1: first version."""
@@ -48,18 +60,25 @@ class Bound:
 
     @classmethod
     def of(cls, rank: int, value: Any) -> Bound | None:
-        """Return what the wrapper of a rank wrote; None if it bound nothing, or wrote nothing valid."""
+        """Return what the wrapper of a rank wrote; None if it bound nothing, or wrote nothing
+        valid.
+        """
         if not isinstance(value, dict):
             return None
         binding, cpus = value.get("binding"), value.get("cpus")
-        is_valid = binding in ("numa", "cores") and isinstance(cpus, str) and re.fullmatch(_CPUS, cpus, re.ASCII)
+        is_valid = (
+            binding in ("numa", "cores")
+            and isinstance(cpus, str)
+            and re.fullmatch(_CPUS, cpus, re.ASCII)
+        )
         return cls(rank, str(binding), str(cpus)) if is_valid else None
 
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """The end of one rank, recorded by its wrapper: the ``signal`` that ended it, or its ``code``. ``ended_mono_s`` is None
-    if the end was not observed. ``slowed_us``: time in µs for which the GPU's clocks were lowered, by nvidia-smi counter.
+    """The end of one rank, recorded by its wrapper: the ``signal`` that ended it, or its ``code``.
+    ``ended_mono_s`` is None if the end was not observed. ``slowed_us``: time in µs for which the
+    GPU's clocks were lowered, by nvidia-smi counter.
     ``bound``: the CPUs that it was bound to, None for no binding."""
 
     rank: int
@@ -73,7 +92,9 @@ class RankRecord:
 
     @classmethod
     def of(cls, value: Any) -> RankRecord:
-        """Return the record of a rank as its node wrote it. Raises ValueError naming the expected value."""
+        """Return the record of a rank as its node wrote it. Raises ValueError naming the expected
+        value.
+        """
         if not isinstance(value, dict):
             raise ValueError("ranks: expected a list of objects")
         slowed = value.get("slowed_us")
@@ -85,7 +106,9 @@ class RankRecord:
             _seconds(value, "started_mono_s"),
             _seconds(value, "ended_mono_s"),
             # The driver's counters only annotate a number, so invalid ones are dropped.
-            {name: time for name, time in slowed.items() if type(time) is int} if isinstance(slowed, dict) else {},
+            {name: time for name, time in slowed.items() if type(time) is int}
+            if isinstance(slowed, dict)
+            else {},
             Bound.of(_whole(value, "rank"), value.get("bound")),
         )
 
@@ -97,9 +120,9 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """The use of a node's processors from the start of a run to its end: their ``count``, the seconds for which they were busy,
-    and for which with this run. ``switches``: the machine's count of context switches at the start and at the end, in which
-    nodes that are one machine overlap."""
+    """The use of a node's processors from the start of a run to its end: their ``count``, the
+    seconds for which they were busy, and for which with this run. ``switches``: the machine's count
+    of context switches at the start and at the end, in which nodes that are one machine overlap."""
 
     count: int
     busy_s: float
@@ -109,8 +132,9 @@ class Processors:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """What a node measured of a run. ``growth``: by log with samples, when it was seen to have grown, in seconds of the node's
-    monotonic clock, and its bytes then. ``sent_bytes``: what the node sent over its networks, None if it did not say.
+    """What a node measured of a run. ``growth``: by log with samples, when it was seen to have
+    grown, in seconds of the node's monotonic clock, and its bytes then. ``sent_bytes``: what the
+    node sent over its networks, None if it did not say.
     ``links_lost``: by network interface, how often it lost its link, without zeros."""
 
     growth: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
@@ -131,10 +155,16 @@ class Meter:
             processors = None
             if load is not None:
                 first, last = map(int, load["switches"])
-                processors = Processors(int(load["count"]), float(load["busy_s"]), float(load["own_s"]), (first, last))
+                processors = Processors(
+                    int(load["count"]), float(load["busy_s"]), float(load["own_s"]), (first, last)
+                )
             sent = value.get("sent_bytes")
             marks = {name: tuple(times) for name, times in growth.items()}
-            lost = {str(name): int(count) for name, count in value.get("links_lost", {}).items() if int(count) > 0}
+            lost = {
+                str(name): int(count)
+                for name, count in value.get("links_lost", {}).items()
+                if int(count) > 0
+            }
             return cls(marks, processors, None if sent is None else int(sent), lost)
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
             return cls()
@@ -142,9 +172,10 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` says why it was stopped, else it is
-    empty. ``oom_kills`` counts the processes that the kernel's OOM killer ended during the run. ``files`` are its logs by
-    name. ``left_over`` has (process id, name) of what the launch script left running when it ended well; that was ended.
+    """The end of a run on one node: ``finished``, ``failed`` or ``stopped``; ``reason`` says why it
+    was stopped, else it is empty. ``oom_kills`` counts the processes that the kernel's OOM killer
+    ended during the run. ``files`` are its logs by name. ``left_over`` has (process id, name) of
+    what the launch script left running when it ended well; that was ended.
     ``stuck`` has those that no signal ended, and that are still there."""
 
     run_id: str
@@ -171,7 +202,11 @@ class ExitRecord:
         if not _is_whole(value.get("schema")) or value["schema"] != SCHEMA:
             raise ValueError(f"expected schema {SCHEMA}, got {short(value.get('schema'))}")
         state, code, signal = value.get("state"), value.get("code"), value.get("signal")
-        if state not in STATES or not (code is None or _is_whole(code)) or not isinstance(signal, (str, type(None))):
+        if (
+            state not in STATES
+            or not (code is None or _is_whole(code))
+            or not isinstance(signal, (str, type(None)))
+        ):
             got = f"state {short(state)}, code {short(code)}, signal {short(signal)}"
             raise ValueError(f"expected state 'finished' with code 0, got {got}")
         ranks, files = value.get("ranks"), value.get("files")
@@ -207,14 +242,17 @@ class ExitRecord:
         return [rank.rank for rank in self.ranks if rank.signal == signal]
 
     def memory_kills(self, rank: int | None) -> int:
-        """Return ``oom_kills`` if the OOM killer may have ended this rank (None: any rank, or the launch script), else 0."""
+        """Return ``oom_kills`` if the OOM killer may have ended this rank (None: any rank, or the
+        launch script), else 0.
+        """
         entries = [entry for entry in self.ranks if rank in (None, entry.rank)]
         signals = [entry.signal for entry in entries] + ([self.signal] if rank is None else [])
         return self.oom_kills if not entries or "SIGKILL" in signals else 0
 
 
 def cause_of(reason: str) -> tuple[str, str]:
-    """Return the kind and the text of the error behind a node's reason to stop; a reason from elsewhere is an interruption.
+    """Return the kind and the text of the error behind a node's reason to stop; a reason from
+    elsewhere is an interruption.
 
     >>> cause_of("run_timeout: longer than 60 s")
     ('run_timeout', 'longer than 60 s')
@@ -228,7 +266,8 @@ def cause_of(reason: str) -> tuple[str, str]:
 def exit_record(run: RunDir, host: str) -> ExitRecord | None:
     """Return the exit record of ``host``; None if none was collected.
 
-    Raises DataError (result_invalid) for a record that is invalid, too large, or not a regular file.
+    Raises DataError (result_invalid) for a record that is invalid, too large, or not a regular
+    file.
     """
     content = run.exit_content(host)
     if content is None:
@@ -236,7 +275,9 @@ def exit_record(run: RunDir, host: str) -> ExitRecord | None:
     try:
         return ExitRecord.of(content)
     except ValueError as error:
-        raise DataError(str(error), kind="result_invalid", host=host, where="exit.json", phase="summarize") from error
+        raise DataError(
+            str(error), kind="result_invalid", host=host, where="exit.json", phase="summarize"
+        ) from error
 
 
 def short(value: Any) -> str:
@@ -246,20 +287,28 @@ def short(value: Any) -> str:
 
 
 def _log_file(name: str, entry: Any) -> LogFile:
-    if not isinstance(entry, dict) or not _is_whole(entry.get("bytes")) or not isinstance(entry.get("sha256"), str):
+    if (
+        not isinstance(entry, dict)
+        or not _is_whole(entry.get("bytes"))
+        or not isinstance(entry.get("sha256"), str)
+    ):
         raise ValueError(f"files.{name}: expected bytes and sha256")
     return LogFile(entry["bytes"], entry["sha256"])
 
 
 def _processes(value: Any) -> tuple[tuple[int, str], ...]:
-    """Return a list of process ids and names, which only annotates the record, without invalid entries."""
+    """Return a list of process ids and names, which only annotates the record, without invalid
+    entries.
+    """
     rows = value if isinstance(value, list) else []
     pairs = [row for row in rows if isinstance(row, list) and len(row) == 2]
     return tuple((pid, name) for pid, name in pairs if _is_whole(pid) and isinstance(name, str))
 
 
 def _is_whole(value: Any) -> bool:
-    """Return True for an int that is not a bool: in Python, JSON's ``false`` equals 0 and ``true`` 1."""
+    """Return True for an int that is not a bool: in Python, JSON's ``false`` equals 0 and ``true``
+    1.
+    """
     return type(value) is int
 
 

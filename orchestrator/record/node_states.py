@@ -1,4 +1,5 @@
-"""What a project remembers of its nodes: which are good, suspect or out, why, by what evidence, and since when.
+"""What a project remembers of its nodes: which are good, suspect or out, why, by what evidence, and
+since when.
 
 `orch accept` makes a node suspect that fails, and good again when it passes. A person takes a node out and back.
 """
@@ -19,7 +20,17 @@ from orchestrator.files import PROJECT_HINT, failures, make_folder
 from orchestrator.record.bench_parts import text
 from orchestrator.record.state_file import damaged, read_state, write_state
 
-__all__ = ["GOOD", "OUT", "SUSPECT", "NodeState", "change", "judged", "node_states", "now", "past_states"]
+__all__ = [
+    "GOOD",
+    "OUT",
+    "SUSPECT",
+    "NodeState",
+    "change",
+    "judged",
+    "node_states",
+    "now",
+    "past_states",
+]
 
 GOOD, SUSPECT, OUT = "good", "suspect", "out"
 _FORGET = "remove it to forget all states; orch accept determines them again"
@@ -32,7 +43,9 @@ States = Mapping[str, "NodeState"]
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of one host at an address; ``evidence`` names an acceptance, or is empty if a person said it."""
+    """The state of one host at an address; ``evidence`` names an acceptance, or is empty if a
+    person said it.
+    """
 
     state: str
     address: str
@@ -41,8 +54,8 @@ class NodeState:
     since: str
 
     def is_of(self, host: str, address: str) -> bool:
-        """Whether it is about this machine: at its address, or said of its name alone, without an inventory that has an
-        address."""
+        """Whether it is about this machine: at its address, or said of its name alone, without an
+        inventory that has an address."""
         return self.address in (address, host)
 
 
@@ -60,7 +73,9 @@ def node_states(path: Path) -> dict[str, NodeState]:
 
 
 def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
-    """Return the states that each host had, the oldest first and its current one last. Raises DataError (state_damaged)."""
+    """Return the states that each host had, the oldest first and its current one last. Raises
+    DataError (state_damaged).
+    """
     current = node_states(path)
     if not current:
         return {}
@@ -69,15 +84,18 @@ def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
         past = {host: tuple(map(_state, entries)) for host, entries in written.items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         hint = "orch nodes shows the current ones"
-        raise damaged(path, f"past: expected the earlier states of each host, {error}", hint) from error
+        raise damaged(
+            path, f"past: expected the earlier states of each host, {error}", hint
+        ) from error
     return {host: (*past.get(host, ()), state) for host, state in current.items()}
 
 
 def change(path: Path, change: Callable[[States], States]) -> tuple[States, States]:
-    """Write the states that ``change`` makes of those that are known; return these and the new ones. What differs from the
-    states before is kept beside them, as that of the past.
+    """Write the states that ``change`` makes of those that are known; return these and the new
+    ones. What differs from the states before is kept beside them, as that of the past.
 
-    Commands that change the states at the same time do so one after the other, so that none takes back what another said.
+    Commands that change the states at the same time do so one after the other, so that none takes
+    back what another said.
     """
     make_folder(path.parent, PROJECT_HINT)
     with failures(path.parent, hint=PROJECT_HINT):
@@ -98,22 +116,33 @@ def _write(path: Path, before: States, after: States) -> None:
     known: dict[str, tuple[NodeState, ...]] = {host: (state,) for host, state in before.items()}
     with suppress(DataError):  # the states of the past are worth less than that of now
         known = past_states(path)
-    past = {host: states if after.get(host) != states[-1] else states[:-1] for host, states in known.items()}
+    past = {
+        host: states if after.get(host) != states[-1] else states[:-1]
+        for host, states in known.items()
+    }
     write_state(
         path,
         {
             "nodes": {host: asdict(state) for host, state in after.items()},
-            "past": {host: list(map(asdict, states[-_MOST_PAST:])) for host, states in past.items() if states},
+            "past": {
+                host: list(map(asdict, states[-_MOST_PAST:]))
+                for host, states in past.items()
+                if states
+            },
         },
     )
 
 
 def judged(
-    states: Mapping[str, NodeState], verdicts: Mapping[str, tuple[str, str, str]], evidence: str, since: str
+    states: Mapping[str, NodeState],
+    verdicts: Mapping[str, tuple[str, str, str]],
+    evidence: str,
+    since: str,
 ) -> dict[str, NodeState]:
     """Return the states after an acceptance: ``verdicts`` have verdict, address and reason by host.
 
-    What failed is suspect, what passed is good; an open verdict changes nothing, nor does any verdict a node that is out.
+    What failed is suspect, what passed is good; an open verdict changes nothing, nor does any
+    verdict a node that is out.
     """
     after = dict(states)
     for host, (verdict, address, reason) in verdicts.items():
@@ -121,9 +150,15 @@ def judged(
         if before and before.state == OUT and before.is_of(host, address):
             continue
         if verdict == "fail":
-            kept = before.since if before and before.state == SUSPECT and before.address == address else since
+            kept = (
+                before.since
+                if before and before.state == SUSPECT and before.address == address
+                else since
+            )
             after[host] = NodeState(SUSPECT, address, reason, evidence, kept)
-        elif verdict == "pass" and not (before and before.state == GOOD and before.address == address):
+        elif verdict == "pass" and not (
+            before and before.state == GOOD and before.address == address
+        ):
             after[host] = NodeState(GOOD, address, "passed", evidence, since)
     return after
 
@@ -134,7 +169,9 @@ def now() -> str:
 
 
 def _state(entry: Mapping[str, Any]) -> NodeState:
-    state = NodeState(*(text(entry[name]) for name in ("state", "address", "reason", "evidence", "since")))
+    state = NodeState(
+        *(text(entry[name]) for name in ("state", "address", "reason", "evidence", "since"))
+    )
     if state.state not in (GOOD, SUSPECT, OUT):
         raise ValueError(f"got {state.state!r}")
     return state

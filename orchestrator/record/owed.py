@@ -1,6 +1,8 @@
-"""The remaining work of a bench: read back so that another process can continue it, and updated as the bench goes on.
+"""The remaining work of a bench: read back so that another process can continue it, and updated as
+the bench goes on.
 
-If the plan's inputs have changed since (inventory, template, trainer), the bench does not continue; the differences are named.
+If the plan's inputs have changed since (inventory, template, trainer), the bench does not continue;
+the differences are named.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ __all__ = ["Reopened", "add_block", "check_frameworks", "leave_out", "reopen", "
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
-    """A bench read back: its runs by id in execution order, without borrowed ones, and everything they need. ``spares`` are
-    those that have not taken the place of another host yet."""
+    """A bench read back: its runs by id in execution order, without borrowed ones, and everything
+    they need. ``spares`` are those that have not taken the place of another host yet."""
 
     plan: Bench
     runs: Mapping[str, PlannedRun]
@@ -41,15 +43,17 @@ class Reopened:
 
 
 def reopen(bench: BenchDir) -> Reopened:
-    """Read a bench back with the current inventory and frameworks, whose log grammars may differ from the planned ones.
+    """Read a bench back with the current inventory and frameworks, whose log grammars may differ
+    from the planned ones.
 
-    Raises DataError plan_changed naming every difference, state_damaged for an invalid record, and ConfigError if the
-    inventory or a framework can no longer be read.
+    Raises DataError plan_changed naming every difference, state_damaged for an invalid record, and
+    ConfigError if the inventory or a framework can no longer be read.
     """
     record, path = bench.record(), bench.path / "bench.json"
     if record.plan is None or record.limits is None or record.planned_with is None:
         message = (
-            "expected the files and hosts that its runs were planned with, found none; an earlier version of orch wrote it"
+            "expected the files and hosts that its runs were planned with, found none; an "
+            "earlier version of orch wrote it"
         )
         raise damaged(path, message, "orch collect fetches the logs of its runs")
     order = [run_id for run_id in record.runs if run_id not in record.borrowed]
@@ -59,40 +63,66 @@ def reopen(bench: BenchDir) -> Reopened:
     inventory = open_inventory(reached_inventory(record))
     try:
         hosts = inventory.of(record.hosts)
-        hosts = tuple(with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in hosts)
+        hosts = tuple(
+            with_devices(host, record.devices[host.name]) if host.name in record.devices else host
+            for host in hosts
+        )
     except ConfigError as error:
         raise _changed([error.message], str(path)) from error
-    before = record.planned_with.without(inventory.secrets)  # a variable may have been declared secret since it was planned
+    before = record.planned_with.without(
+        inventory.secrets
+    )  # a variable may have been declared secret since it was planned
     before = replace(before, hosts={host.name: before.hosts[host.name] for host in hosts})
     _compare(before, PlannedWith.of(hosts, inventory.secrets, folders), path)
     runs = {}
     for run_id in order:
         entry = record.plan[run_id]
         spec = record.cells[entry.cell]
-        runs[run_id] = PlannedRun(run_id, entry.repeat, spec, folders[spec.framework], record.bench_id)
+        runs[run_id] = PlannedRun(
+            run_id, entry.repeat, spec, folders[spec.framework], record.bench_id
+        )
     plan = Bench(
-        record.bench_id, record.cells, folders, record.schedule, record.skipped, record.label, record.expect, record.profile
+        record.bench_id,
+        record.cells,
+        folders,
+        record.schedule,
+        record.skipped,
+        record.label,
+        record.expect,
+        record.profile,
     )
     members, spares = _members(record, hosts)
     return Reopened(plan, runs, members, inventory, record.limits, spares)
 
 
 def check_frameworks(bench: BenchDir) -> None:
-    """Compare the frameworks of a bench with those that it was planned with: what `reopen` can refuse before it has hosts.
+    """Compare the frameworks of a bench with those that it was planned with: what `reopen` can
+    refuse before it has hosts.
 
-    Raises DataError plan_changed naming every difference, and ConfigError if a framework can no longer be read.
+    Raises DataError plan_changed naming every difference, and ConfigError if a framework can no
+    longer be read.
     """
     if planned_with := bench.record().planned_with:
-        _compare(replace(planned_with, hosts={}), PlannedWith.of((), (), folders_of(bench, ())), bench.path / "bench.json")
+        _compare(
+            replace(planned_with, hosts={}),
+            PlannedWith.of((), (), folders_of(bench, ())),
+            bench.path / "bench.json",
+        )
 
 
 def _compare(before: PlannedWith, now: PlannedWith, path: Path) -> None:
-    if changes := list(_differences(asdict(before), json.loads(json.dumps(asdict(now.as_launched(before)))))):
+    if changes := list(
+        _differences(asdict(before), json.loads(json.dumps(asdict(now.as_launched(before)))))
+    ):
         raise _changed(changes, str(path))
 
 
-def _members(record: BenchRecord, hosts: Sequence[Host]) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
-    """Return the hosts of a bench, with spares in the places that they have taken, and the spares that are left."""
+def _members(
+    record: BenchRecord, hosts: Sequence[Host]
+) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
+    """Return the hosts of a bench, with spares in the places that they have taken, and the spares
+    that are left.
+    """
     by_name = {host.name: host for host in hosts}
     members = []
     for name in record.planned_with.hosts if record.planned_with else ():
@@ -101,7 +131,9 @@ def _members(record: BenchRecord, hosts: Sequence[Host]) -> tuple[tuple[Host, ..
                 name = record.replaced[name]
             members.append(by_name[name])
     taken = {*record.replaced, *record.replaced.values()}
-    return tuple(members), tuple(host for host in hosts if host.name in record.spares and host.name not in taken)
+    return tuple(members), tuple(
+        host for host in hosts if host.name in record.spares and host.name not in taken
+    )
 
 
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
@@ -115,7 +147,9 @@ def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> No
 
 
 def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
-    """Replace a run that does not count by a new attempt and return it. The files of the old run stay."""
+    """Replace a run that does not count by a new attempt and return it. The files of the old run
+    stay.
+    """
     record = bench.change(lambda record: record.attempted_anew(run.run_id))
     name = record.superseded[run.run_id]
     bench.event(Event.SUPERSEDED, run=run.run_id, by=name)
@@ -125,10 +159,18 @@ def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
 def _differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
-            yield from _differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
-    elif old != new and not (str(old).startswith(SHOWN) and str(new).startswith(SHOWN)):  # a secret may be renewed
+            yield from _differences(
+                old.get(key), new.get(key), f"{where}.{key}" if where else str(key)
+            )
+    elif old != new and not (
+        str(old).startswith(SHOWN) and str(new).startswith(SHOWN)
+    ):  # a secret may be renewed
         digests = "frameworks" in where.split(".", 1)[:1]
-        yield f"{where}: the file has changed" if digests else f"{where}: planned {old!r}, now {new!r}"
+        yield (
+            f"{where}: the file has changed"
+            if digests
+            else f"{where}: planned {old!r}, now {new!r}"
+        )
 
 
 def _changed(changes: Sequence[str], where: str) -> DataError:

@@ -1,7 +1,8 @@
-"""Ownership of a bench or a group of benches: a lock that the kernel releases when its holder dies, in a file that says who
-holds it.
+"""Ownership of a bench or a group of benches: a lock that the kernel releases when its holder dies,
+in a file that says who holds it.
 
-At most one controller at a time executes the runs of a bench; others may read, collect, and ask it to stop.
+At most one controller at a time executes the runs of a bench; others may read, collect, and ask it
+to stop.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _TRIES, _BETWEEN_S = 5, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The controller that runs a bench: ``process`` is its process id on ``controller``, ``ticks`` its start in clock ticks."""
+    """The controller that runs a bench: ``process`` is its process id on ``controller``, ``ticks``
+    its start in clock ticks.
+    """
 
     user: str
     controller: str
@@ -44,7 +47,9 @@ class Holder:
         return f"{self.user}@{self.controller}, process {self.process}, since {self.since}"
 
     def signal(self, number: int) -> bool:
-        """Signal the process if it is still the same one, on this machine. Return False if it is elsewhere or gone."""
+        """Signal the process if it is still the same one, on this machine. Return False if it is
+        elsewhere or gone.
+        """
         if self.controller != socket.gethostname() or start_ticks(self.process) != self.ticks:
             return False
         with suppress(ProcessLookupError):
@@ -54,7 +59,9 @@ class Holder:
 
 
 class Ownership:
-    """A held bench. Survives a fork: the lock is held until every process that has it has exited or released it."""
+    """A held bench. Survives a fork: the lock is held until every process that has it has exited or
+    released it.
+    """
 
     def __init__(self, handle: int, path: Path) -> None:
         self._handle = handle
@@ -73,7 +80,9 @@ class Ownership:
 
 
 def take(bench: BenchDir | BenchGroup) -> Ownership:
-    """Take a bench or a group for this process. Raises RunError run_in_use naming the controller that holds it."""
+    """Take a bench or a group for this process. Raises RunError run_in_use naming the controller
+    that holds it.
+    """
     path = bench.path / _FILE
     with failures(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -96,7 +105,9 @@ def take(bench: BenchDir | BenchGroup) -> Ownership:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a file for this process alone. Return False if another has it for longer than `holder` does, which only asks."""
+    """Lock a file for this process alone. Return False if another has it for longer than `holder`
+    does, which only asks.
+    """
     for _ in range(_TRIES):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""What a list of acceptances shows of one, from its certificate as JSON has it: of a project, or sealed in an archive."""
+"""What a list of acceptances shows of one, from its certificate as JSON has it: of a project, or
+sealed in an archive.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ __all__ = ["PastAcceptance", "oldest_first"]
 
 @dataclass(frozen=True, slots=True)
 class PastAcceptance:
-    """An acceptance that was made: when, in UTC, its suite, the verdict of the cluster, and its hosts in order. ``failed`` has
-    for each node, link or cluster that failed its name and the first reason; ``undecided`` are the hosts of open verdicts."""
+    """An acceptance that was made: when, in UTC, its suite, the verdict of the cluster, and its
+    hosts in order. ``failed`` has for each node, link or cluster that failed its name and the first
+    reason; ``undecided`` are the hosts of open verdicts."""
 
     acceptance_id: str
     created: str
@@ -24,10 +27,18 @@ class PastAcceptance:
 
     @classmethod
     def of_certificate(cls, content: Mapping[str, Any]) -> PastAcceptance:
-        """Return it from a certificate. Raises KeyError, TypeError or AttributeError for what is none."""
+        """Return it from a certificate. Raises KeyError, TypeError or AttributeError for what is
+        none.
+        """
         nodes = content["nodes"]
-        failed = [[node["host"], (*node["why"], "")[0]] for node in nodes if node["verdict"] == "fail"]
-        findings = [finding for finding in (*content["links"], *content["cluster"]) if finding["verdict"] == "fail"]
+        failed = [
+            [node["host"], (*node["why"], "")[0]] for node in nodes if node["verdict"] == "fail"
+        ]
+        findings = [
+            finding
+            for finding in (*content["links"], *content["cluster"])
+            if finding["verdict"] == "fail"
+        ]
         return cls.of(
             {
                 **content,
@@ -39,7 +50,9 @@ class PastAcceptance:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> PastAcceptance:
-        """Return it from its `asdict` as JSON has it. Raises KeyError, TypeError or ValueError for anything else."""
+        """Return it from its `asdict` as JSON has it. Raises KeyError, TypeError or ValueError for
+        anything else.
+        """
         return cls(
             _text(content["acceptance_id"]),
             _text(content["created"]),

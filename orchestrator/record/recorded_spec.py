@@ -13,19 +13,28 @@ from orchestrator.plan.transformer import RECOMPUTATIONS
 __all__ = ["spec_of"]
 
 _LATER = ("follows", "container", "cpu_binding")
-"""Choices that a spec written by an earlier version does not have, as one for which they say nothing."""
+"""Choices that a spec written by an earlier version does not have, as one for which they say
+nothing.
+"""
 
 
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
-    """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError if a value is missing or
-    invalid."""
+    """Return the spec recorded in ``written``, with its ``origins``. Raises KeyError or TypeError
+    if a value is missing or invalid."""
     names = {field.name for field in fields(RunSpec)} - {"origins", "env", "step", "hosts", *_LATER}
     values, env = {name: written[name] for name in names}, written.get("env", {})
     later = {name: written.get(name, "") for name in _LATER}
     hosts = written.get("hosts", ())
     if not isinstance(hosts, (list, tuple)):
         raise TypeError("spec.hosts")
-    spec = RunSpec(**values, **later, env=env, origins=origins, step=_step(written.get("step", {})), hosts=tuple(hosts))
+    spec = RunSpec(
+        **values,
+        **later,
+        env=env,
+        origins=origins,
+        step=_step(written.get("step", {})),
+        hosts=tuple(hosts),
+    )
     numbers = (spec.nodes, spec.gpus, spec.batch_size, spec.steps, spec.warmup_steps)
     words = (
         spec.framework,
@@ -39,7 +48,10 @@ def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
         spec.cpu_binding,
         *spec.hosts,
     )
-    if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (int, float):
+    if not all(type(number) is int for number in numbers) or type(spec.timeout_s) not in (
+        int,
+        float,
+    ):
         raise TypeError("spec")
     if not all(isinstance(word, str) for word in words) or not isinstance(spec.options, dict):
         raise TypeError("spec")
@@ -51,7 +63,15 @@ def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
 
 def _step(written: Mapping[str, Any]) -> Step:
     step = Step(**written)
-    counts = ((step.tokens, 0), (step.micro_batches, 1), (step.model_ranks, 1), (step.batch_size_up_to, 0))
-    if not all(type(number) is int and number >= least for number, least in counts) or step.recomputation not in RECOMPUTATIONS:
+    counts = (
+        (step.tokens, 0),
+        (step.micro_batches, 1),
+        (step.model_ranks, 1),
+        (step.batch_size_up_to, 0),
+    )
+    if (
+        not all(type(number) is int and number >= least for number, least in counts)
+        or step.recomputation not in RECOMPUTATIONS
+    ):
         raise TypeError("spec.step")
     return step

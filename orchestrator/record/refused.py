@@ -1,4 +1,6 @@
-"""Why a bench has no run, or no further one: it was refused, because a node was unfit, held, or out of reach."""
+"""Why a bench has no run, or no further one: it was refused, because a node was unfit, held, or out
+of reach.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +17,40 @@ __all__ = ["errors_before_runs", "errors_between_runs", "passed_over", "refusal"
 
 
 def errors_before_runs(bench: BenchDir) -> list[OrchError]:
-    """Return the errors with which a bench ended before its first run; none if it has runs or is being run."""
-    return [recorded_error(error, "") for error in _last_errors(bench)] if not _has_runs(bench) else []
+    """Return the errors with which a bench ended before its first run; none if it has runs or is
+    being run.
+    """
+    return (
+        [recorded_error(error, "") for error in _last_errors(bench)] if not _has_runs(bench) else []
+    )
 
 
 def errors_between_runs(bench: BenchDir) -> list[OrchError]:
-    """Return the errors that name a host and no run, with which a bench ended that has runs: a node was unfit or out of reach
-    when it was resumed. None if it is being run."""
+    """Return the errors that name a host and no run, with which a bench ended that has runs: a node
+    was unfit or out of reach when it was resumed. None if it is being run."""
     if not _has_runs(bench):
         return []
-    return [recorded_error(error, "") for error in _last_errors(bench) if error.get("host") and not error.get("run_id")]
+    return [
+        recorded_error(error, "")
+        for error in _last_errors(bench)
+        if error.get("host") and not error.get("run_id")
+    ]
 
 
 def passed_over(root: Path, chosen: BenchDir) -> tuple[BenchDir, str] | None:
-    """Return the newest bench in ``root`` and why it has no runs, if `latest` passed it over for ``chosen``, which is older."""
+    """Return the newest bench in ``root`` and why it has no runs, if `latest` passed it over for
+    ``chosen``, which is older.
+    """
     newest = max(benches(root), key=_age, default=chosen)
     if _age(newest) <= _age(chosen) or _has_runs(newest):
         return None
     if holder(newest) is not None:
         return newest, "has not begun a run yet"
     why = refusal(newest)
-    return newest, f"was refused before its first run: {why}" if why else "ended before its first run"
+    return (
+        newest,
+        f"was refused before its first run: {why}" if why else "ended before its first run",
+    )
 
 
 def _age(bench: BenchDir) -> tuple[tuple[float, str], str]:

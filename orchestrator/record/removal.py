@@ -1,6 +1,7 @@
 """Remove a bench from a project: what it holds, why it may have to stay, and its end.
 
-The record goes last, so a bench whose removal was interrupted is still one and can be removed again.
+The record goes last, so a bench whose removal was interrupted is still one and can be removed
+again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _LAST = (_RECORD, "owner.lock")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the folder of a bench holds: its runs, also superseded and borrowed ones, and all files with their bytes.
+    """What the folder of a bench holds: its runs, also superseded and borrowed ones, and all files
+    with their bytes.
 
     ``on_nodes`` are the hosts that still have files of a run, by run id.
     """
@@ -42,26 +44,40 @@ class Contents:
 
 
 def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
-    """Return the benches in these folders, which may all be removed together. ``root`` is the project's folder of benches.
+    """Return the benches in these folders, which may all be removed together. ``root`` is the
+    project's folder of benches.
 
-    Raises ConfigError for a folder elsewhere, or for a bench that lent runs to a bench that stays, and RunError for one that a
-    controller runs.
+    Raises ConfigError for a folder elsewhere, or for a bench that lent runs to a bench that stays,
+    and RunError for one that a controller runs.
     """
     for path in paths:
         if path.is_symlink() or path.resolve().parent != root.resolve():
-            message, hint = f"expected a bench of this project, in {root}", "remove a directory elsewhere with rm -r"
+            message, hint = (
+                f"expected a bench of this project, in {root}",
+                "remove a directory elsewhere with rm -r",
+            )
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
         if not (path / _RECORD).is_file():
             group = group_at(path)
-            hint = f"remove {with_article(group.noun)} with rm -r, after orch collect --prune of its benches" if group else ""
+            hint = (
+                f"remove {with_article(group.noun)} with rm -r, after orch collect --prune of its benches"
+                if group
+                else ""
+            )
             message = f"expected a bench, got a folder without {_RECORD}"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
     going = {path.resolve().name: BenchDir(root / path.resolve().name) for path in paths}
     for other in benches(root):
-        lenders = sorted(set(other.record().borrowed.values()) & set(going)) if other.path.name not in going else []
+        lenders = (
+            sorted(set(other.record().borrowed.values()) & set(going))
+            if other.path.name not in going
+            else []
+        )
         if lenders:
             message = f"expected a bench that has lent no runs, but {other.path.name} borrowed runs of {', '.join(lenders)}"
-            raise ConfigError(message, where="orch rm", hint=f"to remove both, name {other.path.name} too")
+            raise ConfigError(
+                message, where="orch rm", hint=f"to remove both, name {other.path.name} too"
+            )
     for bench in going.values():
         if holder(bench) is not None:
             with owned(bench):  # says who holds it
@@ -91,13 +107,17 @@ def contents_of(bench: BenchDir) -> Contents:
 
 
 def remove(bench: BenchDir) -> None:
-    """Remove a bench. Raises RunError if a controller has taken it, and DataError if a file cannot be removed."""
+    """Remove a bench. Raises RunError if a controller has taken it, and DataError if a file cannot
+    be removed.
+    """
     with owned(bench), failures(bench.path):
         for path in bench.path.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             elif path.name not in _LAST:
                 path.unlink()
-        for name in _LAST:  # the lock after the record, so that no controller takes the bench in between
+        for (
+            name
+        ) in _LAST:  # the lock after the record, so that no controller takes the bench in between
             (bench.path / name).unlink()
         bench.path.rmdir()

@@ -1,7 +1,9 @@
-"""Record that the logs of a bench are read with the log grammar of a corrected folder, and not with the planned one.
+"""Record that the logs of a bench are read with the log grammar of a corrected folder, and not with
+the planned one.
 
-The manifest of each run keeps the grammar that was planned, and gets the corrected one with the digest of its folder and the
-date; everything that reads the run from then on uses that, and says so. A grammar equal to the planned one removes the record.
+The manifest of each run keeps the grammar that was planned, and gets the corrected one with the
+digest of its folder and the date; everything that reads the run from then on uses that, and says
+so. A grammar equal to the planned one removes the record.
 """
 
 from __future__ import annotations
@@ -20,18 +22,24 @@ __all__ = ["folders_of", "reread"]
 
 
 def folders_of(bench: BenchDir, bases: Sequence[Path]) -> dict[str, FrameworkFolder]:
-    """Return the framework folders of a bench as they are now, by name: from ``bases``, else from those of its plan.
+    """Return the framework folders of a bench as they are now, by name: from ``bases``, else from
+    those of its plan.
 
     Raises ConfigError for a folder that is missing or invalid.
     """
     record = bench.record()
-    return {spec.framework: open_framework(spec.framework, bases or record.templates) for spec in record.cells}
+    return {
+        spec.framework: open_framework(spec.framework, bases or record.templates)
+        for spec in record.cells
+    }
 
 
 def reread(bench: BenchDir, folders: Mapping[str, FrameworkFolder]) -> list[str]:
-    """Record for every run of a bench that its logs are read with the grammar of these folders. Return in words for how many.
+    """Record for every run of a bench that its logs are read with the grammar of these folders.
+    Return in words for how many.
 
-    The caller owns the bench. A run with a damaged manifest is left out. Raises DataError if a manifest cannot be written.
+    The caller owns the bench. A run with a damaged manifest is left out. Raises DataError if a
+    manifest cannot be written.
     """
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     counts = dict.fromkeys(folders, 0)
@@ -56,4 +64,6 @@ def reread(bench: BenchDir, folders: Mapping[str, FrameworkFolder]) -> list[str]
 
 def _words(folder: FrameworkFolder, count: int) -> str:
     runs = f"the logs of {count} runs are" if count > 1 else "the log of 1 run is"
-    return f"{runs} read again with {folder.framework.folder}, digest {folder.framework.digest[:12]}"
+    return (
+        f"{runs} read again with {folder.framework.folder}, digest {folder.framework.digest[:12]}"
+    )

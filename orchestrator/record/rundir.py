@@ -1,7 +1,9 @@
-"""The files of a bench and of its runs: atomic, private, checked when read. ``docs/structure.md`` shows the layout.
+"""The files of a bench and of its runs: atomic, private, checked when read. ``docs/structure.md``
+shows the layout.
 
-Names are for readers and are never parsed; the manifest defines a run. Every file is written completely or not at all, and
-survives a power cut once the call returns. Names of files from nodes are checked against an allow-list.
+Names are for readers and are never parsed; the manifest defines a run. Every file is written
+completely or not at all, and survives a power cut once the call returns. Names of files from nodes
+are checked against an allow-list.
 """
 
 from __future__ import annotations
@@ -51,9 +53,11 @@ class BenchDir:
 
     @classmethod
     def create(cls, root: Path, bench: Mapping[str, Any]) -> BenchDir:
-        """Create the folder of a new bench under ``root``, named by its ``bench_id``. ``bench`` is `BenchRecord.as_dict`.
+        """Create the folder of a new bench under ``root``, named by its ``bench_id``. ``bench`` is
+        `BenchRecord.as_dict`.
 
-        Raises ConfigError (unsafe_path) if it exists already or ``root`` is unusable, and DataError (storage_full).
+        Raises ConfigError (unsafe_path) if it exists already or ``root`` is unusable, and DataError
+        (storage_full).
         """
         name = check_name(str(bench["bench_id"]), str(root))
         path = root / name
@@ -67,18 +71,24 @@ class BenchDir:
 
     @classmethod
     def open(cls, path: Path) -> BenchDir:
-        """Return the bench in an existing folder. Raises DataError (state_damaged) if it is not a bench or unreadable."""
+        """Return the bench in an existing folder. Raises DataError (state_damaged) if it is not a
+        bench or unreadable.
+        """
         bench = cls(path)
         bench.record()
         return bench
 
     def record(self) -> BenchRecord:
-        """Return the content of ``bench.json``. Raises DataError (state_damaged) naming the file, and the offset or field."""
+        """Return the content of ``bench.json``. Raises DataError (state_damaged) naming the file,
+        and the offset or field.
+        """
         path = self.path / "bench.json"
         return BenchRecord.of(read_state(path), str(path))
 
     def change(self, change: Callable[[BenchRecord], BenchRecord]) -> BenchRecord:
-        """Update ``bench.json`` with the record that ``change`` returns, and return it. Unchanged fields are not touched."""
+        """Update ``bench.json`` with the record that ``change`` returns, and return it. Unchanged
+        fields are not touched.
+        """
         path = self.path / "bench.json"
         with self._lock:
             content = read_state(path)
@@ -94,9 +104,9 @@ class BenchDir:
     def runs(self, *, superseded: bool = False) -> list[RunDir]:
         """Return the runs in execution order, without those that have no files yet.
 
-        A run whose files were lost is included, because the journal names it; its manifest cannot be read. ``superseded``:
-        also include, first, the runs with files that no table counts: those that were replaced by another attempt, and those
-        that are traced.
+        A run whose files were lost is included, because the journal names it; its manifest cannot
+        be read. ``superseded``: also include, first, the runs with files that no table counts:
+        those that were replaced by another attempt, and those that are traced.
         """
         record = self.record()
         uncounted = [*record.superseded, *record.profiles] if superseded else []
@@ -115,7 +125,9 @@ class BenchDir:
 
 
 class RunDir:
-    """One run: ``manifest.json``, ``rendered/<host>/``, ``logs/<host>/``, ``hidden/<host>.json``, ``results/``."""
+    """One run: ``manifest.json``, ``rendered/<host>/``, ``logs/<host>/``, ``hidden/<host>.json``,
+    ``results/``.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,11 +135,15 @@ class RunDir:
         self._lock = threading.Lock()
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write the manifest; ``schema`` is added. `orchestrator.record.manifest` defines its content."""
+        """Write the manifest; ``schema`` is added. `orchestrator.record.manifest` defines its
+        content.
+        """
         self._write(("manifest.json",), state_bytes(manifest))
 
     def manifest_content(self) -> dict[str, Any]:
-        """Return the manifest as it was written. Raises DataError (state_damaged) naming file and offset."""
+        """Return the manifest as it was written. Raises DataError (state_damaged) naming file and
+        offset.
+        """
         return read_state(self.path / "manifest.json")
 
     def update_manifest(self, **fields: Any) -> None:
@@ -144,39 +160,52 @@ class RunDir:
         return self.path / "rendered" / check_name(host, str(self.path))
 
     def log_path(self, host: str, name: str) -> Path:
-        """Return the path for a file from ``host``, and create its folder. Raises DataError for a name that is not allowed."""
+        """Return the path for a file from ``host``, and create its folder. Raises DataError for a
+        name that is not allowed.
+        """
         parts = ("logs", *(check_name(part, f"{self.path}: logs") for part in (host, name)))
         with failures(self.path):
             _make_folders(self.path, parts[:-1])
         return self.path.joinpath(*parts)
 
     def logs(self, host: str) -> list[Path]:
-        """Return the logs collected from ``host`` so far: regular files only, without the exit record."""
+        """Return the logs collected from ``host`` so far: regular files only, without the exit
+        record.
+        """
         folder = self.path / "logs" / check_name(host, str(self.path))
         if not folder.is_dir():
             return []
-        return sorted(path for path in folder.iterdir() if stat.S_ISREG(path.lstat().st_mode) and path.name != EXIT_RECORD)
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if stat.S_ISREG(path.lstat().st_mode) and path.name != EXIT_RECORD
+        )
 
     def write_log(self, host: str, name: str, data: bytes) -> None:
         """Store a complete file from ``host``."""
         self._write(("logs", host, name), data)
 
     def exit_content(self, host: str) -> dict[str, Any] | None:
-        """Return ``exit.json`` of ``host`` as that node wrote it, for `node_record`; None if it was not collected.
+        """Return ``exit.json`` of ``host`` as that node wrote it, for `node_record`; None if it was
+        not collected.
 
-        Raises DataError (result_invalid) for a record that is not a JSON object, too large, or not a regular file.
+        Raises DataError (result_invalid) for a record that is not a JSON object, too large, or not
+        a regular file.
         """
         path = self.path / "logs" / check_name(host, str(self.path)) / EXIT_RECORD
         if not os.path.lexists(path):
             return None
         places = self.secret_places(host).get(EXIT_RECORD, ())
-        record = read_json(path, _MAX_EXIT_RECORD_BYTES, "result_invalid", lambda data: spliced(data, places))
+        record = read_json(
+            path, _MAX_EXIT_RECORD_BYTES, "result_invalid", lambda data: spliced(data, places)
+        )
         if not isinstance(record, dict):
             raise DataError("expected an object", kind="result_invalid", where=str(path), host=host)
         return record
 
     def secret_places(self, host: str) -> dict[str, Spans]:
-        """Return where the collected files of ``host`` hold secret values, by name; a file without any is left out.
+        """Return where the collected files of ``host`` hold secret values, by name; a file without
+        any is left out.
 
         Raises DataError (state_damaged).
         """
@@ -189,14 +218,24 @@ class RunDir:
         return {name: [(start, stop) for start, stop in places] for name, places in files.items()}
 
     def write_secret_places(self, host: str, places: Mapping[str, Spans]) -> None:
-        """Store where the collected files of ``host`` hold secret values; the values themselves are in no file but these."""
-        self._write(("hidden", f"{host}.json"), state_bytes({"files": {name: list(spans) for name, spans in places.items()}}))
+        """Store where the collected files of ``host`` hold secret values; the values themselves are
+        in no file but these.
+        """
+        self._write(
+            ("hidden", f"{host}.json"),
+            state_bytes({"files": {name: list(spans) for name, spans in places.items()}}),
+        )
 
     def write_result(self, name: str, result: Mapping[str, Any]) -> None:
-        """Store a derived result as ``results/<name>``, unless the file has this content. It may be deleted and made again."""
+        """Store a derived result as ``results/<name>``, unless the file has this content. It may be
+        deleted and made again.
+        """
         data = json_bytes(result)
         with suppress(OSError):
-            if read_bytes(self.path / "results" / check_name(name, str(self.path)), len(data)) == data:
+            if (
+                read_bytes(self.path / "results" / check_name(name, str(self.path)), len(data))
+                == data
+            ):
                 return
         self._write(("results", name), data)
 
@@ -209,18 +248,26 @@ class RunDir:
 
 
 def latest(root: Path) -> Path | None:
-    """Return the newest bench under ``root``, by its record and then by name; None if there is none.
+    """Return the newest bench under ``root``, by its record and then by name; None if there is
+    none.
 
-    A folder without ``bench.json`` is not a bench. Raises DataError (state_damaged) for an unreadable bench, because it may be
-    the newest.
+    A folder without ``bench.json`` is not a bench. Raises DataError (state_damaged) for an
+    unreadable bench, because it may be the newest.
     """
     if not root.is_dir():
         return None
-    folders = [path for path in root.iterdir() if (path / "bench.json").is_file() and not path.is_symlink()]
-    # A bench that ended before its first run has no results; it is the latest only if there is no other.
+    folders = [
+        path for path in root.iterdir() if (path / "bench.json").is_file() and not path.is_symlink()
+    ]
+    # A bench that ended before its first run has no results; it is the latest only if there is no
+    # other.
     return max(
         folders,
-        key=lambda path: (any(path.glob("*/manifest.json")), BenchDir(path).record().created_order, path.name),
+        key=lambda path: (
+            any(path.glob("*/manifest.json")),
+            BenchDir(path).record().created_order,
+            path.name,
+        ),
         default=None,
     )
 
@@ -231,7 +278,9 @@ def bench_folders(root: Path) -> list[Path]:
 
 
 def benches(root: Path) -> Iterator[BenchDir]:
-    """Yield the benches in ``root``, the newest name first. A damaged one is skipped; summarizing it reports the cause."""
+    """Yield the benches in ``root``, the newest name first. A damaged one is skipped; summarizing
+    it reports the cause.
+    """
     for folder in bench_folders(root):
         try:
             bench = BenchDir.open(folder)
@@ -242,10 +291,14 @@ def benches(root: Path) -> Iterator[BenchDir]:
 
 def _are_spans(value: Any) -> bool:
     """Return True for a list of pairs of offsets, in order and without overlaps."""
-    if not isinstance(value, list) or not all(isinstance(span, list) and len(span) == 2 for span in value):
+    if not isinstance(value, list) or not all(
+        isinstance(span, list) and len(span) == 2 for span in value
+    ):
         return False
     offsets = [offset for span in value for offset in span]
-    return all(type(offset) is int and offset >= 0 for offset in offsets) and offsets == sorted(offsets)
+    return all(type(offset) is int and offset >= 0 for offset in offsets) and offsets == sorted(
+        offsets
+    )
 
 
 def _is_written(folder: Path) -> bool:
@@ -254,7 +307,9 @@ def _is_written(folder: Path) -> bool:
 
 
 def _make_folders(base: Path, parts: tuple[str, ...]) -> None:
-    """Create ``base`` and the folders below it, mode 0700 for any umask. Raises NotADirectoryError for a link."""
+    """Create ``base`` and the folders below it, mode 0700 for any umask. Raises NotADirectoryError
+    for a link.
+    """
     for path in (base, *(base.joinpath(*parts[: i + 1]) for i in range(len(parts)))):
         try:
             path.mkdir(mode=0o700)

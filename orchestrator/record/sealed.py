@@ -1,7 +1,7 @@
 """A checksum inside a JSON object, so that a reader can detect a changed value.
 
-A flipped bit can change a number without breaking the syntax, and a result would then be wrong. The checksum covers the
-values, not the bytes, so a record may be reformatted.
+A flipped bit can change a number without breaking the syntax, and a result would then be wrong. The
+checksum covers the values, not the bytes, so a record may be reformatted.
 
 >>> record = sealed({"steps": 120, "nodes": 4})
 >>> is_broken(record), is_broken(record | {"steps": 121}), unsealed(record)
@@ -33,7 +33,9 @@ def unsealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_broken(record: Mapping[str, Any]) -> bool:
-    """Return True if the record does not match its seal. A record of an earlier version, without a seal, is not broken."""
+    """Return True if the record does not match its seal. A record of an earlier version, without a
+    seal, is not broken.
+    """
     return KEY in record and record[KEY] != _seal(unsealed(record))
 
 

@@ -1,8 +1,9 @@
 """A tar with exactly one possible encoding, so that every byte is verified when it is read.
 
-It has only regular files, no times, no owners, one mode, zeros between files and up to a whole record at the end. A reader
-that knows the next name knows every byte outside of the content except the size, which is bounded by the file's length. So no
-header is trusted. Format: POSIX.1-2001, pax interchange format, whose extended header holds names of more than 100 bytes.
+It has only regular files, no times, no owners, one mode, zeros between files and up to a whole
+record at the end. A reader that knows the next name knows every byte outside of the content except
+the size, which is bounded by the file's length. So no header is trusted. Format: POSIX.1-2001, pax
+interchange format, whose extended header holds names of more than 100 bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def append(out: BinaryIO, name: str, size: int, pieces: Iterable[bytes]) -> None
 
 def size_of(files: Mapping[str, int]) -> int:
     """Return the size in bytes of a tar with files of these names and sizes."""
-    within = sum(len(_header(name, size)) + size + len(_padding(size)) for name, size in files.items())
+    within = sum(
+        len(_header(name, size)) + size + len(_padding(size)) for name, size in files.items()
+    )
     return within + len(end(within))
 
 
@@ -41,7 +44,9 @@ def end(size: int) -> bytes:
 
 
 class TarReader:
-    """Reads such a tar in order. Raises DataError at the first byte that differs from the only possible one."""
+    """Reads such a tar in order. Raises DataError at the first byte that differs from the only
+    possible one.
+    """
 
     def __init__(self, stream: BinaryIO | BufferedReader, where: str, size: int) -> None:
         self._stream = stream
@@ -62,7 +67,9 @@ class TarReader:
         self._check(self._take(len(_padding(size))), _padding(size), f"after {name}")
 
     def small(self, name: str, limit: int) -> bytes:
-        """Return the content of the next file, which must have this name and at most ``limit`` bytes."""
+        """Return the content of the next file, which must have this name and at most ``limit``
+        bytes.
+        """
         data = b""
         for piece in self.content(name):
             data += piece
@@ -75,7 +82,9 @@ class TarReader:
         expected = end(self._stream.tell())
         self._check(self._take(len(expected)), expected, "after the last file")
         if self._left:
-            raise self._damaged(f"expected the end at byte {self._stream.tell()}, found {self._left} more bytes")
+            raise self._damaged(
+                f"expected the end at byte {self._stream.tell()}, found {self._left} more bytes"
+            )
 
     def _size(self, name: str) -> int:
         header = self._take(len(_header(name, 0)))
@@ -87,13 +96,19 @@ class TarReader:
     def _take(self, size: int) -> bytes:
         data = self._stream.read(size) if size <= self._left else b""
         if len(data) != size:
-            raise self._damaged(f"expected {size} bytes from byte {self._stream.tell()} on, found {self._left}")
+            raise self._damaged(
+                f"expected {size} bytes from byte {self._stream.tell()} on, found {self._left}"
+            )
         self._left -= size
         return data
 
     def _check(self, data: bytes, expected: bytes, where: str) -> None:
         if data != expected:
-            at = next(place for place, pair in enumerate(zip(data, expected, strict=True)) if pair[0] != pair[1])
+            at = next(
+                place
+                for place, pair in enumerate(zip(data, expected, strict=True))
+                if pair[0] != pair[1]
+            )
             message = f"expected {expected[at]:#04x} at byte {self._stream.tell() - len(data) + at}"
             raise self._damaged(f"{message}, {where}, found {data[at]:#04x}")
 

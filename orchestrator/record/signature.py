@@ -1,4 +1,5 @@
-"""Signatures of a seal by a key of ssh: `ssh-keygen -Y sign` and `-Y verify`, in the namespace ``orch``.
+"""Signatures of a seal by a key of ssh: `ssh-keygen -Y sign` and `-Y verify`, in the namespace
+``orch``.
 
 What is signed is the seal as a line of text, so that a signature can be verified without orch:
 
@@ -21,7 +22,9 @@ from orchestrator.errors import ConfigError, DataError
 __all__ = ["NAMESPACE", "check_key", "is_signature", "key_of", "sign", "signer"]
 
 NAMESPACE = "orch"
-_ARMOUR = re.compile(rb"-----BEGIN SSH SIGNATURE-----\s([A-Za-z0-9+/=\s]+)-----END SSH SIGNATURE-----")
+_ARMOUR = re.compile(
+    rb"-----BEGIN SSH SIGNATURE-----\s([A-Za-z0-9+/=\s]+)-----END SSH SIGNATURE-----"
+)
 _TIMEOUT_S = 120
 
 
@@ -30,30 +33,40 @@ def check_key(key: Path) -> None:
     if not key.is_file():
         raise ConfigError("expected an ssh key, found no such file", where=f"--sign {key}")
     with key.open("rb") as file:
-        if file.read(11) == b"-----BEGIN ":  # ssh-keygen -l does not read every kind of these without a passphrase
+        if (
+            file.read(11) == b"-----BEGIN "
+        ):  # ssh-keygen -l does not read every kind of these without a passphrase
             return
     done = _keygen(["-l", "-f", str(key)], b"")
     if done.returncode:
-        raise ConfigError(f"expected an ssh key, ssh-keygen says: {_said(done)}", where=f"--sign {key}")
+        raise ConfigError(
+            f"expected an ssh key, ssh-keygen says: {_said(done)}", where=f"--sign {key}"
+        )
 
 
 def sign(seal: str, key: Path) -> bytes:
-    """Return the signature of a seal by a private key, or by its public half if an agent has the other.
+    """Return the signature of a seal by a private key, or by its public half if an agent has the
+    other.
 
-    ssh-keygen asks at the terminal for a passphrase. Raises ConfigError with its words if it does not sign.
+    ssh-keygen asks at the terminal for a passphrase. Raises ConfigError with its words if it does
+    not sign.
     """
     check_key(key)
     done = _keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], f"{seal}\n".encode())
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         hint = "a passphrase needs a terminal, or an agent: ssh-add KEY"
-        raise ConfigError(f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}", hint=hint)
+        raise ConfigError(
+            f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}", hint=hint
+        )
     return done.stdout
 
 
 def key_of(signature: bytes) -> str:
-    """Return what tells the key of a signature from others, 16 hexadecimal digits; empty for what is no signature of a seal.
+    """Return what tells the key of a signature from others, 16 hexadecimal digits; empty for what
+    is no signature of a seal.
 
-    The format is that of PROTOCOL.sshsig of OpenSSH: magic, version, public key, namespace, each text after its length.
+    The format is that of PROTOCOL.sshsig of OpenSSH: magic, version, public key, namespace, each
+    text after its length.
     """
     armoured = _ARMOUR.fullmatch(signature.strip())
     try:
@@ -81,9 +94,11 @@ def is_signature(seal: str, signature: bytes) -> bool:
 
 
 def signer(seal: str, signature: Path, allowed: Path) -> str:
-    """Return who signed a seal: the principal of the file of allowed signers (ssh-keygen(1)) that the signature is valid for.
+    """Return who signed a seal: the principal of the file of allowed signers (ssh-keygen(1)) that
+    the signature is valid for.
 
-    Raises DataError if there is none, and ConfigError for a missing file, and for one without a signer.
+    Raises DataError if there is none, and ConfigError for a missing file, and for one without a
+    signer.
     """
     for path, content in ((signature, "a signature"), (allowed, "a file of allowed signers")):
         if not path.is_file():
@@ -93,16 +108,32 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
         copy.write_bytes(signature.read_bytes())
         answer = _keygen(["-Y", "find-principals", "-s", str(copy), "-f", str(allowed)], b"")
         names = answer.stdout.decode("utf-8", "backslashreplace").splitlines()
-        # A principal that a line excludes is listed like the others, and would be taken for the name of somebody else.
+        # A principal that a line excludes is listed like the others, and would be taken for the
+        # name of somebody else.
         for name in (name for name in names if not answer.returncode and name[:1] != "!"):
-            argv = ["-Y", "verify", "-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(copy)]
+            argv = [
+                "-Y",
+                "verify",
+                "-f",
+                str(allowed),
+                "-I",
+                name,
+                "-n",
+                NAMESPACE,
+                "-s",
+                str(copy),
+            ]
             verified = _keygen(argv, f"{seal}\n".encode())
             if verified.returncode == 0:
                 return name
             answer = verified
     complaints = answer.stderr.decode("utf-8", "backslashreplace").splitlines()
     if broken := next((line for line in complaints if line.startswith("Couldn't ")), ""):
-        raise DataError(f"expected a signature, ssh-keygen says: {broken[:300]}", kind="state_damaged", where=str(signature))
+        raise DataError(
+            f"expected a signature, ssh-keygen says: {broken[:300]}",
+            kind="state_damaged",
+            where=str(signature),
+        )
     if not names and (odd := _no_signer(allowed, complaints)):
         raise ConfigError(f"expected lines of allowed signers, {odd}", where=str(allowed))
     message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_said(answer)}"
@@ -122,11 +153,18 @@ def _keygen(argv: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
     try:
         environment = {**os.environ, "LC_ALL": "C"}
         return subprocess.run(
-            ["ssh-keygen", *argv], input=data, capture_output=True, timeout=_TIMEOUT_S, check=False, env=environment
+            ["ssh-keygen", *argv],
+            input=data,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         hint = "it is part of OpenSSH, from version 8.0 on"
-        raise ConfigError(f"ssh-keygen cannot be used: {error}", where="--sign", hint=hint) from None
+        raise ConfigError(
+            f"ssh-keygen cannot be used: {error}", where="--sign", hint=hint
+        ) from None
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -1,6 +1,7 @@
 """JSON objects on disk with a schema and a seal: written completely, and refused if damaged.
 
-Every name in a path is checked against an allow-list. Links, pipes and files above a size limit are not read.
+Every name in a path is checked against an allow-list. Links, pipes and files above a size limit are
+not read.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def state_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return an object that `write_state` wrote, without its seal. Raises DataError (state_damaged) naming file and offset."""
+    """Return an object that `write_state` wrote, without its seal. Raises DataError (state_damaged)
+    naming file and offset.
+    """
     value = read_json(path)
     if not isinstance(value, dict):
         raise damaged(path, f"expected an object, got {type(value).__name__}")
@@ -59,14 +62,24 @@ def read_state(path: Path) -> dict[str, Any]:
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise damaged(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
     if schema > SCHEMA:
-        raise damaged(path, f"expected schema {SCHEMA} or older, got {schema}", "a newer orch wrote it; use that version")
+        raise damaged(
+            path,
+            f"expected schema {SCHEMA} or older, got {schema}",
+            "a newer orch wrote it; use that version",
+        )
     if is_broken(value):
-        raise damaged(path, "its values do not match its own seal", "the file has changed since it was written")
+        raise damaged(
+            path,
+            "its values do not match its own seal",
+            "the file has changed since it was written",
+        )
     return unsealed(value)
 
 
 def check_name(name: str, where: str) -> str:
-    """Return ``name`` if it is allowed as one part of a path. Raises DataError (result_invalid) otherwise."""
+    """Return ``name`` if it is allowed as one part of a path. Raises DataError (result_invalid)
+    otherwise.
+    """
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_BYTES:
         raise DataError(
             f"expected a name of letters, digits, '.', '_' and '-', not starting with '.' or '-', got {name[:80]!r}",
@@ -77,9 +90,13 @@ def check_name(name: str, where: str) -> str:
 
 
 def read_json(
-    path: Path, limit: int = _MAX_STATE_BYTES, kind: str = "state_damaged", cleaned: Callable[[bytes], bytes] = bytes
+    path: Path,
+    limit: int = _MAX_STATE_BYTES,
+    kind: str = "state_damaged",
+    cleaned: Callable[[bytes], bytes] = bytes,
 ) -> Any:
-    """Return the JSON in a regular file of at most ``limit`` bytes, after ``cleaned`` has changed them.
+    """Return the JSON in a regular file of at most ``limit`` bytes, after ``cleaned`` has changed
+    them.
 
     Raises DataError of ``kind`` naming file and offset.
     """
@@ -93,14 +110,18 @@ def read_json(
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a regular file's bytes, without following links or waiting for the other end of a pipe. Raises OSError."""
+    """Return a regular file's bytes, without following links or waiting for the other end of a
+    pipe. Raises OSError.
+    """
     data = map_bytes(path, limit, above=limit)
     assert isinstance(data, bytes)
     return data
 
 
 def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
-    """Return a regular file's bytes like `read_bytes`; a file of more than ``above`` bytes is mapped instead of read."""
+    """Return a regular file's bytes like `read_bytes`; a file of more than ``above`` bytes is
+    mapped instead of read.
+    """
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(file, "rb") as stream:
         status = os.fstat(file)
@@ -108,11 +129,17 @@ def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > limit:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes, the limit is {limit}")
-        return mmap(file, 0, access=ACCESS_READ) if status.st_size > above else stream.read(status.st_size)
+        return (
+            mmap(file, 0, access=ACCESS_READ)
+            if status.st_size > above
+            else stream.read(status.st_size)
+        )
 
 
 def json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
-    """Return JSON without NaN, in ASCII only, so that ``cat`` cannot send control characters of a node to a terminal."""
+    """Return JSON without NaN, in ASCII only, so that ``cat`` cannot send control characters of a
+    node to a terminal.
+    """
     return json.dumps(value, indent=indent, allow_nan=False).encode() + b"\n"
 
 

@@ -1,7 +1,7 @@
 """The jobs that benches have submitted and not ended yet: one file for each in ``.orch/jobs/``.
 
-A file is written before the job is submitted, so that no instant exists at which a killed controller leaves a job that nobody
-finds: without its number, the job has the bench's name.
+A file is written before the job is submitted, so that no instant exists at which a killed
+controller leaves a job that nobody finds: without its number, the job has the bench's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["Submission", "forget", "submission", "submissions", "submit"]
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The job of a bench. ``job`` is empty until Slurm has said its number; ``options`` are sbatch's. The process with the id
+    """The job of a bench. ``job`` is empty until Slurm has said its number; ``options`` are
+    sbatch's. The process with the id
     ``process`` and start time ``ticks`` is the controller that waits for it or uses it."""
 
     bench_id: str
@@ -37,7 +38,9 @@ class Submission:
 
 
 def submit(project: Project, bench_id: str, job: str, options: Sequence[str]) -> Submission:
-    """Record the job of a bench, whose controller is this process, before it is submitted and when its number is known."""
+    """Record the job of a bench, whose controller is this process, before it is submitted and when
+    its number is known.
+    """
     record = Submission(bench_id, job, tuple(options), os.getpid(), start_ticks(os.getpid()))
     path = _path(project, bench_id)
     make_folder(path.parent, PROJECT_HINT)
@@ -70,6 +73,12 @@ def _read(path: Path) -> Submission | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         options = tuple(map(str, value["options"]))
-        return Submission(str(value["bench_id"]), str(value["job"]), options, int(value["process"]), int(value["ticks"]))
+        return Submission(
+            str(value["bench_id"]),
+            str(value["job"]),
+            options,
+            int(value["process"]),
+            int(value["ticks"]),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,11 +1,12 @@
-"""What a node was sampled to be like during a run, ``telemetry.jsonl``: power, clocks, errors, load and traffic, about once a
-second.
+"""What a node was sampled to be like during a run, ``telemetry.jsonl``: power, clocks, errors, load
+and traffic, about once a second.
 
-The sampling process of the node runner writes it (``remote/noderun/telemetry.py``). This module is its only reader. It only
-annotates numbers, so whatever is wrong with it costs the samples and never a number.
+The sampling process of the node runner writes it (``remote/noderun/telemetry.py``). This module is
+its only reader. It only annotates numbers, so whatever is wrong with it costs the samples and never
+a number.
 
-The first line names the columns; each other line is a row of numbers, or an event. Times are seconds of the node's own
-monotonic clock, counters grow from an arbitrary start.
+The first line names the columns; each other line is a row of numbers, or an event. Times are
+seconds of the node's own monotonic clock, counters grow from an arbitrary start.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _LARGEST = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the run on one node. ``limit_w``: its power limit, ``most_mhz``: its largest clock; None where the driver does
-    not say. ``shared``: the run has an instance of it, and its power is that of all instances."""
+    """A GPU of the run on one node. ``limit_w``: its power limit, ``most_mhz``: its largest clock;
+    None where the driver does not say. ``shared``: the run has an instance of it, and its power is
+    that of all instances."""
 
     name: str
     uuid: str
@@ -45,8 +47,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened at ``at_s``: ``xid`` (an error of a GPU with its ``code``), ``process`` (one that is not of the run on a
-    GPU), or ``busy`` (one that is not of the run on the processors, using so many ``cores``). ``gpu`` is a place in
+    """What happened at ``at_s``: ``xid`` (an error of a GPU with its ``code``), ``process`` (one
+    that is not of the run on a GPU), or ``busy`` (one that is not of the run on the processors,
+    using so many ``cores``). ``gpu`` is a place in
     `Telemetry.gpus`."""
 
     at_s: float
@@ -61,11 +64,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """The samples of one node: ``times`` in s, and ``columns`` by name, each with a value for each time, None where it was
-    not read.
+    """The samples of one node: ``times`` in s, and ``columns`` by name, each with a value for each
+    time, None where it was not read.
 
-    Columns: ``busy_s``, ``foreign_s`` and ``stolen_s`` (processor seconds of all, of processes not of the run, and of other
-    machines of a hypervisor), ``quota.periods`` and ``quota.held`` (of a limit of processor time), ``package_j``,
+    Columns: ``busy_s``, ``foreign_s`` and ``stolen_s`` (processor seconds of all, of processes not
+    of the run, and of other machines of a hypervisor), ``quota.periods`` and ``quota.held`` (of a
+    limit of processor time), ``package_j``,
     ``net<i>.received``, ``.sent``, ``.errors`` of ``interfaces``, the same of ``port<i>`` of ``ports``, and of ``gpu<i>`` of
     ``gpus`` ``power_w``, ``energy_j``, ``used_percent``, ``sm_mhz``, ``memory_mhz``, ``celsius``, ``memory_bytes``,
     ``reasons`` (bits of nvmlClocksEventReasons), ``ecc_corrected``, ``ecc_uncorrected``, ``pcie_replays``, ``nvlink_errors``.
@@ -84,9 +88,13 @@ class Telemetry:
     cost: float | None = None
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """Return (seconds, value) of each time at which a column was read; empty if there is no such column."""
+        """Return (seconds, value) of each time at which a column was read; empty if there is no
+        such column.
+        """
         values = self.columns.get(name, ())
-        return [(at, value) for at, value in zip(self.times, values, strict=False) if value is not None]
+        return [
+            (at, value) for at, value in zip(self.times, values, strict=False) if value is not None
+        ]
 
 
 @dataclass(slots=True)
@@ -99,13 +107,16 @@ class _Parsed:
 
 
 def telemetry_of(data: bytes, host: str) -> Telemetry | None:
-    """Return what a node wrote; None if it has no row. Raises DataError (result_invalid) with line and what was expected.
+    """Return what a node wrote; None if it has no row. Raises DataError (result_invalid) with line
+    and what was expected.
 
     >>> lines = b'{"schema":1,"period_s":1.0,"processors":8,"columns":["t","busy_s"]}\\n[5.0,70.5]\\n[6.0,null]\\n[7.0,71'
     >>> telemetry_of(lines, "node1").points("busy_s")
     [(5.0, 70.5)]
     """
-    lines = data.split(b"\n")[:-1]  # the last one is cut off where the disk was full or the node died
+    lines = data.split(b"\n")[
+        :-1
+    ]  # the last one is cut off where the disk was full or the node died
     if len(lines) > _MOST_LINES:
         raise _invalid(f"expected {_MOST_LINES} lines at most, got {len(lines)}", host)
     if not lines:
@@ -119,7 +130,9 @@ def telemetry_of(data: bytes, host: str) -> Telemetry | None:
             if line:
                 _take(parsed, _line(line), len(columns))
         parsed.line = 1
-        by_name = {name: tuple(row[place] for row in parsed.rows) for place, name in enumerate(columns[1:])}
+        by_name = {
+            name: tuple(row[place] for row in parsed.rows) for place, name in enumerate(columns[1:])
+        }
         return Telemetry(
             processors=int(_number(header["processors"])),
             period_s=_number(header["period_s"]),
@@ -156,7 +169,9 @@ def _columns(header: Any) -> list[str]:
     columns: Any = header.get("columns")
     is_list = isinstance(columns, list) and 0 < len(columns) <= _MOST_COLUMNS
     if not is_list or not all(isinstance(name, str) for name in columns) or columns[0] != "t":
-        raise ValueError(f"columns: expected a list of names that begins with t, got {short(columns)}")
+        raise ValueError(
+            f"columns: expected a list of names that begins with t, got {short(columns)}"
+        )
     if len(set(columns)) < len(columns):
         raise ValueError("columns: expected each name once")
     return list(columns)
@@ -181,7 +196,9 @@ def _take(parsed: _Parsed, value: Any, width: int) -> None:
 
 
 def _event(value: Mapping[str, Any]) -> Event:
-    whole = {name: value[name] for name in ("gpu", "code", "pid") if isinstance(value.get(name), int)}
+    whole = {
+        name: value[name] for name in ("gpu", "code", "pid") if isinstance(value.get(name), int)
+    }
     cores = None if value.get("cores") is None else _number(value["cores"])
     words = _text(value.get("event")), _text(value.get("name", "")), _text(value.get("user", ""))
     return Event(_number(value["t"]), words[0], **whole, name=words[1], user=words[2], cores=cores)
@@ -190,8 +207,17 @@ def _event(value: Mapping[str, Any]) -> Event:
 def _gpu(value: Any) -> Gpu:
     if not isinstance(value, dict):
         raise ValueError(f"gpus: expected objects, got {short(value)}")
-    limit, most = (None if value.get(name) is None else _number(value[name]) for name in ("limit_w", "most_mhz"))
-    return Gpu(_text(value.get("name", "")), _text(value.get("uuid", "")), limit, most, value.get("shared") is True)
+    limit, most = (
+        None if value.get(name) is None else _number(value[name])
+        for name in ("limit_w", "most_mhz")
+    )
+    return Gpu(
+        _text(value.get("name", "")),
+        _text(value.get("uuid", "")),
+        limit,
+        most,
+        value.get("shared") is True,
+    )
 
 
 def _list(header: Mapping[str, Any], name: str) -> Sequence[Any]:
@@ -208,7 +234,9 @@ def _text(value: Any) -> str:
 
 
 def _reading(value: Any) -> float | None:
-    """Return a value of a row; None for none, and for one that drivers give for what they do not know, such as 2**64 - 1."""
+    """Return a value of a row; None for none, and for one that drivers give for what they do not
+    know, such as 2**64 - 1.
+    """
     is_unknown = value is None or (type(value) is int and abs(value) > _LARGEST)
     return None if is_unknown else _number(value)
 

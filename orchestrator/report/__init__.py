@@ -1,1 +1,3 @@
-"""Output of a summary for people and for programs. Nothing is computed here: all numbers come from `results.summary`."""
+"""Output of a summary for people and for programs. Nothing is computed here: all numbers come from
+`results.summary`.
+"""

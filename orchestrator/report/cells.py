@@ -59,10 +59,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows in one table, or one grid of a sheet, ready to be printed. Every text is on one line and without control characters.
+    """Rows in one table, or one grid of a sheet, ready to be printed. Every text is on one line and
+    without control characters.
 
-    The first ``keys`` columns tell its rows apart; 0 if that is not known. ``dropped`` are groups of columns that a narrow
-    terminal leaves out, in this order, after those that all tables may lack.
+    The first ``keys`` columns tell its rows apart; 0 if that is not known. ``dropped`` are groups
+    of columns that a narrow terminal leaves out, in this order, after those that all tables may
+    lack.
     """
 
     title: str
@@ -82,20 +84,38 @@ def series_tables(summary: Summary) -> tuple[Table, ...]:
 
 
 def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
-    """Return a table per grid of a sheet: the first has the lines about the whole sheet, the last its qualifications.
+    """Return a table per grid of a sheet: the first has the lines about the whole sheet, the last
+    its qualifications.
 
-    A grid that is too wide to read becomes a line of the first table that names the formats with the full grid.
+    A grid that is too wide to read becomes a line of the first table that names the formats with
+    the full grid.
     """
     repeats = ", ".join([f"n={sheet.n}", *lacking(sheet)])
     wide = [grid for grid in sheet.grids if len(grid.columns) > _WIDEST]
-    left_out = [f"{grid.title}: {len(grid.columns)} columns, only in --format csv and json" for grid in wide]
+    left_out = [
+        f"{grid.title}: {len(grid.columns)} columns, only in --format csv and json" for grid in wide
+    ]
     nothing = [] if sheet.n else ["no good run, so there is no number; the causes are below"]
-    head = tuple(map(one_line, (repeats, *nothing, *sheet.said, *([sheet.hardware] if sheet.hardware else []), *left_out)))
+    head = tuple(
+        map(
+            one_line,
+            (
+                repeats,
+                *nothing,
+                *sheet.said,
+                *([sheet.hardware] if sheet.hardware else []),
+                *left_out,
+            ),
+        )
+    )
     grids = tuple(grid for grid in sheet.grids if grid not in wide) or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
     return tuple(
         Table(
-            title=one_line(f"{title(sheet.series, sheet.simulated)} {sheet.shape}" + (f": {grid.title}" if grid.title else "")),
+            title=one_line(
+                f"{title(sheet.series, sheet.simulated)} {sheet.shape}"
+                + (f": {grid.title}" if grid.title else "")
+            ),
             head=head if grid is grids[0] else (),
             rows=tuple(tuple(map(_shown, row)) for row in grid.rows),
             footnotes=footnotes if grid is grids[-1] else (),
@@ -116,16 +136,27 @@ def _shown(value: str | int | float | None) -> str:
 
 
 def scaling_table(group: Group, summary: Summary) -> Table:
-    """Return the table of the speeds of training of a group; values that differ are columns after the case."""
+    """Return the table of the speeds of training of a group; values that differ are columns after
+    the case.
+    """
     footnotes: dict[str, int] = {}
     lines = []
     for row in group.rows:
         texts = [one_line(text) for text in (*row.qualifications, *row.failures)]
         mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
         name, *numbers = cells(row)
-        lines.append((name, *(one_line(group.column(row, column)) for column in group.columns), *numbers, mark))
+        lines.append(
+            (
+                name,
+                *(one_line(group.column(row, column)) for column in group.columns),
+                *numbers,
+                mark,
+            )
+        )
     head = (_baseline_line(group, summary), *_work_lines(group.rows), *hardware_lines(group.rows))
-    columns = [one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns]
+    columns = [
+        one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns
+    ]
     return Table(
         title=title(group.title, group.rows[0].simulated),
         head=head,
@@ -138,12 +169,16 @@ def scaling_table(group: Group, summary: Summary) -> Table:
 
 
 def title(series: str, simulated: bool) -> str:
-    """Return the title of a series on one line, without its last word if that repeats the badge next to it."""
+    """Return the title of a series on one line, without its last word if that repeats the badge
+    next to it.
+    """
     return one_line(series.removesuffix(" simulated") if simulated else series)
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """Return a row's cells for `COLUMNS`, without the notes. A row without a good run has dashes, never zeros."""
+    """Return a row's cells for `COLUMNS`, without the notes. A row without a good run has dashes,
+    never zeros.
+    """
     return tuple(column.text(row) for column in _COLUMNS)
 
 
@@ -158,32 +193,42 @@ def count(row: Row) -> str:
 
 
 def cells_by_name(row: Row) -> dict[str, str]:
-    """Return a row's cells by column, without the notes; each on one line and without control characters.
+    """Return a row's cells by column, without the notes; each on one line and without control
+    characters.
 
-    For a metric that is no speed, the columns of speeds have the names of any value, and those about steps are left out.
+    For a metric that is no speed, the columns of speeds have the names of any value, and those
+    about steps are left out.
     """
     names = {column: column.name if row.is_speed else column.of_any for column in _COLUMNS}
     return {name: one_line(column.text(row)) for column, name in names.items() if name}
 
 
 def step_percentiles(row: Row) -> tuple[float, float, float] | None:
-    """Return the 50th, 90th and 99th percentile of the step times of a row (s), each the median over its repeats; None without
-    step times."""
+    """Return the 50th, 90th and 99th percentile of the step times of a row (s), each the median
+    over its repeats; None without step times."""
     times = [repeat.step_times for repeat in row.repeats if repeat.step_times]
     if not times:
         return None
     p50, p90, p99 = (
-        median(values) for values in zip(*((of_run.p50_s, of_run.p90_s, of_run.p99_s) for of_run in times), strict=True)
+        median(values)
+        for values in zip(
+            *((of_run.p50_s, of_run.p90_s, of_run.p99_s) for of_run in times), strict=True
+        )
     )
     return p50, p90, p99
 
 
 def details(row: Row) -> str:
-    """Return what a table has no room for: the deviation of the repeats, step times and the speed of a rank."""
-    words = [] if row.deviation is None else [f"standard deviation {number(row.deviation)} {row.unit}"]
+    """Return what a table has no room for: the deviation of the repeats, step times and the speed
+    of a rank.
+    """
+    words = (
+        [] if row.deviation is None else [f"standard deviation {number(row.deviation)} {row.unit}"]
+    )
     if percentiles := step_percentiles(row):
         shown = ", ".join(
-            f"{name} {number(1e3 * seconds)}" for name, seconds in zip(("p50", "p90", "p99"), percentiles, strict=True)
+            f"{name} {number(1e3 * seconds)}"
+            for name, seconds in zip(("p50", "p90", "p99"), percentiles, strict=True)
         )
         words.append(f"step time in ms {shown}")
     words += _steady_words(row)
@@ -193,23 +238,37 @@ def details(row: Row) -> str:
 
 
 def _steady_words(row: Row) -> list[str]:
-    """Return where the steady state of the repeats began: ``steady from step 3 to 11``; empty if that is not known."""
+    """Return where the steady state of the repeats began: ``steady from step 3 to 11``; empty if
+    that is not known.
+    """
     starts = [repeat.steady.first_step for repeat in row.repeats if repeat.steady]
     firsts = sorted(start for start in starts if start is not None)
-    none = [f"no steady state in {len(starts) - len(firsts)} of {len(starts)} runs"] if len(firsts) < len(starts) else []
-    span = " to ".join(str(step) for step in dict.fromkeys((firsts[0], firsts[-1]))) if firsts else ""
+    none = (
+        [f"no steady state in {len(starts) - len(firsts)} of {len(starts)} runs"]
+        if len(firsts) < len(starts)
+        else []
+    )
+    span = (
+        " to ".join(str(step) for step in dict.fromkeys((firsts[0], firsts[-1]))) if firsts else ""
+    )
     return [*([f"steady from step {span}"] if span else []), *none]
 
 
 def case(row: Row) -> str:
     """Return the name of a row in its series: the shape, and the run length if rows differ in it."""
-    lengths = [f"{name}={row.options[name]}" for name in ("steps", "warmup_steps", "timeout_s") if name in row.options]
+    lengths = [
+        f"{name}={row.options[name]}"
+        for name in ("steps", "warmup_steps", "timeout_s")
+        if name in row.options
+    ]
     return " ".join([row.shape, *lengths])
 
 
 def lacking(entry: Entry) -> list[str]:
     """Return the counts of a cell's runs without a number, each with its name: ``2 never run``."""
-    return Counts(entry.planned, entry.n, entry.failed, entry.interrupted, entry.running, entry.never_run).words()
+    return Counts(
+        entry.planned, entry.n, entry.failed, entry.interrupted, entry.running, entry.never_run
+    ).words()
 
 
 def repeats(good: int, failed: int) -> str:
@@ -244,7 +303,12 @@ _COLUMNS = (
     Column("speed", lambda row: number(row.value), "value"),
     Column("speed 95%", lambda row: reach(row.interval), "95%", leaves=7),
     # The time of a step at that speed, and the speed over the ranks.
-    Column("ms/step", lambda row: number(None if row.step_s is None else 1e3 * row.step_s), None, leaves=5),
+    Column(
+        "ms/step",
+        lambda row: number(None if row.step_s is None else 1e3 * row.step_s),
+        None,
+        leaves=5,
+    ),
     Column("per rank", lambda row: number(row.per_rank), None, leaves=4),
     Column("speedup", lambda row: number(row.speedup), "speedup"),
     Column("speedup 95%", lambda row: reach(row.speedup_interval), "speedup 95%", leaves=6),
@@ -252,8 +316,8 @@ _COLUMNS = (
 )
 """The columns of every scaling table, in order; speeds are in the unit of the table.
 
-A narrow terminal leaves out first what others imply. Every row has a speed, so that its interval stays longer than that of the
-speedup; efficiency goes last.
+A narrow terminal leaves out first what others imply. Every row has a speed, so that its interval
+stays longer than that of the speedup; efficiency goes last.
 """
 COLUMNS = (*(column.name for column in _COLUMNS), "notes")
 """Their names. ``notes`` has the numbers of footnotes."""
@@ -278,7 +342,10 @@ def _baseline_line(group: Group, summary: Summary) -> str:
     alike = [
         column
         for column in group.columns
-        if all(len({group.column(row, column) for row in group.rows if row.series == name}) == 1 for name in series)
+        if all(
+            len({group.column(row, column) for row in group.rows if row.series == name}) == 1
+            for name in series
+        )
     ]
     of_same = f" of the same {', '.join(map(one_line, alike))}" if alike else ""
     same = f"baseline {' or '.join(shapes)}{of_same}"
@@ -286,18 +353,24 @@ def _baseline_line(group: Group, summary: Summary) -> str:
 
 
 def _work_lines(rows: Sequence[Row]) -> list[str]:
-    """Return the line that says what speeds of a language model count, and how its work grows with the shape. A program without
-    tokens has it only with strong scaling."""
+    """Return the line that says what speeds of a language model count, and how its work grows with
+    the shape. A program without tokens has it only with strong scaling."""
     lengths = ", ".join(str(tokens) for tokens in sorted({row.tokens for row in rows} - {0}))
     batches = ", ".join(map(str, sorted({row.global_batch for row in rows})))
     strong = f"strong scaling: a global batch of {batches} in every shape"
-    scaling = strong if rows[0].scaling == "strong" else "weak scaling: each rank computes as much in every shape"
+    scaling = (
+        strong
+        if rows[0].scaling == "strong"
+        else "weak scaling: each rank computes as much in every shape"
+    )
     words = [f"speeds in {rows[0].unit}, of sequences of {lengths} tokens"] if lengths else []
     return ["; ".join([*words, scaling])] if lengths or rows[0].scaling == "strong" else []
 
 
 def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return devices and versions: one line if all rows agree, else one line for each distinct text."""
+    """Return devices and versions: one line if all rows agree, else one line for each distinct
+    text.
+    """
     shapes: dict[str, list[str]] = {}
     for row in rows:
         if row.hardware:

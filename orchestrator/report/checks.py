@@ -27,5 +27,7 @@ def table(checks: Sequence[Check]) -> None:
         text = one_line(check.found)
         if check.verdict != "ok":
             text += f"; expected {one_line(check.expected)}. {one_line(check.hint)}"
-        grid.add_row(check.name, fold(hosts), Text(check.verdict, style=_STYLE[check.verdict]), Text(text))
+        grid.add_row(
+            check.name, fold(hosts), Text(check.verdict, style=_STYLE[check.verdict]), Text(text)
+        )
     Console().print(grid)

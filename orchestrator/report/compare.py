@@ -1,4 +1,6 @@
-"""A comparison of two benches, for a terminal and as JSON. Control characters in texts of nodes and files are escaped here."""
+"""A comparison of two benches, for a terminal and as JSON. Control characters in texts of nodes and
+files are escaped here.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,40 @@ from orchestrator.results.entries import SPEED
 from orchestrator.results.numbers.power import MOST_REPEATS
 from orchestrator.results.numbers.throughput import WORTH
 
-__all__ = ["COLUMNS", "SCHEMA", "as_json", "change", "detectable_json", "notes", "render", "render_detectable", "row"]
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "as_json",
+    "change",
+    "detectable_json",
+    "notes",
+    "render",
+    "render_detectable",
+    "row",
+]
 
 SCHEMA = 5
-"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is the ratio. 4: suspects.
-5: drift of each side, of which typical values are free; the scatter of runs."""
+"""1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is
+the ratio. 4: suspects. 5: drift of each side, of which typical values are free; the scatter of
+runs."""
 COLUMNS = ("case", "before", "n", "after", "n", "change", "change 95%", "p", "verdict")
 _STYLE = {"slower": "bold red", "faster": "bold green"}
 
 
 def as_json(comparison: Comparison) -> str:
-    """Return one JSON document, ASCII only: numbers unrounded, ratios after over before, null where a number does not exist."""
+    """Return one JSON document, ASCII only: numbers unrounded, ratios after over before, null where
+    a number does not exist.
+    """
     return json.dumps({"schema": SCHEMA, **asdict(comparison)}, indent=2, allow_nan=False) + "\n"
 
 
 def render(comparison: Comparison, console: Console) -> None:
-    """Print the configurations, then their differences, the likeliest cause first, then the lines of files."""
-    console.print(Text(one_line(f"before {comparison.before} · after {comparison.after}"), style="bold"))
+    """Print the configurations, then their differences, the likeliest cause first, then the lines
+    of files.
+    """
+    console.print(
+        Text(one_line(f"before {comparison.before} · after {comparison.after}"), style="bold")
+    )
     for metric in dict.fromkeys(pair.metric for pair in comparison.pairs):
         pairs = tuple(pair for pair in comparison.pairs if pair.metric == metric)
         if metric != SPEED:
@@ -55,19 +74,25 @@ def render(comparison: Comparison, console: Console) -> None:
     shown = {suspect.name for cell in comparison.suspects for suspect in cell.suspects}
     for cell in comparison.suspects:
         _print_suspects(cell, comparison, console)
-    if others := [difference for difference in comparison.distinctions if difference.name not in shown]:
+    if others := [
+        difference for difference in comparison.distinctions if difference.name not in shown
+    ]:
         console.print()
         title = "other differences" if shown else "differences"
         console.print(Text(f"{title}, the likeliest cause first", style="bold"))
     for place, difference in enumerate(others, start=1):
-        console.print(Text(one_line(f"{place:2} {difference.name}: {difference.before} → {difference.after}")))
+        console.print(
+            Text(one_line(f"{place:2} {difference.name}: {difference.before} → {difference.after}"))
+        )
     for file in comparison.files:
         _print_file(file, console)
 
 
 def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console) -> None:
     """Print what may explain that one cell became slower or faster, with the evidence for each."""
-    pair = next(pair for pair in comparison.pairs if (pair.case, pair.metric) == (cell.case, cell.metric))
+    pair = next(
+        pair for pair in comparison.pairs if (pair.case, pair.metric) == (cell.case, cell.metric)
+    )
     metric = "" if pair.metric == SPEED else f" {pair.metric}"
     title = f"{cell.case}{metric} {pair.verdict}, {change(pair)}: possible causes, the likeliest first; none is proven"
     console.print()
@@ -77,7 +102,11 @@ def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console
     for place, suspect in enumerate(cell.suspects, start=1):
         share = "" if suspect.share is None else f"{suspect.share:.0%} of the change: "
         evidence = f" ({share}{suspect.evidence})" if suspect.evidence else ""
-        console.print(Text(one_line(f"{place:2} {suspect.name}: {suspect.before} → {suspect.after}{evidence}")))
+        console.print(
+            Text(
+                one_line(f"{place:2} {suspect.name}: {suspect.before} → {suspect.after}{evidence}")
+            )
+        )
 
 
 def change(pair: CellPair) -> str:
@@ -100,31 +129,53 @@ def _drawn(pairs: tuple[CellPair, ...]) -> Table:
 
 def row(pair: CellPair) -> tuple[str, ...]:
     """Return a text for each of `COLUMNS`."""
-    numbers = (_percent(pair.ratio), _range(pair.interval), NOTHING if pair.p is None else f"{pair.p:.3f}")
+    numbers = (
+        _percent(pair.ratio),
+        _range(pair.interval),
+        NOTHING if pair.p is None else f"{pair.p:.3f}",
+    )
     return (pair.case, *_side(pair.before), *_side(pair.after), *numbers, pair.verdict)
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what a reader of the pairs has to know: why there is no verdict, and what is in one bench only."""
+    """Return what a reader of the pairs has to know: why there is no verdict, and what is in one
+    bench only.
+    """
     texts = []
     if any(pair.verdict == TOO_FEW for pair in comparison.pairs):
-        texts.append(f"a verdict needs {enough()} or more repeats of a configuration in both benches")
+        texts.append(
+            f"a verdict needs {enough()} or more repeats of a configuration in both benches"
+        )
     others = dict.fromkeys(pair.metric for pair in comparison.pairs if pair.verdict == OTHER_METRIC)
     for metric in others:
         hint = "orch summarize --reread reads the logs of both with one folder"
-        texts.append(f"{metric} is declared differently in the two benches, so its numbers cannot be compared; {hint}")
+        texts.append(
+            f"{metric} is declared differently in the two benches, so its numbers cannot be compared; {hint}"
+        )
     texts += drift_notes(comparison)
-    only_in_one = ((comparison.before, comparison.only_before), (comparison.after, comparison.only_after))
+    only_in_one = (
+        (comparison.before, comparison.only_before),
+        (comparison.after, comparison.only_after),
+    )
     return texts + [f"only in {name}: {'; '.join(cases)}" for name, cases in only_in_one if cases]
 
 
 def detectable_json(found: Sequence[Detectable], change: float, margin: float) -> str:
-    """Return what benches can show as one JSON document: shares of 1, null where a number does not exist."""
-    content = {"schema": 1, "change": change, "max_regression": margin, "configurations": [asdict(each) for each in found]}
+    """Return what benches can show as one JSON document: shares of 1, null where a number does not
+    exist.
+    """
+    content = {
+        "schema": 1,
+        "change": change,
+        "max_regression": margin,
+        "configurations": [asdict(each) for each in found],
+    }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def render_detectable(found: Sequence[Detectable], change: float, margin: float, console: Console) -> None:
+def render_detectable(
+    found: Sequence[Detectable], change: float, margin: float, console: Console
+) -> None:
     """Print what the repeats of each configuration can show, and how many repeats a change takes."""
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("case", overflow="fold")
@@ -152,9 +203,13 @@ def render_detectable(found: Sequence[Detectable], change: float, margin: float,
     ]
     if any(each.freedom for each in found):
         least = min(each.freedom for each in found if each.freedom)
-        notes.append(f"that the scatter is known from few runs, {least:.0f} degrees of freedom or more, is allowed for")
+        notes.append(
+            f"that the scatter is known from few runs, {least:.0f} degrees of freedom or more, is allowed for"
+        )
     if any(each.scatter is None for each in found):
-        notes.append("a configuration with fewer than two good repeats shows no scatter: run two or more")
+        notes.append(
+            "a configuration with fewer than two good repeats shows no scatter: run two or more"
+        )
     for note in notes:
         console.print(Text(note, style="dim"))
 
@@ -174,7 +229,9 @@ def _repeats(needed: int | None, each: Detectable) -> str:
 
 
 def drift_notes(comparison: Comparison) -> list[str]:
-    """Return a sentence for each drift that the typical values are without, where it is large enough to be noticed."""
+    """Return a sentence for each drift that the typical values are without, where it is large
+    enough to be noticed.
+    """
     texts: dict[str, None] = {}
     for pair in comparison.pairs:
         what = "its runs" if pair.metric == SPEED else pair.metric
@@ -183,13 +240,17 @@ def drift_notes(comparison: Comparison) -> list[str]:
                 words = "became" if pair.metric == SPEED else "changed by"
                 amount = f"{abs(side.drift):.1%} {'faster' if side.drift > 0 else 'slower'}"
                 change = amount if pair.metric == SPEED else f"{side.drift:+.1%}"
-                texts[f"{name}: {what} {words} {change} during the bench, which is taken out"] = None
+                texts[f"{name}: {what} {words} {change} during the bench, which is taken out"] = (
+                    None
+                )
     return list(texts)
 
 
 def _print_file(file: FileDifference, console: Console) -> None:
     ranks = ", ".join(map(str, file.node_ranks))
-    console.print(Text(one_line(f"{file.path} of {'; '.join(file.cases)}, node_rank {ranks}"), style="bold"))
+    console.print(
+        Text(one_line(f"{file.path} of {'; '.join(file.cases)}, node_rank {ranks}"), style="bold")
+    )
     for line in file.lines:
         console.print(Text(one_line(line), style="red" if line.startswith("-") else "green"))
 

@@ -1,11 +1,24 @@
-"""Tables of metrics that are no speeds: a row per metric, or one per key, or per case, with several metrics."""
+"""Tables of metrics that are no speeds: a row per metric, or one per key, or per case, with several
+metrics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.report.cells import COLUMNS, NOTHING, Table, case, comparison, count, hardware_lines, number, reach, title
+from orchestrator.report.cells import (
+    COLUMNS,
+    NOTHING,
+    Table,
+    case,
+    comparison,
+    count,
+    hardware_lines,
+    number,
+    reach,
+    title,
+)
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.keys import key_number
@@ -23,7 +36,9 @@ _TAKEN = {*COLUMNS, *_LISTED, *_COMPARED}
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """A table and the rows that it shows; ``over`` is the key with numbers that a chart can have on its axis, if any."""
+    """A table and the rows that it shows; ``over`` is the key with numbers that a chart can have on
+    its axis, if any.
+    """
 
     table: Table
     rows: tuple[Row, ...]
@@ -31,26 +46,34 @@ class MetricTable:
 
 
 def metric_tables(group: Group) -> tuple[MetricTable, ...]:
-    """Return the tables of a group: one of what follows from speeds, one of other metrics without keys, and one for each set of
-    metrics with the same keys."""
+    """Return the tables of a group: one of what follows from speeds, one of other metrics without
+    keys, and one for each set of metrics with the same keys."""
     of_speeds = [row for row in group.rows if row.is_derived]
     by_keys: dict[tuple[str, ...], list[Row]] = {}
     for row in group.rows:
         if not row.is_derived:
             by_keys.setdefault(tuple(row.key), []).append(row)
-    others = (_keyed(group, keys, rows) if keys else _listed(group, rows) for keys, rows in by_keys.items())
+    others = (
+        _keyed(group, keys, rows) if keys else _listed(group, rows)
+        for keys, rows in by_keys.items()
+    )
     return (*([_derived(group, of_speeds)] if of_speeds else []), *others)
 
 
 def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
-    """Return the table of metrics that follow from speeds: a line for each configuration. Its notes are on what the program
-    says of itself; all others are those of the speeds, in the table before."""
-    of_speeds = {(_place(group, row), text) for row in rows if not row.says for text in row.qualifications}
+    """Return the table of metrics that follow from speeds: a line for each configuration. Its notes
+    are on what the program says of itself; all others are those of the speeds, in the table before.
+    """
+    of_speeds = {
+        (_place(group, row), text) for row in rows if not row.says for text in row.qualifications
+    }
     noted = [
         replace(
             row,
             qualifications=tuple(
-                text for text in row.qualifications if row.says and (_place(group, row), text) not in of_speeds
+                text
+                for text in row.qualifications
+                if row.says and (_place(group, row), text) not in of_speeds
             ),
             failures=(),
         )
@@ -63,7 +86,10 @@ def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
     def shown(cells: tuple[str, ...]) -> tuple[str, ...]:
         return cells[: left_out.start] + cells[left_out.stop :]
 
-    return MetricTable(replace(table, columns=shown(table.columns), rows=tuple(map(shown, table.rows)), head=()), tuple(rows))
+    return MetricTable(
+        replace(table, columns=shown(table.columns), rows=tuple(map(shown, table.rows)), head=()),
+        tuple(rows),
+    )
 
 
 def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:
@@ -94,30 +120,53 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
     metrics = {row.metric: row for row in rows}
     by_line: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
-        by_line.setdefault((*_place(group, row), *(one_line(str(value)) for value in row.key.values())), {})[row.metric] = row
+        by_line.setdefault(
+            (*_place(group, row), *(one_line(str(value)) for value in row.key.values())), {}
+        )[row.metric] = row
     first = list(dict.fromkeys(_place(group, row) for row in rows))
-    ordered = sorted(by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))]))
+    ordered = sorted(
+        by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))])
+    )
     notes = _Footnotes()
     compared = {row.metric for row in rows if row.speedup is not None}
-    lines = [(*place, *_numbers(by_metric, metrics, compared), notes.marks(by_metric.values())) for place, by_metric in ordered]
+    lines = [
+        (*place, *_numbers(by_metric, metrics, compared), notes.marks(by_metric.values()))
+        for place, by_metric in ordered
+    ]
     values = [one_line(name) for row in metrics.values() for name in _columns_of(row, compared)]
     taken = {*_TAKEN, *_places(group), *values}
-    columns = (*_places(group), *(_distinct("key", name, taken) for name in keys), *values, "n", "notes")
-    of_ratios = [one_line(f"{name} {part}") for name in metrics if name in compared for part in _COMPARED[1:]]
-    of_values = [(one_line(f"{row.title} 95%"),) for row in reversed(metrics.values()) if not row.primary]
+    columns = (
+        *_places(group),
+        *(_distinct("key", name, taken) for name in keys),
+        *values,
+        "n",
+        "notes",
+    )
+    of_ratios = [
+        one_line(f"{name} {part}") for name in metrics if name in compared for part in _COMPARED[1:]
+    ]
+    of_values = [
+        (one_line(f"{row.title} 95%"),) for row in reversed(metrics.values()) if not row.primary
+    ]
     dropped = (*((tuple(of_ratios),) if of_ratios else ()), *of_values)
     table = _table(group, rows, columns, lines, notes, len(_places(group)) + len(keys), dropped)
-    over = next((key for key in keys if all(key_number(row.key[key]) is not None for row in rows)), "")
+    over = next(
+        (key for key in keys if all(key_number(row.key[key]) is not None for row in rows)), ""
+    )
     return MetricTable(replace(table, head=(*_best(group, rows), *table.head)), tuple(rows), over)
 
 
 def _columns_of(row: Row, compared: Collection[str]) -> list[str]:
-    """Return the columns of a metric: its value, its interval, and the comparison with the baseline if it is ``compared``."""
+    """Return the columns of a metric: its value, its interval, and the comparison with the baseline
+    if it is ``compared``.
+    """
     ratios = [f"{row.metric} {part}" for part in _COMPARED] if row.metric in compared else []
     return [f"{row.title} {row.unit}", f"{row.title} 95%", *ratios]
 
 
-def _numbers(by_metric: Mapping[str, Row], metrics: Mapping[str, Row], compared: Collection[str]) -> list[str]:
+def _numbers(
+    by_metric: Mapping[str, Row], metrics: Mapping[str, Row], compared: Collection[str]
+) -> list[str]:
     texts: list[str] = []
     for name in metrics:
         row = by_metric.get(name)
@@ -138,8 +187,19 @@ def _best(group: Group, rows: Sequence[Row]) -> list[str]:
     for place, alike in by_place.items():
         best = (min if alike[0].better == "lower" else max)(alike, key=lambda row: row.value or 0.0)
         at = " ".join(f"{name}={value}" for name, value in best.key.items())
-        named = [place[0], *(f"{name}={text}" for name, text in zip(group.columns, place[1:], strict=True) if text)]
-        lines.append(one_line(f"best {best.metric} {' '.join(named)}: {written(best.value or 0.0)} {best.unit} at {at}"))
+        named = [
+            place[0],
+            *(
+                f"{name}={text}"
+                for name, text in zip(group.columns, place[1:], strict=True)
+                if text
+            ),
+        ]
+        lines.append(
+            one_line(
+                f"best {best.metric} {' '.join(named)}: {written(best.value or 0.0)} {best.unit} at {at}"
+            )
+        )
     return lines
 
 
@@ -152,7 +212,10 @@ class _Footnotes:
     def marks(self, rows: Iterable[Row]) -> str:
         """Return the numbers of the notes on some rows."""
         texts = [one_line(text) for row in rows for text in (*row.qualifications, *row.failures)]
-        return " ".join(str(self.numbers.setdefault(text, len(self.numbers) + 1)) for text in dict.fromkeys(texts))
+        return " ".join(
+            str(self.numbers.setdefault(text, len(self.numbers) + 1))
+            for text in dict.fromkeys(texts)
+        )
 
 
 def _places(group: Group) -> tuple[str, ...]:
@@ -161,7 +224,9 @@ def _places(group: Group) -> tuple[str, ...]:
 
 
 def _distinct(kind: str, name: str, taken: Collection[str]) -> str:
-    """Return the title of a column of settings or keys, with its kind if another column has this title."""
+    """Return the title of a column of settings or keys, with its kind if another column has this
+    title.
+    """
     return one_line(f"{kind} {name}" if name in taken else name)
 
 

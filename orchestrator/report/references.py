@@ -1,4 +1,6 @@
-"""Figures of others beside those of a bench: on a terminal, in the JSON of a summary, and on its page."""
+"""Figures of others beside those of a bench: on a terminal, in the JSON of a summary, and on its
+page.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["Match", "Reference", "ReferenceTable", "check_source", "compare_with
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One case. Speeds in samples/s, None if that side did not measure it; ``ratio`` is ``ours`` over ``published``."""
+    """One case. Speeds in samples/s, None if that side did not measure it; ``ratio`` is ``ours``
+    over ``published``.
+    """
 
     case: str
     ours: float | None
@@ -60,7 +64,8 @@ class Reference(Protocol):
 
 
 def compare_with(source: str, summary: Summary, bases: Sequence[Path]) -> Reference:
-    """Return a summary compared with a source. A module that provides one has ``SOURCE``, its name, and
+    """Return a summary compared with a source. A module that provides one has ``SOURCE``, its name,
+    and
     ``compare(summary, bases)``. Raise ConfigError for a source that no feature has.
     """
     compared: Reference = _source(source).compare(summary, bases)
@@ -75,6 +80,9 @@ def check_source(source: str) -> None:
 def _source(name: str) -> Any:
     modules = {str(module.SOURCE): module for module in providers("reference")}
     if name not in modules:
-        expected = " or ".join(modules) or "no --against: this installation of orch has nothing to compare with"
+        expected = (
+            " or ".join(modules)
+            or "no --against: this installation of orch has nothing to compare with"
+        )
         raise ConfigError(f"expected {expected}, got {name!r}", where="--against")
     return modules[name]

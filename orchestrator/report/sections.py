@@ -1,4 +1,6 @@
-"""What features show of a bench beside its tables: on a terminal, in the JSON of a summary, and on its page."""
+"""What features show of a bench beside its tables: on a terminal, in the JSON of a summary, and on
+its page.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["Asked", "Page", "PredictedStep", "Section", "sections_of"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """A step as a feature predicts it: its seconds, and the share of them that communication adds, None if it is not known."""
+    """A step as a feature predicts it: its seconds, and the share of them that communication adds,
+    None if it is not known.
+    """
 
     step_s: float
     communication: float | None
@@ -26,8 +30,8 @@ class PredictedStep:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a section is made from. ``options`` are the sections that are shown only if they are asked for. ``predicted`` has
-    by series and shape what earlier sections predict."""
+    """What a section is made from. ``options`` are the sections that are shown only if they are
+    asked for. ``predicted`` has by series and shape what earlier sections predict."""
 
     bench: BenchDir
     summary: Summary
@@ -38,7 +42,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The markup of a section, ``first`` above the tables of a bench and ``last`` below them, and of the terms it explains."""
+    """The markup of a section, ``first`` above the tables of a bench and ``last`` below them, and
+    of the terms it explains.
+    """
 
     first: str = ""
     last: str = ""
@@ -64,10 +70,14 @@ class Section(Protocol):
 
 
 def sections_of(
-    bench: BenchDir, summary: Summary, results: Sequence[RunResult], options: frozenset[str] = frozenset()
+    bench: BenchDir,
+    summary: Summary,
+    results: Sequence[RunResult],
+    options: frozenset[str] = frozenset(),
 ) -> tuple[Section, ...]:
-    """Return the sections of a bench that have something to show. A module that provides one has ``section_of(asked)``, which
-    returns None for nothing, and ``ORDER``, its place among the others."""
+    """Return the sections of a bench that have something to show. A module that provides one has
+    ``section_of(asked)``, which returns None for nothing, and ``ORDER``, its place among the
+    others."""
     made: list[Section] = []
     predicted: dict[tuple[str, str], PredictedStep] = {}
     for module in sorted(providers("section"), key=lambda module: int(module.ORDER)):

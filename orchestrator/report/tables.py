@@ -13,7 +13,9 @@ __all__ = ["of_metrics", "tables"]
 
 
 def tables(summary: Summary) -> tuple[Table, ...]:
-    """Return the tables of each framework, model, dtype and device: that of its speed, then those of its other metrics."""
+    """Return the tables of each framework, model, dtype and device: that of its speed, then those
+    of its other metrics.
+    """
     shown: list[Table] = []
     for group in summary.groups():
         speeds = tuple(row for row in group.rows if row.is_speed)

@@ -1,4 +1,6 @@
-"""A summary for a terminal, with rich. Text from nodes is never read as markup, and its control characters are escaped."""
+"""A summary for a terminal, with rich. Text from nodes is never read as markup, and its control
+characters are escaped.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def render(summary: Summary, console: Console) -> None:
     """Print the label, the tables with their footnotes, then the notes, as wide as the console."""
     if summary.label:
         console.print(Text(one_line(summary.label), style="bold underline"))
-    for table in (*tables(summary), *(table for sheet in summary.sheets for table in sheet_tables(sheet))):
+    for table in (
+        *tables(summary),
+        *(table for sheet in summary.sheets for table in sheet_tables(sheet)),
+    ):
         console.print(_drawn(table, console), soft_wrap=False)
         for number, footnote in enumerate(table.footnotes, start=1):
             console.print(_hanging(f"{number}", footnote))
@@ -43,7 +48,9 @@ def _drawn(table: Table, console: Console) -> Group:
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
     elsewhere = "orch summarize --format markdown, csv or json"
-    drawn = fitting(table.columns, table.rows, (*LEAVING, *table.dropped), console, elsewhere, table.keys)
+    drawn = fitting(
+        table.columns, table.rows, (*LEAVING, *table.dropped), console, elsewhere, table.keys
+    )
     return Group(title, *(Text(line, style="dim") for line in table.head), drawn)
 
 
@@ -55,11 +62,12 @@ def fitting(
     elsewhere: str,
     keys: int = 0,
 ) -> Group:
-    """Return a table as wide as the console allows: the groups of columns in ``dropped`` are left out one by one until it fits.
+    """Return a table as wide as the console allows: the groups of columns in ``dropped`` are left
+    out one by one until it fits.
 
-    A line below lists the hidden columns and ``elsewhere``, a command or option that shows them. If the rest is still too wide,
-    it continues in further tables that repeat the columns that tell the rows apart, the first ``keys`` if that is known: no
-    number is ever cut.
+    A line below lists the hidden columns and ``elsewhere``, a command or option that shows them. If
+    the rest is still too wide, it continues in further tables that repeat the columns that tell the
+    rows apart, the first ``keys`` if that is known: no number is ever cut.
     """
     if not titles:
         return Group()
@@ -73,7 +81,9 @@ def fitting(
         _columns(part, console.width) for part in _stacked(kept, keys or _keys(rows), console.width)
     ]
     if hidden := ", ".join(name for name in columns if name not in kept):
-        wider = "" if console.is_dumb_terminal else f"COLUMNS={needed} shows them, or "  # which is always 80 wide for rich
+        wider = (
+            "" if console.is_dumb_terminal else f"COLUMNS={needed} shows them, or "
+        )  # which is always 80 wide for rich
         note = f"hidden at {console.width} columns: {hidden}; {wider}{elsewhere}{'' if wider else ' shows them'}"
         stacked.append(Text(note, style="dim"))
     return Group(*stacked)
@@ -81,17 +91,25 @@ def fitting(
 
 def _keys(rows: Sequence[Sequence[str]]) -> int:
     """Return how many of the first columns tell all rows apart; 1 if three of them do not."""
-    return next((count for count in range(1, 4) if len({tuple(row[:count]) for row in rows}) == len(rows)), 1)
+    return next(
+        (count for count in range(1, 4) if len({tuple(row[:count]) for row in rows}) == len(rows)),
+        1,
+    )
 
 
-def _stacked(columns: Mapping[str, list[str]], keys: int, width: int) -> Iterator[dict[str, list[str]]]:
-    """Yield as many columns at a time as fit, always with the first ``keys``. Columns that wrap need the width of their longest
-    word."""
+def _stacked(
+    columns: Mapping[str, list[str]], keys: int, width: int
+) -> Iterator[dict[str, list[str]]]:
+    """Yield as many columns at a time as fit, always with the first ``keys``. Columns that wrap
+    need the width of their longest word."""
     first, rest = list(columns)[:keys], list(columns)[keys:]
     while True:
         names = list(first)
         while rest:
-            cells = [columns[name] if name not in _WRAPPED else _split(columns[name]) for name in (*names, rest[0])]
+            cells = [
+                columns[name] if name not in _WRAPPED else _split(columns[name])
+                for name in (*names, rest[0])
+            ]
             if len(names) > len(first) and _width(cells) > width:
                 break
             names.append(rest.pop(0))
@@ -105,23 +123,32 @@ def _split(cells: Sequence[str]) -> list[str]:
 
 
 def _width(columns: Collection[Sequence[str]]) -> int:
-    return sum(max(map(cell_len, cells), default=0) for cells in columns) + _GAP * (len(columns) - 1)
+    return sum(max(map(cell_len, cells), default=0) for cells in columns) + _GAP * (
+        len(columns) - 1
+    )
 
 
 def _columns(columns: Mapping[str, Sequence[str]], width: int) -> RichTable:
     """Return a table; one that is wider than ``width`` all the same breaks its titles."""
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
-    is_wide = _width([_split(cells) if name in _WRAPPED else cells for name, cells in columns.items()]) > width
+    is_wide = (
+        _width([_split(cells) if name in _WRAPPED else cells for name, cells in columns.items()])
+        > width
+    )
     for name, cells in columns.items():
         title = _broken(name, max(map(cell_len, cells[1:]), default=0)) if is_wide else name
-        drawn.add_column(title, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED)
+        drawn.add_column(
+            title, justify="left" if name in _WORDS else "right", no_wrap=name not in _WRAPPED
+        )
     for row in list(zip(*columns.values(), strict=True))[1:]:
         drawn.add_row(*map(Text, row))
     return drawn
 
 
 def _broken(title: str, width: int) -> str:
-    """Return a title in lines of this width or that of its longest part, broken at spaces and after ``_``."""
+    """Return a title in lines of this width or that of its longest part, broken at spaces and after
+    ``_``.
+    """
     parts = re.findall("[^_ ]*_|[^_ ]+ ?", title)
     most, lines = max(width, *(cell_len(part.rstrip()) for part in parts)), [""]
     for part in parts:

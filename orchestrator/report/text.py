@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["lines_of", "one_line", "visible"]
 
-# C0 except tab and newline, DEL, C1, bidirectional controls, line and paragraph separators, unpaired surrogates, and the two
-# noncharacters U+FFFE and U+FFFF, which XML 1.0 forbids like most of the others.
+# C0 except tab and newline, DEL, C1, bidirectional controls, line and paragraph separators,
+# unpaired surrogates, and the two noncharacters U+FFFE and U+FFFF, which XML 1.0 forbids like most
+# of the others.
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -25,13 +26,16 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` as a single line, for example for a table cell: newline and tab are escaped as well."""
+    """Return ``text`` as a single line, for example for a table cell: newline and tab are escaped
+    as well.
+    """
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a log that arrives in pieces, each when it is complete: a character or a secret that is split between
-    two pieces is joined again. A line without an end is yielded in parts of about 1 MiB.
+    """Yield the lines of a log that arrives in pieces, each when it is complete: a character or a
+    secret that is split between two pieces is joined again. A line without an end is yielded in
+    parts of about 1 MiB.
     """
     held = b""
     for piece in pieces:

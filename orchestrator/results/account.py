@@ -1,7 +1,8 @@
-"""The record of a bench besides its numbers: how each run went, on which machines, from which files, by which command.
+"""The record of a bench besides its numbers: how each run went, on which machines, from which
+files, by which command.
 
-This is secondary evidence: a missing or damaged part is left out, and the numbers, which `orchestrator.results.read` verifies
-by itself, do not depend on it.
+This is secondary evidence: a missing or damaged part is left out, and the numbers, which
+`orchestrator.results.read` verifies by itself, do not depend on it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ PHASES = ("planned", "staged", "armed", "started", "over", "collected")
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """When a node's part of a run began, relative to the run's first node, and how long it took; both in seconds."""
+    """When a node's part of a run began, relative to the run's first node, and how long it took;
+    both in seconds.
+    """
 
     host: str
     began_s: float
@@ -42,9 +45,10 @@ class NodeTimes:
 
 @dataclass(frozen=True, slots=True)
 class RunAccount:
-    """How one run went. ``phases`` are seconds relative to the start signal by the controller's clock. ``skew_s`` is the start
-    skew of the nodes, ``bound_s`` its error bound; both None without a record of a start. ``first_step_s`` is the time from the
-    start of the first node to the end of the first step, None if the log has no timestamps of its node's clock."""
+    """How one run went. ``phases`` are seconds relative to the start signal by the controller's
+    clock. ``skew_s`` is the start skew of the nodes, ``bound_s`` its error bound; both None without
+    a record of a start. ``first_step_s`` is the time from the start of the first node to the end of
+    the first step, None if the log has no timestamps of its node's clock."""
 
     run_id: str
     phases: Mapping[str, float]
@@ -65,7 +69,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class FileAccount:
-    """A rendered file of a run: its text on the first hosts, and the differences on other hosts as lines of a diff."""
+    """A rendered file of a run: its text on the first hosts, and the differences on other hosts as
+    lines of a diff.
+    """
 
     path: str
     hosts: tuple[str, ...]
@@ -75,9 +81,10 @@ class FileAccount:
 
 @dataclass(frozen=True, slots=True)
 class BenchAccount:
-    """The record of a bench besides its summary. ``commands`` are the argv of all controllers that ran it; ``facts`` maps each
-    fact to its values and their hosts; ``files`` are those of the first run of a cell, by run id, and ``unlike`` the runs of
-    the same cell whose files differ from these by more than rendezvous port and run id."""
+    """The record of a bench besides its summary. ``commands`` are the argv of all controllers that
+    ran it; ``facts`` maps each fact to its values and their hosts; ``files`` are those of the first
+    run of a cell, by run id, and ``unlike`` the runs of the same cell whose files differ from these
+    by more than rendezvous port and run id."""
 
     bench_id: str
     created: str
@@ -93,7 +100,9 @@ class BenchAccount:
 
 
 def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
-    """Return the account of a bench whose runs have these results. Raises DataError if ``bench.json`` is damaged."""
+    """Return the account of a bench whose runs have these results. Raises DataError if
+    ``bench.json`` is damaged.
+    """
     record = bench.record()
     notes: list[str] = []
     events: list[Entry] = []
@@ -116,7 +125,10 @@ def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
         commands=_commands(record, events),
         superseded=record.superseded,
         runs={
-            result.run_id: _run(bench.run(result.run_id), result, manifests.get(result.run_id), by_run) for result in results
+            result.run_id: _run(
+                bench.run(result.run_id), result, manifests.get(result.run_id), by_run
+            )
+            for result in results
         },
         facts=_facts(results),
         placed=tuple(dict.fromkeys(_placed(results, manifests))),
@@ -127,7 +139,9 @@ def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
 
 
 def _commands(record: BenchRecord, events: Iterable[Entry]) -> tuple[tuple[str, ...], ...]:
-    """Return each distinct command line once: that of `orch bench`, and those of the commands that continued it."""
+    """Return each distinct command line once: that of `orch bench`, and those of the commands that
+    continued it.
+    """
     lines = [record.argv, *(event.argv for event in events if event.event == Event.BEGUN)]
     return tuple(dict.fromkeys((Path(line[0]).name, *line[1:]) for line in lines if line))
 
@@ -145,7 +159,9 @@ def _placed(results: Iterable[RunResult], manifests: Mapping[str, Manifest]) -> 
     for result in results:
         if result.spec and result.state != "damaged":
             placement = manifests[result.run_id].placement
-            slots = tuple((slot.host, slot.address, _ranks(slot), slot.devices) for slot in placement.slots)
+            slots = tuple(
+                (slot.host, slot.address, _ranks(slot), slot.devices) for slot in placement.slots
+            )
             yield Placed(result.spec.shape, slots, placement.master_addr)
 
 
@@ -157,14 +173,19 @@ def _ranks(slot: Slot) -> str:
 # -- how a run went
 
 
-def _run(run: RunDir, result: RunResult, manifest: Manifest | None, events: Mapping[str, list[Entry]]) -> RunAccount:
+def _run(
+    run: RunDir, result: RunResult, manifest: Manifest | None, events: Mapping[str, list[Entry]]
+) -> RunAccount:
     start = manifest.start if manifest else None
     spans = _spans(run, start) if start else {}
     go = min((began - offset for began, _, offset in spans.values()), default=0.0)
     return RunAccount(
         run_id=run.run_id,
         phases=_phases(events.get(run.run_id, [])),
-        nodes=tuple(NodeTimes(host, began - offset - go, ended - began) for host, (began, ended, offset) in spans.items()),
+        nodes=tuple(
+            NodeTimes(host, began - offset - go, ended - began)
+            for host, (began, ended, offset) in spans.items()
+        ),
         first_step_s=_first_step(result, manifest, spans, go) if manifest else None,
         skew_s=start.skew_s if start else None,
         bound_s=start.bound_s if start else None,
@@ -172,17 +193,23 @@ def _run(run: RunDir, result: RunResult, manifest: Manifest | None, events: Mapp
 
 
 def _phases(events: Iterable[Entry]) -> dict[str, float]:
-    """Return when the last attempt at a run reached each phase; empty for a run that was never started."""
+    """Return when the last attempt at a run reached each phase; empty for a run that was never
+    started.
+    """
     at: dict[str, float] = {}
     for event in events:
         name = "over" if event.event in ENDS else event.event
         if name in PHASES and event.at is not None:
             at[name] = event.at
-    return {name: at[name] - at["started"] for name in PHASES if name in at} if "started" in at else {}
+    return (
+        {name: at[name] - at["started"] for name in PHASES if name in at} if "started" in at else {}
+    )
 
 
 def _spans(run: RunDir, start: StartRecord) -> dict[str, tuple[float, float, float]]:
-    """Return start and end of every node with an exit record by its own clock, and the offset of that clock, in seconds."""
+    """Return start and end of every node with an exit record by its own clock, and the offset of
+    that clock, in seconds.
+    """
     spans = {}
     for host, node in start.hosts.items():
         with suppress(DataError):
@@ -194,9 +221,14 @@ def _spans(run: RunDir, start: StartRecord) -> dict[str, tuple[float, float, flo
 
 
 def _first_step(
-    result: RunResult, manifest: Manifest, spans: Mapping[str, tuple[float, float, float]], go: float
+    result: RunResult,
+    manifest: Manifest,
+    spans: Mapping[str, tuple[float, float, float]],
+    go: float,
 ) -> float | None:
-    """Return the seconds from start to end of the first step, if one node logs steps, by its own clock."""
+    """Return the seconds from start to end of the first step, if one node logs steps, by its own
+    clock.
+    """
     tempo = result.tempo
     if tempo is None or tempo.clock is None or manifest.grammar.nodes == "every":
         return None
@@ -212,19 +244,27 @@ def _first_step(
 def _files(
     bench: BenchDir, results: Sequence[RunResult], manifests: Mapping[str, Manifest]
 ) -> tuple[dict[str, tuple[FileAccount, ...]], dict[str, tuple[str, ...]]]:
-    """Return the files of the first run of each cell, and the runs of the same cell whose files differ."""
+    """Return the files of the first run of each cell, and the runs of the same cell whose files
+    differ.
+    """
     first: list[tuple[RunSpec, str, dict[str, dict[str, str]]]] = []
     unlike: dict[str, list[str]] = {}
     for result in results:
         if result.spec is None or result.run_id not in manifests:
             continue
         texts = _texts(bench.run(result.run_id), manifests[result.run_id])
-        first_run = next(((run_id, files) for spec, run_id, files in first if spec == result.spec), None)
+        first_run = next(
+            ((run_id, files) for spec, run_id, files in first if spec == result.spec), None
+        )
         if first_run is None:
             first.append((result.spec, result.run_id, texts))
-        elif _plain(texts, manifests[result.run_id]) != _plain(first_run[1], manifests[first_run[0]]):
+        elif _plain(texts, manifests[result.run_id]) != _plain(
+            first_run[1], manifests[first_run[0]]
+        ):
             unlike.setdefault(first_run[0], []).append(result.run_id)
-    files = {run_id: tuple(_folded(path, on) for path, on in texts.items()) for _, run_id, texts in first}
+    files = {
+        run_id: tuple(_folded(path, on) for path, on in texts.items()) for _, run_id, texts in first
+    }
     return files, {run_id: tuple(others) for run_id, others in unlike.items()}
 
 
@@ -241,7 +281,10 @@ def _texts(run: RunDir, manifest: Manifest) -> dict[str, dict[str, str]]:
 def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[str, dict[str, str]]:
     """Return the texts without port and run id, which differ between repeats in any case."""
     varying = re.compile(rf"\b(?:{manifest.placement.master_port}|{re.escape(manifest.run_id)})\b")
-    return {path: {host: varying.sub("", text) for host, text in on.items()} for path, on in texts.items()}
+    return {
+        path: {host: varying.sub("", text) for host, text in on.items()}
+        for path, on in texts.items()
+    }
 
 
 def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
@@ -251,6 +294,14 @@ def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
     (text, hosts), *others = groups.items()
     diffs: dict[tuple[str, ...], list[str]] = {}
     for other, other_hosts in others:
-        lines = tuple(line.rstrip("\n") for line in unified_diff(text.splitlines(), other.splitlines(), n=0, lineterm=""))
+        lines = tuple(
+            line.rstrip("\n")
+            for line in unified_diff(text.splitlines(), other.splitlines(), n=0, lineterm="")
+        )
         diffs.setdefault(lines[2:], []).extend(other_hosts)
-    return FileAccount(path, tuple(hosts), text, tuple((tuple(other_hosts), lines) for lines, other_hosts in diffs.items()))
+    return FileAccount(
+        path,
+        tuple(hosts),
+        text,
+        tuple((tuple(other_hosts), lines) for lines, other_hosts in diffs.items()),
+    )

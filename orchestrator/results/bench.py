@@ -23,9 +23,13 @@ __all__ = ["notes_of", "placed", "read_bench", "store"]
 
 
 def read_bench(
-    bench: BenchDir, *, each_rank: bool = False, known: Mapping[str, RunResult] = MappingProxyType({})
+    bench: BenchDir,
+    *,
+    each_rank: bool = False,
+    known: Mapping[str, RunResult] = MappingProxyType({}),
 ) -> list[RunResult]:
-    """Return the result of every run of a bench in execution order, good or bad, and store it where possible.
+    """Return the result of every run of a bench in execution order, good or bad, and store it where
+    possible.
 
     ``each_rank`` also computes ``by_rank``, which takes longer. ``known`` holds results of finished runs already read.
     """
@@ -42,13 +46,19 @@ def read_bench(
 
 
 def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
-    """Return the results of a bench, each with its place in the order of execution; runs of other benches have none.
+    """Return the results of a bench, each with its place in the order of execution; runs of other
+    benches have none.
 
-    The order is that of the journal, or of ``bench.json`` if the journal is damaged or does not have all of these runs.
+    The order is that of the journal, or of ``bench.json`` if the journal is damaged or does not
+    have all of these runs.
     """
     began: dict[str, int] = {}
     with suppress(DataError, OSError):
-        began = {event.run: number for number, event in enumerate(bench.events()) if event.event == Event.PLANNED}
+        began = {
+            event.run: number
+            for number, event in enumerate(bench.events())
+            if event.event == Event.PLANNED
+        }
     borrowed = bench.record().borrowed
     order = [result.run_id for result in results if result.run_id not in borrowed]
     if set(order) <= set(began):
@@ -58,8 +68,8 @@ def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
 
 
 def notes_of(bench: BenchDir) -> list[Note]:
-    """Return the controller's notes on how a bench went: the order of its runs, which ones it borrowed, why it ended, what it
-    left out, and why nothing was run."""
+    """Return the controller's notes on how a bench went: the order of its runs, which ones it
+    borrowed, why it ended, what it left out, and why nothing was run."""
     record = bench.record()
     order = [RANDOM_ORDER(seed=record.schedule.seed)] if record.schedule.order == "random" else []
     lenders = Counter(record.borrowed.values())
@@ -77,9 +87,15 @@ def _refusals(bench: BenchDir) -> list[Note]:
 
 
 def store(run: RunDir, result: RunResult) -> None:
-    """Write the derived values to ``results/throughput.json``. Raises DataError storage_full or storage_failed."""
+    """Write the derived values to ``results/throughput.json``. Raises DataError storage_full or
+    storage_failed.
+    """
     measured = result.throughput
-    values = {field.name: getattr(measured, field.name) for field in fields(measured)} if measured else None
+    values = (
+        {field.name: getattr(measured, field.name) for field in fields(measured)}
+        if measured
+        else None
+    )
     run.write_result(
         "throughput.json",
         {
@@ -90,7 +106,12 @@ def store(run: RunDir, result: RunResult) -> None:
             "step_variation": result.step_times.variation if result.step_times else None,
             "step_times": asdict(result.step_times) if result.step_times else None,
             "transport": result.observed.get("transport"),
-            "qualifications": [*result.qualifications, *unsteady_in([result]), *slowed_in([result]), *loaded_in([result])],
+            "qualifications": [
+                *result.qualifications,
+                *unsteady_in([result]),
+                *slowed_in([result]),
+                *loaded_in([result]),
+            ],
             "error": result.error.as_dict() if result.error else None,
         },
     )

@@ -1,4 +1,5 @@
-"""The CPUs that ranks were bound to, from the records of their wrappers, which read them back from the kernel.
+"""The CPUs that ranks were bound to, from the records of their wrappers, which read them back from
+the kernel.
 
 >>> bound = [Bound(rank, "cores", cpus) for rank, cpus in enumerate(("0-1", "2-3", "2-3"))]
 >>> binding_words({"n1": bound[:2], "n2": bound[:2]}), shared_cores({"n1": bound})
@@ -20,12 +21,17 @@ __all__ = ["binding_words", "bound_ranks", "shared_cores"]
 
 def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, list[Bound]]:
     """Return by host the ranks that were bound to CPUs, in order."""
-    bound = {host: [rank.bound for rank in record.ranks if rank.bound] for host, record in records.items()}
+    bound = {
+        host: [rank.bound for rank in record.ranks if rank.bound]
+        for host, record in records.items()
+    }
     return {host: ranks for host, ranks in bound.items() if ranks}
 
 
 def binding_words(bound: Mapping[str, Sequence[Bound]]) -> str:
-    """Return how ranks were bound: the CPUs of each local rank, for hosts where they are the same; empty for not at all."""
+    """Return how ranks were bound: the CPUs of each local rank, for hosts where they are the same;
+    empty for not at all.
+    """
     hosts_by_words: dict[str, list[str]] = {}
     for host, ranks in bound.items():
         words = f"{ranks[0].binding}: {', '.join(dict.fromkeys(rank.cpus for rank in ranks))}"
@@ -34,10 +40,14 @@ def binding_words(bound: Mapping[str, Sequence[Bound]]) -> str:
 
 
 def shared_cores(bound: Mapping[str, Sequence[Bound]]) -> list[Note]:
-    """Return a warning for each two ranks of a node that have CPUs in common though each should have cores of its own."""
+    """Return a warning for each two ranks of a node that have CPUs in common though each should
+    have cores of its own.
+    """
     texts = []
     for host, ranks in bound.items():
         for first, second in combinations([rank for rank in ranks if rank.binding == "cores"], 2):
             if first.cpu_set & second.cpu_set:
-                texts.append(SHARED_CORES(first=first.rank, second=second.rank, cpus=first.cpus, host=host))
+                texts.append(
+                    SHARED_CORES(first=first.rank, second=second.rank, cpus=first.cpus, host=host)
+                )
     return texts

@@ -1,4 +1,6 @@
-"""The cells of a bench, in the order of its table: the runs of one spec, pooled, for each metric and key that they measured."""
+"""The cells of a bench, in the order of its table: the runs of one spec, pooled, for each metric
+and key that they measured.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ LENGTH = ("steps", "warmup_steps", "timeout_s")
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The numbers of one good run: its value of the metric, and its step times, None if they are not known; ``steady`` is where
-    its steady state began, None if that is not known, and ``window_is_steady`` whether its window lies in it."""
+    """The numbers of one good run: its value of the metric, and its step times, None if they are
+    not known; ``steady`` is where its steady state began, None if that is not known, and
+    ``window_is_steady`` whether its window lies in it."""
 
     run_id: str
     repeat: int
@@ -40,7 +43,8 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric and key, by run id.
+    """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric
+    and key, by run id.
 
     ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each of `Metric.key_columns`.
     ``resolutions`` are those of the numbers, 0 where it is not known. ``drift`` is what all cells of its bench have in common
@@ -74,7 +78,9 @@ class Cell:
 
     @property
     def drifts_with(self) -> tuple[str, str, str, bool]:
-        """What cells with one drift have in common: their metric, not only its name, which folders use for different things."""
+        """What cells with one drift have in common: their metric, not only its name, which folders
+        use for different things.
+        """
         return self.metric.name, self.metric.unit, self.metric.better, bool(self.metric.key_columns)
 
     @property
@@ -128,22 +134,34 @@ class Cell:
         return dict(zip(self.metric.key_columns, self.metric_key, strict=False))
 
     def key(self, *without: str) -> str:
-        """Return spec, metric and key as text without the named fields of the spec; cells with equal text belong together."""
-        return f"{_key(self.spec, self.simulated, without)} {self.metric.name} {list(self.metric_key)}"
+        """Return spec, metric and key as text without the named fields of the spec; cells with
+        equal text belong together.
+        """
+        return (
+            f"{_key(self.spec, self.simulated, without)} {self.metric.name} {list(self.metric_key)}"
+        )
 
 
 def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
     values = {name: value for name, value in spec.as_dict().items() if name not in without}
-    if spec.follows and SHAPE[0] in without:  # with strong scaling, another shape has another value, and the same global batch
+    if (
+        spec.follows and SHAPE[0] in without
+    ):  # with strong scaling, another shape has another value, and the same global batch
         of_options = {f"options.{name}": value for name, value in spec.options.items()}
-        values = {**values, **of_options, "options": None, "step": asdict(spec.step) | {"micro_batches": spec.global_batch}}
+        values = {
+            **values,
+            **of_options,
+            "options": None,
+            "step": asdict(spec.step) | {"micro_batches": spec.global_batch},
+        }
         values.pop(spec.follows, None)  # it may be one of the fields left out
     return json.dumps([simulated, values], sort_keys=True, default=str)
 
 
 def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
-    """Return the cells of these runs in order of size, those of one metric if it is named; a run without a spec is left out.
-    Runs with a place are those of one bench, whose drift its cells share.
+    """Return the cells of these runs in order of size, those of one metric if it is named; a run
+    without a spec is left out. Runs with a place are those of one bench, whose drift its cells
+    share.
 
     A spec of which no run has a number has one cell, of its primary metric.
     """
@@ -151,25 +169,40 @@ def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
     for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
         if run.spec:
             groups.setdefault(_key(run.spec, run.simulated), []).append(run)
-    cells = [cell for runs in groups.values() if (spec := runs[0].spec) for cell in _cells(spec, tuple(runs))]
+    cells = [
+        cell
+        for runs in groups.values()
+        if (spec := runs[0].spec)
+        for cell in _cells(spec, tuple(runs))
+    ]
     drifts = _drifts(cells)
-    chosen = [replace(cell, drift=drifts[cell.drifts_with]) for cell in cells if metric in ("", cell.metric.name)]
+    chosen = [
+        replace(cell, drift=drifts[cell.drifts_with])
+        for cell in cells
+        if metric in ("", cell.metric.name)
+    ]
     return sorted(chosen, key=lambda cell: (order(cell), _key(cell.spec, cell.simulated)))
 
 
 def _drifts(cells: Sequence[Cell]) -> dict[tuple[str, str, str, bool], Drift]:
-    """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not independent of each other."""
+    """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not
+    independent of each other.
+    """
     by_metric: dict[tuple[str, str, str, bool], list[Cell]] = {}
     for cell in cells:
         by_metric.setdefault(cell.drifts_with, []).append(cell)
     return {
-        metric: STEADY if alike[0].metric.key_columns else drift_of([cell.placed for cell in alike if cell.is_positive])
+        metric: STEADY
+        if alike[0].metric.key_columns
+        else drift_of([cell.placed for cell in alike if cell.is_positive])
         for metric, alike in by_metric.items()
     }
 
 
 def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:
-    """Yield the cells of a spec: the primary metric first, then the others as they are declared, keys in order."""
+    """Yield the cells of a spec: the primary metric first, then the others as they are declared,
+    keys in order.
+    """
     declared = {metric.name: metric for run in runs for metric in run.metrics}
     numbers: dict[tuple[str, Key], dict[str, float]] = {}
     resolutions: dict[tuple[str, Key], dict[str, float]] = {}

@@ -22,7 +22,8 @@ _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16"
 
 
 def closing_of(planned: Manifest, sampled: Sequence[Parsed], host: str) -> Mapping[str, Any]:
-    """Return the values of the closing line, empty for a program without one. ``host`` is the node whose log has it.
+    """Return the values of the closing line, empty for a program without one. ``host`` is the node
+    whose log has it.
 
     Raises DataError if it is missing or belongs to another run.
     """
@@ -30,25 +31,41 @@ def closing_of(planned: Manifest, sampled: Sequence[Parsed], host: str) -> Mappi
         return {}
     closing = next((log.closing for log in sampled if log.closing is not None), None)
     if closing is None:
-        reasons = [note for log in sampled for note in log.warnings if note.code == CLOSING_LINE_UNREAD.code]
-        raise invalid("expected the program's closing line, the log has none", host, hint="; ".join(reasons))
+        reasons = [
+            note
+            for log in sampled
+            for note in log.warnings
+            if note.code == CLOSING_LINE_UNREAD.code
+        ]
+        raise invalid(
+            "expected the program's closing line, the log has none", host, hint="; ".join(reasons)
+        )
     try:
         spec = as_trained(planned.spec, closing)
     except ValueError as error:
-        raise invalid(f"expected {error}, the program reports {short(closing.get('batch_size'))}", host) from None
+        raise invalid(
+            f"expected {error}, the program reports {short(closing.get('batch_size'))}", host
+        ) from None
     expected = spec.as_dict() | {"world_size": spec.world_size, "global_batch": spec.global_batch}
     for key in _AGREE:
         if key in closing and closing[key] != expected[key]:
-            raise invalid(f"expected {key} {expected[key]!r} as planned, the program reports {short(closing[key])}", host)
+            raise invalid(
+                f"expected {key} {expected[key]!r} as planned, the program reports {short(closing[key])}",
+                host,
+            )
     ranks = closing.get("ranks")
     if ranks is not None and ranks != list(range(planned.spec.world_size)):
-        raise invalid(f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {short(ranks)}", host)
+        raise invalid(
+            f"expected ranks 0-{planned.spec.world_size - 1} in the closing line, got {short(ranks)}",
+            host,
+        )
     return closing
 
 
 def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
-    """Return what a run of ``spec`` trained: with the batch size that its program found, if it was to find one. ``closing`` are
-    the values of its closing line. Raises ValueError, saying what was expected, if that has no such batch size."""
+    """Return what a run of ``spec`` trained: with the batch size that its program found, if it was
+    to find one. ``closing`` are the values of its closing line. Raises ValueError, saying what was
+    expected, if that has no such batch size."""
     if not (most := spec.step.batch_size_up_to):
         return spec
     batch_size = closing.get("batch_size")
@@ -60,11 +77,17 @@ def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
 def remarks(observed: Mapping[str, Any]) -> list[Note]:
     """Return the program's own notes on its numbers: ``remarks`` of its last line."""
     remarks = observed.get("remarks")
-    return [PROGRAM_REMARK(text=text[:300]) for text in remarks if isinstance(text, str)] if isinstance(remarks, list) else []
+    return (
+        [PROGRAM_REMARK(text=text[:300]) for text in remarks if isinstance(text, str)]
+        if isinstance(remarks, list)
+        else []
+    )
 
 
 def arithmetic(dtype: str, output_dtype: Any) -> list[Note]:
-    """Return a qualification if the program reports another type of its model's output than the run's dtype implies."""
+    """Return a qualification if the program reports another type of its model's output than the
+    run's dtype implies.
+    """
     expected = _OUTPUT_TYPES.get(dtype)
     if None in (expected, output_dtype) or output_dtype == expected:
         return []

@@ -24,8 +24,8 @@ class Entry:
     """One cell as every output shows it, whatever it measures.
 
     ``n`` counts its good repeats, ``planned`` all; ``failed``, ``interrupted``, ``running`` and ``never_run`` count those that
-    have no number, as in `planned.Counts`. ``options`` holds the other settings of the spec that differ between the cells of
-    the bench.
+    have no number, as in `planned.Counts`. ``options`` holds the other settings of the spec that
+    differ between the cells of the bench.
     """
 
     series: str
@@ -53,18 +53,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """The values of one metric and key in a cell, over ``n`` good repeats, in ``unit``, unrounded, None if n is 0.
+    """The values of one metric and key in a cell, over ``n`` good repeats, in ``unit``, unrounded,
+    None if n is 0.
     ``global_batch`` is samples per step, ``tokens`` those of a sample, 0 for a program without tokens. ``scaling`` is ``weak``
-    if each rank computes as much in every shape, ``strong`` if the global batch is the same in every shape.
+    if each rank computes as much in every shape, ``strong`` if the global batch is the same in
+    every shape.
 
     ``better`` is ``higher`` or ``lower``; ``primary``: it is the metric that stands for the run; ``says`` is the metric of
-    which it is the program's own figure, empty for all others. ``value`` is the typical value of `numbers.drift`, ``speedup``
-    and both intervals belong to it; ``average`` and ``median`` describe the repeats as they are, and ``deviation`` is their
-    sample standard deviation. ``series`` describes what a row shares with its baseline. Intervals are 95 % intervals, None
-    for too few repeats; the baseline has no interval of its speedup, which is 1 by definition. ``step_s`` is the time of a
-    step (s), ``per_rank`` the value over the ranks; both are None except for speeds of training. ``ranks`` are the parts of
-    the steps of each rank, if the program reports them, with the speed of a training alone, and ``slow`` those of them that
-    the others wait for.
+    which it is the program's own figure, empty for all others. ``value`` is the typical value of
+    `numbers.drift`, ``speedup`` and both intervals belong to it; ``average`` and ``median``
+    describe the repeats as they are, and ``deviation`` is their sample standard deviation.
+    ``series`` describes what a row shares with its baseline. Intervals are 95 % intervals, None for
+    too few repeats; the baseline has no interval of its speedup, which is 1 by definition.
+    ``step_s`` is the time of a step (s), ``per_rank`` the value over the ranks; both are None
+    except for speeds of training. ``ranks`` are the parts of the steps of each rank, if the program
+    reports them, with the speed of a training alone, and ``slow`` those of them that the others
+    wait for.
     """
 
     metric: str
@@ -103,7 +107,9 @@ class Row(Entry):
 
     @property
     def is_derived(self) -> bool:
-        """Whether it follows from a speed of training, as an MFU does, or is what the program says of such a number."""
+        """Whether it follows from a speed of training, as an MFU does, or is what the program says
+        of such a number.
+        """
         return bool(self.says) or self.metric in OWN_METRICS and not self.is_speed
 
     @property

@@ -1,7 +1,8 @@
-"""Logs that orch did not collect, read with the log grammar of a framework folder instead of a published rule.
+"""Logs that orch did not collect, read with the log grammar of a framework folder instead of a
+published rule.
 
-Such a log has no plan: its window begins after the folder's default warm-up, at a step that the log prints, and ends with its
-last line.
+Such a log has no plan: its window begins after the folder's default warm-up, at a step that the log
+prints, and ends with its last line.
 """
 
 from __future__ import annotations
@@ -26,12 +27,23 @@ from orchestrator.record.node_record import short
 from orchestrator.results.language_model import language_values
 from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expected_of, metrics_of
-from orchestrator.results.notes import DTYPE_OF_NAME, METRICS_LEFT_OUT, READ_WITH_GRAMMAR, STEP_SIZES
+from orchestrator.results.notes import (
+    DTYPE_OF_NAME,
+    METRICS_LEFT_OUT,
+    READ_WITH_GRAMMAR,
+    STEP_SIZES,
+)
 from orchestrator.results.numbers.clock import verify_no_jump
 from orchestrator.results.numbers.cumulative import cumulative_note
 from orchestrator.results.numbers.notes import NOT_STEADY
 from orchestrator.results.numbers.steadiness import unsteady
-from orchestrator.results.numbers.throughput import Stretch, Terms, Throughput, throughput, window_of
+from orchestrator.results.numbers.throughput import (
+    Stretch,
+    Terms,
+    Throughput,
+    throughput,
+    window_of,
+)
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.run import RunResult
 from orchestrator.results.said import Setting, figures
@@ -41,19 +53,26 @@ from orchestrator.results.values import Expected, Value, values_of
 __all__ = ["by_grammar", "checked_alone", "checked_by_grammar", "grammar_note"]
 
 _SHOWN_BYTES = 1 << 20
-_NAMES = "name the folder after the shape of the run, and the file after its model, batch size and dtype"
+_NAMES = (
+    "name the folder after the shape of the run, and the file after its model, batch size and dtype"
+)
 
 
 def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: bytes) -> RunResult:
-    """Return a run with the speed that the log grammar of a framework finds in a log, or with the error that says why not.
+    """Return a run with the speed that the log grammar of a framework finds in a log, or with the
+    error that says why not.
 
     ``spec`` says everything but the window, and the result's spec has that too.
     """
-    grammar = framework.log.with_options({name: option.default for name, option in framework.options.items()})
+    grammar = framework.log.with_options(
+        {name: option.default for name, option in framework.options.items()}
+    )
     try:
         parsed = parse(log, grammar)
         flag = framework.dtypes.get(spec.device, {}).get(spec.dtype)
-        sizes = _named_sizes(spec, has_micro_batches=framework.step is not None) | ({"dtype": flag} if flag else {})
+        sizes = _named_sizes(spec, has_micro_batches=framework.step is not None) | (
+            {"dtype": flag} if flag else {}
+        )
         verify_statements(parsed, {**framework.models.get(spec.model, {}), **sizes})
         cut = _cut_notes(parsed, grammar)
         if not framework.measure.has_samples:
@@ -71,49 +90,82 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         is_counted, spec = counted is not spec, _with_micro_batches(counted, framework)
         terms = Terms.of(spec, grammar)
         steps = read_window(
-            parsed.samples, terms, parsed.resolution, simulated=framework.simulated, sampled=grammar.sampled, items=spec.items
+            parsed.samples,
+            terms,
+            parsed.resolution,
+            simulated=framework.simulated,
+            sampled=grammar.sampled,
+            items=spec.items,
         )
     except DataError as error:
         error.run_id = result.run_id
         return replace(
-            result, spec=spec, error=error, measure=framework.measure, metrics=metrics_of(framework.measure, framework.log)
+            result,
+            spec=spec,
+            error=error,
+            measure=framework.measure,
+            metrics=metrics_of(framework.measure, framework.log),
         )
     measured, resolution = steps.throughput, steps.resolution
     metrics = metrics_of(framework.measure, framework.log)
-    read = replace(result, spec=spec, state="finished", measure=framework.measure, metrics=metrics, **steps.fields())
+    read = replace(
+        result,
+        spec=spec,
+        state="finished",
+        measure=framework.measure,
+        metrics=metrics,
+        **steps.fields(),
+    )
     read = replace(read, digests=(hashlib.sha256(log).hexdigest(), steps.digest))
     dtypes = framework.dtypes.get(spec.device, {})
     if dtypes and spec.dtype not in dtypes:
-        unknown = DTYPE_OF_NAME(framework=framework.name, dtypes=", ".join(dtypes), dtype=spec.dtype)
+        unknown = DTYPE_OF_NAME(
+            framework=framework.name, dtypes=", ".join(dtypes), dtype=spec.dtype
+        )
         read = replace(read, qualifications=(unknown,))
     read = _qualified(read, *parsed.warnings, *steps.notes, *cut)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
-        is_reported = bool(parsed.closing) or framework.step is not None and framework.step.tokens in parsed.facts
+        is_reported = (
+            bool(parsed.closing)
+            or framework.step is not None
+            and framework.step.tokens in parsed.facts
+        )
         step = _step_note(spec, framework, is_reported, is_counted)
         if transformer is None:
             known = f"{framework.name} knows {', '.join(framework.models)}"
             step += f"; no TFLOP/s: expected a model of the folder in the name of the file, got {spec.model}, {known}"
         values = language_values(spec, transformer, measured.samples_per_s, {}, resolution)
-        speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items)
+        speed = Value(
+            TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items
+        )
         # The device is not known, so that an MFU is not compared.
         setting = Setting.of(spec, transformer, {})
         said = figures(grammar.metrics, read.metric_values, speed, steps.times, setting)
         qualifications = (*read.qualifications, STEP_SIZES(sizes=step))
-        return replace(read, metric_values=(*values, *read.metric_values), qualifications=qualifications, said=said)
+        return replace(
+            read,
+            metric_values=(*values, *read.metric_values),
+            qualifications=qualifications,
+            said=said,
+        )
     return read
 
 
 def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None, tuple[str, ...]]:
-    """Return why a log of which nothing else is known has no result, None if it may have one, and notes about its steps."""
+    """Return why a log of which nothing else is known has no result, None if it may have one, and
+    notes about its steps.
+    """
     steps = [sample.step for sample in parsed.samples]
     usual = _warmup_steps(int(framework.default("warmup_steps", "cuda")[0]), parsed)
     window = 0 if not steps or steps[-1] <= usual or framework.log.after_warmup else usual
     window = next((step for step in steps[:-1] if step >= window), window) if window else 0
     batch = _reported(parsed).get("global_batch")
     global_batch = batch if type(batch) is int else 0
-    terms = Terms(window, steps[-1] if steps else 0, global_batch or 1, cumulative=framework.log.cumulative)
+    terms = Terms(
+        window, steps[-1] if steps else 0, global_batch or 1, cumulative=framework.log.cumulative
+    )
     try:
         verify_statements(parsed, {})
         if steps and not framework.simulated:
@@ -136,10 +188,14 @@ def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | Non
     return None, (*read.notes, *read.unsteady)
 
 
-def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]) -> tuple[Note, ...]:
-    """Return what the grammar of a folder remarks on a log whose speed another rule reads, over steps of a ``window``.
+def checked_by_grammar(
+    log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]
+) -> tuple[Note, ...]:
+    """Return what the grammar of a folder remarks on a log whose speed another rule reads, over
+    steps of a ``window``.
 
-    Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`, `verify_training`.
+    Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`,
+    `verify_training`.
     """
     parsed = parse(log, grammar.with_options({}))
     verify_statements(parsed, _named_sizes(spec, has_micro_batches=False))
@@ -151,26 +207,42 @@ def checked_by_grammar(log: bytes, grammar: LogGrammar, spec: RunSpec, window: t
         intervals = window_of(parsed.samples, steps)
     verify_no_jump(intervals)
     uneven = [NOT_STEADY(where="", found=note) for note in unsteady(intervals)] if intervals else []
-    return (*left_out, *verify_training(parsed.samples, steps), *cumulative_note(parsed.samples, steps), *uneven)
+    return (
+        *left_out,
+        *verify_training(parsed.samples, steps),
+        *cumulative_note(parsed.samples, steps),
+        *uneven,
+    )
 
 
 def _cut_notes(parsed: Parsed, grammar: LogGrammar) -> tuple[Note, ...]:
-    """Return a note on a log with results that lacks the closing line of its program, else none. The speed of the
-    steps that it has is right; of other results some are missing."""
+    """Return a note on a log with results that lacks the closing line of its program, else none.
+    The speed of the steps that it has is right; of other results some are missing."""
     if not grammar.closing or parsed.closing is not None or not (parsed.samples or parsed.readings):
         return ()
     return (LOG_CUT(pattern=grammar.closing),)
 
 
 def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
-    """Return what the name of a log says of its run; of a language model the global batch depends on the micro-batches."""
+    """Return what the name of a log says of its run; of a language model the global batch depends
+    on the micro-batches.
+    """
     sizes = sizes_of(spec)
-    names = ("model", "nodes", "gpus", "world_size", "batch_size", *(() if has_micro_batches else ("global_batch",)))
+    names = (
+        "model",
+        "nodes",
+        "gpus",
+        "world_size",
+        "batch_size",
+        *(() if has_micro_batches else ("global_batch",)),
+    )
     return {name: sizes[name] for name in names}
 
 
 def _reported(parsed: Parsed) -> dict[str, Any]:
-    """Return what a log says of its run, by its closing line or by other lines, where a dtype has the program's name."""
+    """Return what a log says of its run, by its closing line or by other lines, where a dtype has
+    the program's name.
+    """
     facts = {name: next(iter(values)) for name, values in parsed.facts.items() if name != "dtype"}
     return {**facts, **(parsed.closing or {})}
 
@@ -201,26 +273,40 @@ def _samples_of_step(counts: Throughput, spec: RunSpec, parsed: Parsed) -> int:
     if samples != spec.global_batch or not spec.step.tokens:
         return samples
     by_tokens = said.get("tokens_per_step")
-    by_samples = by_tokens // spec.step.tokens if type(by_tokens) is int else said.get("global_batch")
+    by_samples = (
+        by_tokens // spec.step.tokens if type(by_tokens) is int else said.get("global_batch")
+    )
     return by_samples if type(by_samples) is int else samples
 
 
 def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec:
-    """Return a spec with the device and the step that the program's closing line reports, else by the defaults of the folder on
-    GPUs. Raises DataError if the log is that of another run than its name says, or a copy of the model takes other ranks."""
+    """Return a spec with the device and the step that the program's closing line reports, else by
+    the defaults of the folder on GPUs. Raises DataError if the log is that of another run than its
+    name says, or a copy of the model takes other ranks."""
     reported = _reported(parsed)
-    worlds = [("world_size", world_size) for _, world_size in parsed.ranks if world_size is not None]
-    by_name = {"model": spec.model, "batch_size": spec.batch_size, "dtype": spec.dtype, "world_size": spec.world_size}
+    worlds = [
+        ("world_size", world_size) for _, world_size in parsed.ranks if world_size is not None
+    ]
+    by_name = {
+        "model": spec.model,
+        "batch_size": spec.batch_size,
+        "dtype": spec.dtype,
+        "world_size": spec.world_size,
+    }
     for key, value in (*worlds, *reported.items()):
         if key in by_name and value != by_name[key]:
             message = f"expected {key} {by_name[key]} by the name, the log reports {short(value)}"
             raise DataError(message, kind="result_invalid", hint=_NAMES)
-    device = next((name for name in framework.dtypes if name == reported.get("device")), spec.device)
+    device = next(
+        (name for name in framework.dtypes if name == reported.get("device")), spec.device
+    )
     try:
         step = default_step(framework, spec.model, device, reported)
     except ConfigError as error:
         option = error.where.removeprefix("--set ")
-        raise DataError(f"{option} in the closing line: {error.message}", kind="result_invalid") from None
+        raise DataError(
+            f"{option} in the closing line: {error.message}", kind="result_invalid"
+        ) from None
     if spec.world_size % step.model_ranks:
         shared = " × ".join(framework.step.shared_by) if framework.step else ""
         raise DataError(
@@ -239,20 +325,32 @@ def _warmup_steps(usual: int, parsed: Parsed) -> int:
 
 
 def _with_micro_batches(spec: RunSpec, framework: Framework) -> RunSpec:
-    """Return the spec of a language model with its micro-batches among its options, where tables show what differs."""
+    """Return the spec of a language model with its micro-batches among its options, where tables
+    show what differs.
+    """
     if framework.step is None:
         return spec
-    return replace(spec, options={**spec.options, framework.step.micro_batches or "micro_batches": spec.step.micro_batches})
+    return replace(
+        spec,
+        options={
+            **spec.options,
+            framework.step.micro_batches or "micro_batches": spec.step.micro_batches,
+        },
+    )
 
 
 def _as_counted(spec: RunSpec, samples: int) -> RunSpec:
-    """Return a spec with as many micro-batches as the ``samples`` of a step are. Raises DataError if they are none of its batch
-    size and ranks."""
+    """Return a spec with as many micro-batches as the ``samples`` of a step are. Raises DataError
+    if they are none of its batch size and ranks."""
     if samples == spec.global_batch:
         return spec
     at_once = spec.global_batch // spec.step.micro_batches
     if samples % at_once or not spec.step.tokens:
-        ranks = f" with {spec.step.model_ranks} ranks for each copy of the model" if spec.step.model_ranks > 1 else ""
+        ranks = (
+            f" with {spec.step.model_ranks} ranks for each copy of the model"
+            if spec.step.model_ranks > 1
+            else ""
+        )
         raise DataError(
             f"expected {spec.global_batch} samples per step, by {spec.shape} and batch size {spec.batch_size}{ranks}, "
             f"the log counts {samples}",
@@ -263,8 +361,8 @@ def _as_counted(spec: RunSpec, samples: int) -> RunSpec:
 
 
 def _step_note(spec: RunSpec, framework: Framework, is_reported: bool, is_counted: bool) -> str:
-    """Return the note that says where the tokens, micro-batches and ranks of a copy of the model come from, on which every
-    number of a language model depends."""
+    """Return the note that says where the tokens, micro-batches and ranks of a copy of the model
+    come from, on which every number of a language model depends."""
     tokens = plural(spec.step.tokens, "token")
     batches = plural(spec.step.micro_batches, "micro-batch", "micro-batches")
     copy = f"{plural(spec.step.model_ranks, 'rank')} for each copy of the model"
@@ -276,24 +374,38 @@ def _step_note(spec: RunSpec, framework: Framework, is_reported: bool, is_counte
 
 
 def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: Parsed) -> RunResult:
-    """Return a run with the values of the metrics that its folder declares, or with a note that says why one log has none."""
+    """Return a run with the values of the metrics that its folder declares, or with a note that
+    says why one log has none.
+    """
     try:
-        values = values_of(grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar))
+        values = values_of(
+            grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar)
+        )
     except DataError as error:
         return _qualified(read, METRICS_LEFT_OUT(fault=error.message))
     return replace(read, metric_values=values)
 
 
 def _qualified(read: RunResult, *notes: Note) -> RunResult:
-    """Return a run with notes about it alone, which name its log, the table having those of all repeats in one place."""
-    return replace(read, qualifications=(*read.qualifications, *(note.about(read.run_id) for note in notes)))
+    """Return a run with notes about it alone, which name its log, the table having those of all
+    repeats in one place.
+    """
+    return replace(
+        read, qualifications=(*read.qualifications, *(note.about(read.run_id) for note in notes))
+    )
 
 
-def _of_metrics(result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes) -> RunResult:
-    """Return a run with the values of the metrics that a folder without training declares. Raises DataError if it has none."""
+def _of_metrics(
+    result: RunResult, spec: RunSpec, framework: Framework, parsed: Parsed, log: bytes
+) -> RunResult:
+    """Return a run with the values of the metrics that a folder without training declares. Raises
+    DataError if it has none.
+    """
     metrics = framework.log.metrics
     values = values_of(
-        metrics, {("", result.run_id): parsed.readings}, Expected(spec.nodes, spec.world_size, form=framework.log.numbers)
+        metrics,
+        {("", result.run_id): parsed.readings},
+        Expected(spec.nodes, spec.world_size, form=framework.log.numbers),
     )
     read = replace(result, measure=framework.measure, metrics=metrics, spec=spec)
     if not values:
@@ -317,4 +429,6 @@ def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> D
     _, _, detail = explained(patterns, [("", name, text)], parsed.misread)
     noun = "steps" if framework.log.patterns else "results"
     hint = f"correct {' or '.join(patterns)}, or name another framework" if text.strip() else ""
-    return DataError(f"expected lines with {noun}, found 0; {detail}", kind="log_unmatched", hint=hint)
+    return DataError(
+        f"expected lines with {noun}, found 0; {detail}", kind="log_unmatched", hint=hint
+    )

@@ -1,4 +1,6 @@
-"""Tables of measurements that are not speeds, with their notes: what each kind of measurement makes of its readings."""
+"""Tables of measurements that are not speeds, with their notes: what each kind of measurement makes
+of its readings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Value = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table: column names with units, and rows of unrounded numbers, texts, or None for a missing value."""
+    """A table: column names with units, and rows of unrounded numbers, texts, or None for a missing
+    value.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -22,8 +26,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The results of the good runs of a cell: tables, lines to show above them (``said``), and a line for each slow node
-    or link (``culprits``)."""
+    """The results of the good runs of a cell: tables, lines to show above them (``said``), and a
+    line for each slow node or link (``culprits``)."""
 
     grids: tuple[Grid, ...] = ()
     said: tuple[str, ...] = ()

@@ -16,8 +16,20 @@ from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.devices.gpu_states import gpu_states, is_partition
 from orchestrator.inventory import fold
 from orchestrator.notes import Note
-from orchestrator.results.notes import BASELINE_FACT, CLOCKS_LOWERED, FACT_DIFFERS, GPU_CONDITION, LOAD_BY_OTHERS, SENT_LITTLE
-from orchestrator.results.numbers.notes import MORE_WARM_UP, NO_STEADY_STATE, NOT_STEADY, STARTS_TOO_EARLY
+from orchestrator.results.notes import (
+    BASELINE_FACT,
+    CLOCKS_LOWERED,
+    FACT_DIFFERS,
+    GPU_CONDITION,
+    LOAD_BY_OTHERS,
+    SENT_LITTLE,
+)
+from orchestrator.results.numbers.notes import (
+    MORE_WARM_UP,
+    NO_STEADY_STATE,
+    NOT_STEADY,
+    STARTS_TOO_EARLY,
+)
 from orchestrator.results.numbers.peaks import MODELS
 from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.telemetry.doubts import busiest
@@ -34,11 +46,15 @@ __all__ = [
 
 _WORTH = 0.05
 _LEAST_SENT = 0.01
-"""Share of the gradients in 16 bits that any way to train together sends; some send them rarely or compressed."""
+"""Share of the gradients in 16 bits that any way to train together sends; some send them rarely or
+compressed.
+"""
 _LEAST_BYTES = 100
 """The same for models whose gradients are not known, in bytes per step."""
 _QUALIFYING = {"idle", "ecc", "xid", "clocks", "modes", "pcie", "links"}
-"""Preflight checks of conditions that may change a number; the other checks refuse a run or concern versions."""
+"""Preflight checks of conditions that may change a number; the other checks refuse a run or concern
+versions.
+"""
 _SLOWDOWNS = {
     "sw_power_cap": "the power limit",
     "sync_boost": "the slowest GPU of a group",
@@ -57,33 +73,49 @@ def of_gpus(facts: Any, key: str) -> list[str]:
     """Return the distinct values of a key of one node's GPUs, as captured by preflight."""
     gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
     entries = gpus if isinstance(gpus, (list, tuple)) else ()
-    return sorted({str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)})
+    return sorted(
+        {str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)}
+    )
 
 
 def devices_of_node(facts: Any) -> list[str]:
-    """Return the distinct names of what a rank may have on one node: its GPUs, instances of those in MIG mode, and partitions
-    of AMD's (``AMD Instinct MI300X CPX``)."""
+    """Return the distinct names of what a rank may have on one node: its GPUs, instances of those
+    in MIG mode, and partitions of AMD's (``AMD Instinct MI300X CPX``)."""
     gpus = gpu_states(facts) if isinstance(facts, Mapping) else []
     is_divided = any(gpu.get("mig") == "Enabled" for gpu in gpus)
-    names = (f"{gpu['name']} {gpu['partition']}" if is_partition(gpu) else str(gpu["name"]) for gpu in gpus if gpu.get("name"))
+    names = (
+        f"{gpu['name']} {gpu['partition']}" if is_partition(gpu) else str(gpu["name"])
+        for gpu in gpus
+        if gpu.get("name")
+    )
     return [f"{name} MIG" if is_divided else name for name in sorted(set(names))]
 
 
 def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return by host the total rate in Gbit/s of the active InfiniBand ports in its facts; None for a host without any."""
-    rates = {host: node.get("infiniband_gbit") if isinstance(node, Mapping) else None for host, node in facts.items()}
-    return {host: float(rate) if isinstance(rate, (int, float)) and rate > 0 else None for host, rate in rates.items()}
+    """Return by host the total rate in Gbit/s of the active InfiniBand ports in its facts; None for
+    a host without any.
+    """
+    rates = {
+        host: node.get("infiniband_gbit") if isinstance(node, Mapping) else None
+        for host, node in facts.items()
+    }
+    return {
+        host: float(rate) if isinstance(rate, (int, float)) and rate > 0 else None
+        for host, rate in rates.items()
+    }
 
 
 def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
-    """Return the bytes per second that the slowest node can send over InfiniBand, in the best run; None if NCCL used any other
-    network, or if the port rates of a node are unknown."""
+    """Return the bytes per second that the slowest node can send over InfiniBand, in the best run;
+    None if NCCL used any other network, or if the port rates of a node are unknown."""
     slowest = []
     for run in runs:
         networks = run.observed.get("networks") or ()
         rates = infiniband_gbit(run.facts)
         port_rates = [rate for rate in rates.values() if rate]
-        only_infiniband = bool(networks) and all(str(network).startswith("NET/IB") for network in networks)
+        only_infiniband = bool(networks) and all(
+            str(network).startswith("NET/IB") for network in networks
+        )
         if not only_infiniband or not port_rates or len(port_rates) < len(rates):
             return None
         slowest.append(min(port_rates))
@@ -95,12 +127,14 @@ def slowed(
     window_s: float | None = None,
     sampled: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, dict[str, Lowered]]:
-    """Return by reason and host for which share of the window clocks were lowered, if that may be 5 % of it.
+    """Return by reason and host for which share of the window clocks were lowered, if that may be 5
+    % of it.
 
-    The driver's counters are read at the start and the end of a rank, so it is not known which of the lowered time was in the
-    window: at least what has no room outside of it, at most all. On a node that was ``sampled``, the share of the samples in
-    the window is taken instead. Without a window the shares are those of the rank's life, and equal. Reasons have the names
-    of nvidia-smi's counters.
+    The driver's counters are read at the start and the end of a rank, so it is not known which of
+    the lowered time was in the window: at least what has no room outside of it, at most all. On a
+    node that was ``sampled``, the share of the samples in the window is taken instead. Without a
+    window the shares are those of the rank's life, and equal. Reasons have the names of
+    nvidia-smi's counters.
     """
     shares: dict[str, dict[str, Lowered]] = {}
     for host, by_reason in sampled.items():
@@ -127,15 +161,23 @@ def slowed(
 
 
 def slowed_in(runs: Sequence[RunResult]) -> list[Note]:
-    """Return a text for each reason that lowered clocks in any of the runs; each run counts with its most affected node."""
+    """Return a text for each reason that lowered clocks in any of the runs; each run counts with
+    its most affected node.
+    """
     texts = []
     for name, words in _SLOWDOWNS.items():
         if affected := [run for run in runs if name in run.slowed]:
-            worst = [max(run.slowed[name].values(), key=lambda share: share.most) for run in affected]
+            worst = [
+                max(run.slowed[name].values(), key=lambda share: share.most) for run in affected
+            ]
             reach = _reach(min(share.least for share in worst), max(share.most for share in worst))
             lives = [share.of_run for share in worst if share.of_run is not None]
             of_life = [f"{_reach(min(lives), max(lives))} of the run"] if lives else []
-            of_window = [f"{reach} of the measured window"] if any(run.throughput for run in affected) else []
+            of_window = (
+                [f"{reach} of the measured window"]
+                if any(run.throughput for run in affected)
+                else []
+            )
             hosts = fold(sorted(set().union(*(run.slowed[name] for run in affected))))
             counted = f", in {len(affected)} of {len(runs)} runs" if len(runs) > 1 else ""
             shares = ", ".join(of_life + of_window)
@@ -150,17 +192,25 @@ def _reach(least: float, most: float) -> str:
 
 
 def loaded(records: Mapping[str, ExitRecord]) -> dict[str, float]:
-    """Return by host the share of its processors that other processes used during a run, if it matters."""
+    """Return by host the share of its processors that other processes used during a run, if it
+    matters.
+    """
     loads = {}
     for host, record in records.items():
         use, began, ended = record.meter.processors, record.started_mono_s, record.ended_mono_s
         if use and began is not None and ended is not None and use.count > 0:
             loads[host] = Load(use.count, ended - began, use.busy_s, use.own_s, use.switches)
-    return {host: used / count for host, (used, count) in busy_with_others(loads).items() if used >= WORTH * count}
+    return {
+        host: used / count
+        for host, (used, count) in busy_with_others(loads).items()
+        if used >= WORTH * count
+    }
 
 
 def loaded_in(runs: Sequence[RunResult]) -> list[Note]:
-    """Return a text if other processes used the processors during any of the runs; each run counts with its busiest node."""
+    """Return a text if other processes used the processors during any of the runs; each run counts
+    with its busiest node.
+    """
     by_run = [run.loaded for run in runs if run.loaded and not run.simulated]
     if not by_run:
         return []
@@ -173,29 +223,51 @@ def loaded_in(runs: Sequence[RunResult]) -> list[Note]:
 
 
 def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return runs with the lowered clocks and the load of one node alone, for `slowed_in` and `loaded_in`."""
+    """Return runs with the lowered clocks and the load of one node alone, for `slowed_in` and
+    `loaded_in`.
+    """
     return [
         replace(
             run,
-            slowed={reason: {host: shares[host]} for reason, shares in run.slowed.items() if host in shares},
+            slowed={
+                reason: {host: shares[host]}
+                for reason, shares in run.slowed.items()
+                if host in shares
+            },
             loaded={name: share for name, share in run.loaded.items() if name == host},
         )
         for run in runs
     ]
 
 
-def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str) -> list[Note]:
-    """Return a qualification if nodes sent far less than gradients need: then each of them may have trained alone.
+def quiet(
+    records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, master_addr: str
+) -> list[Note]:
+    """Return a qualification if nodes sent far less than gradients need: then each of them may have
+    trained alone.
 
-    Each node sends its gradients at least once per step, in 16 bits (`physics`). ``parameters`` is what the program reports; if
-    neither that nor the model is known, some bytes per step are assumed. Links other than network cards and InfiniBand are not
-    counted by the kernel, and nodes of one machine that meet at a loopback address use none.
+    Each node sends its gradients at least once per step, in 16 bits (`physics`). ``parameters`` is
+    what the program reports; if neither that nor the model is known, some bytes per step are
+    assumed. Links other than network cards and InfiniBand are not counted by the kernel, and nodes
+    of one machine that meet at a loopback address use none.
     """
     model = MODELS.get(spec.model)
-    known = parameters if type(parameters) is int and parameters > 0 else model.parameters if model else 0
+    known = (
+        parameters
+        if type(parameters) is int and parameters > 0
+        else model.parameters
+        if model
+        else 0
+    )
     least = max(_LEAST_BYTES, 2 * known * _LEAST_SENT)
-    sent = {host: record.meter.sent_bytes for host, record in records.items() if record.meter.sent_bytes is not None}
-    silent = {host: count / spec.steps for host, count in sent.items() if count < spec.steps * least}
+    sent = {
+        host: record.meter.sent_bytes
+        for host, record in records.items()
+        if record.meter.sent_bytes is not None
+    }
+    silent = {
+        host: count / spec.steps for host, count in sent.items() if count < spec.steps * least
+    }
     if spec.nodes < 2 or not silent or master_addr.startswith("127."):
         return []
     gradients = f" for gradients of {2 * known / 1e6:.1f} MB in 16 bits" if known else ""
@@ -203,14 +275,16 @@ def quiet(records: Mapping[str, ExitRecord], spec: RunSpec, parameters: Any, mas
 
 
 def unsteady_in(runs: Sequence[RunResult]) -> list[Note]:
-    """Return a text on the runs whose window was not steady, or began too early, with all that was found in the one of them
-    that varied most."""
+    """Return a text on the runs whose window was not steady, or began too early, with all that was
+    found in the one of them that varied most."""
     affected = [run for run in runs if run.step_times and (run.unsteady or run.begins_too_early)]
     if not affected:
         return []
     worst = max(affected, key=lambda run: run.step_times.variation if run.step_times else 0.0)
     early = _too_early(worst)
-    if worst.unsteady and (worst.steady is None or worst.steady.first_step is None or not _is_about_warm_up(worst)):
+    if worst.unsteady and (
+        worst.steady is None or worst.steady.first_step is None or not _is_about_warm_up(worst)
+    ):
         early = []  # a machine that slows down needs no more warm-up
     known = [note.plain if early else note for note in worst.unsteady]
     where = f" in {len(affected)} of {len(runs)} runs; in repeat {worst.repeat}"
@@ -233,14 +307,19 @@ def _too_early(run: RunResult) -> list[Note]:
 
 
 def conditions_of(runs: Iterable[RunResult]) -> list[Note]:
-    """Return a text for each GPU problem that preflight found and that the runs were measured with nevertheless."""
+    """Return a text for each GPU problem that preflight found and that the runs were measured with
+    nevertheless.
+    """
     hosts_by_text: dict[str, set[str]] = {}
     for run in runs:
         for host, facts in run.facts.items():
             for check in _conditions(host, facts):
                 if check.verdict != "ok" and check.name in _QUALIFYING:
                     hosts_by_text.setdefault(check.found, set()).add(host)
-    return [GPU_CONDITION(hosts=fold(sorted(hosts)), found=text) for text, hosts in hosts_by_text.items()]
+    return [
+        GPU_CONDITION(hosts=fold(sorted(hosts)), found=text)
+        for text, hosts in hosts_by_text.items()
+    ]
 
 
 def _conditions(host: str, facts: Any) -> list[Check]:
@@ -251,17 +330,25 @@ def _conditions(host: str, facts: Any) -> list[Check]:
 
 
 def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
-    """Return devices and versions of a cell in one line, each once: as reported by the program, else from preflight."""
+    """Return devices and versions of a cell in one line, each once: as reported by the program,
+    else from preflight.
+    """
     parts: dict[str, None] = {}
     for run in runs:
         seen = run.observed
-        parts |= dict.fromkeys(device_names(seen.get("devices")) or _preflight_devices(run, spec.device))
+        parts |= dict.fromkeys(
+            device_names(seen.get("devices")) or _preflight_devices(run, spec.device)
+        )
         if seen.get("framework_version"):
             parts[f"{seen.get('framework', spec.framework)} {seen['framework_version']}"] = None
             versions = {name: seen.get(name) for name in _TITLES}
         else:
             versions = _preflight_versions(run)
-        parts |= {f"{_TITLES.get(name, name)} {version}": None for name, version in versions.items() if version is not None}
+        parts |= {
+            f"{_TITLES.get(name, name)} {version}": None
+            for name, version in versions.items()
+            if version is not None
+        }
         parts |= dict.fromkeys(_transport_words(seen))
         drivers = {driver for facts in run.facts.values() for driver in of_gpus(facts, "driver")}
         parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
@@ -270,18 +357,26 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
 
 def _transport_words(seen: Mapping[str, Any]) -> list[str]:
     transport = seen.get("transport")
-    return [str(word) for word in transport.get("words", ())] if isinstance(transport, Mapping) else []
+    return (
+        [str(word) for word in transport.get("words", ())] if isinstance(transport, Mapping) else []
+    )
 
 
 def _preflight_devices(run: RunResult, device: str) -> list[str]:
     """Return the devices of a run's nodes, as captured by preflight."""
     if device == "cuda":
         return [name for facts in run.facts.values() for name in of_gpus(facts, "name")]
-    return [f"cpu {facts['cpu']}" for facts in run.facts.values() if isinstance(facts, Mapping) and facts.get("cpu")]
+    return [
+        f"cpu {facts['cpu']}"
+        for facts in run.facts.values()
+        if isinstance(facts, Mapping) and facts.get("cpu")
+    ]
 
 
 def _preflight_versions(run: RunResult) -> dict[str, Any]:
-    """Return the versions of a run's framework, as captured by preflight; differing nodes are a qualification."""
+    """Return the versions of a run's framework, as captured by preflight; differing nodes are a
+    qualification.
+    """
     merged: dict[str, Any] = {}
     for facts in run.facts.values():
         versions = facts.get("framework") if isinstance(facts, Mapping) else None
@@ -290,21 +385,33 @@ def _preflight_versions(run: RunResult) -> dict[str, Any]:
 
 
 def device_names(devices: Any) -> list[str]:
-    """Return the names in ``{"H200": 8}``, ``[["H200", 8]]``, ``[{"name": "H200", "count": 8}]`` or ``["H200"]``."""
+    """Return the names in ``{"H200": 8}``, ``[["H200", 8]]``, ``[{"name": "H200", "count": 8}]`` or
+    ``["H200"]``.
+    """
     names = []
     for item in devices if isinstance(devices, (list, tuple, Mapping)) else ():
-        first = item.get("name", "") if isinstance(item, Mapping) else item[0] if isinstance(item, list) and item else item
+        first = (
+            item.get("name", "")
+            if isinstance(item, Mapping)
+            else item[0]
+            if isinstance(item, list) and item
+            else item
+        )
         names.append(str(first))
     return names
 
 
 def differing_facts(runs: Sequence[RunResult], baseline: Sequence[RunResult] = ()) -> list[Note]:
-    """Return a text for each fact that differs between nodes or repeats, hosts folded by value, or from the baseline's."""
+    """Return a text for each fact that differs between nodes or repeats, hosts folded by value, or
+    from the baseline's.
+    """
     run_facts, base_facts = _facts_by_value(runs), _facts_by_value(baseline)
     texts = []
     for name, values in sorted(run_facts.items()):
         if len(values) > 1:
-            by_value = ", ".join(f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items()))
+            by_value = ", ".join(
+                f"{value} on {fold(sorted(hosts))}" for value, hosts in sorted(values.items())
+            )
             texts.append(FACT_DIFFERS(fact=name, values=by_value))
         elif name in base_facts and not set(base_facts[name]) >= set(values):
             before = ", ".join(sorted(base_facts[name]))

@@ -1,6 +1,8 @@
-"""The numbers of a language model besides its tokens/s: per device, in operations, and as shares of the device's peak.
+"""The numbers of a language model besides its tokens/s: per device, in operations, and as shares of
+the device's peak.
 
-All of them follow from one speed, so they are as certain as it is. What counts as an operation is in
+All of them follow from one speed, so they are as certain as it is. What counts as an operation is
+in
 `orchestrator.plan.transformer`, the peaks are in `orchestrator.results.numbers.peaks`.
 """
 
@@ -34,7 +36,8 @@ def language_values(
     observed: Mapping[str, Any],
     resolution: float = 0.0,
 ) -> tuple[Value, ...]:
-    """Return the values of `METRICS` in a run; those that need unknown sizes, a peak or a reported memory are left out.
+    """Return the values of `METRICS` in a run; those that need unknown sizes, a peak or a reported
+    memory are left out.
 
     ``resolution`` is that of ``samples_per_s``, as its log prints numbers, 0 if it is not known.
     """
@@ -44,23 +47,37 @@ def language_values(
         flops = transformer.flops_per_token(spec.step.tokens)
         numbers["tflops_per_device"] = per_device * flops / 1e12
         if (device := device_of(observed)) and (peak := device.peak(spec.dtype)):
-            executed = transformer.hardware_flops_per_token(spec.step.tokens, spec.step.recomputation)
+            executed = transformer.hardware_flops_per_token(
+                spec.step.tokens, spec.step.recomputation
+            )
             causal = transformer.flops_per_token(spec.step.tokens, causal=True)
             shares = {"mfu": flops, "mfu_causal": causal, "hfu": executed}
-            numbers |= {name: 100 * per_device * operations / peak for name, operations in shares.items()}
-    values = {name: Value(name, (), number, number * resolution / samples_per_s) for name, number in numbers.items()}
+            numbers |= {
+                name: 100 * per_device * operations / peak for name, operations in shares.items()
+            }
+    values = {
+        name: Value(name, (), number, number * resolution / samples_per_s)
+        for name, number in numbers.items()
+    }
     memory = observed.get("max_memory_bytes")
     if type(memory) is int and 0 < memory < 1 << 60:
         values["peak_memory"] = Value("peak_memory", (), memory / 2**30)
     return tuple(values[metric.name] for metric in METRICS if metric.name in values)
 
 
-def peak_note(spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value] = ()) -> list[Note]:
-    """Return a note that there is no MFU because no peak of the device is known, or the peak that the MFU is a share of. If one
-    of the ``values``, `mfu_causal`, is more than there can be, that is a note too."""
+def peak_note(
+    spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value] = ()
+) -> list[Note]:
+    """Return a note that there is no MFU because no peak of the device is known, or the peak that
+    the MFU is a share of. If one of the ``values``, `mfu_causal`, is more than there can be, that
+    is a note too."""
     device = device_of(observed)
     if device and (peak := device.peak(spec.dtype)):
-        least = [value.number for value in values if value.metric == "mfu_causal" and value.number > 100 * ROOM]
+        least = [
+            value.number
+            for value in values
+            if value.metric == "mfu_causal" and value.number > 100 * ROOM
+        ]
         of_device = {"device": device.name, "dtype": spec.dtype}
         beyond = [ABOVE_PEAK(share=share, **of_device) for share in least]
         return [*beyond, PEAK(tflops=peak / 1e12, **of_device)]
@@ -69,22 +86,33 @@ def peak_note(spec: RunSpec, observed: Mapping[str, Any], values: Sequence[Value
 
 
 def layout_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[Note]:
-    """Return a note of how data-parallel ranks held the model, if the program chose it (``parallel=auto``)."""
+    """Return a note of how data-parallel ranks held the model, if the program chose it
+    (``parallel=auto``).
+    """
     kind = observed.get("parallel")
-    return [PARALLEL_LAYOUT(layout=kind)] if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp") else []
+    return (
+        [PARALLEL_LAYOUT(layout=kind)]
+        if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp")
+        else []
+    )
 
 
 def device_of(observed: Mapping[str, Any]) -> Device | None:
-    """Return the device of all ranks; None if they have several, or it is not known, as the share of a GPU that a MIG instance
-    has (``NVIDIA A100-SXM4-80GB MIG 1g.10gb``) or a partition of AMD's (``AMD Instinct MI300X CPX``)."""
-    devices = {device.name: device for name in _names(observed) for device in devices_in(name).values()}
-    known = [name for name in _names(observed) if devices_in(name) and not _PARTS & set(name.split())]
+    """Return the device of all ranks; None if they have several, or it is not known, as the share
+    of a GPU that a MIG instance has (``NVIDIA A100-SXM4-80GB MIG 1g.10gb``) or a partition of AMD's
+    (``AMD Instinct MI300X CPX``)."""
+    devices = {
+        device.name: device for name in _names(observed) for device in devices_in(name).values()
+    }
+    known = [
+        name for name in _names(observed) if devices_in(name) and not _PARTS & set(name.split())
+    ]
     return next(iter(devices.values())) if len(devices) == 1 and known == _names(observed) else None
 
 
 def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[str, Any]:
-    """Return what a program reports, with the names of the ``gpus`` of its nodes if it does not name its devices, or if these
-    are partitions, to which HIP gives the name of the whole GPU."""
+    """Return what a program reports, with the names of the ``gpus`` of its nodes if it does not
+    name its devices, or if these are partitions, to which HIP gives the name of the whole GPU."""
     names = list(gpus)
     is_told = "devices" in observed and not any(_PARTITIONS & set(name.split()) for name in names)
     return observed if is_told else {**observed, "devices": [{"name": name} for name in names]}
@@ -93,5 +121,9 @@ def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[st
 def _names(observed: Mapping[str, Any]) -> list[str]:
     """Return the names of the devices that the program reports."""
     entries = observed.get("devices")
-    names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    names = (
+        [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
+        if isinstance(entries, list)
+        else []
+    )
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))

@@ -1,4 +1,5 @@
-"""The checks that every log passes, whoever collected it: a run's, one that is read again, one of others, or a sample.
+"""The checks that every log passes, whoever collected it: a run's, one that is read again, one of
+others, or a sample.
 
 `verify_statements` judges what a log says of itself and of its run, `read_window` its steps. Nothing is checked by one command
 alone: commands differ in what they know of the run, such as its size or the clock of its node.
@@ -7,8 +8,8 @@ alone: commands differ in what they know of the run, such as its size or the clo
 >>> from orchestrator.logs.parse import parse
 >>> log = parse(b"Batch size: 128 global\\n", LogGrammar((), facts=("^Batch size: (?P<global_batch>[0-9]+) global",)))
 >>> verify_statements(log, {"global_batch": 256})  # doctest: +ELLIPSIS
-Traceback (most recent call last):
-orchestrator.errors.DataError: expected global_batch 256, the log says 128: 'Batch size: 128 global'...
+Traceback (most recent call last): orchestrator.errors.DataError: expected global_batch 256, the log
+says 128: 'Batch size: 128 global'...
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ from orchestrator.results.numbers.sampled import pauses_once
 from orchestrator.results.numbers.steadiness import unsteady
 from orchestrator.results.numbers.steady_start import SteadyStart, steady_start
 from orchestrator.results.numbers.tempo import StepTimes, Tempo, all_stretches, tempo
-from orchestrator.results.numbers.throughput import Stretch, Terms, Throughput, disagreement, throughput, window_of
+from orchestrator.results.numbers.throughput import (
+    Stretch,
+    Terms,
+    Throughput,
+    disagreement,
+    throughput,
+    window_of,
+)
 from orchestrator.results.numbers.training import verify_training
 
 __all__ = ["StepReading", "digest", "read_window", "sizes_of", "verify_statements"]
@@ -44,8 +52,9 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class StepReading:
-    """The steps of a run as its log has them, with ``notes`` about them. ``times`` are the seconds of a step, by lines of the
-    window; other fields are those of `RunResult` with the same names, and ``digest`` is one of its ``digests``."""
+    """The steps of a run as its log has them, with ``notes`` about them. ``times`` are the seconds
+    of a step, by lines of the window; other fields are those of `RunResult` with the same names,
+    and ``digest`` is one of its ``digests``."""
 
     throughput: Throughput
     resolution: float
@@ -93,20 +102,27 @@ def sizes_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def verify_statements(log: Parsed, sizes: Mapping[str, Any]) -> None:
-    """Check what a log says of itself and of its run. ``sizes`` are those that are known, of `sizes_of`.
+    """Check what a log says of itself and of its run. ``sizes`` are those that are known, of
+    `sizes_of`.
 
-    Raises DataError (result_invalid): the program says that its results are wrong or does not say that they are right, a row
-    contradicts itself or has no header, or the log is that of a run of another size, or of several runs.
+    Raises DataError (result_invalid): the program says that its results are wrong or does not say
+    that they are right, a row contradicts itself or has no header, or the log is that of a run of
+    another size, or of several runs.
     """
-    # A list of ranks shows best that several programs ran, whose other statements are each about one.
+    # A list of ranks shows best that several programs ran, whose other statements are each about
+    # one.
     _verify_ranks(log.listed, sizes.get("world_size"))
     for name, values in log.facts.items():
         for value, line in values.items():
             if name in sizes and not _is_same(sizes[name], value):
-                raise _refused(f"expected {name} {sizes[name]}, the log says {value}: {line!r}", _of_size(name))
+                raise _refused(
+                    f"expected {name} {sizes[name]}, the log says {value}: {line!r}", _of_size(name)
+                )
         if len(values) > 1:
             said = " and ".join(map(str, values))
-            raise _refused(f"expected one {name}, the log says {said}", "it holds lines of several runs")
+            raise _refused(
+                f"expected one {name}, the log says {said}", "it holds lines of several runs"
+            )
     if log.void:
         more = len(log.void) - _NAMED
         reasons = [*log.void[:_NAMED], *([f"{plural(more, 'more such line')}"] if more > 0 else [])]
@@ -124,12 +140,14 @@ def read_window(
     sampled: bool = False,
     items: int = 1,
 ) -> StepReading:
-    """Return what the steps of a log say of its window. ``printed`` is the resolution of values by name, ``clock`` what the
-    clock of the node says, if it is known, for a run of a size. A simulated program neither trains nor keeps that clock.
-    Rates in samples are compared with times if the run is ``sized``: its global batch is known. ``sampled``: a step time is
-    that of the printed step alone, as the grammar says. A sample counts as ``items`` tokens.
+    """Return what the steps of a log say of its window. ``printed`` is the resolution of values by
+    name, ``clock`` what the clock of the node says, if it is known, for a run of a size. A
+    simulated program neither trains nor keeps that clock. Rates in samples are compared with times
+    if the run is ``sized``: its global batch is known. ``sampled``: a step time is that of the
+    printed step alone, as the grammar says. A sample counts as ``items`` tokens.
 
-    Raises DataError like `throughput`, `verify_training` and `verify_clock`, and log_unmatched for steps beyond the planned.
+    Raises DataError like `throughput`, `verify_training` and `verify_clock`, and log_unmatched for
+    steps beyond the planned.
     """
     _verify_end(samples, terms)
     samples, notes = pauses_once(samples, terms) if sampled else (samples, [])
@@ -143,7 +161,9 @@ def read_window(
         name, speed = other
         unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit
         by_time = written(measured.samples_per_s * items)
-        notes.append(AGAINST_ITSELF(speed=written(speed * items), unit=unit, name=name, by_time=by_time))
+        notes.append(
+            AGAINST_ITSELF(speed=written(speed * items), unit=unit, name=name, by_time=by_time)
+        )
     notes += cumulative_note(samples, terms)
     return StepReading(
         throughput=measured,
@@ -158,12 +178,18 @@ def read_window(
 
 
 def _verify_end(samples: Sequence[StepSample], terms: Terms) -> None:
-    """Check that a log has no steps beyond the planned ones: it then counts something else than steps."""
+    """Check that a log has no steps beyond the planned ones: it then counts something else than
+    steps.
+    """
     last = max((sample.step for sample in samples), default=0)
     if last <= terms.steps:
         return
     times, rest = divmod(last, terms.steps)
-    parts = f"{times} numbers are one step, such as micro-batches, write micro_batches: {times}" if not rest else ""
+    parts = (
+        f"{times} numbers are one step, such as micro-batches, write micro_batches: {times}"
+        if not rest
+        else ""
+    )
     parts = parts or "several numbers are one step, such as micro-batches, write micro_batches:"
     raise DataError(
         f"expected steps up to {terms.steps} as planned, the log goes to step {last}",
@@ -183,10 +209,15 @@ def _verify_ranks(listed: Mapping[int, int], world_size: int | None) -> None:
     if not (several or missing or beyond):
         return
     words = [f"{listed[rank]} of rank {rank}" for rank in several[:_NAMED]]
-    words += [f"none of rank {rank}" for rank in missing[:_NAMED]] + [f"one of rank {rank}" for rank in beyond[:_NAMED]]
+    words += [f"none of rank {rank}" for rank in missing[:_NAMED]] + [
+        f"one of rank {rank}" for rank in beyond[:_NAMED]
+    ]
     programs = f": {max(listed.values())} programs that did not find each other" if several else ""
     expected = f"expected a line of each of {plural(len(ranks), 'rank')} in the list of ranks"
-    raise _refused(f"{expected}, got {', '.join(words)}{programs}", "was the program built with MPI, and started by it?")
+    raise _refused(
+        f"{expected}, got {', '.join(words)}{programs}",
+        "was the program built with MPI, and started by it?",
+    )
 
 
 def _is_same(expected: Any, said: Any) -> bool:
@@ -194,7 +225,11 @@ def _is_same(expected: Any, said: Any) -> bool:
 
 
 def _of_size(name: str) -> str:
-    return "" if name not in ("world_size", "global_batch", "nodes", "gpus") else "did each rank run on its own?"
+    return (
+        ""
+        if name not in ("world_size", "global_batch", "nodes", "gpus")
+        else "did each rank run on its own?"
+    )
 
 
 def _refused(message: str, hint: str = "") -> DataError:

@@ -17,7 +17,9 @@ __all__ = ["LogRules", "log_rules"]
 
 
 class LogRules(Protocol):
-    """The rules of framework folders. ``name`` is that of a folder or of a rule; empty: the rule that each folder names."""
+    """The rules of framework folders. ``name`` is that of a folder or of a rule; empty: the rule
+    that each folder names.
+    """
 
     def rule_names(self, bases: Sequence[Path] = ()) -> dict[str, list[str]]:
         """Return the names of the rules of each framework folder that has any."""
@@ -25,16 +27,29 @@ class LogRules(Protocol):
     def rule_of(self, framework: Framework, name: str = "") -> object:
         """Return the rule of a framework by a name. Raise ConfigError if it has none."""
 
-    def summary_of_tree(self, root: Path, framework: Framework, images: int | None = None, name: str = "") -> Summary:
+    def summary_of_tree(
+        self, root: Path, framework: Framework, images: int | None = None, name: str = ""
+    ) -> Summary:
         """Return the scaling table of a tree of logs that orch did not write."""
 
-    def by_rule(self, bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path] = (), name: str = "") -> Summary:
+    def by_rule(
+        self,
+        bench: BenchDir,
+        results: Sequence[RunResult],
+        bases: Sequence[Path] = (),
+        name: str = "",
+    ) -> Summary:
         """Return the scaling table of a bench by rules."""
 
 
 def log_rules(where: str) -> LogRules:
-    """Return what reads logs by rules. Raise ConfigError, for the option ``where``, without a feature that does."""
+    """Return what reads logs by rules. Raise ConfigError, for the option ``where``, without a
+    feature that does.
+    """
     for module in providers("log_rules"):
         rules: LogRules = module
         return rules
-    raise ConfigError("expected no such option: this installation of orch has no rules to read logs by", where=where)
+    raise ConfigError(
+        "expected no such option: this installation of orch has no rules to read logs by",
+        where=where,
+    )

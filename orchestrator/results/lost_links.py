@@ -1,7 +1,7 @@
 """Network interfaces that lost their link while a run was made, as each node's kernel counted.
 
-A link that is lost for less than the timeouts of TCP breaks no connection and moves no median of many transfers; the count
-shows it all the same.
+A link that is lost for less than the timeouts of TCP breaks no connection and moves no median of
+many transfers; the count shows it all the same.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ __all__ = ["lost_links", "lost_links_of", "lost_links_words", "reaches_nodes"]
 
 def lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str, int]]:
     """Return by host and interface how often a link was lost, without zeros."""
-    return {host: record.meter.links_lost for host, record in records.items() if record.meter.links_lost}
+    return {
+        host: record.meter.links_lost for host, record in records.items() if record.meter.links_lost
+    }
 
 
 def lost_links_of(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, int]]:
-    """Return the same of a run, whatever became of it, as far as its nodes' exit records can be read."""
+    """Return the same of a run, whatever became of it, as far as its nodes' exit records can be
+    read.
+    """
     records = {}
     for host in hosts:
         try:
@@ -50,12 +54,15 @@ def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[Note]:
         for interface, count in counts.items():
             hosts.setdefault((interface, count), []).append(host)
     return [
-        LOST_LINK(interface=interface, hosts=fold(names), times=times(count)) for (interface, count), names in hosts.items()
+        LOST_LINK(interface=interface, hosts=fold(names), times=times(count))
+        for (interface, count), names in hosts.items()
     ]
 
 
 def reaches_nodes(interface: str, facts: Mapping[str, Any]) -> bool:
-    """Claim that other nodes are reached through an interface: a route leads to one over it, or it has an address for them."""
+    """Claim that other nodes are reached through an interface: a route leads to one over it, or it
+    has an address for them.
+    """
     networks = facts.get("networks")
     of_networks = networks if isinstance(networks, Sequence) else ()
     names = [network.get("name") for network in of_networks if isinstance(network, Mapping)]

@@ -16,47 +16,77 @@ from orchestrator.results.values import Expected, Value, values_of
 
 __all__ = ["expected_of", "measured_values", "metrics_of", "readings_of"]
 
-_READERS: Mapping[str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]] = {
+_READERS: Mapping[
+    str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]
+] = {
     "collectives": collectives.points,
     "pairs": pair_times,
 }
-"""The parser of a run's lines, by kind of measurement. Arguments: the spec, the lines, and the values of the program's closing
-line, plus ``nodes``: the hosts in order of node_rank."""
+"""The parser of a run's lines, by kind of measurement. Arguments: the spec, the lines, and the
+values of the program's closing line, plus ``nodes``: the hosts in order of node_rank."""
 
 
-def readings_of(planned: Manifest, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[Any, ...]:
+def readings_of(
+    planned: Manifest, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """Return the parsed readings of collectives and pairs. Raises DataError if they are incomplete."""
     reader = _READERS.get(planned.measure.name)
     return reader(planned.spec, lines, {**observed, "nodes": planned.hosts}) if reader else ()
 
 
 def measured_values(
-    planned: Manifest, readings: tuple[Any, ...], by_log: Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
+    planned: Manifest,
+    readings: tuple[Any, ...],
+    by_log: Mapping[tuple[str, str], Sequence[Mapping[str, str]]],
 ) -> tuple[Value, ...]:
-    """Return the values of the metrics that a run's folder declares, or its kind of measurement reads."""
+    """Return the values of the metrics that a run's folder declares, or its kind of measurement
+    reads.
+    """
     spec, grammar = planned.spec, planned.grammar
     if planned.measure.name == "collectives":
         return collectives.values(spec, readings)
     values = values_of(grammar.metrics, by_log, expected_of(spec, grammar))
     primary = primary_of(grammar.metrics)
-    if planned.measure.name == "readings" and (primary is None or primary.name not in {value.metric for value in values}):
+    if planned.measure.name == "readings" and (
+        primary is None or primary.name not in {value.metric for value in values}
+    ):
         name = primary.name if primary else "log.metrics"
         hint = f"correct log: in the framework.yaml of {planned.framework}, then: orch summarize --reread"
-        raise DataError(f"expected lines with {name}, found 0", kind="log_unmatched", hint=hint, phase="summarize")
+        raise DataError(
+            f"expected lines with {name}, found 0",
+            kind="log_unmatched",
+            hint=hint,
+            phase="summarize",
+        )
     return values
 
 
 def expected_of(spec: RunSpec, grammar: LogGrammar) -> Expected:
-    """Return how many nodes and ranks of a run have values, and which steps of its log are in the measured window."""
+    """Return how many nodes and ranks of a run have values, and which steps of its log are in the
+    measured window.
+    """
     shift = 1 - grammar.counts_from + (spec.warmup_steps if grammar.after_warmup else 0)
-    return Expected(spec.nodes, spec.world_size, (spec.warmup_steps + 1, spec.steps), shift, grammar.numbers)
+    return Expected(
+        spec.nodes, spec.world_size, (spec.warmup_steps + 1, spec.steps), shift, grammar.numbers
+    )
 
 
 def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
-    """Return what a run measures, as its kind of measurement and the log grammar of its folder declare it."""
+    """Return what a run measures, as its kind of measurement and the log grammar of its folder
+    declare it.
+    """
     if measure.name == "collectives":
         return collectives.METRICS
-    own = [*([measure.speed] if measure.speed else []), *measure.derived, *measure.reported, *measure.sampled]
+    own = [
+        *([measure.speed] if measure.speed else []),
+        *measure.derived,
+        *measure.reported,
+        *measure.sampled,
+    ]
     # What a program says of itself is beside the metric of which it says it.
-    ordered = [metric for first in own for metric in (first, *(said for said in grammar.metrics if said.says == first.name))]
+    ordered = [
+        metric
+        for first in own
+        for metric in (first, *(said for said in grammar.metrics if said.says == first.name))
+    ]
     return (*ordered, *(metric for metric in grammar.metrics if metric not in ordered))

@@ -1,7 +1,8 @@
 """All logs of a run, verified and parsed, node by node; in several processes if they are large.
 
-Only what the analysis needs is kept of each node: the step samples of the files that hold them, and the ranks that were logged.
-Where each line describes a single process, or one node of several, samples are aggregated in constant memory.
+Only what the analysis needs is kept of each node: the step samples of the files that hold them, and
+the ranks that were logged. Where each line describes a single process, or one node of several,
+samples are aggregated in constant memory.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ _TAIL_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
-    """The parsed logs of a node: the files that the grammar names, which of them hold samples, and in ``rhythm`` the
+    """The parsed logs of a node: the files that the grammar names, which of them hold samples, and
+    in ``rhythm`` the
     `tempo.quantiles` of the step times of each of these, if requested and available. ``arrivals``: on the first
-    node with samples, of the first of these, (seconds of the node's clock, last step in the log at that time)."""
+    node with samples, of the first of these, (seconds of the node's clock, last step in the log at
+    that time)."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
@@ -55,19 +58,34 @@ def read_logs(
     holders: frozenset[str],
     terms: Terms | None = None,
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
-    """Verify every log of every host against the ``files`` of its exit record. Return the parsed logs by host, and the
-    aggregate over ranks if each line describes a single process, whose files then hold no samples of their own, or over nodes
-    if each line describes one node and those of ``every`` node are read.
+    """Verify every log of every host against the ``files`` of its exit record. Return the parsed
+    logs by host, and the aggregate over ranks if each line describes a single process, whose files
+    then hold no samples of their own, or over nodes if each line describes one node and those of
+    ``every`` node are read.
 
     ``holders`` are the hosts whose files hold the samples. With ``terms``, those of the run, the step times of each file are
-    computed too, which takes longer. Raises DataError result_invalid for the first host in order that has an error.
+    computed too, which takes longer. Raises DataError result_invalid for the first host in order
+    that has an error.
     """
-    first = next((host for host in records if host in holders), "")  # its clock is compared with the times of the run
+    first = next(
+        (host for host in records if host in holders), ""
+    )  # its clock is compared with the times of the run
     jobs: list[Job] = [
-        (run.path, host, record.files, grammar, host in holders, terms, record.meter.growth if host == first else {})
+        (
+            run.path,
+            host,
+            record.files,
+            grammar,
+            host in holders,
+            terms,
+            record.meter.growth if host == first else {},
+        )
         for host, record in records.items()
     ]
-    in_processes = sum(file.bytes for record in records.values() for file in record.files.values()) > _WORTH_BYTES
+    in_processes = (
+        sum(file.bytes for record in records.values() for file in record.files.values())
+        > _WORTH_BYTES
+    )
     logs, aggregate = {}, RankAggregate()
     for job_logs, job_aggregate in shared_out(_read, jobs, worth=in_processes):
         logs.update(job_logs)
@@ -89,14 +107,17 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
             if is_sample:
                 sampled.append(name)
                 arrivals = arrivals or _arrivals(data, growth.get(name, ()), grammar)
-                # Steps may be missing from one rank's log; the run still has a number, or an error that says why not.
+                # Steps may be missing from one rank's log; the run still has a number, or an error
+                # that says why not.
                 with suppress(DataError):
                     if terms:
                         rhythm[name] = quantiles(step_times(log.samples, terms))
                 if isinstance(log.said, RankAggregate):
                     aggregate.merge(log.said, f"{host}/{name}")
                 elif of_node and log.said and host not in aggregated:
-                    aggregate.add([sample.step for sample in log.said], _columns(log.said), f"{host}/{name}")
+                    aggregate.add(
+                        [sample.step for sample in log.said], _columns(log.said), f"{host}/{name}"
+                    )
                     aggregated.add(host)
             files[name] = (
                 log
@@ -113,18 +134,31 @@ def _columns(samples: Sequence[StepSample]) -> dict[str, list[Any]]:
     return {name: column for name, column in columns.items() if column.count(None) < len(column)}
 
 
-def _arrivals(data: bytes | mmap, growth: Sequence[tuple[float, int]], grammar: LogGrammar) -> tuple[tuple[float, int], ...]:
-    """Return when the last step of a log was which, at some of the moments at which the log was seen to have grown.
+def _arrivals(
+    data: bytes | mmap, growth: Sequence[tuple[float, int]], grammar: LogGrammar
+) -> tuple[tuple[float, int], ...]:
+    """Return when the last step of a log was which, at some of the moments at which the log was
+    seen to have grown.
 
-    The last of these is left out: what a program holds back until its end says nothing about the time of its steps.
+    The last of these is left out: what a program holds back until its end says nothing about the
+    time of its steps.
     """
     marks = growth[:-1]
-    marks = [marks[len(marks) * number // _ARRIVALS] for number in range(_ARRIVALS)] if len(marks) > _ARRIVALS else marks
+    marks = (
+        [marks[len(marks) * number // _ARRIVALS] for number in range(_ARRIVALS)]
+        if len(marks) > _ARRIVALS
+        else marks
+    )
     arrivals = []
     for seconds, size in marks:
         tail = data[max(0, size - _TAIL_BYTES) : size]
         # A step before the first line end may be cut at its start.
-        steps = [sample.step for sample in parse(tail[tail.find(b"\n") + 1 if size > _TAIL_BYTES else 0 :], grammar).samples]
+        steps = [
+            sample.step
+            for sample in parse(
+                tail[tail.find(b"\n") + 1 if size > _TAIL_BYTES else 0 :], grammar
+            ).samples
+        ]
         if steps:
             arrivals.append((seconds, max(steps)))
     return tuple(arrivals)

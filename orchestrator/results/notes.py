@@ -22,15 +22,25 @@ DTYPE_OF_NAME = Kind(
 )
 STEP_SIZES = Kind("step_sizes", REMARK, "{sizes}")
 METRICS_LEFT_OUT = Kind("metrics_left_out", REFUSAL, "metrics of the folder are left out: {fault}")
-RANKS_NOT_VERIFIED = Kind("ranks_not_verified", DOUBT, "rank count not verified (the log has no rank lines: log.rank)")
-LEFTOVER_PROCESSES = Kind("leftover_processes", DOUBT, "processes of the run were left over on {hosts} and had to be ended")
-END_NOT_VERIFIED = Kind("end_not_verified", DOUBT, "not verified: whether the run has ended on {hosts}")
+RANKS_NOT_VERIFIED = Kind(
+    "ranks_not_verified", DOUBT, "rank count not verified (the log has no rank lines: log.rank)"
+)
+LEFTOVER_PROCESSES = Kind(
+    "leftover_processes",
+    DOUBT,
+    "processes of the run were left over on {hosts} and had to be ended",
+)
+END_NOT_VERIFIED = Kind(
+    "end_not_verified", DOUBT, "not verified: whether the run has ended on {hosts}"
+)
 SLOW_ANSWERS = Kind(
     "slow_answers",
     DOUBT,
     "{host} answered slowly during the run: in {ms:.0f} ms, the others in {usual_ms:.1f} ms",
 )
-OUTPUT_DTYPE = Kind("output_dtype", DOUBT, "dtype {dtype} requested, the model's output was {output}")
+OUTPUT_DTYPE = Kind(
+    "output_dtype", DOUBT, "dtype {dtype} requested, the model's output was {output}"
+)
 LOST_LINK = Kind("lost_link", DOUBT, "{interface} of {hosts} lost its link {times}")
 CPU_BINDING = Kind("cpu_binding", REMARK, "ranks are bound to CPUs, {binding}")
 SHARED_CORES = Kind(
@@ -58,7 +68,9 @@ PROGRAM_FIGURE = Kind(
 
 # -- ranks beside each other
 
-RANK_PARTS_UNUSED = Kind("rank_parts_unused", REFUSAL, "the parts of steps{where} were not used: {fault}")
+RANK_PARTS_UNUSED = Kind(
+    "rank_parts_unused", REFUSAL, "the parts of steps{where} were not used: {fault}"
+)
 SLOW_RANK = Kind("slow_rank", DOUBT, "rank {rank} on {host} {does}")
 SLOW_NODE = Kind("slow_node", DOUBT, "every rank of {host} {does}")
 SLOW_RANK_UNSEEN = Kind(
@@ -82,8 +94,12 @@ SIMULATED = Kind(
 )
 ON_CPUS = Kind("cpu", REMARK, "cpu: measured on CPUs")
 GPU_CONDITION = Kind("gpu_condition", DOUBT, "before it ran on {hosts}: {found}")
-CLOCKS_LOWERED = Kind("clocks_lowered", DOUBT, "clocks lowered by {reason}: for {shares} on {hosts}{runs}")
-LOAD_BY_OTHERS = Kind("load_by_others", DOUBT, "other processes used {share} of the processors of {hosts}{by}{runs}")
+CLOCKS_LOWERED = Kind(
+    "clocks_lowered", DOUBT, "clocks lowered by {reason}: for {shares} on {hosts}{runs}"
+)
+LOAD_BY_OTHERS = Kind(
+    "load_by_others", DOUBT, "other processes used {share} of the processors of {hosts}{by}{runs}"
+)
 SENT_LITTLE = Kind(
     "sent_little",
     DOUBT,
@@ -91,11 +107,15 @@ SENT_LITTLE = Kind(
     "each node may train alone, or over links whose bytes the kernel does not count",
 )
 FACT_DIFFERS = Kind("fact_differs", DOUBT, "{fact} differs: {values}")
-BASELINE_FACT = Kind("baseline_fact_differs", DOUBT, "{fact} is {values}, the baseline's was {baseline}")
+BASELINE_FACT = Kind(
+    "baseline_fact_differs", DOUBT, "{fact} is {values}, the baseline's was {baseline}"
+)
 
 # -- collectives
 
-RANK_FAR_ABOVE = Kind("one_rank_slower", DOUBT, "one rank took more than {longer:.0%} longer than the mean of all")
+RANK_FAR_ABOVE = Kind(
+    "one_rank_slower", DOUBT, "one rank took more than {longer:.0%} longer than the mean of all"
+)
 FEW_CALLS = Kind(
     "few_calls",
     DOUBT,
@@ -133,9 +153,15 @@ EQUAL_TIMES = Kind(
     "the step times of repeats {repeats} are equal to the microsecond: one measurement, not {count}",
 )
 OTHER_HOSTS = Kind("other_hosts", DOUBT, "repeats ran on different hosts: {places}")
-OTHER_INTERFACES = Kind("other_interfaces", DOUBT, "repeats ran over different interfaces on {hosts}: {ways}")
-SLOWER_THAN_WIDER = Kind("slower_than_wider", DOUBT, "{dtype} but slower than {wider} ({speed} {unit})")
-BASELINE_LENGTH = Kind("baseline_length", DOUBT, "its baseline ran {steps} steps ({warmup_steps} warm-up)")
+OTHER_INTERFACES = Kind(
+    "other_interfaces", DOUBT, "repeats ran over different interfaces on {hosts}: {ways}"
+)
+SLOWER_THAN_WIDER = Kind(
+    "slower_than_wider", DOUBT, "{dtype} but slower than {wider} ({speed} {unit})"
+)
+BASELINE_LENGTH = Kind(
+    "baseline_length", DOUBT, "its baseline ran {steps} steps ({warmup_steps} warm-up)"
+)
 
 # -- baselines
 
@@ -149,7 +175,9 @@ BASELINE_IMPOSSIBLE = Kind(
     REFUSAL,
     "{series}: no speedup, because {shape} is impossible; --baseline-shape chooses another baseline",
 )
-BASELINE_RUNNING = Kind("no_baseline", REFUSAL, "{series}: no speedup yet, because no {shape} run has ended")
+BASELINE_RUNNING = Kind(
+    "no_baseline", REFUSAL, "{series}: no speedup yet, because no {shape} run has ended"
+)
 NO_BASELINE = Kind(
     "no_baseline",
     REFUSAL,
@@ -165,7 +193,9 @@ NOTHING_RUN = Kind("nothing_run", REFUSAL, "nothing was run: {where}{reason}")
 RANDOM_ORDER = Kind("random_order", REMARK, "random order in blocks, seed {seed}")
 BORROWED = Kind("borrowed_runs", REMARK, "runs borrowed from {bench} as a baseline: {count}")
 RUN_IN_NO_ROW = Kind("run_in_no_row", REFUSAL, "run {run} is in no row: {cause}")
-METRIC_WITHOUT_VALUE = Kind("metric_without_value", REFUSAL, "no run has a value of {metrics}, which {folder} declares")
+METRIC_WITHOUT_VALUE = Kind(
+    "metric_without_value", REFUSAL, "no run has a value of {metrics}, which {folder} declares"
+)
 EXPECTATION = Kind("expectation", REMARK, "expected {expected}: {verdict}, {place}{got}")
 EXPECTATION_NOT_MET = Kind("expectation_not_met", DOUBT, EXPECTATION.words)
 BOUND_IN_OTHER_UNIT = Kind(

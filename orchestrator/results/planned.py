@@ -1,4 +1,6 @@
-"""Which of the planned runs of a bench have a number: every output shows what is missing next to what was measured."""
+"""Which of the planned runs of a bench have a number: every output shows what is missing next to
+what was measured.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ __all__ = ["Counts", "Planned", "counted", "planned_runs"]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The number of planned runs, and how many of them have a number (``measured``), have ``failed``, were ``interrupted``
-    before their end, are ``running``, or were never started (``never_run``)."""
+    """The number of planned runs, and how many of them have a number (``measured``), have
+    ``failed``, were ``interrupted`` before their end, are ``running``, or were never started
+    (``never_run``)."""
 
     planned: int
     measured: int
@@ -34,17 +37,21 @@ class Counts:
     def words(self) -> list[str]:
         """Return the counts of runs without a number, each with its name; zeros are left out."""
         names = ("failed", "interrupted", "running", "never_run")
-        return [f"{count} {name.replace('_', ' ')}" for name in names if (count := getattr(self, name))]
+        return [
+            f"{count} {name.replace('_', ' ')}" for name in names if (count := getattr(self, name))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planned runs of a bench: a result for each, their counts, and what is missing (``note``), empty if nothing is.
+    """The planned runs of a bench: a result for each, their counts, and what is missing (``note``),
+    empty if nothing is.
 
     ``skipped`` are the configurations that the bench left out because they are impossible, ``label`` is its own,
     and ``expect`` what it is expected to measure.
 
-    Runs that were never started are in the counts, but have no result if no run of their framework shows what it measures.
+    Runs that were never started are in the counts, but have no result if no run of their framework
+    shows what it measures.
     """
 
     results: tuple[RunResult, ...]
@@ -69,7 +76,8 @@ def counted(results: Sequence[RunResult]) -> Counts:
 
 
 def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
-    """Return the planned runs of a bench in execution order; ``results`` are those of its runs that have files.
+    """Return the planned runs of a bench in execution order; ``results`` are those of its runs that
+    have files.
 
     A run without an outcome is running while a controller holds the bench.
     """
@@ -82,13 +90,26 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
             continue
         entry = (record.plan or {}).get(run_id)
         spec = record.cells[entry.cell] if entry else None
-        alike = [result for result in results if result.spec and spec and result.spec.framework == spec.framework]
+        alike = [
+            result
+            for result in results
+            if result.spec and spec and result.spec.framework == spec.framework
+        ]
         if entry is None or not alike:
             unknown += 1
             continue
-        pattern = next((result for result in alike if result.spec and spec and result.spec.is_run_of(spec)), alike[0])
+        pattern = next(
+            (result for result in alike if result.spec and spec and result.spec.is_run_of(spec)),
+            alike[0],
+        )
         run = RunResult(
-            run_id, entry.repeat, spec, pattern.simulated, NEVER_RUN, measure=pattern.measure, metrics=pattern.metrics
+            run_id,
+            entry.repeat,
+            spec,
+            pattern.simulated,
+            NEVER_RUN,
+            measure=pattern.measure,
+            metrics=pattern.metrics,
         )
         planned.append(replace(run, repeated_by=RESUME))
     planned = _as_found(planned)
@@ -99,13 +120,23 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
 
 
 def _as_found(results: Sequence[RunResult]) -> list[RunResult]:
-    """Return the results, those without a number beside the others of their configuration where runs find the batch size."""
-    specs = [run.spec for run in results if run.is_good and run.spec and run.spec.step.batch_size_up_to]
+    """Return the results, those without a number beside the others of their configuration where
+    runs find the batch size.
+    """
+    specs = [
+        run.spec for run in results if run.is_good and run.spec and run.spec.step.batch_size_up_to
+    ]
 
     def placed(run: RunResult) -> RunResult:
         spec = run.spec
-        alike = {other.batch_size: other for other in specs if other and spec and other.is_run_of(spec)}
-        return replace(run, spec=next(iter(alike.values()))) if len(alike) == 1 and not run.is_good else run
+        alike = {
+            other.batch_size: other for other in specs if other and spec and other.is_run_of(spec)
+        }
+        return (
+            replace(run, spec=next(iter(alike.values())))
+            if len(alike) == 1 and not run.is_good
+            else run
+        )
 
     return list(map(placed, results))
 
@@ -118,7 +149,9 @@ def _is_over(bench: BenchDir, result: RunResult) -> bool:
 
 
 def _running(result: RunResult) -> RunResult:
-    """Return a run that is under way without what its evidence gives so far: that is no number, and its gaps are no fault."""
+    """Return a run that is under way without what its evidence gives so far: that is no number, and
+    its gaps are no fault.
+    """
     empty: dict[str, Any] = {
         "throughput": None,
         "metric_values": (),
@@ -127,10 +160,21 @@ def _running(result: RunResult) -> RunResult:
         "tempo": None,
         "by_rank": {},
     }
-    return replace(result, state=RUNNING, repeated_by="", qualifications=(), step_times=None, unsteady=(), digests=(), **empty)
+    return replace(
+        result,
+        state=RUNNING,
+        repeated_by="",
+        qualifications=(),
+        step_times=None,
+        unsteady=(),
+        digests=(),
+        **empty,
+    )
 
 
-def _note(bench_id: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> Note | None:
+def _note(
+    bench_id: str, results: Sequence[RunResult], counts: Counts, is_held: bool
+) -> Note | None:
     if counts.measured == counts.planned:
         return None
     words = [f"{counts.measured} of {counts.planned} planned runs measured", *counts.words()]
@@ -138,7 +182,9 @@ def _note(bench_id: str, results: Sequence[RunResult], counts: Counts, is_held: 
     return (IN_PROGRESS if is_held else INCOMPLETE)(counts="; ".join([", ".join(words), *commands]))
 
 
-def _commands(bench: str, results: Sequence[RunResult], counts: Counts, is_held: bool) -> Iterator[str]:
+def _commands(
+    bench: str, results: Sequence[RunResult], counts: Counts, is_held: bool
+) -> Iterator[str]:
     """Yield what adds the missing runs."""
     if is_held:
         yield f"orch attach {bench} follows it"

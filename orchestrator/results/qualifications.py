@@ -1,4 +1,6 @@
-"""What qualifies the numbers of a cell: few or scattered repeats, unlike conditions, and what other cells contradict."""
+"""What qualifies the numbers of a cell: few or scattered repeats, unlike conditions, and what other
+cells contradict.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ from orchestrator.results.numbers.drift import Estimate, typical_value
 from orchestrator.results.numbers.intervals import plain_interval
 from orchestrator.results.numbers.physics import Measured, findings
 from orchestrator.results.numbers.throughput import mean, spread
-from orchestrator.results.repeats import equal_repeats, on_other_hosts, over_other_interfaces, repeats_apart, slower_than_wider
+from orchestrator.results.repeats import (
+    equal_repeats,
+    on_other_hosts,
+    over_other_interfaces,
+    repeats_apart,
+    slower_than_wider,
+)
 from orchestrator.results.said import doubts_about
 from orchestrator.results.telemetry.doubts import doubts_from
 
@@ -43,8 +51,11 @@ _COARSE = 0.5
 """Share of an interval's width from which on the resolution of a log is too coarse for it."""
 
 
-def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[Note], typical: int) -> tuple[Note, ...]:
-    """Return the notes on the numbers of a cell. ``base`` is its baseline, ``doubts`` what is known of it already, and
+def qualifications_of(
+    cell: Cell, base: Cell | None, doubts: Sequence[Note], typical: int
+) -> tuple[Note, ...]:
+    """Return the notes on the numbers of a cell. ``base`` is its baseline, ``doubts`` what is known
+    of it already, and
     ``typical`` the number of repeats that most cells have."""
     notes: list[Note] = []
     if cell.simulated:
@@ -67,21 +78,38 @@ def qualifications_of(cell: Cell, base: Cell | None, doubts: Sequence[Note], typ
     notes += equal_repeats(cell.good)
     notes += [*on_other_hosts(cell.good), *over_other_interfaces(cell.good)]
     notes += doubts
-    notes += doubts_about([figure for run in cell.with_number for figure in run.said if figure.metric == cell.metric.name])
+    notes += doubts_about(
+        [
+            figure
+            for run in cell.with_number
+            for figure in run.said
+            if figure.metric == cell.metric.name
+        ]
+    )
     if base and base.key(*SHAPE) != cell.key(*SHAPE):
         notes.append(BASELINE_LENGTH(steps=base.spec.steps, warmup_steps=base.spec.warmup_steps))
     if cell.spec.device == "cuda":
         notes += conditions_of(cell.good)
-    notes += [*slowed_in(cell.good), *loaded_in(cell.good), *doubts_from([run.use for run in cell.good])]
+    notes += [
+        *slowed_in(cell.good),
+        *loaded_in(cell.good),
+        *doubts_from([run.use for run in cell.good]),
+    ]
     notes += unsteady_in(cell.good)
-    notes += differing_facts(cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ())
-    return tuple(dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)]))
+    notes += differing_facts(
+        cell.good or cell.runs, (base.good or base.runs) if base and base is not cell else ()
+    )
+    return tuple(
+        dict.fromkeys([*notes, *(text for run in cell.good for text in run.qualifications)])
+    )
 
 
 def coarse(cell: Cell, typical: Estimate | None) -> list[Note]:
-    """Return a note if the digits that a log prints are too few for the interval around the typical value of a cell;
-    none on what a program says of itself, which is judged by its digits anyway."""
-    resolutions = [finest for run_id in cell.numbers if (finest := cell.resolutions.get(run_id, 0.0))]
+    """Return a note if the digits that a log prints are too few for the interval around the typical
+    value of a cell; none on what a program says of itself, which is judged by its digits anyway."""
+    resolutions = [
+        finest for run_id in cell.numbers if (finest := cell.resolutions.get(run_id, 0.0))
+    ]
     if len(cell.values) < 2 or not resolutions or cell.metric.says:
         return []
     step = f"{float(f'{max(resolutions):.2g}'):g} {cell.metric.unit}"
@@ -99,9 +127,15 @@ def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[No
     They are about the speeds that the table shows, without the drift, or about medians.
     """
     speeds = [None if of_medians else typical_of(cell) for cell in cells]
-    measured = [_measured(cell, speed.value if speed else None) for cell, speed in zip(cells, speeds, strict=True)]
+    measured = [
+        _measured(cell, speed.value if speed else None)
+        for cell, speed in zip(cells, speeds, strict=True)
+    ]
     found = [findings(this, measured) for this in measured]
-    return [(cell, [as_note(each.text) for each in of_cell]) for cell, of_cell in zip(cells, found, strict=True)]
+    return [
+        (cell, [as_note(each.text) for each in of_cell])
+        for cell, of_cell in zip(cells, found, strict=True)
+    ]
 
 
 def _measured(cell: Cell, typical: float | None) -> Measured:
@@ -109,18 +143,25 @@ def _measured(cell: Cell, typical: float | None) -> Measured:
     size = (spec.nodes, spec.gpus, spec.batch_size)
     per_rank = spec.global_batch * spec.items / spec.world_size
     words = (spec.model, spec.dtype, tuple(cell.values))
-    measured = Measured(*size, *words, typical=typical, unit=cell.metric.unit, work_per_rank=per_rank)
+    measured = Measured(
+        *size, *words, typical=typical, unit=cell.metric.unit, work_per_rank=per_rank
+    )
     # The bounds on speed hold for images of 224 x 224 and 1000 classes, on real devices.
-    usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (224, 1000)
+    usual = (spec.options.get("image_size", 224), spec.options.get("num_classes", 1000)) == (
+        224,
+        1000,
+    )
     hardware_texts = {hardware([run], spec) for run in cell.good}
     if not usual or spec.device == "cpu" or cell.simulated or len(hardware_texts) != 1:
         return measured
-    return replace(measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good))
+    return replace(
+        measured, devices=hardware_texts.pop(), link_bytes_per_s=infiniband_bytes_per_s(cell.good)
+    )
 
 
 def doubts_of(cells: Sequence[Cell], *, of_medians: bool) -> dict[int, list[Note]]:
-    """Return the doubts about speeds of training that follow from each other, by ``id`` of each cell, about medians if the
-    table shows those."""
+    """Return the doubts about speeds of training that follow from each other, by ``id`` of each
+    cell, about medians if the table shows those."""
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         programs.setdefault(cell.key(*SHAPE, *LENGTH, "batch_size"), []).append(cell)
@@ -132,8 +173,8 @@ def doubts_of(cells: Sequence[Cell], *, of_medians: bool) -> dict[int, list[Note
 
 
 def typical_of(cell: Cell) -> Estimate | None:
-    """Return the typical value of a cell without the drift of its bench: a geometric mean, or the mean if there are values that
-    are not above 0."""
+    """Return the typical value of a cell without the drift of its bench: a geometric mean, or the
+    mean if there are values that are not above 0."""
     if not cell.values:
         return None
     if not cell.is_positive:

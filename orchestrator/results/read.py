@@ -1,8 +1,10 @@
-"""From the collected files of a run to its result: the manifest holds the plan, the logs prove what happened.
+"""From the collected files of a run to its result: the manifest holds the plan, the logs prove what
+happened.
 
-Everything is verified: every log must have the size and digest of its node's exit record, every planned rank must have logged
-its rank line exactly once on its planned node, and the program's last line must agree with the plan. Otherwise the run has an
-error and no number; the other runs are still reported. Only the run directory is needed, no node.
+Everything is verified: every log must have the size and digest of its node's exit record, every
+planned rank must have logged its rank line exactly once on its planned node, and the program's last
+line must agree with the plan. Otherwise the run has an error and no number; the other runs are
+still reported. Only the run directory is needed, no node.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from orchestrator.record.node_record import ExitRecord, exit_record, short
 from orchestrator.results.binding import binding_words, bound_ranks, shared_cores
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
-from orchestrator.results.language_model import language_values, layout_note, peak_note, with_devices
+from orchestrator.results.language_model import (
+    language_values,
+    layout_note,
+    peak_note,
+    with_devices,
+)
 from orchestrator.results.log_checks import digest, read_window, sizes_of, verify_statements
 from orchestrator.results.lost_links import lost_links, lost_links_of, lost_links_words
 from orchestrator.results.measured import measured_values, metrics_of, readings_of
@@ -85,17 +92,32 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
     try:
         return _measured(run, planned, result, each_rank)
     except ConfigError as error:  # the grammar was valid when the run was planned
-        damaged = DataError(error.message, kind="state_damaged", where=f"{run.path / 'manifest.json'}: {error.where}")
+        damaged = DataError(
+            error.message,
+            kind="state_damaged",
+            where=f"{run.path / 'manifest.json'}: {error.where}",
+        )
         return replace(result, state="damaged", error=damaged)
     except OrchError as error:
         error.run_id = run.run_id
         # An error that follows from several logs has no location yet.
-        error.host, error.where = error.host or _holders(planned)[0].host, error.where or ", ".join(planned.grammar.files)
-        state = "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
-        # A run that finished is never made again in its bench, even if its evidence is found damaged later.
+        error.host, error.where = (
+            error.host or _holders(planned)[0].host,
+            error.where or ", ".join(planned.grammar.files),
+        )
+        state = (
+            "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
+        )
+        # A run that finished is never made again in its bench, even if its evidence is found
+        # damaged later.
         again = "" if outcome.state else RESUME
         result = replace(result, lost_links=lost_links_of(run, planned.hosts))
-        return replace(result, state=state, error=error, repeated_by=REREAD if error.kind == "log_unmatched" else again)
+        return replace(
+            result,
+            state=state,
+            error=error,
+            repeated_by=REREAD if error.kind == "log_unmatched" else again,
+        )
 
 
 def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool) -> RunResult:
@@ -104,11 +126,21 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     holders = _holders(planned)
     terms = Terms.of(spec, grammar)
     rank_terms = terms if each_rank and grammar.nodes == "every" else None
-    logs, aggregate = read_logs(run, records, grammar, frozenset(node.host for node in holders), rank_terms)
+    logs, aggregate = read_logs(
+        run, records, grammar, frozenset(node.host for node in holders), rank_terms
+    )
     parsed = {host: node_logs.files for host, node_logs in logs.items()}
-    places = {(node.host, name): logs[node.host].files[name] for node in holders for name in logs[node.host].sampled}
+    places = {
+        (node.host, name): logs[node.host].files[name]
+        for node in holders
+        for name in logs[node.host].sampled
+    }
     sampled = list(places.values())
-    samples = aggregate.samples() if aggregate else next((log.samples for log in sampled if log.samples), ())
+    samples = (
+        aggregate.samples()
+        if aggregate
+        else next((log.samples for log in sampled if log.samples), ())
+    )
     _verify_statements(parsed, spec)
     verify_matched(run, planned, list(records[holders[0].host].files), parsed, places, samples)
     notes = [LOG_REREAD(text=planned.reread)] if planned.reread else []
@@ -147,7 +179,12 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         lines = [line for readings in by_log.values() for line in readings]
         readings = readings_of(planned, lines, observed)
         digests = (_digests(records, holders, logs),)
-        return replace(result, readings=readings, metric_values=measured_values(planned, readings, by_log), digests=digests)
+        return replace(
+            result,
+            readings=readings,
+            metric_values=measured_values(planned, readings, by_log),
+            digests=digests,
+        )
     files = {node.host: len(logs[node.host].sampled) for node in holders}
     verify_ranks_logged(aggregate, grammar, terms, planned.slots, files)
     printed = {name: finest for log in sampled for name, finest in log.resolution.items()}
@@ -159,21 +196,31 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         simulated=result.simulated,
         sampled=grammar.sampled,
         items=spec.items,
-        clock=(Clock(arrivals, _life_s(records[holders[0].host])), Sizes(spec.nodes, spec.world_size)),
+        clock=(
+            Clock(arrivals, _life_s(records[holders[0].host])),
+            Sizes(spec.nodes, spec.world_size),
+        ),
     )
     measured = steps.throughput
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch
     if measured.samples != planned_samples:
-        raise invalid(f"expected {planned_samples} samples in the window, the log counts {measured.samples}")
+        raise invalid(
+            f"expected {planned_samples} samples in the window, the log counts {measured.samples}"
+        )
     if not result.simulated:
         notes += quiet(records, spec, observed.get("parameters"), planned.placement.master_addr)
     notes += steps.notes
     rank_parts, unusable = parts_of_ranks(parsed, planned.slots, spec)
     notes += unusable
     derived: tuple[Value, ...] = ()
-    known = with_devices(observed, (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))))
+    known = with_devices(
+        observed,
+        (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))),
+    )
     if planned.measure.name == LANGUAGE_MODEL:
-        derived = language_values(spec, planned.transformer, measured.samples_per_s, known, steps.resolution)
+        derived = language_values(
+            spec, planned.transformer, measured.samples_per_s, known, steps.resolution
+        )
         without = NO_SIZES(framework=spec.framework, model=spec.model)
         notes += peak_note(spec, known, derived) if planned.transformer else [without]
         notes += layout_note(spec, observed)
@@ -181,27 +228,47 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     times_of_window = WindowTimes(holders[0].host, started, arrivals)
     use, unread = run_use(run, planned, records, measured, steps.window, times_of_window)
     notes += unread
-    values = (*derived, *measured_values(planned, (), by_log), *sampled_values(use, planned.measure.sampled))
-    speed = Value(TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, steps.resolution * spec.items)
+    values = (
+        *derived,
+        *measured_values(planned, (), by_log),
+        *sampled_values(use, planned.measure.sampled),
+    )
+    speed = Value(
+        TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, steps.resolution * spec.items
+    )
     return replace(
         result,
         **steps.fields(),
         metric_values=values,
-        said=figures(grammar.metrics, values, speed, steps.times, Setting.of(spec, planned.transformer, known)),
+        said=figures(
+            grammar.metrics,
+            values,
+            speed,
+            steps.times,
+            Setting.of(spec, planned.transformer, known),
+        ),
         slowed=slowed(records, measured.seconds, lowered_by_host(use)),
         use=use,
         qualifications=tuple(dict.fromkeys(notes)),
         digests=(_digests(records, holders, logs), steps.digest),
         rank_parts=rank_parts,
-        by_rank={f"{node.host}/{name}": values for node in holders for name, values in logs[node.host].rhythm.items()},
+        by_rank={
+            f"{node.host}/{name}": values
+            for node in holders
+            for name, values in logs[node.host].rhythm.items()
+        },
     )
 
 
 def _verify_statements(parsed: Mapping[str, Mapping[str, Parsed]], spec: RunSpec) -> None:
-    """Check what each log says of itself and of the run. A size that the program finds itself is not planned."""
+    """Check what each log says of itself and of the run. A size that the program finds itself is
+    not planned.
+    """
     sizes = sizes_of(spec)
     if spec.step.batch_size_up_to:
-        sizes = {name: size for name, size in sizes.items() if name not in ("batch_size", "global_batch")}
+        sizes = {
+            name: size for name, size in sizes.items() if name not in ("batch_size", "global_batch")
+        }
     for host, logs in parsed.items():
         for name, log in logs.items():
             try:
@@ -217,12 +284,20 @@ def _holders(planned: Manifest) -> tuple[Slot, ...]:
     return of_nodes.get(planned.grammar.nodes, planned.slots)
 
 
-def _digests(records: Mapping[str, ExitRecord], holders: Sequence[Slot], logs: Mapping[str, NodeLogs]) -> str:
-    return digest(records[node.host].files[name].sha256 for node in holders for name in logs[node.host].sampled)
+def _digests(
+    records: Mapping[str, ExitRecord], holders: Sequence[Slot], logs: Mapping[str, NodeLogs]
+) -> str:
+    return digest(
+        records[node.host].files[name].sha256
+        for node in holders
+        for name in logs[node.host].sampled
+    )
 
 
 def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]) -> nccl.Paths:
-    """Return the transports that NCCL chose on all nodes, from its own logs, which were verified with all others."""
+    """Return the transports that NCCL chose on all nodes, from its own logs, which were verified
+    with all others.
+    """
     logs = (
         log_bytes(run, node.host, name)
         for node in planned.slots
@@ -233,7 +308,9 @@ def _transport(run: RunDir, planned: Manifest, records: Mapping[str, ExitRecord]
 
 
 def _leftovers(outcome: RecordedOutcome | None) -> list[Note]:
-    """Return qualifications if the controller found processes of the run after its end, or could not verify its end."""
+    """Return qualifications if the controller found processes of the run after its end, or could
+    not verify its end.
+    """
     clean = outcome.clean if outcome else {}
     left = [host for host, node in clean.items() if node.left]
     doubtful = [host for host, node in clean.items() if node.unverified]
@@ -246,7 +323,9 @@ def _leftovers(outcome: RecordedOutcome | None) -> list[Note]:
 
 
 def _stragglers(outcome: RecordedOutcome | None) -> list[Note]:
-    """Return a qualification for each node that answered far more slowly than the others during the run."""
+    """Return a qualification for each node that answered far more slowly than the others during the
+    run.
+    """
     answers = outcome.answers if outcome else {}
     times = {host: answer.round_trip_s for host, answer in answers.items() if answer.round_trip_s}
     notes = []
@@ -258,7 +337,9 @@ def _stragglers(outcome: RecordedOutcome | None) -> list[Note]:
 
 
 def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
-    """Return every node's exit record. Raises the error of a node that failed before those of nodes stopped because of it."""
+    """Return every node's exit record. Raises the error of a node that failed before those of nodes
+    stopped because of it.
+    """
     records: dict[str, ExitRecord] = {}
     errors: list[OrchError] = []
     for node in planned.slots:
@@ -273,33 +354,55 @@ def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
             error.host = error.host or node.host
             errors.append(error)
     if errors:
-        causes = [error for error in errors if error.host in records and records[error.host].state == "failed"]
+        causes = [
+            error
+            for error in errors
+            if error.host in records and records[error.host].state == "failed"
+        ]
         raise (causes or errors)[0]
     return records
 
 
 def _check_exit(record: ExitRecord, run: RunDir, node: Slot) -> None:
-    for key, expected, got in (("run_id", run.run_id, record.run_id), ("node_rank", node.node_rank, record.node_rank)):
+    for key, expected, got in (
+        ("run_id", run.run_id, record.run_id),
+        ("node_rank", node.node_rank, record.node_rank),
+    ):
         if got != expected:
             raise invalid(f"expected {key} {expected!r}, got {short(got)}", node.host, "exit.json")
     if record.state in ("failed", "stopped"):
         reason = short(record.reason or record.how)
-        raise RunError(f"the node reports {record.state}: {reason}", kind="rank_failed", host=node.host, where="exit.json")
+        raise RunError(
+            f"the node reports {record.state}: {reason}",
+            kind="rank_failed",
+            host=node.host,
+            where="exit.json",
+        )
     if record.code != 0 or record.signal is not None:
-        got = f"state {short(record.state)}, code {short(record.code)}, signal {short(record.signal)}"
+        got = (
+            f"state {short(record.state)}, code {short(record.code)}, signal {short(record.signal)}"
+        )
         raise invalid(f"expected state 'finished' with code 0, got {got}", node.host, "exit.json")
     for rank in record.ranks:
         if rank.code != 0:
             how = short(rank.signal or rank.code)
-            raise invalid(f"rank {rank.rank} ended with {how} in a run recorded as finished", node.host, "exit.json")
+            raise invalid(
+                f"rank {rank.rank} ended with {how} in a run recorded as finished",
+                node.host,
+                "exit.json",
+            )
 
 
 def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]]) -> list[Note]:
-    """Check that each rank logged its rank line once, on its planned node. Return a qualification without a rank pattern."""
+    """Check that each rank logged its rank line once, on its planned node. Return a qualification
+    without a rank pattern.
+    """
     grammar = planned.grammar
     if not grammar.rank:
         # Of metrics of ranks or nodes, `values.values_of` has verified that all have one.
-        is_verified = grammar.metrics and all(metric.scope != "global" for metric in grammar.metrics)
+        is_verified = grammar.metrics and all(
+            metric.scope != "global" for metric in grammar.metrics
+        )
         if not planned.measure.has_samples and (is_verified or planned.spec.world_size == 1):
             return []
         return [RANKS_NOT_VERIFIED()]
@@ -312,18 +415,31 @@ def _verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]])
                 continue
             for rank, world_size in log.ranks:
                 if world_size not in (None, world):
-                    raise invalid(f"expected world size {world}, rank {rank} logged {world_size}", node.host, name)
+                    raise invalid(
+                        f"expected world size {world}, rank {rank} logged {world_size}",
+                        node.host,
+                        name,
+                    )
                 if rank not in node.ranks:
                     raise invalid(
-                        f"expected rank lines of {_span(node.ranks)} on this node, got one of rank {rank}", node.host, name
+                        f"expected rank lines of {_span(node.ranks)} on this node, got one of rank {rank}",
+                        node.host,
+                        name,
                     )
                 if rank in seen:
-                    raise invalid(f"expected one rank line of rank {rank}, got another after {seen[rank]}", node.host, name)
+                    raise invalid(
+                        f"expected one rank line of rank {rank}, got another after {seen[rank]}",
+                        node.host,
+                        name,
+                    )
                 seen[rank] = f"{node.host}/{name}"
     missing = sorted(set(range(world)) - set(seen))
     if missing:
         hosts = fold(node.host for node in planned.slots if set(node.ranks) & set(missing))
-        raise invalid(f"expected rank lines of {world} ranks, {len(missing)} are missing, first rank {missing[0]}", hosts)
+        raise invalid(
+            f"expected rank lines of {world} ranks, {len(missing)} are missing, first rank {missing[0]}",
+            hosts,
+        )
     return []
 
 

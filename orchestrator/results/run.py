@@ -1,4 +1,6 @@
-"""The result of one run, derived from its evidence: the value that every table and comparison is built from."""
+"""The result of one run, derived from its evidence: the value that every table and comparison is
+built from.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ __all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunR
 NEVER_RUN, RUNNING = "never run", "running"
 """States of planned runs that have no result yet."""
 RESUME, RETRY = "orch resume", "orch resume --retry-failed"
-"""The commands that continue a bench: the first makes runs that were never run, interrupted, or lost with a node."""
+"""The commands that continue a bench: the first makes runs that were never run, interrupted, or
+lost with a node.
+"""
 REREAD = "orch summarize --reread"
 """The command that reads the logs of a bench with a corrected log grammar."""
 
 
 class Lowered(NamedTuple):
-    """For which share clocks were lowered: of the measured window, at least and at most, and of the rank's life, None if its
-    driver does not count."""
+    """For which share clocks were lowered: of the measured window, at least and at most, and of the
+    rank's life, None if its driver does not count."""
 
     least: float
     most: float
@@ -49,10 +53,12 @@ class RunResult:
     ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
     ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
     ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
-    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors, ``lost_links`` that of
+    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors,
+    ``lost_links`` that of
     `lost_links.lost_links`, of failed runs too, ``use`` is what their samples say of the window, None without samples.
     ``digests`` are SHA-256 of the logs with samples and of the step times in the window, to the microsecond; two runs never
-    have an equal one. ``repeated_by`` is the command that makes a run without a number again in the same bench, such as
+    have an equal one. ``repeated_by`` is the command that makes a run without a number again in the
+    same bench, such as
     `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a run of another bench or of none.
     ``rank_parts`` are those of all ranks, in order, or empty.
     """
@@ -92,7 +98,11 @@ class RunResult:
     def values(self) -> tuple[Value, ...]:
         """Its numbers, one for each metric and key; of a training, its speed first."""
         metric, resolution = self.measure.speed, self.resolution and self.resolution * self._items
-        speed = [Value(metric.name, (), self.speed, resolution)] if metric and self.speed is not None else []
+        speed = (
+            [Value(metric.name, (), self.speed, resolution)]
+            if metric and self.speed is not None
+            else []
+        )
         return (*speed, *self.metric_values)
 
     @property
@@ -102,12 +112,20 @@ class RunResult:
 
     @property
     def pace(self) -> tuple[tuple[float, float], ...]:
-        """The points of its tempo with speeds in the unit of its measure's speed; empty without steps."""
-        return tuple((at, speed * self._items) for at, speed in self.tempo.points) if self.tempo else ()
+        """The points of its tempo with speeds in the unit of its measure's speed; empty without
+        steps.
+        """
+        return (
+            tuple((at, speed * self._items) for at, speed in self.tempo.points)
+            if self.tempo
+            else ()
+        )
 
     @property
     def begins_too_early(self) -> bool:
-        """Whether its window begins before its steady state, as far as that can be learned from its steps."""
+        """Whether its window begins before its steady state, as far as that can be learned from its
+        steps.
+        """
         if self.throughput is None or self.steady is None:
             return False
         return not self.steady.holds_from(self.throughput.first_step)
@@ -123,7 +141,9 @@ class RunResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the run has no number because it was stopped from outside, or its controller died before its end."""
+        """Whether the run has no number because it was stopped from outside, or its controller died
+        before its end.
+        """
         stopped = self.error is not None and self.error.kind == "interrupted"
         return not self.is_good and (stopped or self.state in ("interrupted", "incomplete"))
 

@@ -1,8 +1,10 @@
-"""What a program says of its own speed beside what follows from its log: where they differ, and which convention explains it.
+"""What a program says of its own speed beside what follows from its log: where they differ, and
+which convention explains it.
 
-Programs that print TFLOP/s or an MFU count half of the attention or all of it, recomputation or not, and divide by the peak of
-one device, whatever runs. A figure that differs from the computed one by more than the digits that were printed and 2 % is
-explained by one of these habits, or by two of them, if that reproduces it within 2 %.
+Programs that print TFLOP/s or an MFU count half of the attention or all of it, recomputation or
+not, and divide by the peak of one device, whatever runs. A figure that differs from the computed
+one by more than the digits that were printed and 2 % is explained by one of these habits, or by two
+of them, if that reproduces it within 2 %.
 
 >>> from orchestrator.plan.scaling import Step
 >>> from orchestrator.results.numbers.peaks import devices_in
@@ -46,8 +48,9 @@ _OF_STEPS = ("mean", "median", "min", "max")
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """A way in which programs count otherwise. Of each ``kind`` a figure has at most one. ``value`` is a peak in operations/s,
-    what the tokens are multiplied by, or the share of the attention that counts; others have none."""
+    """A way in which programs count otherwise. Of each ``kind`` a figure has at most one. ``value``
+    is a peak in operations/s, what the tokens are multiplied by, or the share of the attention that
+    counts; others have none."""
 
     kind: str
     words: str
@@ -56,20 +59,26 @@ class Habit:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the figures of a run depend on besides its speed; ``device`` is None if it is not known, or ranks have several."""
+    """What the figures of a run depend on besides its speed; ``device`` is None if it is not known,
+    or ranks have several.
+    """
 
     spec: RunSpec
     transformer: Transformer | None
     device: Device | None
 
     @classmethod
-    def of(cls, spec: RunSpec, transformer: Transformer | None, observed: Mapping[str, Any]) -> Setting:
+    def of(
+        cls, spec: RunSpec, transformer: Transformer | None, observed: Mapping[str, Any]
+    ) -> Setting:
         """Return the setting of a run; ``observed`` is what its program reported at its end."""
         return cls(spec, transformer, device_of(observed))
 
-    def computed(self, says: str, tokens_per_s: float, habits: Sequence[Habit] = ()) -> float | None:
-        """Return the figure ``says``, one of `metrics.SAYS`, that follows from a speed, as a program of these habits computes
-        it; None if sizes or peak are not known."""
+    def computed(
+        self, says: str, tokens_per_s: float, habits: Sequence[Habit] = ()
+    ) -> float | None:
+        """Return the figure ``says``, one of `metrics.SAYS`, that follows from a speed, as a
+        program of these habits computes it; None if sizes or peak are not known."""
         by_kind = {habit.kind: habit.value for habit in habits}
         tokens = tokens_per_s * by_kind.get("scale", 1.0) * by_kind.get("micro-batch", 1.0)
         if says == "tokens_per_s":
@@ -86,16 +95,23 @@ class Setting:
         return 100 * operations / by_kind.get("peak", peak) if peak else None
 
     def habits(self, says: str) -> list[Habit]:
-        """Return the habits that can matter for a figure, conventions first, then peaks, then what the tokens are of."""
+        """Return the habits that can matter for a figure, conventions first, then peaks, then what
+        the tokens are of.
+        """
         habits = []
         if says in ("tflops_per_device", "mfu"):
             is_done = self.spec.step.recomputation == "full"
-            experts = " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
+            experts = (
+                " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
+            )
             habits += [
                 Habit("attention", "half of the attention, as in mfu_causal", 0.5),
                 Habit("attention", "no attention, 6 N alone", 0.0),
                 Habit(
-                    "recomputation", "recomputation, as in hfu" if is_done else "full recomputation, which this run does not do"
+                    "recomputation",
+                    "recomputation, as in hfu"
+                    if is_done
+                    else "full recomputation, which this run does not do",
                 ),
                 Habit("parameters", f"all parameters, with those of embedding tables{experts}"),
             ]
@@ -103,14 +119,16 @@ class Setting:
             habits += _peaks(self.device, self.spec.dtype)
         habits += [habit for habit in _scales(self.spec, says) if habit.value != 1]
         if (count := self.spec.step.micro_batches) > 1:
-            habits.append(Habit("micro-batch", f"the tokens of one micro-batch of {count}", 1 / count))
+            habits.append(
+                Habit("micro-batch", f"the tokens of one micro-batch of {count}", 1 / count)
+            )
         return habits
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a program says of itself, and the one that follows from its log, in the same unit. ``resolution``: so much
-    may they differ because of the digits that were printed."""
+    """A figure that a program says of itself, and the one that follows from its log, in the same
+    unit. ``resolution``: so much may they differ because of the digits that were printed."""
 
     says: str
     said: float
@@ -126,7 +144,9 @@ class Figure:
         return not self._is_near(self.computed)
 
     def explanations(self, setting: Setting) -> tuple[str, ...]:
-        """Return the simplest habits that reproduce a figure that differs, the nearest first; none if none does."""
+        """Return the simplest habits that reproduce a figure that differs, the nearest first; none
+        if none does.
+        """
         if not self.differs or self.said <= 0:
             return ()
         habits = setting.habits(self.says)
@@ -141,10 +161,21 @@ class Figure:
                 if len({habit.kind for habit in chosen}) < size:
                     continue
                 ratio = factor(*chosen)
-                # Each of them must matter, and all together: what changes a figure by less than 2 % explains nothing.
-                rests = [1.0, *(factor(*(other for other in chosen if other is not habit)) for habit in chosen)]
-                if self._is_near(self.computed * ratio) and all(abs(ratio / rest - 1) > WORTH for rest in rests):
-                    reproduced[" and ".join(habit.words for habit in chosen)] = abs(math.log(self.said / self.computed / ratio))
+                # Each of them must matter, and all together: what changes a figure by less than 2 %
+                # explains nothing.
+                rests = [
+                    1.0,
+                    *(
+                        factor(*(other for other in chosen if other is not habit))
+                        for habit in chosen
+                    ),
+                ]
+                if self._is_near(self.computed * ratio) and all(
+                    abs(ratio / rest - 1) > WORTH for rest in rests
+                ):
+                    reproduced[" and ".join(habit.words for habit in chosen)] = abs(
+                        math.log(self.said / self.computed / ratio)
+                    )
             if reproduced:
                 return tuple(sorted(reproduced, key=lambda words: reproduced[words]))
         return ()
@@ -157,13 +188,19 @@ class Figure:
         named = list(explanations[:_NAMED])
         if more := len(explanations) - len(named):
             named.append(f"{plural(more, 'other explanation')}")
-        why = f"it matches a computation with {', or with '.join(named)}" if named else "no known convention explains it"
+        why = (
+            f"it matches a computation with {', or with '.join(named)}"
+            if named
+            else "no known convention explains it"
+        )
         unit = "%" if self.unit == "%" else f" {self.unit}"
         said, computed = (f"{written(figure)}{unit}" for figure in (self.said, self.computed))
         return PROGRAM_FIGURE(name=self.says, said=said, computed=computed, why=why)
 
     def _is_near(self, figure: float) -> bool:
-        return abs(self.said - figure) <= WORTH * figure + self.resolution * max(1.0, figure / self.computed)
+        return abs(self.said - figure) <= WORTH * figure + self.resolution * max(
+            1.0, figure / self.computed
+        )
 
 
 def figures(
@@ -176,8 +213,8 @@ def figures(
     """Return what a program says of itself in one run, with the doubt about each figure.
 
     ``speed`` is that of the run in tokens/s, ``step_times`` are those of its window (s): where lines become one value as a
-    median or a mean, or the program averages steps itself, so do the steps. Figures without a computed one, as an MFU
-    without a known peak, are left out.
+    median or a mean, or the program averages steps itself, so do the steps. Figures without a
+    computed one, as an MFU without a known peak, are left out.
     """
     rates = [1 / seconds for seconds in step_times]
     by_metric = {value.metric: value for value in values}
@@ -193,13 +230,17 @@ def figures(
             # The roundings of one program may all go one way, so that they do not average out.
             of_lines = math.sqrt(len(rates)) if metric.over in ("mean", "harmonic_mean") else 1.0
             resolution = value.resolution * of_lines + computed * speed.resolution / speed.number
-            figure = Figure(metric.says, value.number, computed, resolution, metric.name, metric.unit)
+            figure = Figure(
+                metric.says, value.number, computed, resolution, metric.name, metric.unit
+            )
             compared.append(replace(figure, doubt=figure.note(setting)))
     return tuple(compared)
 
 
 def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
-    """Return the rate of steps, in their order, that a figure is about; 0 if that is the one of the whole window."""
+    """Return the rate of steps, in their order, that a figure is about; 0 if that is the one of the
+    whole window.
+    """
     if metric.ema and rates:
         average = rates[0]
         for rate in rates[1:]:
@@ -209,8 +250,8 @@ def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
 
 
 def doubts_about(repeats: Sequence[Figure]) -> list[Note]:
-    """Return the doubt about a figure of several runs: that of the run in which it differs as much as it typically does, of two
-    such runs the one in which it differs more."""
+    """Return the doubt about a figure of several runs: that of the run in which it differs as much
+    as it typically does, of two such runs the one in which it differs more."""
     ordered = sorted(repeats, key=lambda figure: figure.said / figure.computed)
     typical = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
     farthest = max(typical, key=_distance, default=None)
@@ -223,7 +264,9 @@ def _distance(figure: Figure) -> float:
 
 
 def _operations(transformer: Transformer, tokens: int, habits: Mapping[str, float]) -> float:
-    """Return the operations of training on one token; ``habits`` has the values of those of the program, by kind."""
+    """Return the operations of training on one token; ``habits`` has the values of those of the
+    program, by kind.
+    """
     whole = transformer.flops_per_token(tokens)
     attention = 2 * (whole - transformer.flops_per_token(tokens, causal=True))
     left_out = attention * (1 - habits.get("attention", 1.0))
@@ -237,36 +280,51 @@ def _operations(transformer: Transformer, tokens: int, habits: Mapping[str, floa
 
 
 def _peaks(device: Device, dtype: str) -> list[Habit]:
-    """Return other peaks than that of a device for a dtype: its own ones and those of all others, equal ones together."""
+    """Return other peaks than that of a device for a dtype: its own ones and those of all others,
+    equal ones together.
+    """
     own = device.peak(dtype)
     if not own:
         return []
     peaks = [(2 * own, f"{device.name} with sparsity")]
     peaks += [(device.peak(other) or own, f"{device.name} for {other}") for other in _DTYPES]
     if dtype in ("tf32", "fp32", "fp8"):
-        peaks += [(row.half, f"{row.name} for bf16") for row in DIVISORS if row.name == "A100"]  # nanoGPT's, whatever runs
+        peaks += [
+            (row.half, f"{row.name} for bf16") for row in DIVISORS if row.name == "A100"
+        ]  # nanoGPT's, whatever runs
     # The peak of 16-bit floats is also taken from a device that has none for bf16.
     peaks += [(row.peak("fp16" if dtype == "bf16" else dtype) or own, row.name) for row in DIVISORS]
     names: dict[float, list[str]] = {}
     for peak, name in peaks:
         names.setdefault(peak, []).append(name)
     del names[own]
-    return [Habit("peak", f"the peak of {' or '.join(of)} ({peak / 1e12:g} TFLOP/s)", peak) for peak, of in names.items()]
+    return [
+        Habit("peak", f"the peak of {' or '.join(of)} ({peak / 1e12:g} TFLOP/s)", peak)
+        for peak, of in names.items()
+    ]
 
 
 def _scales(spec: RunSpec, says: str) -> list[Habit]:
     """Return of what other part of a run the tokens may be, equal parts together."""
     world, copy = spec.world_size, spec.step.model_ranks
     if says == "tokens_per_s":
-        parts = [(1 / world, "a device"), (spec.gpus / world, "a node"), (copy / world, "a copy of the model")]
+        parts = [
+            (1 / world, "a device"),
+            (spec.gpus / world, "a node"),
+            (copy / world, "a copy of the model"),
+        ]
     else:
         parts = [(world, "the whole run"), (spec.gpus, "a node"), (copy, "a copy of the model")]
     names: dict[float, list[str]] = {}
     for factor, name in parts:
         if not (name == "a node" and spec.gpus == 1 or name == "a copy of the model" and copy == 1):
             names.setdefault(factor, []).append(name)
-    habits = [Habit("scale", f"the tokens of {' or '.join(of)}", factor) for factor, of in names.items()]
+    habits = [
+        Habit("scale", f"the tokens of {' or '.join(of)}", factor) for factor, of in names.items()
+    ]
     twice = (
-        [] if says == "tokens_per_s" else [Habit("scale", "the tokens of a device, divided by all devices again", 1 / world)]
+        []
+        if says == "tokens_per_s"
+        else [Habit("scale", "the tokens of a device, divided by all devices again", 1 / world)]
     )
     return habits + twice

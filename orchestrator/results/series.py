@@ -1,4 +1,6 @@
-"""What the cells of a bench have in common and what tells them apart: their series, and the tables in which they are shown."""
+"""What the cells of a bench have in common and what tells them apart: their series, and the tables
+in which they are shown.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows that are shown in one table: all of a framework, model, dtype, device and kind of scaling.
+    """Rows that are shown in one table: all of a framework, model, dtype, device and kind of
+    scaling.
 
     The ``title`` names these.
 
@@ -32,19 +35,28 @@ class Group:
     rows: tuple[Row, ...]
 
     def column(self, row: Row, name: str) -> str:
-        """Return the value of a row in one of ``columns`` as text, empty for a variable that it does not set."""
+        """Return the value of a row in one of ``columns`` as text, empty for a variable that it
+        does not set.
+        """
         value = _value(row, name)
         return "" if value is None else as_written(value)
 
 
 def differing_names(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """Return the names of settings and lengths that differ between cells, and of those that were set explicitly."""
+    """Return the names of settings and lengths that differ between cells, and of those that were
+    set explicitly.
+    """
     values: dict[str, set[str]] = {}
     names = {name for cell in cells for name in cell.spec.settings}
     for cell in cells:
         for name in (*names, *LENGTH):
             values.setdefault(name, set()).add(repr(choice(cell.spec, name)))
-    with_origin = [(cell.spec, name) for cell in cells for name in cell.spec.options if f"options.{name}" in cell.spec.origins]
+    with_origin = [
+        (cell.spec, name)
+        for cell in cells
+        for name in cell.spec.options
+        if f"options.{name}" in cell.spec.origins
+    ]
     chosen = {name for spec, name in with_origin if _is_chosen(spec, f"options.{name}")}
     chosen |= {name for cell in cells for name in cell.spec.env}
     return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
@@ -56,45 +68,77 @@ def choice(spec: RunSpec, name: str) -> Any:
 
 
 def program_of(cell: Cell, differing: Sequence[str]) -> str:
-    """Return a description of the program of a cell and its settings: ``pytorch resnet50 fp16 b128 synthetic``."""
+    """Return a description of the program of a cell and its settings: ``pytorch resnet50 fp16 b128
+    synthetic``.
+    """
     spec = cell.spec
-    with_samples: dict[str, Any] = {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_samples else {}
+    with_samples: dict[str, Any] = (
+        {"batch_size": spec.batch_size, "loader": spec.loader} if cell.measure.has_samples else {}
+    )
     settings = {name: spec.settings[name] for name in differing if name in spec.settings}
     if spec.follows:
         settings = {"global_batch": spec.global_batch, **settings}
         settings.pop(spec.follows.removeprefix("options."), None)
         with_samples = {name: value for name, value in with_samples.items() if name != spec.follows}
-    return _described((spec.framework, spec.model, spec.dtype), with_samples, spec.device, settings, cell.simulated)
+    return _described(
+        (spec.framework, spec.model, spec.dtype),
+        with_samples,
+        spec.device,
+        settings,
+        cell.simulated,
+    )
 
 
 def series_of(cell: Cell, differing: Sequence[str]) -> str:
-    """Return a description of what a cell shares with its baseline: its program, and the metric and key if it is not a speed
-    of training: ``fio randread cpu read_iops bs=4k``."""
+    """Return a description of what a cell shares with its baseline: its program, and the metric and
+    key if it is not a speed of training: ``fio randread cpu read_iops bs=4k``."""
     program = program_of(cell, differing)
     if cell.is_speed_of_training or cell.measure.is_diagnosis:
         return program
-    return " ".join([program, cell.metric.name, *(f"{name}={value}" for name, value in cell.key_values.items())])
+    return " ".join(
+        [program, cell.metric.name, *(f"{name}={value}" for name, value in cell.key_values.items())]
+    )
 
 
 def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
-    """Return the tables of these rows, in order of their first rows; within a table, rows of equal values are together."""
+    """Return the tables of these rows, in order of their first rows; within a table, rows of equal
+    values are together.
+    """
     tables: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        tables.setdefault((row.framework, row.model, row.dtype, row.device, row.simulated, row.scaling), []).append(row)
+        tables.setdefault(
+            (row.framework, row.model, row.dtype, row.device, row.simulated, row.scaling), []
+        ).append(row)
     return tuple(map(_group, tables.values()))
 
 
 def _group(rows: list[Row]) -> Group:
     first = rows[0]
     samples_names = [] if all(row.loader == NONE for row in rows) else ["batch_size", "loader"]
-    names = [*samples_names, *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH)]
+    names = [
+        *samples_names,
+        *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH),
+    ]
     columns = [name for name in names if len({repr(_value(row, name)) for row in rows}) > 1]
     common = {name: _value(first, name) for name in names if name not in columns}
-    samples: dict[str, Any] = {name: common.pop(name) for name in ("batch_size", "loader") if name in common}
+    samples: dict[str, Any] = {
+        name: common.pop(name) for name in ("batch_size", "loader") if name in common
+    }
     settings = {name: value for name, value in common.items() if value is not None}
-    title = _described((first.framework, first.model, first.dtype), samples, first.device, settings, first.simulated)
-    # With strong scaling, one of the columns follows from the shape: rows come by program and then by size.
-    ordered = rows if first.scaling == "strong" else sorted(rows, key=lambda row: [_rank(_value(row, n)) for n in columns])
+    title = _described(
+        (first.framework, first.model, first.dtype),
+        samples,
+        first.device,
+        settings,
+        first.simulated,
+    )
+    # With strong scaling, one of the columns follows from the shape: rows come by program and then
+    # by size.
+    ordered = (
+        rows
+        if first.scaling == "strong"
+        else sorted(rows, key=lambda row: [_rank(_value(row, n)) for n in columns])
+    )
     return Group(title, tuple(columns), tuple(ordered))
 
 
@@ -103,7 +147,9 @@ def _value(row: Row, name: str) -> Any:
 
 
 def _rank(value: Any) -> tuple[int, float, str]:
-    """Return a key that sorts missing values first, then numbers by size, then texts; numbers in texts count as numbers."""
+    """Return a key that sorts missing values first, then numbers by size, then texts; numbers in
+    texts count as numbers.
+    """
     if value is None:
         return 0, 0.0, ""
     try:
@@ -114,7 +160,11 @@ def _rank(value: Any) -> tuple[int, float, str]:
 
 
 def _described(
-    words: Sequence[str], samples: Mapping[str, Any], device: str, settings: Mapping[str, Any], simulated: bool
+    words: Sequence[str],
+    samples: Mapping[str, Any],
+    device: str,
+    settings: Mapping[str, Any],
+    simulated: bool,
 ) -> str:
     described = [word for word in words if word != NONE]
     if "batch_size" in samples:

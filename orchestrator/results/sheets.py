@@ -1,4 +1,6 @@
-"""What a kind of measurement makes of its readings besides values: tables of a diagnosis, and doubts about single values."""
+"""What a kind of measurement makes of its readings besides values: tables of a diagnosis, and
+doubts about single values.
+"""
 
 from __future__ import annotations
 

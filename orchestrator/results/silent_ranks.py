@@ -18,22 +18,32 @@ __all__ = ["verify_ranks_logged"]
 
 
 def verify_ranks_logged(
-    aggregate: RankAggregate, grammar: LogGrammar, terms: Terms, slots: Sequence[Slot], files: Mapping[str, int]
+    aggregate: RankAggregate,
+    grammar: LogGrammar,
+    terms: Terms,
+    slots: Sequence[Slot],
+    files: Mapping[str, int],
 ) -> None:
-    """Check that a run's logs hold the window from every rank that prints, or from every node if each line is about a node.
+    """Check that a run's logs hold the window from every rank that prints, or from every node if
+    each line is about a node.
 
     ``aggregate`` names its logs "host/name", ``slots`` are all nodes of the run, and ``files`` is the number of logs that may
-    hold steps, by host, of the nodes whose logs are read. Either all ranks print, or one of each node that is read: any other
-    number is an error. Raises DataError result_invalid.
+    hold steps, by host, of the nodes whose logs are read. Either all ranks print, or one of each
+    node that is read: any other number is an error. Raises DataError result_invalid.
     """
     lines = aggregate.lines()
-    distinct = {id(steps): steps for steps in lines.values()}  # of thousands of ranks, nearly all have the same
+    distinct = {
+        id(steps): steps for steps in lines.values()
+    }  # of thousands of ranks, nearly all have the same
     printed = {step for steps in distinct.values() for step in steps}
     window = sorted(step for step in printed if terms.warmup_steps < step <= terms.steps)
     if not window:
         return  # the error of a run without lines says more
     expected = {key: _expected(steps, window, terms) for key, steps in distinct.items()}
-    wrong = {key: [step for step in window if steps[step] != expected[key]] for key, steps in distinct.items()}
+    wrong = {
+        key: [step for step in window if steps[step] != expected[key]]
+        for key, steps in distinct.items()
+    }
     ranks: dict[str, int] = defaultdict(int)
     for log, steps in lines.items():
         ranks[log.partition("/")[0]] += expected[id(steps)]
@@ -46,7 +56,9 @@ def verify_ranks_logged(
 
 
 def _expected(steps: Counter[int], window: Sequence[int], terms: Terms) -> int:
-    """Return how many lines a log should have for a step: as many as for most of the warm-up or of the window, or one."""
+    """Return how many lines a log should have for a step: as many as for most of the warm-up or of
+    the window, or one.
+    """
     warmup = Counter(count for step, count in steps.items() if step <= terms.warmup_steps)
     usual = [
         max(counts, key=lambda lines: (counts[lines], lines))
@@ -56,8 +68,12 @@ def _expected(steps: Counter[int], window: Sequence[int], terms: Terms) -> int:
     return max(1, *usual)
 
 
-def _uneven(log: str, got: set[int], expected: int, wrong: Sequence[int], window: Sequence[int], others: int) -> DataError:
-    """Return the error of a log with ``got`` lines for the steps of ``wrong``; ``others`` logs have such steps too."""
+def _uneven(
+    log: str, got: set[int], expected: int, wrong: Sequence[int], window: Sequence[int], others: int
+) -> DataError:
+    """Return the error of a log with ``got`` lines for the steps of ``wrong``; ``others`` logs have
+    such steps too.
+    """
     host, _, name = log.partition("/")
     lines = "a line" if expected == 1 else f"{expected} lines"
     counts = " or ".join(str(number or "none") for number in sorted(got))
@@ -67,11 +83,15 @@ def _uneven(log: str, got: set[int], expected: int, wrong: Sequence[int], window
         f"got {counts} for {len(wrong)} of them, first for step {wrong[0]}{like}",
         host,
         name,
-        hint="a step was printed again" if min(got) > expected else "a rank stopped logging, or its lines are damaged",
+        hint="a step was printed again"
+        if min(got) > expected
+        else "a rank stopped logging, or its lines are damaged",
     )
 
 
-def _verify_number(ranks: Mapping[str, int], grammar: LogGrammar, slots: Sequence[Slot], files: Mapping[str, int]) -> None:
+def _verify_number(
+    ranks: Mapping[str, int], grammar: LogGrammar, slots: Sequence[Slot], files: Mapping[str, int]
+) -> None:
     """Check how many ranks print, by host, against the plan."""
     per_node = grammar.scope == "node"
     read = [slot for slot in slots if slot.host in files]
@@ -85,9 +105,15 @@ def _verify_number(ranks: Mapping[str, int], grammar: LogGrammar, slots: Sequenc
         printing = ranks.get(slot.host, 0)
         if not printing:
             hint = "if only the first node prints, write nodes: first under log:"
-            raise invalid("expected step lines of every node (nodes: every), got none from this one", slot.host, hint=hint)
+            raise invalid(
+                "expected step lines of every node (nodes: every), got none from this one",
+                slot.host,
+                hint=hint,
+            )
         if per_node and printing != 1:
-            raise invalid(f"expected one line of this node for each step, got {printing}", slot.host)
+            raise invalid(
+                f"expected one line of this node for each step, got {printing}", slot.host
+            )
         if not per_node and printing not in (slot.nproc, files[slot.host]):
             raise invalid(
                 f"expected step lines of all {slot.nproc} ranks of this node, or of one on each node, got those of {printing}",

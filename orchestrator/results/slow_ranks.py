@@ -1,8 +1,10 @@
-"""Which ranks of a configuration the others wait for: those that compute longer, or wait longer for their input.
+"""Which ranks of a configuration the others wait for: those that compute longer, or wait longer for
+their input.
 
-All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates tells who is slow
-from who waits. On busy processors how long that takes is chance, and the processor time of it is not. On GPUs that wait for
-their programs it is chance as well, and is not compared. docs/slow-ranks.md has the formula.
+All steps of a synchronous run take equally long on all ranks; what a rank does before it first
+communicates tells who is slow from who waits. On busy processors how long that takes is chance, and
+the processor time of it is not. On GPUs that wait for their programs it is chance as well, and is
+not compared. docs/slow-ranks.md has the formula.
 """
 
 from __future__ import annotations
@@ -24,14 +26,19 @@ from orchestrator.results.telemetry.conditions import conditions_against_others
 __all__ = ["RankTimes", "Ranks", "SlowRank", "compared"]
 
 _EVEN = 0.5
-"""A node is named instead of its ranks if each of them is above the others by at least this share of the node's excess."""
+"""A node is named instead of its ranks if each of them is above the others by at least this share
+of the node's excess.
+"""
 
 _WAITING = 0.1
-"""Share of steps in which the GPU of a rank waits for its program, from which on ranks are not compared by how long they
-compute. In such a step a rank was seen to take 43 % longer by chance; how often it does is chance too."""
+"""Share of steps in which the GPU of a rank waits for its program, from which on ranks are not
+compared by how long they compute. In such a step a rank was seen to take 43 % longer by chance; how
+often it does is chance too."""
 
 _WORTH_OF_CONDITIONS = 0.05
-"""Share of the window with lowered clocks, or of the processors with other processes, beyond that of the other nodes."""
+"""Share of the window with lowered clocks, or of the processors with other processes, beyond that
+of the other nodes.
+"""
 _TINY = 1e-9
 _LARGEST = 700.0
 """The logarithm of a number that still fits a float."""
@@ -50,8 +57,9 @@ class RankTimes:
     """The parts of a rank's steps over all repeats: medians, in seconds.
 
     ``excess`` is by which fraction it computes longer than the median of the other ranks, ``cpu_excess`` by which it takes more
-    processor time for that; ``input_excess`` is how much longer it waits for its input, as a fraction of a step. None where
-    that is not known. ``gpu_waits`` is the share of steps in which its GPU waits for its program while it computes, 0 to 1.
+    processor time for that; ``input_excess`` is how much longer it waits for its input, as a
+    fraction of a step. None where that is not known. ``gpu_waits`` is the share of steps in which
+    its GPU waits for its program while it computes, 0 to 1.
     """
 
     rank: int
@@ -68,12 +76,14 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that the others wait for, or with ``rank`` None a node whose ranks all are; in ``part`` of its steps, `compute`,
+    """A rank that the others wait for, or with ``rank`` None a node whose ranks all are; in
+    ``part`` of its steps, `compute`,
     `processor` (it takes more processor time, and whether it computes longer is not certain) or `input`, by ``excess`` as in
     `RankTimes`.
 
     ``cause`` tells what slows the computing of a rank as far as its node was sampled: `others` take processors or GPUs from
-    it, its own `device` is slower, or `unknown`; empty without samples, of processor time, and of an input. ``words`` say all.
+    it, its own `device` is slower, or `unknown`; empty without samples, of processor time, and of
+    an input. ``words`` say all.
     """
 
     rank: int | None
@@ -86,8 +96,9 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of a configuration, in order, and each rank or node that the others wait for, those that compute longest
-    first. ``note`` says why ranks are not compared by how long they compute, or what a single repeat could not have shown."""
+    """The ranks of a configuration, in order, and each rank or node that the others wait for, those
+    that compute longest first. ``note`` says why ranks are not compared by how long they compute,
+    or what a single repeat could not have shown."""
 
     times: tuple[RankTimes, ...] = ()
     slow: tuple[SlowRank, ...] = ()
@@ -95,12 +106,16 @@ class Ranks:
 
     @property
     def words(self) -> tuple[Note, ...]:
-        """A sentence for each rank or node that the others wait for, after the note if there is one."""
+        """A sentence for each rank or node that the others wait for, after the note if there is
+        one.
+        """
         return (*([self.note] if self.note else ()), *(slow.words for slow in self.slow))
 
 
 def compared(runs: Sequence[RunResult]) -> Ranks:
-    """Compare the ranks of a configuration over its repeats, those whose ranks are on the same nodes as in the last one."""
+    """Compare the ranks of a configuration over its repeats, those whose ranks are on the same
+    nodes as in the last one.
+    """
     used = [run for run in runs if run.rank_parts and _places(run) == _places(runs[-1])]
     if not used or len(used[0].rank_parts) < 2:
         return Ranks()
@@ -108,7 +123,9 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     slow, working = (
         {
             member: _as_fraction(excess)
-            for member, excess in _excesses([_logs(run.rank_parts, seconds) for run in used], hosts).items()
+            for member, excess in _excesses(
+                [_logs(run.rank_parts, seconds) for run in used], hosts
+            ).items()
         }
         for seconds in (_COMPUTING, _WORKING)
     )
@@ -123,19 +140,28 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
         for place, (member, excess) in enumerate(longer)
     ]
     named += [
-        _more_work(member, excess, hosts) for member, excess in _named(working, hosts) if not _covered(member, longer, hosts)
+        _more_work(member, excess, hosts)
+        for member, excess in _named(working, hosts)
+        if not _covered(member, longer, hosts)
     ]
     named += [_waiting(member, excess, hosts) for member, excess in _named(starved, hosts)]
-    times = (_times(own, slow.get(rank), working.get(rank), starved.get(rank)) for rank, own in enumerate(by_rank))
+    times = (
+        _times(own, slow.get(rank), working.get(rank), starved.get(rank))
+        for rank, own in enumerate(by_rank)
+    )
     return Ranks(tuple(times), tuple(named), note or _unseen(slow, named, len(used)))
 
 
 def _unseen(slow: Mapping[_Member, Excess], named: Sequence[SlowRank], runs: int) -> Note | None:
-    """Return which slow ranks a single run would not have shown, None for more than one or if one was found."""
+    """Return which slow ranks a single run would not have shown, None for more than one or if one
+    was found.
+    """
     ranks = [excess for member, excess in slow.items() if isinstance(member, int)]
     if runs > 1 or not ranks or any(found.part == "compute" for found in named):
         return None
-    least = max(WORTH, *((excess.high - excess.value) / max(1 + excess.value, _TINY) for excess in ranks))
+    least = max(
+        WORTH, *((excess.high - excess.value) / max(1 + excess.value, _TINY) for excess in ranks)
+    )
     return SLOW_RANK_UNSEEN(least=least)
 
 
@@ -161,12 +187,15 @@ def _logs(parts: Sequence[RankParts], seconds: _Seconds) -> _Blocks:
 
 def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
     steps_s = [median(block) for block in zip(*(part.step_s for part in parts), strict=True)]
-    return {part.rank: [waited / step for waited, step in zip(part.input_s, steps_s, strict=True)] for part in parts}
+    return {
+        part.rank: [waited / step for waited, step in zip(part.input_s, steps_s, strict=True)]
+        for part in parts
+    }
 
 
 def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member, Excess]:
-    """Return by how much each rank is above the others, and each node with several ranks, on average, above other nodes; empty
-    if any rank has no values."""
+    """Return by how much each rank is above the others, and each node with several ranks, on
+    average, above other nodes; empty if any rank has no values."""
     if not all(blocks for run in runs for blocks in run.values()):
         return {}
     nodes: dict[str, list[int]] = {}
@@ -174,7 +203,9 @@ def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member
         nodes.setdefault(host, []).append(rank)
     groups = [host for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)]
     comparisons = len(hosts) + len(groups)
-    apart: dict[_Member, Excess] = dict(excesses({rank: [run[rank] for run in runs] for rank in hosts}, comparisons))
+    apart: dict[_Member, Excess] = dict(
+        excesses({rank: [run[rank] for run in runs] for rank in hosts}, comparisons)
+    )
     if groups:
         of_nodes = {host: [_mean_of(run, ranks) for run in runs] for host, ranks in nodes.items()}
         judged = excesses(of_nodes, comparisons)
@@ -187,39 +218,71 @@ def _mean_of(run: _Blocks, members: Sequence[int]) -> list[float]:
     return [mean(values) for values in zip(*(run[rank] for rank in members), strict=True)]
 
 
-def _named(excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]) -> list[tuple[_Member, Excess]]:
-    """Return the nodes and ranks that are certainly above the others and by what matters, the furthest first. A node with an
-    excess of all its ranks stands for them."""
-    certain = {member for member, excess in excesses.items() if excess.low > 0 and excess.value >= WORTH and excess.is_usual}
+def _named(
+    excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]
+) -> list[tuple[_Member, Excess]]:
+    """Return the nodes and ranks that are certainly above the others and by what matters, the
+    furthest first. A node with an excess of all its ranks stands for them."""
+    certain = {
+        member
+        for member, excess in excesses.items()
+        if excess.low > 0 and excess.value >= WORTH and excess.is_usual
+    }
     nodes = [
         host
         for host in dict.fromkeys(hosts.values())
         if host in certain
-        and all(excesses[rank].value >= _EVEN * excesses[host].value for rank, own in hosts.items() if own == host)
+        and all(
+            excesses[rank].value >= _EVEN * excesses[host].value
+            for rank, own in hosts.items()
+            if own == host
+        )
     ]
     ranks = [rank for rank, host in hosts.items() if rank in certain and host not in nodes]
     members: list[_Member] = [*nodes, *ranks]
-    return sorted(((member, excesses[member]) for member in members), key=lambda named: -named[1].value)
+    return sorted(
+        ((member, excesses[member]) for member in members), key=lambda named: -named[1].value
+    )
 
 
 def _as_fraction(excess: Excess) -> Excess:
     """Return the excess of logarithms as that of their exponentials."""
-    value, low, high = (math.expm1(min(number, _LARGEST)) for number in (excess.value, excess.low, excess.high))
+    value, low, high = (
+        math.expm1(min(number, _LARGEST)) for number in (excess.value, excess.low, excess.high)
+    )
     return Excess(value, low, high, excess.is_usual)
 
 
-def _covered(member: _Member, named: Sequence[tuple[_Member, Excess]], hosts: Mapping[int, str]) -> bool:
+def _covered(
+    member: _Member, named: Sequence[tuple[_Member, Excess]], hosts: Mapping[int, str]
+) -> bool:
     """Return whether a rank or node is named already, a rank also with its node."""
     return any(other in (member, _home(member, hosts)) for other, _ in named)
 
 
-def _times(own: Sequence[RankParts], slow: Excess | None, working: Excess | None, starved: Excess | None) -> RankTimes:
+def _times(
+    own: Sequence[RankParts], slow: Excess | None, working: Excess | None, starved: Excess | None
+) -> RankTimes:
     def typical(seconds: _Seconds) -> float:
         return median([value for part in own for value in seconds(part)])
 
-    computed, worked = (typical(seconds) if all(seconds(part) for part in own) else None for seconds in (_COMPUTING, _WORKING))
+    computed, worked = (
+        typical(seconds) if all(seconds(part) for part in own) else None
+        for seconds in (_COMPUTING, _WORKING)
+    )
     step_s, input_s = typical(lambda part: part.step_s), typical(lambda part: part.input_s)
-    return RankTimes(own[0].rank, own[0].host, step_s, input_s, computed, worked, slow, working, starved, _gpu_waits(own))
+    return RankTimes(
+        own[0].rank,
+        own[0].host,
+        step_s,
+        input_s,
+        computed,
+        worked,
+        slow,
+        working,
+        starved,
+        _gpu_waits(own),
+    )
 
 
 def _computing(
@@ -245,14 +308,22 @@ def _more_work(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> Slo
 
 
 def _waiting(member: _Member, excess: Excess, hosts: Mapping[int, str]) -> SlowRank:
-    return _slow(member, hosts, "input", excess, f"waits for its input {_share(excess)} of a step longer than the other ranks")
+    return _slow(
+        member,
+        hosts,
+        "input",
+        excess,
+        f"waits for its input {_share(excess)} of a step longer than the other ranks",
+    )
 
 
 def _home(member: _Member, hosts: Mapping[int, str]) -> str:
     return hosts[member] if isinstance(member, int) else member
 
 
-def _slow(member: _Member, hosts: Mapping[int, str], part: str, excess: Excess, does: str, cause: str = "") -> SlowRank:
+def _slow(
+    member: _Member, hosts: Mapping[int, str], part: str, excess: Excess, does: str, cause: str = ""
+) -> SlowRank:
     if isinstance(member, int):
         note = SLOW_RANK(rank=member, host=hosts[member], does=does)
         return SlowRank(member, hosts[member], part, excess, cause, note)
@@ -264,8 +335,8 @@ def _share(excess: Excess) -> str:
 
 
 def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) -> tuple[str, str]:
-    """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it. What all nodes have alike, as a
-    power limit, slows none of them more than the others."""
+    """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it. What all
+    nodes have alike, as a power limit, slows none of them more than the others."""
     conditions = conditions_against_others(host, [run.use for run in runs])
     of_host = on_host(host, runs)
     lowered, loads = slowed_in(of_host), loaded_in(of_host)
@@ -276,7 +347,11 @@ def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) ->
         *conditions.of_devices,
         *conditions.figures,
     ]
-    of_reasons = [{name: share.most for name, share in shares.items()} for run in runs for shares in run.slowed.values()]
+    of_reasons = [
+        {name: share.most for name, share in shares.items()}
+        for run in runs
+        for shares in run.slowed.values()
+    ]
     if conditions.by_others or loads and any(_has_more(host, hosts, run.loaded) for run in runs):
         cause, words = "others", "others take resources from it: "
     elif conditions.of_devices or any(_has_more(host, hosts, shares) for shares in of_reasons):

@@ -1,7 +1,8 @@
 """From runs to the rows of a table, each with the notes that qualify its numbers.
 
-A row is one cell: all repeats of one spec, for one metric and key. Runs of different specs are never pooled, nor are real and
-simulated ones. The result does not depend on their order. A failed run is counted and its cause kept, never dropped or zero.
+A row is one cell: all repeats of one spec, for one metric and key. Runs of different specs are
+never pooled, nor are real and simulated ones. The result does not depend on their order. A failed
+run is counted and its cause kept, never dropped or zero.
 """
 
 from __future__ import annotations
@@ -30,11 +31,30 @@ from orchestrator.results.notes import (
     RUN_IN_NO_ROW,
 )
 from orchestrator.results.numbers.drift import Drift, Estimate, carried_over, typical_ratio
-from orchestrator.results.numbers.throughput import WORTH, deviation, mean, scaling_efficiency, speedup
+from orchestrator.results.numbers.throughput import (
+    WORTH,
+    deviation,
+    mean,
+    scaling_efficiency,
+    speedup,
+)
 from orchestrator.results.planned import Counts, Planned, counted
-from orchestrator.results.qualifications import coarse, doubts_of, measured_count, qualifications_of, typical_of
+from orchestrator.results.qualifications import (
+    coarse,
+    doubts_of,
+    measured_count,
+    qualifications_of,
+    typical_of,
+)
 from orchestrator.results.run import NEVER_RUN, RunResult
-from orchestrator.results.series import Group, choice, differing_names, grouped, program_of, series_of
+from orchestrator.results.series import (
+    Group,
+    choice,
+    differing_names,
+    grouped,
+    program_of,
+    series_of,
+)
 from orchestrator.results.sheets import content_of, doubts_at
 from orchestrator.results.slow_ranks import Ranks, compared
 from orchestrator.results.telemetry.use import RunUse
@@ -48,10 +68,12 @@ _Metric = tuple[str, str, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes`` apply to the whole table.
+    """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes``
+    apply to the whole table.
     ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
     ``drifts`` are by how much larger each metric of the last run would be than of the first because of the drift that was taken
-    out of the typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from which no drift was taken out.
+    out of the typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from
+    which no drift was taken out.
     ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible, ``expected`` judges what it was
     expected to measure, and ``uses`` has by run how its nodes were used."""
 
@@ -68,7 +90,9 @@ class Summary:
     uses: Mapping[str, RunUse] = field(default_factory=dict)
 
     def divisor(self, series: str) -> float | None:
-        """Return the speed of the baseline of a series that its speedups are divided by, in its unit; None without one."""
+        """Return the speed of the baseline of a series that its speedups are divided by, in its
+        unit; None without one.
+        """
         if (base := self.baseline.get(series)) is None:
             return None
         return base.median if self.of_medians else base.value
@@ -87,17 +111,22 @@ class Summary:
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
-        return {name: tuple(r for r in self.rows if r.series == name) for name in dict.fromkeys(r.series for r in self.rows)}
+        return {
+            name: tuple(r for r in self.rows if r.series == name)
+            for name in dict.fromkeys(r.series for r in self.rows)
+        }
 
 
 def of_bench(planned: Planned, notes: Sequence[Note] = ()) -> Summary:
-    """Return the scaling table of a bench, with what it lacks; ``notes`` are additional notes on how it went."""
+    """Return the scaling table of a bench, with what it lacks; ``notes`` are additional notes on
+    how it went.
+    """
     return lacking(summarize(planned.results, notes, skipped=planned.skipped), planned)
 
 
 def lacking(summary: Summary, planned: Planned) -> Summary:
-    """Return the table of a bench with its label, the counts of its planned runs, and first among its notes what is missing and
-    what was expected."""
+    """Return the table of a bench with its label, the counts of its planned runs, and first among
+    its notes what is missing and what was expected."""
     missing = [*([planned.note] if planned.note else []), *skipped_words(planned.skipped)]
     judgements = judged(planned.expect, summary.rows, planned.results)
     notes = (*missing, *notes_on(judgements), *summary.notes)
@@ -118,14 +147,22 @@ def summarize(
     that the bench left out, among which a baseline may be.
     Raises DataError (result_invalid) for a run that is passed twice.
     """
-    twice = [run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1]
+    twice = [
+        run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1
+    ]
     if twice:
-        raise DataError(f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid")
+        raise DataError(
+            f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid"
+        )
     unknown = sorted(run.run_id for run in results if run.spec is None)
     all_cells = cells_of(results)
     differing, typical = differing_names(all_cells), _typical_repeats(all_cells)
     series = {id(cell): series_of(cell, differing) for cell in all_cells}
-    sheets = [_sheet(cell, series[id(cell)], differing, typical) for cell in all_cells if cell.measure.is_diagnosis]
+    sheets = [
+        _sheet(cell, series[id(cell)], differing, typical)
+        for cell in all_cells
+        if cell.measure.is_diagnosis
+    ]
     cells = [cell for cell in all_cells if not cell.measure.is_diagnosis]
     families = families_of(cells)
     bases = {id(cell): baseline_in(cell, families[id(cell)]) for cell in cells}
@@ -133,32 +170,64 @@ def summarize(
     doubts = doubts_of([cell for cell in cells if cell.is_speed_of_training], of_medians=of_medians)
     place = _places(cells, differing)
     rows, baseline = [], {}
-    for cell in sorted(cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))):
+    for cell in sorted(
+        cells, key=lambda cell: (program_of(cell, differing), *place[id(cell)], *order(cell))
+    ):
         base = bases[id(cell)]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base)
         value = typical_of(cell)
         ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
         known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
-        of_row = _row(cell, series[id(cell)], differing, qualifications_of(cell, base, known, typical), value, faster, base)
+        of_row = _row(
+            cell,
+            series[id(cell)],
+            differing,
+            qualifications_of(cell, base, known, typical),
+            value,
+            faster,
+            base,
+        )
         rows.append(replace(of_row, ranks=ranks.times, slow=ranks.slow))
         if cell is base:
             baseline[of_row.series] = rows[-1]
     # Candidates of a tune are compared with its default, so they need no baseline.
     without_baseline = [
-        cell for cell in cells if cell.metric.speedup and bases[id(cell)] is None and "tune" not in cell.spec.origins.values()
+        cell
+        for cell in cells
+        if cell.metric.speedup
+        and bases[id(cell)] is None
+        and "tune" not in cell.spec.origins.values()
     ]
-    own_notes = [no_baseline(series[id(cell)], families[id(cell)], cells, skipped) for cell in without_baseline]
-    own_notes += [RUN_IN_NO_ROW(run=run.run_id, cause=_cause(run)) for run in results if run.run_id in unknown]
+    own_notes = [
+        no_baseline(series[id(cell)], families[id(cell)], cells, skipped)
+        for cell in without_baseline
+    ]
+    own_notes += [
+        RUN_IN_NO_ROW(run=run.run_id, cause=_cause(run)) for run in results if run.run_id in unknown
+    ]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _carried_notes(cells)
-    own_notes += _unprinted(results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values})
+    own_notes += _unprinted(
+        results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values}
+    )
     totals = {name: drift.total for name, drift in _by_name(drifts).items()}
     uses = {run.run_id: run.use for run in results if run.use}
-    return Summary(tuple(rows), baseline, (*notes, *sorted(set(own_notes))), tuple(sheets), None, totals, of_medians, uses=uses)
+    return Summary(
+        tuple(rows),
+        baseline,
+        (*notes, *sorted(set(own_notes))),
+        tuple(sheets),
+        None,
+        totals,
+        of_medians,
+        uses=uses,
+    )
 
 
 def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Return the place of the metric and of the key of each cell among those of its program, by ``id`` of the cell."""
+    """Return the place of the metric and of the key of each cell among those of its program, by
+    ``id`` of the cell.
+    """
     metrics: dict[str, dict[str, int]] = {}
     keys: dict[tuple[str, str], dict[Key, int]] = {}
     places = {}
@@ -172,7 +241,9 @@ def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[
 
 
 def _by_name(drifts: Mapping[_Metric, Drift]) -> dict[str, Drift]:
-    """Return the drifts of metrics without keys by their names; with what tells them apart where programs share a name."""
+    """Return the drifts of metrics without keys by their names; with what tells them apart where
+    programs share a name.
+    """
     without_keys = {metric: drift for metric, drift in drifts.items() if not metric[-1]}
     shared = Counter(name for name, *_ in without_keys)
     return {
@@ -181,8 +252,12 @@ def _by_name(drifts: Mapping[_Metric, Drift]) -> dict[str, Drift]:
     }
 
 
-def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medians: bool) -> list[Note]:
-    """Return the notes on drifts; what follows from a speed alone has the drift of that speed, which is said once."""
+def _drift_notes(
+    cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medians: bool
+) -> list[Note]:
+    """Return the notes on drifts; what follows from a speed alone has the drift of that speed,
+    which is said once.
+    """
     followers = {metric.name for cell in cells for metric in cell.measure.derived}
     said = {cell.metric.name for cell in cells if cell.metric.says}
     of_speeds = [drift.total for (name, *_), drift in drifts.items() if name in SPEEDS]
@@ -190,14 +265,21 @@ def _drift_notes(cells: Sequence[Cell], drifts: Mapping[_Metric, Drift], of_medi
         note
         for name, drift in _by_name(drifts).items()
         if name not in said
-        and (name not in followers or not any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds))
+        and (
+            name not in followers
+            or not any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds)
+        )
         for note in _drift_note(drift, of_medians, name)
     ]
 
 
 def _carried_notes(cells: Sequence[Cell]) -> list[Note]:
-    """Return a note if runs are off by as much as the runs before them, so that repeats are not independent."""
-    of_primary = [cell for cell in cells if cell.primary and not cell.metric.key_columns and cell.is_positive]
+    """Return a note if runs are off by as much as the runs before them, so that repeats are not
+    independent.
+    """
+    of_primary = [
+        cell for cell in cells if cell.primary and not cell.metric.key_columns and cell.is_positive
+    ]
     notes = []
     for metric in dict.fromkeys(cell.drifts_with for cell in of_primary):
         alike = [cell for cell in of_primary if cell.drifts_with == metric]
@@ -213,7 +295,9 @@ def _typical_repeats(cells: Sequence[Cell]) -> int:
 
 
 def _ratio(cell: Cell, base: Cell | None) -> Estimate | None:
-    """Return the speedup from the repeats that a cell and its baseline share; of the typical values if they share too few."""
+    """Return the speedup from the repeats that a cell and its baseline share; of the typical values
+    if they share too few.
+    """
     if base is None or not cell.values or not (cell.is_positive and base.is_positive):
         return None
     if cell is base:
@@ -221,11 +305,17 @@ def _ratio(cell: Cell, base: Cell | None) -> Estimate | None:
     faster, slower = (base, cell) if cell.metric.is_lower_better else (cell, base)
     above, below = typical_of(faster), typical_of(slower)
     assert above and below  # both have good runs
-    return typical_ratio(faster.by_repeat, slower.by_repeat, cell.drift) or Estimate(speedup(above.value, below.value), None)
+    return typical_ratio(faster.by_repeat, slower.by_repeat, cell.drift) or Estimate(
+        speedup(above.value, below.value), None
+    )
 
 
 def _ratio_of_medians(cell: Cell, base: Cell | None) -> Estimate | None:
-    return Estimate(speedup(cell.median, base.median), None) if cell.median and base and base.median else None
+    return (
+        Estimate(speedup(cell.median, base.median), None)
+        if cell.median and base and base.median
+        else None
+    )
 
 
 def _row(
@@ -271,18 +361,29 @@ def _row(
 
 
 def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str]]) -> list[Note]:
-    """Return a note for each folder of good runs that declares metrics of which no run of it has a value."""
+    """Return a note for each folder of good runs that declares metrics of which no run of it has a
+    value.
+    """
     declared: dict[str, dict[str, None]] = {}
     for run in results:
         if run.spec and (run.throughput or run.metric_values):
             names = [metric.name for metric in run.metrics if metric.name not in OWN_METRICS]
             declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
-    missing = {folder: [name for name in names if (folder, name) not in measured] for folder, names in declared.items()}
-    return [METRIC_WITHOUT_VALUE(metrics=", ".join(names), folder=folder) for folder, names in missing.items() if names]
+    missing = {
+        folder: [name for name in names if (folder, name) not in measured]
+        for folder, names in declared.items()
+    }
+    return [
+        METRIC_WITHOUT_VALUE(metrics=", ".join(names), folder=folder)
+        for folder, names in missing.items()
+        if names
+    ]
 
 
 def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[Note]:
-    """Return a note on a drift that was taken out of the values, if it is large enough to be noticed."""
+    """Return a note on a drift that was taken out of the values, if it is large enough to be
+    noticed.
+    """
     if not drift.is_certain or abs(drift.total) < WORTH:
         return []
     if metric not in SPEEDS:
@@ -294,10 +395,18 @@ def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[Note]:
 def _sheet(cell: Cell, series: str, differing: Sequence[str], typical: int) -> Sheet:
     content = content_of(cell)
     entry = _entry(cell, series, differing, qualifications_of(cell, None, (), typical))
-    return Sheet(**entry, measures=cell.measure.name, grids=content.grids, said=content.said, culprits=content.culprits)
+    return Sheet(
+        **entry,
+        measures=cell.measure.name,
+        grids=content.grids,
+        said=content.said,
+        culprits=content.culprits,
+    )
 
 
-def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[Note, ...]) -> dict[str, Any]:
+def _entry(
+    cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[Note, ...]
+) -> dict[str, Any]:
     """Return the fields of an `Entry`."""
     names = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size")
     counts = counted(cell.runs)
@@ -306,7 +415,10 @@ def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tu
         "options": {name: choice(cell.spec, name) for name in differing},
         "simulated": cell.simulated,
         "n": measured_count(cell),
-        **{name: getattr(counts, name) for name in ("planned", "failed", "interrupted", "running", "never_run")},
+        **{
+            name: getattr(counts, name)
+            for name in ("planned", "failed", "interrupted", "running", "never_run")
+        },
         "qualifications": qualifications,
         "failures": _failures(cell),
         "run_ids": tuple(run.run_id for run in cell.runs if run.state != NEVER_RUN),
@@ -315,11 +427,17 @@ def _entry(cell: Cell, series: str, differing: Sequence[str], qualifications: tu
 
 
 def _failures(cell: Cell) -> tuple[str, ...]:
-    return tuple(f"{run.run_id} {run.state}: {_cause(run)}" for run in cell.runs if run.has_failed or run.is_interrupted)
+    return tuple(
+        f"{run.run_id} {run.state}: {_cause(run)}"
+        for run in cell.runs
+        if run.has_failed or run.is_interrupted
+    )
 
 
 def _cause(run: RunResult) -> str:
-    """Return what failed and why in one line; a hint that quotes a log is left to the views of a single run."""
+    """Return what failed and why in one line; a hint that quotes a log is left to the views of a
+    single run.
+    """
     error = run.error
     if error is None:
         return "no number"

@@ -16,8 +16,8 @@ __all__ = ["Tally", "durations", "longest", "spent_s"]
 
 
 class Tally:
-    """The seconds that a bench has used and the results of its runs that are over, each read once. ``read`` holds the results
-    read so far, by run id."""
+    """The seconds that a bench has used and the results of its runs that are over, each read once.
+    ``read`` holds the results read so far, by run id."""
 
     def __init__(self, bench: BenchDir, clock: Callable[[], float]) -> None:
         self._bench = bench
@@ -45,7 +45,9 @@ class Tally:
 
 
 def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:
-    """Return the cells with ended runs, each with the seconds from plan to collected logs of its longest run."""
+    """Return the cells with ended runs, each with the seconds from plan to collected logs of its
+    longest run.
+    """
     record = bench.record()
     if record.plan is None:  # written by an earlier version
         return []
@@ -70,7 +72,9 @@ def spent_s(events: Sequence[Entry]) -> float:
 
 
 def durations(events: Sequence[Entry]) -> dict[str, float]:
-    """Return the seconds of each run, failed ones included, that a single controller followed from plan to end."""
+    """Return the seconds of each run, failed ones included, that a single controller followed from
+    plan to end.
+    """
     planned: dict[str, float] = {}
     seconds = {}
     for event in events:
@@ -80,6 +84,8 @@ def durations(events: Sequence[Entry]) -> dict[str, float]:
             continue
         elif event.event == Event.PLANNED:
             planned.setdefault(event.run, event.at)
-        elif event.event in (Event.FINISHED, Event.FAILED, Event.COLLECTED) and event.run in planned:
+        elif (
+            event.event in (Event.FINISHED, Event.FAILED, Event.COLLECTED) and event.run in planned
+        ):
             seconds[event.run] = max(0.0, event.at - planned[event.run])
     return seconds

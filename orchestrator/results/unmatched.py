@@ -1,7 +1,8 @@
-"""Runs in whose logs the log grammar finds nothing: the file, the pattern, and the line that comes nearest to it.
+"""Runs in whose logs the log grammar finds nothing: the file, the pattern, and the line that comes
+nearest to it.
 
-An error of this kind is one of the grammar and not of a run: every run of the program has it, and logs that were collected can
-be read again with a corrected one.
+An error of this kind is one of the grammar and not of a run: every run of the program has it, and
+logs that were collected can be read again with a corrected one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def verify_matched(
     sampled: Mapping[tuple[str, str], Parsed],
     samples: Sequence[StepSample],
 ) -> None:
-    """Raise DataError (log_unmatched) if the grammar of a run found no log, or none of the lines that it has a pattern for.
+    """Raise DataError (log_unmatched) if the grammar of a run found no log, or none of the lines
+    that it has a pattern for.
 
     ``names`` are all logs of the first node, ``parsed`` those that the grammar names, by host and name, and ``sampled`` those
     of them that should hold samples.
@@ -54,15 +56,30 @@ def verify_matched(
         expected = f"expected lines for steps {spec.warmup_steps + 1}…{spec.steps}, found 0"
         misread = next((log.misread for log in logs if log.misread), "")
         raise _unmatched(expected, grammar.by_key("patterns"), run, files, planned, misread)
-    if grammar.rank and not any(log.ranks for by_name in parsed.values() for log in by_name.values()):
+    if grammar.rank and not any(
+        log.ranks for by_name in parsed.values() for log in by_name.values()
+    ):
         globs = grammar.rank_files or grammar.files
-        places = [(host, name) for host, names in parsed.items() for name in names if is_named(name, globs)]
+        places = [
+            (host, name)
+            for host, names in parsed.items()
+            for name in names
+            if is_named(name, globs)
+        ]
         raise _unmatched(
-            f"expected rank lines of {spec.world_size} ranks, found 0", {"log.rank": grammar.rank}, run, places, planned
+            f"expected rank lines of {spec.world_size} ranks, found 0",
+            {"log.rank": grammar.rank},
+            run,
+            places,
+            planned,
         )
     if grammar.closing and not any(map(_has_closing, logs)):
         raise _unmatched(
-            "expected the program's closing line, found none", {"log.closing": grammar.closing}, run, files, planned
+            "expected the program's closing line, found none",
+            {"log.closing": grammar.closing},
+            run,
+            files,
+            planned,
         )
 
 
@@ -83,20 +100,34 @@ def _unmatched(
     ``expected`` says which lines were. ``patterns`` are those that should have matched, by their keys in the folder, and
     ``files`` the logs (host, name) in which they were sought. ``misread`` is a matched value that is not a number.
     """
-    host, name, detail = explained(patterns, list(_texts(run, files[:_MOST_FILES], tags_of(planned.grammar.prefix))), misread)
+    host, name, detail = explained(
+        patterns, list(_texts(run, files[:_MOST_FILES], tags_of(planned.grammar.prefix))), misread
+    )
     hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
-    return DataError(f"{expected}; {detail}", kind="log_unmatched", host=host, where=name, hint=hint, phase="summarize")
+    return DataError(
+        f"{expected}; {detail}",
+        kind="log_unmatched",
+        host=host,
+        where=name,
+        hint=hint,
+        phase="summarize",
+    )
 
 
-def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]], misread: str = "") -> tuple[str, str, str]:
-    """Return the host and the name of the log (host, name, text) that shows best why no pattern matches, and what it shows.
+def explained(
+    patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]], misread: str = ""
+) -> tuple[str, str, str]:
+    """Return the host and the name of the log (host, name, text) that shows best why no pattern
+    matches, and what it shows.
 
     ``patterns`` are those that should have matched, by key; ``misread`` is a matched value that is not a number.
     """
     host, name = logs[0][:2] if logs else ("", "")
     texts = [text for _, _, text in logs]
     # One that has lines is not the one that is wrong.
-    without = {key: pattern for key, pattern in patterns.items() if not any(map(_finds(pattern), texts))}
+    without = {
+        key: pattern for key, pattern in patterns.items() if not any(map(_finds(pattern), texts))
+    }
     nearest = _nearest(without or patterns, logs)
     if misread:
         detail = f"lines match, but in the first of them {misread} is not a number"
@@ -111,11 +142,15 @@ def explained(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]],
 def _finds(pattern: str) -> Callable[[str], bool]:
     """Return a check for text with a line that a pattern matches."""
     search = re.compile(pattern, re.ASCII).search
-    return lambda text: any(search(line[:_LINE_CHARACTERS]) for line in text.split("\n")[:_MOST_LINES])
+    return lambda text: any(
+        search(line[:_LINE_CHARACTERS]) for line in text.split("\n")[:_MOST_LINES]
+    )
 
 
 def _no_log(names: Sequence[str], planned: Manifest) -> DataError:
-    """Return the error of a run that left no log with a name that the log grammar has; ``names`` are those that it left."""
+    """Return the error of a run that left no log with a name that the log grammar has; ``names``
+    are those that it left.
+    """
     left = ", ".join(sorted(names)[:_MOST_FILES]) or "none"
     return DataError(
         f"expected a log like {', '.join(planned.grammar.files)}, the exit record lists {left}",
@@ -126,29 +161,49 @@ def _no_log(names: Sequence[str], planned: Manifest) -> DataError:
     )
 
 
-def _texts(run: RunDir, files: Sequence[tuple[str, str]], tags: Tags) -> Iterator[tuple[str, str, str]]:
-    """Yield (host, name, text) of the beginning of each log that can be read, without the tags of a launcher."""
+def _texts(
+    run: RunDir, files: Sequence[tuple[str, str]], tags: Tags
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (host, name, text) of the beginning of each log that can be read, without the tags of a
+    launcher.
+    """
     for host, name in files:
         with suppress(OSError):
-            raw = first_bytes(run, host, name, _READ_BYTES).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            raw = (
+                first_bytes(run, host, name, _READ_BYTES)
+                .replace(b"\r\n", b"\n")
+                .replace(b"\r", b"\n")
+            )
             yield host, name, "\n".join(map(tags.without, cleaned(raw).split("\n")))
 
 
-def _nearest(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]) -> tuple[str, tuple[str, str], NearMiss] | None:
-    """Return the key, the log and the near miss of the pattern of which most matches in a line, as a share of it."""
+def _nearest(
+    patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]
+) -> tuple[str, tuple[str, str], NearMiss] | None:
+    """Return the key, the log and the near miss of the pattern of which most matches in a line, as
+    a share of it.
+    """
     misses = [
         (key, (host, name), miss)
         for key, pattern in patterns.items()
         for host, name, text in logs
         if (miss := near_miss(pattern, text))
     ]
-    return max(misses, key=lambda entry: len(entry[2].matched) / len(patterns[entry[0]]), default=None)
+    return max(
+        misses, key=lambda entry: len(entry[2].matched) / len(patterns[entry[0]]), default=None
+    )
 
 
-def _beginnings(patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+def _beginnings(
+    patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]
+) -> Iterator[tuple[str, str, str]]:
     """Yield host and name of each log that is not empty, with how it begins."""
     for host, name, text in logs:
         lines = [line.strip() for line in text.split("\n") if line.strip()]
         if lines:
             shown = ", ".join(repr(line[:_SHOWN_CHARACTERS]) for line in lines[:_SHOWN_LINES])
-            yield host, name, f"no line comes near {' or '.join(patterns)}; the log begins with {shown}"
+            yield (
+                host,
+                name,
+                f"no line comes near {' or '.join(patterns)}; the log begins with {shown}",
+            )

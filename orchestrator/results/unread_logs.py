@@ -1,4 +1,6 @@
-"""Lines with results in logs that the log grammar of a run leaves out: those of other nodes, and of other ranks."""
+"""Lines with results in logs that the log grammar of a run leaves out: those of other nodes, and of
+other ranks.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,17 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def unread_results(
-    run: RunDir, records: Mapping[str, ExitRecord], grammar: LogGrammar, read: Mapping[tuple[str, str], Parsed]
+    run: RunDir,
+    records: Mapping[str, ExitRecord],
+    grammar: LogGrammar,
+    read: Mapping[tuple[str, str], Parsed],
 ) -> list[Note]:
-    """Return a note if logs that are not among those ``read``, by host and name, have results of their own; empty otherwise.
+    """Return a note if logs that are not among those ``read``, by host and name, have results of
+    their own; empty otherwise.
 
-    Lines that say the same as those that were read are no results of their own: every rank may print those of the run. Logs
-    whose names differ from those of ``files:`` in numbers alone are looked at, up to their first 256 KiB.
+    Lines that say the same as those that were read are no results of their own: every rank may
+    print those of the run. Logs whose names differ from those of ``files:`` in numbers alone are
+    looked at, up to their first 256 KiB.
     """
     if not grammar.readings:
         return []

@@ -1,7 +1,9 @@
-"""From the lines with results of a run to its values: for each metric, one number for each of its keys.
+"""From the lines with results of a run to its values: for each metric, one number for each of its
+keys.
 
-Lines of one log with equal keys are combined first, then the values of the nodes or ranks. A rank or node without a value is
-an error and never left out: a sum over seven of eight ranks is no smaller speed, it is another quantity.
+Lines of one log with equal keys are combined first, then the values of the nodes or ranks. A rank
+or node without a value is an error and never left out: a sum over seven of eight ranks is no
+smaller speed, it is another quantity.
 
 >>> tflops = Metric("tflops", "TFLOP/s", keys=("size",), scope="rank", across="sum")
 >>> log = lambda rate: [{"size": "4096", "tflops": rate}]
@@ -36,8 +38,8 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of a metric in one run, in the metric's unit. ``resolution`` is what a unit of the last digit from which it was
-    computed is worth, 0 if it is not known."""
+    """The value of a metric in one run, in the metric's unit. ``resolution`` is what a unit of the
+    last digit from which it was computed is worth, 0 if it is not known."""
 
     metric: str
     key: Key
@@ -47,7 +49,8 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """How many nodes and ranks must have values, and the measured steps, first to last; None if lines have no steps.
+    """How many nodes and ranks must have values, and the measured steps, first to last; None if
+    lines have no steps.
 
     ``shift`` is what has to be added to the number of a printed step, ``form`` how numbers are printed.
     """
@@ -61,7 +64,8 @@ class Expected:
 
 @dataclass(slots=True)
 class _Source:
-    """The numbers of one rank, node or run, by key, in the order of their lines, and where the first of them was printed.
+    """The numbers of one rank, node or run, by key, in the order of their lines, and where the
+    first of them was printed.
     ``finest`` is the finest resolution of those of each order of magnitude, in the unit of the metric: a program may print a
     number of decimals, or a number of digits."""
 
@@ -77,16 +81,23 @@ class _Source:
 
     def resolution(self, key: Key) -> float:
         """Return the coarsest resolution of the numbers of a key, 0 if it is not known."""
-        return max((self.finest.get(magnitude, 0.0) for magnitude in set(map(_magnitude, self.numbers[key]))), default=0.0)
+        return max(
+            (
+                self.finest.get(magnitude, 0.0)
+                for magnitude in set(map(_magnitude, self.numbers[key]))
+            ),
+            default=0.0,
+        )
 
 
 def values_of(
     metrics: Sequence[Metric], by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected
 ) -> tuple[Value, ...]:
-    """Return the values of a run from the groups of its lines, by log; metrics that no line has are left out.
+    """Return the values of a run from the groups of its lines, by log; metrics that no line has are
+    left out.
 
-    Raises DataError: log_unmatched for a value that is no number, result_invalid for a second line where a metric expects a
-    single one, and for a rank or node that has no value.
+    Raises DataError: log_unmatched for a value that is no number, result_invalid for a second line
+    where a metric expects a single one, and for a rank or node that has no value.
     """
     return tuple(value for metric in metrics for value in _values(metric, by_log, expected))
 
@@ -101,8 +112,9 @@ def _step(line: Mapping[str, str], log: Log, expected: Expected) -> int | None:
 
 
 def _measured(lines: Sequence[tuple[int | None, str]], expected: Expected, slack: int) -> list[str]:
-    """Return what lines with equal keys print within the window. Of several attempts, the last one that reaches the highest
-    step counts, as it does for the steps themselves (`orchestrator.logs.parse`)."""
+    """Return what lines with equal keys print within the window. Of several attempts, the last one
+    that reaches the highest step counts, as it does for the steps themselves
+    (`orchestrator.logs.parse`)."""
     steps = [step for step, _ in lines if step is not None]
     if expected.window is None or not steps:
         return [text for _, text in lines]
@@ -112,7 +124,9 @@ def _measured(lines: Sequence[tuple[int | None, str]], expected: Expected, slack
     return [text for step, text in lines if step is None or first <= step <= last]
 
 
-def _sources(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected) -> dict[str, _Source]:
+def _sources(
+    metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected
+) -> dict[str, _Source]:
     """Return the measured numbers of each rank, node or log."""
     printed: dict[str, tuple[Log, dict[Key, list[tuple[int | None, str]]]]] = {}
     for log, lines in by_log.items():
@@ -140,7 +154,9 @@ def _sources(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], 
     return sources
 
 
-def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected) -> list[Value]:
+def _values(
+    metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], expected: Expected
+) -> list[Value]:
     sources = _sources(metric, by_log, expected)
     if metric.scope == "global":
         sources = _of_run(metric, sources)
@@ -153,24 +169,40 @@ def _values(metric: Metric, by_log: Mapping[Log, Sequence[Mapping[str, str]]], e
         _verify_complete(metric, key, by_source, sources, expected)
         if metric.across == "each":
             values += [
-                Value(metric.name, (*key, _part(name)), number, _resolution(metric, key, [sources[name]], [number]))
+                Value(
+                    metric.name,
+                    (*key, _part(name)),
+                    number,
+                    _resolution(metric, key, [sources[name]], [number]),
+                )
                 for name, number in sorted(by_source.items())
             ]
         else:
             numbers = list(by_source.values())
             resolution = _resolution(metric, key, [sources[name] for name in by_source], numbers)
-            values.append(Value(metric.name, key, COMBINED[metric.across or "last"](numbers), resolution))
+            values.append(
+                Value(metric.name, key, COMBINED[metric.across or "last"](numbers), resolution)
+            )
     return values
 
 
-def _resolution(metric: Metric, key: Key, sources: Sequence[_Source], numbers: Sequence[float]) -> float:
-    """Return the resolution of the value at a key that nodes or ranks with these ``numbers`` make together."""
-    of_each = (resolution_of(metric.over, source.resolution(key), source.numbers[key]) for source in sources)
+def _resolution(
+    metric: Metric, key: Key, sources: Sequence[_Source], numbers: Sequence[float]
+) -> float:
+    """Return the resolution of the value at a key that nodes or ranks with these ``numbers`` make
+    together.
+    """
+    of_each = (
+        resolution_of(metric.over, source.resolution(key), source.numbers[key])
+        for source in sources
+    )
     return resolution_of(metric.across or "last", max(of_each), numbers)
 
 
 def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source]:
-    """Return the first of the logs with values of the whole run. Raises DataError if others print other values."""
+    """Return the first of the logs with values of the whole run. Raises DataError if others print
+    other values.
+    """
     first = dict(list(sources.items())[:1])
     for name, source in first.items():
         for other_name, other in sources.items():
@@ -180,7 +212,9 @@ def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source
                         f"{_shown(of_log.numbers.get(key))} in {place}"
                         for place, of_log in ((name, source), (other_name, other))
                     )
-                    message = f"expected the same {metric.name}{_at(metric, key)} in all logs, got {got}"
+                    message = (
+                        f"expected the same {metric.name}{_at(metric, key)} in all logs, got {got}"
+                    )
                     hint = f"if each log is about one rank or node, write scope: and across: under log.metrics.{metric.name}"
                     raise _invalid(message, other.log, hint, "log_unmatched")
     return first
@@ -191,7 +225,9 @@ def _shown(numbers: Sequence[float] | None) -> str:
 
 
 def _source(metric: Metric, log: Log, line: Mapping[str, str]) -> str:
-    """Return the name of the rank or node that a line is about, or an empty text for a metric of the whole run."""
+    """Return the name of the rank or node that a line is about, or an empty text for a metric of
+    the whole run.
+    """
     host, name = log
     if metric.scope == "global":
         return f"{host}/{name}"
@@ -206,13 +242,19 @@ def _source(metric: Metric, log: Log, line: Mapping[str, str]) -> str:
 
 
 def _verify_complete(
-    metric: Metric, key: Key, by_source: Mapping[str, float], sources: Mapping[str, _Source], expected: Expected
+    metric: Metric,
+    key: Key,
+    by_source: Mapping[str, float],
+    sources: Mapping[str, _Source],
+    expected: Expected,
 ) -> None:
     count = {"node": expected.nodes, "rank": expected.ranks}.get(metric.scope, 1)
     if len(by_source) == count:
         return
     missing = [name for name in sources if name not in by_source]
-    words = f"; none of {'rank ' if metric.scope == 'rank' else ''}{fold(missing)}" if missing else ""
+    words = (
+        f"; none of {'rank ' if metric.scope == 'rank' else ''}{fold(missing)}" if missing else ""
+    )
     hint = f"every {metric.scope} must print it, log.files must name all their logs, and log.nodes must be every"
     message = f"expected {metric.name}{_at(metric, key)} of {count} {metric.scope}s, got it of {len(by_source)}{words}"
     raise _invalid(message, sources[missing[0] if missing else next(iter(sources))].log, hint)
@@ -241,7 +283,11 @@ def _magnitude(number: float) -> int:
 
 def _part(text: str) -> str | int:
     """Return a part of a key: a whole number if it is written as one."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 and str(int(text)) == text else text
+    return (
+        int(text)
+        if text.isascii() and text.isdigit() and len(text) <= 18 and str(int(text)) == text
+        else text
+    )
 
 
 def _at(metric: Metric, key: Key) -> str:

@@ -1,7 +1,8 @@
 """Connections to one machine, which carry bytes without interpreting them.
 
-May use `inventory`. The inventory names the transport of a host; `connections` makes the connections of a command. The folders
-are the transports: `ssh` is paramiko's, `program` is what those have in common that speak through a local program.
+May use `inventory`. The inventory names the transport of a host; `connections` makes the
+connections of a command. The folders are the transports: `ssh` is paramiko's, `program` is what
+those have in common that speak through a local program.
 """
 
 from orchestrator.transport.protocols import Channel, Connector, Result, Transport

@@ -17,7 +17,9 @@ class TakingChannel(Channel, Protocol):
     """A channel that keeps both outputs until the end of the command."""
 
     def send_until(self, data: bytes, deadline: float | None) -> None:
-        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every `STALL_S`."""
+        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every
+        `STALL_S`.
+        """
 
     def received(self) -> tuple[bytes, bytes, bool]:
         """Return standard output and standard error, and whether one exceeded the limit."""
@@ -31,9 +33,11 @@ def completed(
     start: Callable[[float], TakingChannel],
     is_alive: Callable[[], bool],
 ) -> Result:
-    """Start a command by a monotonic deadline, send ``input``, wait for its end, close the channel, and return the outcome.
+    """Start a command by a monotonic deadline, send ``input``, wait for its end, close the channel,
+    and return the outcome.
 
-    Raises TransportError node_lost if the connection breaks or ``timeout_s`` passes, RunError output_limit, and errors of
+    Raises TransportError node_lost if the connection breaks or ``timeout_s`` passes, RunError
+    output_limit, and errors of
     ``start``.
     """
     deadline = time.monotonic() + timeout_s
@@ -53,5 +57,7 @@ def completed(
     finally:
         channel.close()
     if too_much:
-        raise RunError(f"{argv[0]} wrote more output than orch can keep", kind="output_limit", host=host.name)
+        raise RunError(
+            f"{argv[0]} wrote more output than orch can keep", kind="output_limit", host=host.name
+        )
     return Result(code, signal, stdout, stderr)

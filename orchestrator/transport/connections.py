@@ -1,6 +1,8 @@
-"""The connections of one command, each by the transport that the inventory names for its host: `Connections`.
+"""The connections of one command, each by the transport that the inventory names for its host:
+`Connections`.
 
-A host whose transport is ``ssh`` takes ``openssh`` by itself if paramiko cannot do what its server needs, as for a password.
+A host whose transport is ``ssh`` takes ``openssh`` by itself if paramiko cannot do what its server
+needs, as for a password.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _log = logging.getLogger("orchestrator.transport")
 
 
 class Connections:
-    """A `Connector` that hands each host to the connector of its transport, which is made when the first host needs it."""
+    """A `Connector` that hands each host to the connector of its transport, which is made when the
+    first host needs it.
+    """
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
@@ -72,23 +76,38 @@ class Connections:
             return self._connectors[transport]
 
     def _choose_other(self, host: Host, error: OtherTransportNeeded, *, contacted: bool) -> None:
-        """Choose the other transport for a host, and say so once for each reason. Raises the error if there is none."""
+        """Choose the other transport for a host, and say so once for each reason. Raises the error
+        if there is none.
+        """
         with self._lock:
             other = _OTHER.get(self._chosen.get(host.name, host.transport))
             if other is None or shutil.which("ssh") is None:
                 if contacted:
                     raise error
-                raise ConfigError(error.message, kind=error.kind, where=error.where, hint=error.hint, host=host.name) from error
+                raise ConfigError(
+                    error.message,
+                    kind=error.kind,
+                    where=error.where,
+                    hint=error.hint,
+                    host=host.name,
+                ) from error
             self._chosen[host.name] = other
             is_new = error.message not in self._said
             self._said.add(error.message)
         if is_new:
             where = f"{host.name}: {error.where}" if error.where else host.name
-            _log.warning("%s: %s; connecting through the program ssh (transport: %s)", where, error.message, other)
+            _log.warning(
+                "%s: %s; connecting through the program ssh (transport: %s)",
+                where,
+                error.message,
+                other,
+            )
 
 
 def _refuse_outside_its_lab(host: Host) -> None:
-    """Raise ConfigError for a node of a namespace lab outside that lab, where its address may be that of a real machine."""
+    """Raise ConfigError for a node of a namespace lab outside that lab, where its address may be
+    that of a real machine.
+    """
     if LAB_VARIABLE in host.vars and not os.environ.get("ORCH_LAB"):
         message, hint = (
             "it is a node of a lab, whose address is valid only inside the lab",

@@ -1,7 +1,8 @@
 """What every transport offers, whatever carries its bytes: `Connector`, `Transport`, `Channel`.
 
-A `Connector` belongs to one command and makes its connections; a `Transport` is one connection to one host; a `Channel` is one
-command on that host. All of them may be used from several threads at once.
+A `Connector` belongs to one command and makes its connections; a `Transport` is one connection to
+one host; a `Channel` is one command on that host. All of them may be used from several threads at
+once.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ __all__ = ["Channel", "Connector", "OtherTransportNeeded", "Result", "Transport"
 
 
 class OtherTransportNeeded(TransportError):  # noqa: N818  # no error where there is another transport
-    """A connector cannot do what a server needs, and another one may; the message says what that is."""
+    """A connector cannot do what a server needs, and another one may; the message says what that
+    is.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a command: an exit code, or the name of a signal (``SIGKILL``), and the bytes of both outputs."""
+    """The outcome of a command: an exit code, or the name of a signal (``SIGKILL``), and the bytes
+    of both outputs.
+    """
 
     code: int | None
     signal: str | None
@@ -32,30 +37,39 @@ class Result:
 
 
 class Channel(Protocol):
-    """One remote command, bytes only. Several threads may use it: the data of one `send` stays together."""
+    """One remote command, bytes only. Several threads may use it: the data of one `send` stays
+    together.
+    """
 
     def send(self, data: bytes) -> None:
-        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if the connection broke.
+        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if
+        the connection broke.
 
         Also raises node_lost, with another message, if the command ended or closed its input.
         """
 
     def recv(self, timeout_s: float) -> bytes:
-        """Return the next bytes of the command's output, as many as have arrived; ``b""`` at its end.
+        """Return the next bytes of the command's output, as many as have arrived; ``b""`` at its
+        end.
 
-        Raises TimeoutError if none arrive in time, TransportError node_lost if the connection broke.
+        Raises TimeoutError if none arrive in time, TransportError node_lost if the connection
+        broke.
         """
 
     def pour(self, taker: Taker, timeout_s: float) -> None:
-        """Pass output to ``taker`` as it arrives, in the thread that receives it, until ``taker`` is done.
+        """Pass output to ``taker`` as it arrives, in the thread that receives it, until ``taker``
+        is done.
 
-        Raises EOFError if the output ends earlier, TimeoutError and TransportError as `recv` does, and errors of ``taker``.
+        Raises EOFError if the output ends earlier, TimeoutError and TransportError as `recv` does,
+        and errors of ``taker``.
         """
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:
-        """Pass output to ``listener`` as it arrives, in the thread that receives it; ``b""`` at the end.
+        """Pass output to ``listener`` as it arrives, in the thread that receives it; ``b""`` at the
+        end.
 
-        The listener must not wait. After the end `recv` shows whether the command ended or the connection broke. With None,
+        The listener must not wait. After the end `recv` shows whether the command ended or the
+        connection broke. With None,
         `recv` gets the output again.
         """
 
@@ -67,9 +81,11 @@ class Channel(Protocol):
         """Return the last bytes, at most 8 KiB, that the command has written to standard error."""
 
     def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
-        """Wait for the end of output and command; return its exit code, or the name of the signal that ended it.
+        """Wait for the end of output and command; return its exit code, or the name of the signal
+        that ended it.
 
-        Both are None if the other side reports neither. Raises TimeoutError, or TransportError node_lost.
+        Both are None if the other side reports neither. Raises TimeoutError, or TransportError
+        node_lost.
         """
 
     def shutdown_write(self) -> None:
@@ -89,18 +105,20 @@ class Transport(Protocol):
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
         """Run a command to its end; send ``input`` while its output is read.
 
-        The end is when the command has ended, and it and all processes that it left behind have closed its output. Raises
-        TransportError node_lost if the connection breaks or ``timeout_s`` passes, RunError output_limit above 256 MiB.
+        The end is when the command has ended, and it and all processes that it left behind have
+        closed its output. Raises TransportError node_lost if the connection breaks or ``timeout_s``
+        passes, RunError output_limit above 256 MiB.
         """
 
     def popen(self, argv: Sequence[str], *, timeout_s: float) -> Channel:
         """Start a command and return the channel to it; ``timeout_s`` limits the start alone."""
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
-        """Return True if the host answers on another, new connection; a lossy network may delay this one for seconds.
+        """Return True if the host answers on another, new connection; a lossy network may delay
+        this one for seconds.
 
-        Tries as long as ``is_needed`` returns True. Returns False for a host that cannot be tested in this way. Raises
-        TransportError host_unreachable if the host's name does not resolve.
+        Tries as long as ``is_needed`` returns True. Returns False for a host that cannot be tested
+        in this way. Raises TransportError host_unreachable if the host's name does not resolve.
         """
 
     @property
@@ -109,31 +127,45 @@ class Transport(Protocol):
 
     @property
     def unread(self) -> bool:
-        """Whether data has arrived that its thread has had no processor time to read; False if the connection broke."""
+        """Whether data has arrived that its thread has had no processor time to read; False if the
+        connection broke.
+        """
 
     @property
     def host_key(self) -> str:
-        """What tells machines apart: two names with one value are one machine. Empty if the transport cannot know."""
+        """What tells machines apart: two names with one value are one machine. Empty if the
+        transport cannot know.
+        """
 
     @property
     def via(self) -> str:
-        """What stands last between this machine and the host, as messages name it: a jump host. Empty without one."""
+        """What stands last between this machine and the host, as messages name it: a jump host.
+        Empty without one.
+        """
 
     def close(self) -> None:
-        """Disconnect at once and free threads, sockets and processes. May be called again, from any thread."""
+        """Disconnect at once and free threads, sockets and processes. May be called again, from any
+        thread.
+        """
 
 
 class Connector(Protocol):
     """The connections of one command by one transport."""
 
     def prepare(self, host: Host) -> Callable[[], Transport]:
-        """Check everything that needs no packet; return a function that connects, as `connect` does.
+        """Check everything that needs no packet; return a function that connects, as `connect`
+        does.
 
-        Raises ConfigError for what makes a connection impossible, such as a missing key; OtherTransportNeeded.
+        Raises ConfigError for what makes a connection impossible, such as a missing key;
+        OtherTransportNeeded.
         """
 
     def connect(self, host: Host) -> Transport:
-        """Connect to a host. Raises TransportError, OtherTransportNeeded, and ConfigError as `prepare` does."""
+        """Connect to a host. Raises TransportError, OtherTransportNeeded, and ConfigError as
+        `prepare` does.
+        """
 
     def close(self) -> None:
-        """Free what the connections of the command share, after they are closed. May be called again."""
+        """Free what the connections of the command share, after they are closed. May be called
+        again.
+        """

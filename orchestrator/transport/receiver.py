@@ -14,16 +14,20 @@ Stream = TypeVar("Stream", bound=Inbox)
 
 
 class Receiver(Generic[Stream]):
-    """What a command writes, in two inboxes that another thread fills; a subclass sends, and says why a connection broke."""
+    """What a command writes, in two inboxes that another thread fills; a subclass sends, and says
+    why a connection broke.
+    """
 
     def __init__(self, stdout: Stream, stderr: Inbox) -> None:
         self._stdout = stdout
         self._stderr = stderr
 
     def recv(self, timeout_s: float) -> bytes:
-        """Return the next bytes of the command's output, as many as have arrived; ``b""`` at its end.
+        """Return the next bytes of the command's output, as many as have arrived; ``b""`` at its
+        end.
 
-        Raises TimeoutError if none arrive in time, TransportError node_lost if the connection broke.
+        Raises TimeoutError if none arrive in time, TransportError node_lost if the connection
+        broke.
         """
         data = self._stdout.take(timeout_s)
         if not data and not self._stdout.ended:
@@ -31,15 +35,18 @@ class Receiver(Generic[Stream]):
         return data
 
     def pour(self, taker: Taker, timeout_s: float) -> None:
-        """Pass output to ``taker`` as it arrives, in the thread that receives it, until ``taker`` is done.
+        """Pass output to ``taker`` as it arrives, in the thread that receives it, until ``taker``
+        is done.
 
-        Raises EOFError if the output ends earlier, TimeoutError and TransportError as `recv` does, and errors of ``taker``.
+        Raises EOFError if the output ends earlier, TimeoutError and TransportError as `recv` does,
+        and errors of ``taker``.
         """
         if not self._stdout.pour(taker, timeout_s):
             raise EOFError if self._stdout.ended else self._gone()
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:
-        """Pass output to ``listener`` as it arrives, in the thread that receives it, which it must not block.
+        """Pass output to ``listener`` as it arrives, in the thread that receives it, which it must
+        not block.
 
         ``b""`` is the end; then `recv` shows whether the command ended or the connection broke. With None, `recv` gets the
         output again.
@@ -56,9 +63,15 @@ class Receiver(Generic[Stream]):
         return self._stderr.tail(STDERR_TAIL_BYTES)
 
     def received(self) -> tuple[bytes, bytes, bool]:
-        """Return standard output and standard error of a channel with ``take_all``, and whether one exceeded the limit."""
+        """Return standard output and standard error of a channel with ``take_all``, and whether one
+        exceeded the limit.
+        """
         too_much = any(stream.total > OUTPUT_LIMIT_BYTES for stream in (self._stdout, self._stderr))
-        return self._stdout.tail(OUTPUT_LIMIT_BYTES), self._stderr.tail(OUTPUT_LIMIT_BYTES), too_much
+        return (
+            self._stdout.tail(OUTPUT_LIMIT_BYTES),
+            self._stderr.tail(OUTPUT_LIMIT_BYTES),
+            too_much,
+        )
 
     def _gone(self) -> TransportError:
         """Return the reason for the end of the connection or of the command's input."""

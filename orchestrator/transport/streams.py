@@ -1,7 +1,8 @@
 """One output stream of a command, and the limits that hold on every transport.
 
-Bytes are handled in the thread that receives them, so that nothing waits for a second thread or a poll: standard output up to
-a limit, and more only when it is read; standard error always, but only its end is kept.
+Bytes are handled in the thread that receives them, so that nothing waits for a second thread or a
+poll: standard output up to a limit, and more only when it is read; standard error always, but only
+its end is kept.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ OUTPUT_LIMIT_BYTES = 256 << 20
 """Bytes of each stream that a channel with ``take_all`` keeps."""
 
 Taker = Callable[[memoryview], "memoryview | None"]
-"""Gets bytes as they arrive, valid until it returns. Returns None to get more, or when done the bytes that it does not use."""
+"""Gets bytes as they arrive, valid until it returns. Returns None to get more, or when done the
+bytes that it does not use.
+"""
 
 
 class Inbox:
     """One output stream of a command, filled by the thread that receives it.
 
-    With ``keep``, only about the last ``keep`` bytes are kept, and the node may always send more. Without it nothing is
-    dropped, and the node may send more only after `take`: `made_room` says how much.
+    With ``keep``, only about the last ``keep`` bytes are kept, and the node may always send more.
+    Without it nothing is dropped, and the node may send more only after `take`: `made_room` says
+    how much.
     """
 
     def __init__(self, keep: int | None) -> None:
@@ -47,7 +51,9 @@ class Inbox:
         """Let the other side send so many more bytes; does nothing unless a subclass limits it."""
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add data, whose buffer the caller may reuse afterwards: called by the thread that receives."""
+        """Add data, whose buffer the caller may reuse afterwards: called by the thread that
+        receives.
+        """
         with self._changed:
             self.total += len(data)
             rest = self._poured(memoryview(data)) if self._pour else bytes(data)
@@ -69,10 +75,11 @@ class Inbox:
                 self._listener(b"")
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:
-        """Pass all data to ``listener`` from now on, beginning with data not yet taken; ``b""`` at the end of the stream.
+        """Pass all data to ``listener`` from now on, beginning with data not yet taken; ``b""`` at
+        the end of the stream.
 
-        The listener is called in the receiving thread, which does nothing else meanwhile, so it must not wait. With None,
-        new data is kept for `take` again.
+        The listener is called in the receiving thread, which does nothing else meanwhile, so it
+        must not wait. With None, new data is kept for `take` again.
         """
         with self._changed:
             if listener is None:
@@ -99,7 +106,9 @@ class Inbox:
         return self._size
 
     def take(self, timeout_s: float) -> bytes:
-        """Return all data that has arrived; wait for the first byte; ``b""`` at the end of the stream. Raises TimeoutError."""
+        """Return all data that has arrived; wait for the first byte; ``b""`` at the end of the
+        stream. Raises TimeoutError.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self._chunks or self._closed, timeout_s):
                 raise TimeoutError
@@ -113,8 +122,9 @@ class Inbox:
     def pour(self, taker: Taker, timeout_s: float) -> bool:
         """Pass data to ``taker`` until it is done; return False if the stream ended earlier.
 
-        The taker is called in the receiving thread: passing bytes to another thread takes longer than writing them to a
-        file. Raises TimeoutError if no data arrives for ``timeout_s``, and errors of ``taker``.
+        The taker is called in the receiving thread: passing bytes to another thread takes longer
+        than writing them to a file. Raises TimeoutError if no data arrives for ``timeout_s``, and
+        errors of ``taker``.
         """
         with self._changed:
             chunks = list(self._chunks)
@@ -129,7 +139,10 @@ class Inbox:
         with self._changed:
             while not (pour.over or self._closed):
                 total = self.total
-                if not self._changed.wait_for(lambda: pour.over or self._closed, timeout_s) and self.total == total:
+                if (
+                    not self._changed.wait_for(lambda: pour.over or self._closed, timeout_s)
+                    and self.total == total
+                ):
                     break
             self._pour = None
         if pour.error:

@@ -32,7 +32,8 @@ def is_there() -> bool:
 def ask(prompt: str) -> str | None:
     """Show ``prompt``, and return the line that is typed, without showing it; None for Ctrl-D.
 
-    Ctrl-C interrupts this process as usual, once the terminal is as it was. Raises Interrupted then, and NoTerminal.
+    Ctrl-C interrupts this process as usual, once the terminal is as it was. Raises Interrupted
+    then, and NoTerminal.
     """
     handle = _open()
     try:

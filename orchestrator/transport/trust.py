@@ -1,4 +1,6 @@
-"""What is trusted about servers: `HostKey`, and `Trust`, how the host keys of a command's servers are verified."""
+"""What is trusted about servers: `HostKey`, and `Trust`, how the host keys of a command's servers
+are verified.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Trust:
     """How host keys are verified.
 
     ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the key of a server that is in no
-    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked key is always refused.
+    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked
+    key is always refused.
     ``verified`` has the last trusted key of each server that this process has contacted: no other server is new.
     """
 

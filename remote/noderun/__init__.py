@@ -1,16 +1,20 @@
-"""The part of `orch` that runs on a node: standard library only, Python 3.6 or newer, run with ``-I -S``.
+"""The part of `orch` that runs on a node: standard library only, Python 3.6 or newer, run with ``-I
+-S``.
 
-These files are not sent to a node one by one. `orchestrator.plan.bundle` joins a part and everything it imports into one text
-with one shared namespace. A name may therefore be defined in one part only, and parts import each other only by
+These files are not sent to a node one by one. `orchestrator.plan.bundle` joins a part and
+everything it imports into one text with one shared namespace. A name may therefore be defined in
+one part only, and parts import each other only by
 ``from noderun.PART import NAME``. There are four such texts, each named after its last part.
 
 ``serve`` is the node runner. It works in two ways.
 
-1. From standard input of an ssh channel, so that nothing has to be installed first: the source, then one JSON request line
+1. From standard input of an ssh channel, so that nothing has to be installed first: the source,
+   then one JSON request line
    ``{"op": …, "nonce": …}``. The answer starts with the line ``ORCH <nonce>``, which separates it from the output of login
    scripts, and continues with JSON lines; a line with ``"bytes": n`` is followed by n raw bytes. Operations: the table in
    ``serve``.
-2. As a fork of itself: the supervisor, ``orch-supervisor`` in a process list, one per run and node. Detached from ssh, it holds
+2. As a fork of itself: the supervisor, ``orch-supervisor`` in a process list, one per run and node.
+   Detached from ssh, it holds
    the node's name, starts the launch script at the agreed instant, reaps all its descendants, and writes ``exit.json``. It
    listens on an abstract socket; the controller reaches it through `op_line`. If nobody renews the lease before it
    expires, the supervisor ends the run.
@@ -23,8 +27,10 @@ ended. It imports few parts and few modules, because all ranks of a node start a
 ``telemetry`` samples the node while a run lasts, in a process that the supervisor forks. ``inside`` is what preflight starts
 in a container.
 
-Modules that only some requests need are imported inside those requests: every request on every node starts this program anew.
+Modules that only some requests need are imported inside those requests: every request on every node
+starts this program anew.
 
-Only processes with a verified identity are signalled: descendants of the supervisor, members of the control group that it
-created for the run (where it is allowed to), and processes whose environment has the run's marker ORCH_RUN_ID.
+Only processes with a verified identity are signalled: descendants of the supervisor, members of the
+control group that it created for the run (where it is allowed to), and processes whose environment
+has the run's marker ORCH_RUN_ID.
 """

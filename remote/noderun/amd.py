@@ -1,5 +1,5 @@
-"""What the driver amdgpu says of the GPUs of a run in sysfs: files of /sys/class/drm/card*/device and its hwmon folder, as
-Documentation/gpu/amdgpu of the kernel describes them."""
+"""What the driver amdgpu says of the GPUs of a run in sysfs: files of /sys/class/drm/card*/device
+and its hwmon folder, as Documentation/gpu/amdgpu of the kernel describes them."""
 
 import glob
 import os
@@ -11,7 +11,9 @@ AMD_VENDOR = "0x1002"
 
 
 def amd_paths(base="/sys/class/drm"):
-    """Return the folders of AMD's GPUs, in order of their places on the PCI bus, in which ROCm numbers them."""
+    """Return the folders of AMD's GPUs, in order of their places on the PCI bus, in which ROCm
+    numbers them.
+    """
     cards = glob.glob(os.path.join(base, "card[0-9]*", "device"))
     paths = {os.path.realpath(path) for path in cards if first_line(path, "vendor") == AMD_VENDOR}
     return sorted(path for path in paths if glob.glob(os.path.join(path, "hwmon", "hwmon*")))
@@ -24,25 +26,40 @@ def whole(*path):
 
 
 class AmdGpus:
-    """The columns of `nvml.NvidiaPower` and `nvml.NvidiaStates`, as far as sysfs has them: no energy and no reasons for lowered
-    clocks."""
+    """The columns of `nvml.NvidiaPower` and `nvml.NvidiaStates`, as far as sysfs has them: no
+    energy and no reasons for lowered clocks."""
 
-    WORDS = ("power_w", "used_percent", "sm_mhz", "memory_mhz", "celsius", "memory_bytes", "ecc_corrected", "ecc_uncorrected")
+    WORDS = (
+        "power_w",
+        "used_percent",
+        "sm_mhz",
+        "memory_mhz",
+        "celsius",
+        "memory_bytes",
+        "ecc_corrected",
+        "ecc_uncorrected",
+    )
 
     def __init__(self, visible, describe, base="/sys/class/drm"):
         paths = amd_paths(base)
         numbers = [word.strip() for word in visible.split(",")]
         chosen = [paths[int(word)] for word in numbers if word.isdigit() and int(word) < len(paths)]
         self.paths = chosen if len(chosen) == len(numbers) else []
-        self.monitors = [sorted(glob.glob(os.path.join(path, "hwmon", "hwmon*")))[0] for path in self.paths]
-        self.columns = ["gpu%d.%s" % (place, word) for place in range(len(self.paths)) for word in self.WORDS]
+        self.monitors = [
+            sorted(glob.glob(os.path.join(path, "hwmon", "hwmon*")))[0] for path in self.paths
+        ]
+        self.columns = [
+            "gpu%d.%s" % (place, word) for place in range(len(self.paths)) for word in self.WORDS
+        ]
         if self.paths:
             describe({"gpus": [self.about(*gpu) for gpu in zip(self.paths, self.monitors)]})
 
     def about(self, path, monitor):
         """Return what the header says of a GPU."""
         limit_uw = whole(monitor, "power1_cap")
-        clocks = [int(line.split()[1].lower().replace("mhz", "")) for line in levels(path, "pp_dpm_sclk")]
+        clocks = [
+            int(line.split()[1].lower().replace("mhz", "")) for line in levels(path, "pp_dpm_sclk")
+        ]
         name = first_line(path, "product_name") or "AMD " + first_line(path, "device")
         return {
             "name": name,
@@ -65,7 +82,10 @@ class AmdGpus:
         if celsius is None:
             celsius = whole(monitor, "temp1_input")
         errors = dict(
-            line.split(":") for line in read_slice(os.path.join(path, "ras", "umc_err_count"), 0, 256).decode().splitlines()
+            line.split(":")
+            for line in read_slice(os.path.join(path, "ras", "umc_err_count"), 0, 256)
+            .decode()
+            .splitlines()
         )
         return [
             None if power_uw is None else power_uw / 1e6,
@@ -82,7 +102,11 @@ class AmdGpus:
 def levels(path, name):
     """Return the lines of a table of clocks: ``1: 1700Mhz *`` is the level in use."""
     text = read_slice(os.path.join(path, name), 0, 4096).decode("ascii", "replace")
-    return [line for line in text.splitlines() if len(line.split()) > 1 and line.split()[1].lower().endswith("mhz")]
+    return [
+        line
+        for line in text.splitlines()
+        if len(line.split()) > 1 and line.split()[1].lower().endswith("mhz")
+    ]
 
 
 def active_mhz(path, name):

@@ -1,7 +1,8 @@
 """Which CPUs a rank may use: those of the NUMA node of its GPU, or its own share of their cores.
 
-Memory is not bound: Linux allocates on the node of the CPU that first writes to a page. Files of the kernel:
-Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst, testing/sysfs-bus-pci (numa_node).
+Memory is not bound: Linux allocates on the node of the CPU that first writes to a page. Files of
+the kernel: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst,
+testing/sysfs-bus-pci (numa_node).
 """
 
 import json
@@ -13,10 +14,11 @@ BINDING_FILE = "cpu_binding.json"
 
 
 def bind_rank(local_rank, root="/"):
-    """Bind this process, and what it starts, as the file of the run says; return what was set, read back from the kernel, or
-    None without such a file. Raises OSError or ValueError.
+    """Bind this process, and what it starts, as the file of the run says; return what was set, read
+    back from the kernel, or None without such a file. Raises OSError or ValueError.
 
-    The file has ``binding`` (numa or cores), ``ranks``, their number on this node, and ``devices``, one for each rank, or none.
+    The file has ``binding`` (numa or cores), ``ranks``, their number on this node, and ``devices``,
+    one for each rank, or none.
     """
     try:
         with open(BINDING_FILE) as file:
@@ -25,17 +27,22 @@ def bind_rank(local_rank, root="/"):
         return None
     if not 0 <= local_rank < order["ranks"]:
         raise ValueError("expected a local rank below %d, got %d" % (order["ranks"], local_rank))
-    shares = shares_of(order["binding"], order["ranks"], order["devices"], os.sched_getaffinity(0), root)
+    shares = shares_of(
+        order["binding"], order["ranks"], order["devices"], os.sched_getaffinity(0), root
+    )
     os.sched_setaffinity(0, shares[local_rank]["cpus"])
-    return dict(shares[local_rank], binding=order["binding"], cpus=listed_cpus(os.sched_getaffinity(0)))
+    return dict(
+        shares[local_rank], binding=order["binding"], cpus=listed_cpus(os.sched_getaffinity(0))
+    )
 
 
 def shares_of(binding, ranks, devices, allowed, root="/"):
-    """Return for each local rank its ``cpus`` (a set), the ``numa_node`` that they are of, and the PCI address of its ``gpu``.
+    """Return for each local rank its ``cpus`` (a set), the ``numa_node`` that they are of, and the
+    PCI address of its ``gpu``.
 
-    A rank whose GPU is not known, or on no NUMA node with allowed CPUs, gets a node by its number: the first ranks the first
-    node. With ``cores``, ranks of one node divide its cores evenly, threads of a core together; ranks share a core only where
-    there are more ranks than cores.
+    A rank whose GPU is not known, or on no NUMA node with allowed CPUs, gets a node by its number:
+    the first ranks the first node. With ``cores``, ranks of one node divide its cores evenly,
+    threads of a core together; ranks share a core only where there are more ranks than cores.
     """
     nodes = numa_cpus(allowed, root)
     numbers = sorted(nodes)
@@ -52,14 +59,19 @@ def shares_of(binding, ranks, devices, allowed, root="/"):
             there = [share for share in shares if share["numa_node"] == home]
             cores = cores_of(nodes[home], root)
             for place, share in enumerate(there):
-                first, last = place * len(cores) // len(there), (place + 1) * len(cores) // len(there)
+                first, last = (
+                    place * len(cores) // len(there),
+                    (place + 1) * len(cores) // len(there),
+                )
                 own = cores[first:last] if len(cores) >= len(there) else [cores[place % len(cores)]]
                 share["cpus"] = set().union(*own)
     return shares
 
 
 def numa_cpus(allowed, root):
-    """Return {NUMA node: allowed CPUs}, without nodes that have none; one node 0 where the kernel tells of no nodes."""
+    """Return {NUMA node: allowed CPUs}, without nodes that have none; one node 0 where the kernel
+    tells of no nodes.
+    """
     base = os.path.join(root, "sys/devices/system/node")
     nodes = {}
     for name in names_in(base):
@@ -71,18 +83,23 @@ def numa_cpus(allowed, root):
 
 
 def cores_of(cpus, root):
-    """Return the cores that these CPUs are threads of, as sets of CPUs, in order of their first CPU."""
+    """Return the cores that these CPUs are threads of, as sets of CPUs, in order of their first
+    CPU.
+    """
     base = os.path.join(root, "sys/devices/system/cpu")
     cores = {}
     for cpu in sorted(cpus):
-        siblings = cpus_in(first_line(base, "cpu%d" % cpu, "topology", "thread_siblings_list")) & cpus or {cpu}
+        siblings = cpus_in(
+            first_line(base, "cpu%d" % cpu, "topology", "thread_siblings_list")
+        ) & cpus or {cpu}
         cores[min(siblings)] = siblings
     return [cores[first] for first in sorted(cores)]
 
 
 def gpus_of_node(root):
-    """Return [PCI address, UUID] of every GPU, in the order in which programs number them: NVIDIA's by address, AMD's by the
-    node of the driver's topology. MIG instances have UUIDs that are not among these."""
+    """Return [PCI address, UUID] of every GPU, in the order in which programs number them: NVIDIA's
+    by address, AMD's by the node of the driver's topology. MIG instances have UUIDs that are not
+    among these."""
     base = os.path.join(root, "proc/driver/nvidia/gpus")
     gpus = []
     for address in sorted(names_in(base)):
@@ -93,25 +110,36 @@ def gpus_of_node(root):
     for number in [] if gpus else sorted(map(int, filter(str.isdigit, names_in(base)))):
         try:
             with open(os.path.join(base, str(number), "properties")) as file:
-                values = {words[0]: int(words[1]) for words in map(str.split, file) if len(words) == 2}
+                values = {
+                    words[0]: int(words[1]) for words in map(str.split, file) if len(words) == 2
+                }
         except OSError:  # of a GPU that this user, or a container, may not use
             continue
         if values.get("simd_count"):
             place = values.get("location_id", 0)
-            address = "%04x:%02x:%02x.%d" % (values.get("domain", 0), place >> 8 & 255, place >> 3 & 31, place & 7)
+            address = "%04x:%02x:%02x.%d" % (
+                values.get("domain", 0),
+                place >> 8 & 255,
+                place >> 3 & 31,
+                place & 7,
+            )
             gpus.append([address, "GPU-%016x" % values.get("unique_id", 0)])
     return gpus
 
 
 def gpu_address(device, gpus):
-    """Return the PCI address of a device, given by number or by the beginning of its UUID; None if it is not known."""
+    """Return the PCI address of a device, given by number or by the beginning of its UUID; None if
+    it is not known.
+    """
     if device.isdigit():
         return gpus[int(device)][0] if int(device) < len(gpus) else None
     return next((address for address, uuid in gpus if uuid.startswith(device)), None)
 
 
 def numa_node_of(address, root):
-    """Return the NUMA node of a PCI device; None if it is not known. The kernel says -1 where the firmware does not."""
+    """Return the NUMA node of a PCI device; None if it is not known. The kernel says -1 where the
+    firmware does not.
+    """
     text = first_line(root, "sys/bus/pci/devices", address, "numa_node") if address else ""
     return int(text) if text.isdigit() else None
 
@@ -133,4 +161,6 @@ def listed_cpus(cpus):
             parts[-1][1] = cpu
         else:
             parts.append([cpu, cpu])
-    return ",".join("%d" % first if first == last else "%d-%d" % (first, last) for first, last in parts)
+    return ",".join(
+        "%d" % first if first == last else "%d-%d" % (first, last) for first, last in parts
+    )

@@ -16,17 +16,20 @@ def reply(**fields):
 
 
 def write_bytes(data):
-    """Write bytes that a line has announced, and end them with a newline, which the controller skips.
+    """Write bytes that a line has announced, and end them with a newline, which the controller
+    skips.
 
-    What carries them, such as srun, may hold back what is after the last newline. Where another line follows at once, as
-    between the pieces of a log, that one is enough.
+    What carries them, such as srun, may hold back what is after the last newline. Where another
+    line follows at once, as between the pieces of a log, that one is enough.
     """
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.buffer.flush()
 
 
 def received(count, digest):
-    """Yield ``count`` bytes of standard input in blocks and feed the digest. Ends this process after IDLE_S without data."""
+    """Yield ``count`` bytes of standard input in blocks and feed the digest. Ends this process
+    after IDLE_S without data.
+    """
     while count:
         signal.alarm(IDLE_S)
         block = sys.stdin.buffer.read1(min(count, CHUNK))

@@ -1,4 +1,6 @@
-"""The facts of the container in which runs start: from inside, as a run would find it, and from its engine."""
+"""The facts of the container in which runs start: from inside, as a run would find it, and from its
+engine.
+"""
 
 import contextlib
 import json
@@ -12,7 +14,8 @@ ENGINE_S = 20
 
 
 def container_facts(root, request):
-    """Return the facts of a node that a container changes, and those of the container itself under ``container``.
+    """Return the facts of a node that a container changes, and those of the container itself under
+    ``container``.
 
     ``containers_left`` are [name, state] of the containers that earlier runs have left on this node.
     """
@@ -20,19 +23,30 @@ def container_facts(root, request):
     about = {name: known[name] for name in ("engine", "image", "standing", "what") if known[name]}
     mark = os.path.join(root, ".inside-" + request["capture"])
     inside = look_inside(mark, request, known)
-    about.update({name: inside[name] for name in ("error", "python", "devices", "nccl") if name in inside})
+    about.update(
+        {name: inside[name] for name in ("error", "python", "devices", "nccl") if name in inside}
+    )
     about.update(seen_outside(mark))
     about.update(image_facts(known))
-    facts = {"container": about, "framework": inside.get("framework", {"error": "not asked: the container does not start"})}
+    facts = {
+        "container": about,
+        "framework": inside.get("framework", {"error": "not asked: the container does not start"}),
+    }
     facts.update({name: inside[name] for name in ("limits", "shm_bytes") if name in inside})
     if known["object"]:
-        text = engine_says(known, ["ps", "--all", "--filter=label=orch.run", "--format={{.Names}} {{.State}}"])
-        facts["containers_left"] = [line.split(None, 1) for line in (text or "").splitlines() if " " in line]
+        text = engine_says(
+            known, ["ps", "--all", "--filter=label=orch.run", "--format={{.Names}} {{.State}}"]
+        )
+        facts["containers_left"] = [
+            line.split(None, 1) for line in (text or "").splitlines() if " " in line
+        ]
     return facts
 
 
 def seen_outside(mark):
-    """Return whether a file that was made inside is in the work directory, and whether it belongs to this user; remove it."""
+    """Return whether a file that was made inside is in the work directory, and whether it belongs
+    to this user; remove it.
+    """
     try:
         owner = os.stat(mark).st_uid
         os.unlink(mark)
@@ -49,7 +63,9 @@ def look_inside(mark, request, known):
     argv = known["python"] + ["-I", "-S", "-u", "-c", BOOT, str(len(program))]
     limit_s = request["probe_timeout_s"]
     try:
-        _, out, err = in_environment(known["script"], argv, limit_s, program + question, os.path.dirname(mark))
+        _, out, err = in_environment(
+            known["script"], argv, limit_s, program + question, os.path.dirname(mark)
+        )
         return json.loads(out.strip().splitlines()[-1])
     except TimeoutError:
         if known["object"] and not known["standing"]:
@@ -63,18 +79,30 @@ def look_inside(mark, request, known):
 
 
 def image_facts(known):
-    """Return the version of the engine, and the image's digest: of docker and podman its id, of others that of the file."""
+    """Return the version of the engine, and the image's digest: of docker and podman its id, of
+    others that of the file.
+    """
     facts = {}
     if known["program"]:
         facts["version"] = (engine_says(known, ["--version"]) or "").strip()[:100] or None
     if known["standing"]:
         words = (
-            engine_says(known, ["inspect", "--type=container", "--format={{.Image}} {{.Config.Image}}", known["standing"]])
+            engine_says(
+                known,
+                [
+                    "inspect",
+                    "--type=container",
+                    "--format={{.Image}} {{.Config.Image}}",
+                    known["standing"],
+                ],
+            )
             or ""
         ).split()
         facts.update(zip(("digest", "image"), words))
     elif known["object"]:
-        facts["digest"] = (engine_says(known, ["image", "inspect", "--format={{.Id}}", known["image"]]) or "").strip() or None
+        facts["digest"] = (
+            engine_says(known, ["image", "inspect", "--format={{.Id}}", known["image"]]) or ""
+        ).strip() or None
     elif os.path.isfile(os.path.expanduser(known["image"])):
         path = os.path.expanduser(known["image"])
         try:

@@ -1,9 +1,12 @@
-"""The container that a run's launch script starts in: its processes, their end, and the proof of it.
+"""The container that a run's launch script starts in: its processes, their end, and the proof of
+it.
 
-Containers of docker and podman are objects. Their processes are no children of the command that starts them, so ending that
-command ends nothing. They are known by the container's control group, whose name holds the container's id and whose list of
-processes every user may read, and by ORCH_CONTAINER in their environment where this user may read it. In a container that ran
-before, only what bears that mark is of the run; whatever else has begun there since is reported and never signalled.
+Containers of docker and podman are objects. Their processes are no children of the command that
+starts them, so ending that command ends nothing. They are known by the container's control group,
+whose name holds the container's id and whose list of processes every user may read, and by
+ORCH_CONTAINER in their environment where this user may read it. In a container that ran before,
+only what bears that mark is of the run; whatever else has begun there since is reported and never
+signalled.
 """
 
 import contextlib
@@ -28,7 +31,8 @@ FORGOTTEN_S = 600.0
 
 
 def entered(directory):
-    """Return the container of a run that is about to start, after a look at what a standing one has; None without one.
+    """Return the container of a run that is about to start, after a look at what a standing one
+    has; None without one.
 
     Refuses if the engine does not answer, or the standing container does not run.
     """
@@ -37,15 +41,17 @@ def entered(directory):
         if container:
             container.look_before()
     except TimeoutError:
-        raise Refused("node_unfit", "%s did not answer within %g s" % (container.known["engine"], ASK_S))
+        raise Refused(
+            "node_unfit", "%s did not answer within %g s" % (container.known["engine"], ASK_S)
+        )
     except OSError as error:
         raise Refused("node_unfit", "%s: %s" % (container.known["engine"], error.strerror))
     return container
 
 
 def container_of(directory):
-    """Return the container of a run's directory; None for a run on the node itself, or in what leaves processes to their
-    parents."""
+    """Return the container of a run's directory; None for a run on the node itself, or in what
+    leaves processes to their parents."""
     return Container(directory) if os.path.exists(os.path.join(directory, CONTAINER)) else None
 
 
@@ -67,7 +73,9 @@ class Container:
         self.helping_since = None
 
     def ask(self, words):
-        """Return the standard output of the engine. Raises OSError with what it says instead, TimeoutError."""
+        """Return the standard output of the engine. Raises OSError with what it says instead,
+        TimeoutError.
+        """
         code, out, err = in_environment(self.known["setup"], self.known["program"] + words, ASK_S)
         if code:
             raise OSError(code, (err.strip().splitlines() or ["exit code %d" % code])[-1][:400])
@@ -76,34 +84,54 @@ class Container:
     # -- its processes
 
     def look_before(self):
-        """Before a run: note what a standing container has. Raises OSError, also if it does not run, TimeoutError."""
+        """Before a run: note what a standing container has. Raises OSError, also if it does not
+        run, TimeoutError.
+        """
         if self.standing:
-            words = self.ask(["inspect", "--type=container", "--format={{.Id}} {{.State.Running}}", self.standing]).split()
+            words = self.ask(
+                [
+                    "inspect",
+                    "--type=container",
+                    "--format={{.Id}} {{.State.Running}}",
+                    self.standing,
+                ]
+            ).split()
             if words[1:] != ["true"]:
-                raise OSError(0, "container %s is not running; start it, or name an image" % self.standing)
+                raise OSError(
+                    0, "container %s is not running; start it, or name an image" % self.standing
+                )
             groups = groups_named(words[0])
             self.note(groups, all_in(groups))
             self.counting = groups_named(words[0], ["cpuacct"])
             self.used_before = self.count()
 
     def find(self):
-        """Look for its control groups, once a second until they are found, and for what was in them before the run."""
+        """Look for its control groups, once a second until they are found, and for what was in them
+        before the run.
+        """
         if self.groups or time.monotonic() - self.looked < 1.0:
             return
         self.looked = time.monotonic()
         with contextlib.suppress(OSError, ValueError):
             record = read_record(os.path.join(self.directory, GROUPS))
-            self.groups, self.before = record["groups"], {pid: start for pid, start in record["before"]}
+            self.groups, self.before = (
+                record["groups"],
+                {pid: start for pid, start in record["before"]},
+            )
             return
-        number = read_slice(os.path.join(self.directory, ID), 0, 128).decode("ascii", "replace").strip()
+        number = (
+            read_slice(os.path.join(self.directory, ID), 0, 128).decode("ascii", "replace").strip()
+        )
         if len(number) >= 12:
             self.note(groups_named(number), {})
             self.counting = groups_named(number, ["cpuacct"])
 
     def is_coming(self):
-        """Return True while docker creates the container: its client has made the file for the id, and has not written it.
+        """Return True while docker creates the container: its client has made the file for the id,
+        and has not written it.
 
-        A client that is ended then leaves an empty file, and a daemon that may still finish the container.
+        A client that is ended then leaves an empty file, and a daemon that may still finish the
+        container.
         """
         try:
             status = os.stat(os.path.join(self.directory, ID))
@@ -112,14 +140,21 @@ class Container:
         return status.st_size == 0 and time.time() - status.st_mtime < FORGOTTEN_S
 
     def note(self, groups, before):
-        """Record its control groups, for those who look when the groups are gone, and what was in them before the run."""
+        """Record its control groups, for those who look when the groups are gone, and what was in
+        them before the run.
+        """
         if groups:
             self.groups, self.before = groups, before
             with contextlib.suppress(OSError):  # a full disk
-                write_json(os.path.join(self.directory, GROUPS), {"groups": groups, "before": sorted(before.items())})
+                write_json(
+                    os.path.join(self.directory, GROUPS),
+                    {"groups": groups, "before": sorted(before.items())},
+                )
 
     def measure(self):
-        """Look at the processor seconds that it has used: its control groups are gone before the run has ended."""
+        """Look at the processor seconds that it has used: its control groups are gone before the
+        run has ended.
+        """
         self.find()
         self.used_s = max(self.used_s, self.count() - self.used_before)
 
@@ -128,21 +163,29 @@ class Container:
         return sum(seconds_used(group) or 0.0 for group in self.counting or ())
 
     def processes(self):
-        """Return {pid: start time} of the run's processes inside, as far as this user can tell them."""
+        """Return {pid: start time} of the run's processes inside, as far as this user can tell
+        them.
+        """
         self.find()
         inside = {pid: start for pid, (start, _) in marked_by("ORCH_CONTAINER", self.name).items()}
         return inside if self.standing else merged(inside, all_in(self.groups))
 
     def strangers(self):
-        """Return {pid: start time} of what has begun in a standing container since and bears no mark that can be read."""
+        """Return {pid: start time} of what has begun in a standing container since and bears no
+        mark that can be read.
+        """
         self.find()
         marked = marked_by("ORCH_CONTAINER", self.name)
         now = all_in(self.groups) if self.standing else {}
-        return {pid: start for pid, start in now.items() if self.before.get(pid) != start and pid not in marked}
+        return {
+            pid: start
+            for pid, start in now.items()
+            if self.before.get(pid) != start and pid not in marked
+        }
 
     def signal(self, number):
-        """Signal its processes inside. What this user may not kill, because it has become another one, ends with the removal of
-        the container, without waiting for that."""
+        """Signal its processes inside. What this user may not kill, because it has become another
+        one, ends with the removal of the container, without waiting for that."""
         self.looked = 0.0  # its control groups are there now, and not much longer
         inside = self.processes()
         send_signal(inside, number)
@@ -167,16 +210,26 @@ class Container:
     def is_busy(self):
         """Return True while the child is at work."""
         now = processes() if self.helper else {}
-        return any(pid in now and now[pid][1] != "Z" and now[pid][2] == start for pid, start in self.helper.items())
+        return any(
+            pid in now and now[pid][1] != "Z" and now[pid][2] == start
+            for pid, start in self.helper.items()
+        )
 
     def helpers(self):
         """Return the process ids of that child and of what it has started."""
-        return [pid for helper in self.helper if self.is_busy() for pid in [helper] + list(descendants(helper))]
+        return [
+            pid
+            for helper in self.helper
+            if self.is_busy()
+            for pid in [helper] + list(descendants(helper))
+        ]
 
     # -- its end
 
     def is_over(self):
-        """Begin to remove the container and to prove its end; return True once that is done or has taken too long."""
+        """Begin to remove the container and to prove its end; return True once that is done or has
+        taken too long.
+        """
         if self.helping_since is None and not self.is_busy():
             self.helping_since = time.monotonic()
             self.begin(self.remove)
@@ -185,7 +238,9 @@ class Container:
         return not self.is_busy() or time.monotonic() - self.helping_since > PROOF_S
 
     def remove(self):
-        """Remove the container with all that is left in it, look for what is left, and record that as `proved` returns it."""
+        """Remove the container with all that is left in it, look for what is left, and record that
+        as `proved` returns it.
+        """
         deadline = time.monotonic() + COMING_S
         with contextlib.suppress(OSError, TimeoutError):
             while self.is_coming() and not self.listed() and time.monotonic() < deadline:
@@ -201,39 +256,63 @@ class Container:
         write_json(os.path.join(self.directory, PROOF), self.proof())
 
     def proved(self):
-        """Return the recorded proof: ``by``, the ways that showed that nothing is left; ``left``, what is left or may be."""
+        """Return the recorded proof: ``by``, the ways that showed that nothing is left; ``left``,
+        what is left or may be.
+        """
         try:
             return read_record(os.path.join(self.directory, PROOF))
         except (OSError, ValueError):
-            return {"by": [], "left": ["%s did not answer within %g s" % (self.known["engine"], PROOF_S)]}
+            return {
+                "by": [],
+                "left": ["%s did not answer within %g s" % (self.known["engine"], PROOF_S)],
+            }
 
     def proof(self):
-        """Return what shows now that nothing is left. Of a container of the run's own either the engine's list of those with
-        its labels, in any state, or the control group shows it; of a container that ran before, only the group does."""
-        left = ["process %d (%s) still runs" % (pid, name_of(pid)) for pid in sorted(self.processes())]
+        """Return what shows now that nothing is left. Of a container of the run's own either the
+        engine's list of those with its labels, in any state, or the control group shows it; of a
+        container that ran before, only the group does."""
+        left = [
+            "process %d (%s) still runs" % (pid, name_of(pid)) for pid in sorted(self.processes())
+        ]
         by = []
         is_seen = bool(self.groups) and all(map(can_be_seen, self.groups))
         if self.standing:
             strangers = sorted(self.strangers())
             left += [
-                "process %d (%s) was started in %s during the run" % (pid, name_of(pid), self.standing) for pid in strangers
+                "process %d (%s) was started in %s during the run"
+                % (pid, name_of(pid), self.standing)
+                for pid in strangers
             ]
             left += [] if is_seen else ["the control group of %s cannot be read" % self.standing]
         else:
             try:
                 names = self.listed()
                 left += ["container %s" % name for name in names]
-                left += ["%s may still create container %s" % (self.known["engine"], self.name)] if self.is_coming() else []
+                left += (
+                    ["%s may still create container %s" % (self.known["engine"], self.name)]
+                    if self.is_coming()
+                    else []
+                )
                 by += [] if names else ["label"]
             except (OSError, TimeoutError) as error:
-                said = "no answer within %g s" % ASK_S if isinstance(error, TimeoutError) else error.strerror
+                said = (
+                    "no answer within %g s" % ASK_S
+                    if isinstance(error, TimeoutError)
+                    else error.strerror
+                )
                 left += [] if is_seen else ["%s: %s" % (self.known["engine"], said)]
-        left += ["processes in its control group that are in another PID namespace"] if has_unseen(self.groups) else []
+        left += (
+            ["processes in its control group that are in another PID namespace"]
+            if has_unseen(self.groups)
+            else []
+        )
         by += ["control group"] if is_seen and not left else []
         return {"by": [] if left else by, "left": left[:20]}
 
     def listed(self):
-        """Return the names of the run's containers that the engine knows, in any state. Raises OSError, TimeoutError."""
+        """Return the names of the run's containers that the engine knows, in any state. Raises
+        OSError, TimeoutError.
+        """
         filters = ["--filter=label=%s=%s" % item for item in sorted(self.known["labels"].items())]
         return self.ask(["ps", "--all", "--format={{.Names}}"] + filters).split()
 
@@ -254,8 +333,13 @@ def all_in(groups):
 
 
 def has_unseen(groups):
-    """Return True if one of some control groups holds a process of a process namespace that is not below this one."""
-    return any(b"0" in read_slice(os.path.join(group, "cgroup.procs"), 0, 1 << 20).split() for group in groups)
+    """Return True if one of some control groups holds a process of a process namespace that is not
+    below this one.
+    """
+    return any(
+        b"0" in read_slice(os.path.join(group, "cgroup.procs"), 0, 1 << 20).split()
+        for group in groups
+    )
 
 
 def out_of_reach(targets):

@@ -20,7 +20,9 @@ def name_process(name):
 
 
 def die_with_parent():
-    """Be killed when the parent dies, also inside a driver's call that would never return to look at a pipe."""
+    """Be killed when the parent dies, also inside a driver's call that would never return to look
+    at a pipe.
+    """
     process_control(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -1,4 +1,6 @@
-"""Counters of a node that cost little to read: processors, energy of their packages, network interfaces, InfiniBand ports."""
+"""Counters of a node that cost little to read: processors, energy of their packages, network
+interfaces, InfiniBand ports.
+"""
 
 import glob
 import os
@@ -15,8 +17,9 @@ PORT_ERRORS = (
 
 
 class Usage:
-    """``busy_s``: seconds for which the processors of this node were busy since the boot, all together, without interrupts and
-    waits for disks. ``stolen_s``: those of them that a hypervisor gave to other machines."""
+    """``busy_s``: seconds for which the processors of this node were busy since the boot, all
+    together, without interrupts and waits for disks. ``stolen_s``: those of them that a hypervisor
+    gave to other machines."""
 
     columns = ["busy_s", "stolen_s"]
 
@@ -33,8 +36,9 @@ class Usage:
 
 
 class Quota:
-    """``quota.periods``: periods of the processor time that the closest control group with a limit around this process may use
-    (``cpu.max``), ``quota.held``: those in which it had used it up and was held until the next one. None without a limit."""
+    """``quota.periods``: periods of the processor time that the closest control group with a limit
+    around this process may use (``cpu.max``), ``quota.held``: those in which it had used it up and
+    was held until the next one. None without a limit."""
 
     columns = ["quota.periods", "quota.held"]
 
@@ -54,15 +58,18 @@ class Quota:
 
 
 class Packages:
-    """``package_j``: joules of the processors' packages, and of memory where it is counted apart, by RAPL. Since 2020 kernels
-    let root alone read it."""
+    """``package_j``: joules of the processors' packages, and of memory where it is counted apart,
+    by RAPL. Since 2020 kernels let root alone read it."""
 
     def __init__(self, describe, base="/sys/class/powercap"):
         self.zones = []
         for path in sorted(glob.glob(os.path.join(base, "intel-rapl:*"))):
             name = first_line(path, "name")
             if name.startswith("package") or name == "dram":
-                energy, most = first_line(path, "energy_uj"), first_line(path, "max_energy_range_uj")
+                energy, most = (
+                    first_line(path, "energy_uj"),
+                    first_line(path, "max_energy_range_uj"),
+                )
                 if energy.isdigit():
                     # [path, last count, where it wraps, microjoules before the last wrap]
                     self.zones.append([path, int(energy), int(most) if most.isdigit() else 0, 0])
@@ -83,12 +90,18 @@ class Packages:
 
 
 class Interfaces:
-    """Bytes and errors of each network interface that is not virtual: ``net0.received``, ``net0.sent``, ``net0.errors``."""
+    """Bytes and errors of each network interface that is not virtual: ``net0.received``,
+    ``net0.sent``, ``net0.errors``.
+    """
 
     def __init__(self, describe):
-        self.names = sorted(name for name in interface_counts() if not name.startswith(VIRTUAL))[:MOST_LINKS]
+        self.names = sorted(name for name in interface_counts() if not name.startswith(VIRTUAL))[
+            :MOST_LINKS
+        ]
         words = ("received", "sent", "errors")
-        self.columns = ["net%d.%s" % (place, word) for place in range(len(self.names)) for word in words]
+        self.columns = [
+            "net%d.%s" % (place, word) for place in range(len(self.names)) for word in words
+        ]
         if self.names:
             describe({"interfaces": self.names})
 
@@ -106,7 +119,11 @@ def interface_counts():
             name, colon, words = line.partition(":")
             if colon:
                 numbers = [int(word) for word in words.split()]
-                counts[name.strip()] = numbers[0], numbers[8], numbers[2] + numbers[5] + numbers[10] + numbers[14]
+                counts[name.strip()] = (
+                    numbers[0],
+                    numbers[8],
+                    numbers[2] + numbers[5] + numbers[10] + numbers[14],
+                )
     return counts
 
 
@@ -126,9 +143,20 @@ class Ports:
 
     def __init__(self, describe):
         self.paths = port_paths()
-        self.columns = ["port%d.%s" % (place, word) for place in range(len(self.paths)) for word in ("received", "sent")]
+        self.columns = [
+            "port%d.%s" % (place, word)
+            for place in range(len(self.paths))
+            for word in ("received", "sent")
+        ]
         if self.paths:
-            describe({"ports": ["%s:%s" % (path.split(os.sep)[-3], os.path.basename(path)) for path in self.paths]})
+            describe(
+                {
+                    "ports": [
+                        "%s:%s" % (path.split(os.sep)[-3], os.path.basename(path))
+                        for path in self.paths
+                    ]
+                }
+            )
 
     def read(self, now):
         """Return the counts. The standard counts words of four bytes."""
@@ -146,4 +174,6 @@ class PortErrors:
 
     def read(self, now):
         """Return the counts."""
-        return [sum(counter(path, "counters", name) or 0 for name in PORT_ERRORS) for path in self.paths]
+        return [
+            sum(counter(path, "counters", name) or 0 for name in PORT_ERRORS) for path in self.paths
+        ]

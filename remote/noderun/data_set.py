@@ -1,11 +1,14 @@
-"""A digest of a data set, equal on nodes with equal data, in a time that hardly grows with the number and size of its files."""
+"""A digest of a data set, equal on nodes with equal data, in a time that hardly grows with the
+number and size of its files.
+"""
 
 import hashlib
 import os
 import stat
 import time
 
-# The first names, folder by folder; the sizes of some of these files; blocks of fewer of them, at start, middle and end.
+# The first names, folder by folder; the sizes of some of these files; blocks of fewer of them, at
+# start, middle and end.
 LOOK_NAMES = 200000
 LOOK_SIZES = 1000
 LOOK_FILES = 64
@@ -14,12 +17,14 @@ LOOK_S = 30.0
 
 
 def look_at_data(directory):
-    """Return what this node's copy of a data set looks like: ``digest``, how many ``names``, ``sizes`` and ``bytes`` are in it,
-    and whether these are all names (``whole``). {"error": …} if the folder cannot be listed in LOOK_S.
+    """Return what this node's copy of a data set looks like: ``digest``, how many ``names``,
+    ``sizes`` and ``bytes`` are in it, and whether these are all names (``whole``). {"error": …} if
+    the folder cannot be listed in LOOK_S.
 
-    The digest depends on names relative to the folder, sizes and bytes only, not on times, owners or the order of the disk. The
-    first names in order count, the outer folders before the inner ones, and the same files on every node. Hidden names do not
-    count: loaders and file systems leave some.
+    The digest depends on names relative to the folder, sizes and bytes only, not on times, owners
+    or the order of the disk. The first names in order count, the outer folders before the inner
+    ones, and the same files on every node. Hidden names do not count: loaders and file systems
+    leave some.
     """
     deadline = time.monotonic() + LOOK_S
     digest = hashlib.sha256()
@@ -35,11 +40,19 @@ def look_at_data(directory):
     except OSError as error:
         return {"error": "%s: %s" % (directory, error.strerror)}
     sizes = min(len(files), LOOK_SIZES)
-    return {"digest": digest.hexdigest(), "names": names, "sizes": sizes, "bytes": looked, "whole": whole}
+    return {
+        "digest": digest.hexdigest(),
+        "names": names,
+        "sizes": sizes,
+        "bytes": looked,
+        "whole": whole,
+    }
 
 
 def listed(directory, digest, deadline):
-    """Add the first LOOK_NAMES names to a digest. Return (files, number of names, whether these are all)."""
+    """Add the first LOOK_NAMES names to a digest. Return (files, number of names, whether these are
+    all).
+    """
     root, files, count = os.fsencode(directory), [], 0
     folders, visited = [b""], set()
     for folder in folders:  # grows while it is read
@@ -48,7 +61,9 @@ def listed(directory, digest, deadline):
             continue  # a link to a folder that was listed
         visited.add((status.st_dev, status.st_ino))
         entries = sorted(
-            (entry.name, entry.is_dir()) for entry in os.scandir(os.path.join(root, folder)) if not entry.name.startswith(b".")
+            (entry.name, entry.is_dir())
+            for entry in os.scandir(os.path.join(root, folder))
+            if not entry.name.startswith(b".")
         )
         for name, is_folder in entries:
             if time.monotonic() > deadline:
@@ -64,11 +79,17 @@ def listed(directory, digest, deadline):
 
 def spread(files, most):
     """Return up to ``most`` of the files at equal distances."""
-    return [files[len(files) * number // most] for number in range(most)] if len(files) > most else files
+    return (
+        [files[len(files) * number // most] for number in range(most)]
+        if len(files) > most
+        else files
+    )
 
 
 def sample_of(path, digest):
-    """Add blocks of a regular file to a digest: its start, its middle and its end. Return their bytes."""
+    """Add blocks of a regular file to a digest: its start, its middle and its end. Return their
+    bytes.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)

@@ -1,4 +1,6 @@
-"""The ends of processes, as the kernel tells them: no process has to be looked at again and again to see that it has ended."""
+"""The ends of processes, as the kernel tells them: no process has to be looked at again and again
+to see that it has ended.
+"""
 
 import os
 import time
@@ -8,11 +10,14 @@ from noderun.processes import started
 MOST_FOLLOWED = 512
 """Handles at most: ``select`` takes none above 1023."""
 PIDFD_OPEN = 434
-"""The number of pidfd_open(2) on all processors of today, for Python before 3.9, which has no name for it."""
+"""The number of pidfd_open(2) on all processors of today, for Python before 3.9, which has no name
+for it.
+"""
 
 
 class Ends:
-    """Handles of processes, by process id. A handle becomes readable when its process ends, and nothing else does that.
+    """Handles of processes, by process id. A handle becomes readable when its process ends, and
+    nothing else does that.
 
     ``since``: when a process was last followed for the first time.
     """
@@ -24,12 +29,17 @@ class Ends:
         self.since = 0.0
 
     def follow(self, processes):
-        """Follow these processes only, given as {pid: start time in clock ticks, or None for a child of this process}. Return
-        whether the end of each will be told: not before Linux 5.3, and not of one that has ended or is another by now."""
+        """Follow these processes only, given as {pid: start time in clock ticks, or None for a
+        child of this process}. Return whether the end of each will be told: not before Linux 5.3,
+        and not of one that has ended or is another by now."""
         for pid in [pid for pid in self.handles if pid not in processes]:
             os.close(self.handles.pop(pid))
         for pid, ticks in processes.items():
-            if pid in self.handles or (pid, ticks) in self.ended or len(self.handles) >= MOST_FOLLOWED:
+            if (
+                pid in self.handles
+                or (pid, ticks) in self.ended
+                or len(self.handles) >= MOST_FOLLOWED
+            ):
                 continue
             handle = handle_of(pid)
             if handle is None:
@@ -42,15 +52,17 @@ class Ends:
         return all(pid in self.handles for pid in processes)
 
     def take(self, ready):
-        """Close the handles among ``ready`` ones: their processes have ended. One that its parent has not collected yet is not
-        followed again, as that would tell its end at every look."""
+        """Close the handles among ``ready`` ones: their processes have ended. One that its parent
+        has not collected yet is not followed again, as that would tell its end at every look."""
         for pid in [pid for pid, handle in self.handles.items() if handle in ready]:
             os.close(self.handles.pop(pid))
             self.ended.add((pid, self.ticks[pid]))
 
 
 def handle_of(pid):
-    """Return a handle of a process that no child inherits over an exec; None where the kernel gives none."""
+    """Return a handle of a process that no child inherits over an exec; None where the kernel gives
+    none.
+    """
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)

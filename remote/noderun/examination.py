@@ -1,4 +1,6 @@
-"""The examination of a run by a child of its supervisor, which goes on answering its controller in the meantime."""
+"""The examination of a run by a child of its supervisor, which goes on answering its controller in
+the meantime.
+"""
 
 import contextlib
 import json
@@ -19,12 +21,14 @@ EXAMINE_S = 10.0
 SHUT_DOWN_S = 12.0
 NOBODY = -1
 FAILED = ("rank_failed", "a node of the run has failed")
-"""How the reasons of a stop begin that may be the consequence of a collective that ranks did not call alike."""
+"""How the reasons of a stop begin that may be the consequence of a collective that ranks did not
+call alike.
+"""
 
 
 class Examination:
-    """The looks at the ranks of one run; at most one at a time. The last report is kept among the logs of a run that is ended
-    for its silence."""
+    """The looks at the ranks of one run; at most one at a time. The last report is kept among the
+    logs of a run that is ended for its silence."""
 
     def __init__(self, directory):
         self.path = os.path.join(directory, REPORT)
@@ -64,7 +68,9 @@ class Examination:
             os._exit(0)
 
     def is_over(self):
-        """Return True once when a look is over; ``report`` is then what was seen, None if nothing was written."""
+        """Return True once when a look is over; ``report`` is then what was seen, None if nothing
+        was written.
+        """
         if not self.pid:
             return False
         try:
@@ -75,11 +81,15 @@ class Examination:
         os.close(self.done)
         self.pid, self.done = 0, None
         with contextlib.suppress(OSError, ValueError):
-            self.report = json.loads(read_slice(self.path, 0, MOST_REPORT_BYTES).decode("utf-8", "replace"))
+            self.report = json.loads(
+                read_slice(self.path, 0, MOST_REPORT_BYTES).decode("utf-8", "replace")
+            )
         return True
 
     def helpers(self):
-        """Return the process ids of the child and of what it has started: these are no processes of the run."""
+        """Return the process ids of the child and of what it has started: these are no processes of
+        the run.
+        """
         return [self.pid] + list(descendants(self.pid)) if self.pid > 0 else []
 
     def give_up(self, keep):
@@ -97,8 +107,8 @@ class Examination:
                 os.unlink(self.path)
 
     def last_collectives(self, records):
-        """Return a report of the last collectives of all ranks, before a stop ends them: the rank that failed first may not be
-        the one that called another collective than the others."""
+        """Return a report of the last collectives of all ranks, before a stop ends them: the rank
+        that failed first may not be the one that called another collective than the others."""
         living = [record["rank"] for record in records if "ended_mono_s" not in record]
         ended = [record["rank"] for record in records if "ended_mono_s" in record]
         calls = ask_collectives(self.directory, living, ended)
@@ -114,8 +124,8 @@ class Examination:
         return True
 
     def may_stop(self, is_attended):
-        """Return True if a run that is overdue may be stopped here: its ranks were looked at, and no controller that compares
-        all nodes is going to stop it."""
+        """Return True if a run that is overdue may be stopped here: its ranks were looked at, and
+        no controller that compares all nodes is going to stop it."""
         if not self.overdue or self.pid:
             return False
         return not is_attended or time.monotonic() - self.overdue_since > SHUT_DOWN_S

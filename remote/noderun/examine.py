@@ -1,7 +1,9 @@
-"""One look at all ranks of a run on this node: what each does or waits for, as the kernel and the rank itself tell.
+"""One look at all ranks of a run on this node: what each does or waits for, as the kernel and the
+rank itself tell.
 
-Everything is read from /proc, except what our own trainers write when they are asked (`noderun.stacks`). No process is stopped,
-traced or changed. What this user may not read is left out.
+Everything is read from /proc, except what our own trainers write when they are asked
+(`noderun.stacks`). No process is stopped, traced or changed. What this user may not read is left
+out.
 """
 
 import os
@@ -46,15 +48,18 @@ WRITING = ("write", "writev", "pwrite64")
 
 
 def examine(directory, owned):
-    """Return what every rank of a run does. ``owned``: the process ids of the run on this node. Takes about a second, some more
-    where ranks do not answer."""
+    """Return what every rank of a run does. ``owned``: the process ids of the run on this node.
+    Takes about a second, some more where ranks do not answer."""
     ranks = rank_processes(directory)
     table = processes()
     trees = {rank: tree_of(pid, table) for rank, pid in ranks.items()}
     states = {rank: of_task("/proc/%d" % pid)["state"] for rank, pid in ranks.items()}
     halted = [rank for rank, pid in ranks.items() if states[rank] in ("T", "t") or is_frozen(pid)]
-    # They answer before they are watched, so that what an answer costs them is not taken for their own work.
-    words = own_words({rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted})
+    # They answer before they are watched, so that what an answer costs them is not taken for their
+    # own work.
+    words = own_words(
+        {rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted}
+    )
     before = {rank: tree_seen(tree) for rank, tree in trees.items()}
     began, counters = time.monotonic(), interfaces()
     ras = RasQuestion([pid for pid in owned if pid not in {ranks[rank] for rank in halted}])
@@ -68,7 +73,9 @@ def examine(directory, owned):
             window_s=round(time.monotonic() - began, 3),
             cpu_s=round(spent_between(first[:1], [entry]), 3),
             children_cpu_s=round(spent_between(first[1:], children), 3),
-            io_bytes=sum(max(0, late["io"] - early["io"]) for early, late in zip(first, [entry] + children)),
+            io_bytes=sum(
+                max(0, late["io"] - early["io"]) for early, late in zip(first, [entry] + children)
+            ),
             progress=read_progress(os.path.join(directory, "ranks", "%d.progress" % rank)),
             children=[brief(child) for child in children],
             frozen=is_frozen(ranks[rank]),
@@ -76,7 +83,9 @@ def examine(directory, owned):
         )
         of_threads = {thread["tid"]: thread for thread in first[0]["threads"]}
         for thread in entry["threads"]:
-            thread["cpu_s"] = round(max(0.0, thread["used_s"] - of_threads.get(thread["tid"], thread)["used_s"]), 3)
+            thread["cpu_s"] = round(
+                max(0.0, thread["used_s"] - of_threads.get(thread["tid"], thread)["used_s"]), 3
+            )
         entries.append(entry)
     for entry in entries:
         entry["device"] = uses_device(entry["pid"])
@@ -88,7 +97,9 @@ def examine(directory, owned):
         "ranks": entries,
         "ended": ended_ranks(directory),
         "stopped": stopped_launchers(owned, table, trees),
-        "interfaces": {name: grown_by(counters.get(name), counts) for name, counts in interfaces().items()},
+        "interfaces": {
+            name: grown_by(counters.get(name), counts) for name, counts in interfaces().items()
+        },
         "ras": ras.words(),
     }
 
@@ -99,7 +110,9 @@ def tree_seen(tree):
 
 
 def grown_by(before, after):
-    """Return by how much counters have grown; those of a card that was not there before, as they are."""
+    """Return by how much counters have grown; those of a card that was not there before, as they
+    are.
+    """
     return [late - early for late, early in zip(after, before or [0] * len(after))]
 
 
@@ -117,7 +130,9 @@ def rank_records(directory):
 
 def ended_ranks(directory):
     """Return the ranks that have ended well."""
-    return sorted(record["rank"] for record in rank_records(directory) if record.get("code") == 0)[:MOST_RANKS]
+    return sorted(record["rank"] for record in rank_records(directory) if record.get("code") == 0)[
+        :MOST_RANKS
+    ]
 
 
 def rank_processes(directory):
@@ -128,8 +143,14 @@ def rank_processes(directory):
         if pid is None or "ended_mono_s" in record or not lives(record):
             continue
         wrapper = record.get("outer", record.get("wrapper"))
-        if record.get("outer") is not None:  # in a process namespace of its own it has another number here
-            inner = [number for number in tree_of(wrapper, processes())[1:] if numbers_of(number)[-1:] == [pid]]
+        if (
+            record.get("outer") is not None
+        ):  # in a process namespace of its own it has another number here
+            inner = [
+                number
+                for number in tree_of(wrapper, processes())[1:]
+                if numbers_of(number)[-1:] == [pid]
+            ]
             pid = inner[0] if inner else None
         if pid is not None and os.path.exists("/proc/%d" % pid) and len(pids) < MOST_RANKS:
             pids[rank] = program_of(pid)
@@ -137,10 +158,14 @@ def rank_processes(directory):
 
 
 def program_of(pid):
-    """Return the process that does the work of a rank: a shell, or a launcher in Python, waits for its only child."""
+    """Return the process that does the work of a rank: a shell, or a launcher in Python, waits for
+    its only child.
+    """
     table = processes()
     for _ in range(MOST_LAUNCHERS):
-        children = [number for number, (parent, state, _) in table.items() if parent == pid and state != "Z"]
+        children = [
+            number for number, (parent, state, _) in table.items() if parent == pid and state != "Z"
+        ]
         if len(children) != 1 or of_task("/proc/%d" % pid)["call"] not in ("wait4", "waitid"):
             break
         if is_python(pid) and not is_python(children[0]):
@@ -150,14 +175,18 @@ def program_of(pid):
 
 
 def stopped_launchers(owned, table, trees):
-    """Return [[pid, name]] of the stopped processes of a run that belong to no rank: launch scripts and launchers."""
+    """Return [[pid, name]] of the stopped processes of a run that belong to no rank: launch scripts
+    and launchers.
+    """
     of_ranks = {pid for tree in trees.values() for pid in tree}
     stopped = [pid for pid in owned if pid not in of_ranks and table.get(pid, (0, "", 0))[1] == "T"]
     return [[pid, first_line("/proc/%d" % pid, "comm")] for pid in stopped[:MOST_LAUNCHERS]]
 
 
 def uses_device(pid):
-    """Return True if a process has a GPU open, so that its calls may wait for work that is queued there."""
+    """Return True if a process has a GPU open, so that its calls may wait for work that is queued
+    there.
+    """
     folder = "/proc/%d/fd" % pid
     for descriptor in names_in(folder):
         try:
@@ -192,7 +221,10 @@ def seen(pid, whole):
             entry["io"] += int(number)
     if whole:
         tids = sorted(int(name) for name in names_in("/proc/%d/task" % pid) if name.isdigit())
-        entry["stack"] = [line.split("] ", 1)[-1].split("+")[0] for line in read_text("/proc/%d/stack" % pid).splitlines()[:16]]
+        entry["stack"] = [
+            line.split("] ", 1)[-1].split("+")[0]
+            for line in read_text("/proc/%d/stack" % pid).splitlines()[:16]
+        ]
         for tid in tids[:MOST_THREADS]:
             entry["threads"].append(dict(of_task("/proc/%d/task/%d" % (pid, tid)), tid=tid))
         entry["thread_count"] = len(tids)
@@ -219,7 +251,9 @@ def of_task(path):
 
 
 def system_call(path):
-    """Return (name, what its descriptor is or None) of the system call that a thread is in; an empty name if unknown."""
+    """Return (name, what its descriptor is or None) of the system call that a thread is in; an
+    empty name if unknown.
+    """
     words = first_line(path, "syscall").split()
     if len(words) < 2 or not words[0].isdigit():
         return "", None
@@ -236,7 +270,9 @@ def system_call(path):
 def spent_between(before, after):
     """Return the processor seconds that the same processes used in between."""
     used = {entry["pid"]: entry["used_s"] for entry in before}
-    return sum(max(0.0, entry["used_s"] - used.get(entry["pid"], entry["used_s"])) for entry in after)
+    return sum(
+        max(0.0, entry["used_s"] - used.get(entry["pid"], entry["used_s"])) for entry in after
+    )
 
 
 def brief(entry):
@@ -251,7 +287,10 @@ def is_frozen(pid):
         base = path.lstrip("/")
         for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/freezer"):
             folder = os.path.join(mount, base)
-            if "freezer" in controllers.split(",") and first_line(folder, "freezer.state") == "FROZEN":
+            if (
+                "freezer" in controllers.split(",")
+                and first_line(folder, "freezer.state") == "FROZEN"
+            ):
                 return True
             if not controllers and "frozen 1" in read_text(folder + "/cgroup.events").splitlines():
                 return True
@@ -259,12 +298,14 @@ def is_frozen(pid):
 
 
 def blocked_pipe(entry):
-    """Return who may read the full pipe that a thread of a rank writes to, {"pipe": its name, "readers": [[pid, name, state]]};
-    None if no thread is blocked so."""
+    """Return who may read the full pipe that a thread of a rank writes to, {"pipe": its name,
+    "readers": [[pid, name, state]]}; None if no thread is blocked so."""
     for thread in entry["threads"]:
         target = thread.get("of", "")
         named = thread["call"] in WRITING and (target.startswith("pipe:") or is_fifo(target))
-        if thread["state"] == "S" and (named or thread["wchan"] in ("pipe_write", "anon_pipe_write")):
+        if thread["state"] == "S" and (
+            named or thread["wchan"] in ("pipe_write", "anon_pipe_write")
+        ):
             return {"pipe": target, "readers": readers(target, entry["pid"])}
     return None
 
@@ -280,8 +321,8 @@ def is_fifo(path):
 
 
 def readers(target, writer):
-    """Return [[pid, name, state]] of the processes that have the other end of a pipe open for reading, as far as this user may
-    see them."""
+    """Return [[pid, name, state]] of the processes that have the other end of a pipe open for
+    reading, as far as this user may see them."""
     holders = []
     for pid, (_, state, _) in sorted(processes().items()) if target else ():
         if pid != writer and len(holders) < MOST_HOLDERS and reads(pid, target):

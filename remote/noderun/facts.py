@@ -13,7 +13,15 @@ import zlib
 from noderun.channel import reply
 from noderun.container_facts import container_facts
 from noderun.data_set import look_at_data
-from noderun.files import CHUNK, Refused, free_bytes, free_inodes, read_slice, root_directory, who_may_rename
+from noderun.files import (
+    CHUNK,
+    Refused,
+    free_bytes,
+    free_inodes,
+    read_slice,
+    root_directory,
+    who_may_rename,
+)
 from noderun.groups import usable_memory_bytes
 from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
@@ -37,7 +45,15 @@ TOLD = {
     "amd_process": ["amd-smi", "process", "--json"],
 }
 # Where there is no amd-smi.
-ROCM = ["rocm-smi", "--showproductname", "--showuniqueid", "--showbus", "--showvbios", "--showdriverversion", "--showuse"]
+ROCM = [
+    "rocm-smi",
+    "--showproductname",
+    "--showuniqueid",
+    "--showbus",
+    "--showvbios",
+    "--showdriverversion",
+    "--showuse",
+]
 ROCM += ["--showmeminfo", "vram", "--showmaxpower", "--showclocks", "--showpids", "--json"]
 OF_PROCESSES = r'(?:<pid>\s*|"pid": |"PID)(\d+)'
 
@@ -45,13 +61,16 @@ OF_PROCESSES = r'(?:<pid>\s*|"pid": |"PID)(\d+)'
 def op_facts(request):
     """Report the facts that preflight compares and the manifest stores.
 
-    Output of other programs and of the kernel is sent as it is, compressed: the controller parses it.
+    Output of other programs and of the kernel is sent as it is, compressed: the controller parses
+    it.
     """
     root = root_directory(request["root"])
     began, meter = time.monotonic(), Meter()
     meter.start()
     unwritable = not_written(root)
-    started = {name: begin(argv, root) for name, argv in TOLD.items()}  # they run while the rest is collected
+    started = {
+        name: begin(argv, root) for name, argv in TOLD.items()
+    }  # they run while the rest is collected
     if started["amd_static"] is None:
         started["rocm"] = begin(ROCM, root)
     facts = {
@@ -80,7 +99,9 @@ def op_facts(request):
     if "container" not in request:
         if "distributions" in request:
             versions, paths = installed(python, request["distributions"], environment)
-        facts["framework"] = versions or framework_facts(python, request["probe"], request["probe_timeout_s"], environment)
+        facts["framework"] = versions or framework_facts(
+            python, request["probe"], request["probe_timeout_s"], environment
+        )
         facts["imported"] = not versions
     for port in request["ports"]:
         try:
@@ -93,7 +114,10 @@ def op_facts(request):
     addresses = resolved([facts["hostname"]] + peers)
     facts["hostname_addresses"] = addresses[facts["hostname"]]
     if peers:
-        routes = [next((route for route in map(route_to, addresses[peer]) if route), None) for peer in peers]
+        routes = [
+            next((route for route in map(route_to, addresses[peer]) if route), None)
+            for peer in peers
+        ]
         facts["route"] = routes[0]
         facts["routes"] = {peer: route and route["interface"] for peer, route in zip(peers, routes)}
         facts["networks"] = networks()
@@ -102,17 +126,27 @@ def op_facts(request):
         facts["data_dir"] = os.path.isdir(directory)
         facts["data_set"] = look_at_data(directory) if facts["data_dir"] else None
         facts["data_made"] = os.path.isfile(os.path.join(directory, "dataset.json"))
-    facts["programs"] = {path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())}
+    facts["programs"] = {
+        path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())
+    }
     reports = {name: said(program, TOLD_S) for name, program in started.items()}
     if reports["smi"]:
-        reports["smi"]["text"] = re.sub(r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"])
-    of_processes = [reports[name]["text"] for name in ("smi", "amd_process", "rocm") if reports.get(name)]
+        reports["smi"]["text"] = re.sub(
+            r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"]
+        )
+    of_processes = [
+        reports[name]["text"] for name in ("smi", "amd_process", "rocm") if reports.get(name)
+    ]
     if of_processes:
         reports["owners"] = owners(re.findall(OF_PROCESSES, "".join(of_processes)))
-    reports["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode("utf-8", "replace")
+    reports["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode(
+        "utf-8", "replace"
+    )
     reports["kernel_log"] = kernel_log("NVRM: ")
     reports["infiniband"] = infiniband_ports()
-    reports["peermem"] = any(os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem"))
+    reports["peermem"] = any(
+        os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem")
+    )
     if "container" in request:
         # Its engine uses processors too. They are looked at before, for as long as tells something.
         time.sleep(max(0.0, METERED_S - (time.monotonic() - began)))
@@ -120,18 +154,29 @@ def op_facts(request):
     if "container" in request:
         facts.update(container_facts(root, request), imported=True)
     facts["processes_left"] = left_of_runs()
-    facts["held_by"] = still_held()  # last: the supervisor of the previous run may need a moment to exit
+    facts["held_by"] = (
+        still_held()
+    )  # last: the supervisor of the previous run may need a moment to exit
     packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
-    reply(facts=facts, told=packed, standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}})
+    reply(
+        facts=facts,
+        told=packed,
+        standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}},
+    )
 
 
 def first_in(root, request):
-    """Return which node was the first to see a work directory, and in which capture; None if it cannot be written to.
+    """Return which node was the first to see a work directory, and in which capture; None if it
+    cannot be written to.
 
-    Nodes with the same answer share the directory. A symbolic link is made at once with its content, and by one node only, over
-    NFS too; its name is of this capture, so that no copy of the directory on another disk has it.
+    Nodes with the same answer share the directory. A symbolic link is made at once with its
+    content, and by one node only, over NFS too; its name is of this capture, so that no copy of the
+    directory on another disk has it.
     """
-    link, first = os.path.join(root, ".capture-" + request["capture"]), "%s in %s" % (request["node"], request["capture"])
+    link, first = (
+        os.path.join(root, ".capture-" + request["capture"]),
+        "%s in %s" % (request["node"], request["capture"]),
+    )
     try:
         os.symlink(first, link)
     except FileExistsError:
@@ -141,21 +186,30 @@ def first_in(root, request):
     for name in names_in(root):
         path = os.path.join(root, name)
         with contextlib.suppress(OSError):
-            if name.startswith(".capture-") and os.lstat(path).st_mtime < os.lstat(link).st_mtime - CAPTURE_S:
+            if (
+                name.startswith(".capture-")
+                and os.lstat(path).st_mtime < os.lstat(link).st_mtime - CAPTURE_S
+            ):
                 os.unlink(path)
     return first
 
 
 def left_of_runs():
-    """Return [[process id, name, state, run id]] of this user's processes of runs that do not hold this node any more."""
+    """Return [[process id, name, state, run id]] of this user's processes of runs that do not hold
+    this node any more.
+    """
     held = run_of(holder() or "")
     marked = [(pid, run) for pid, (_, run) in sorted(bearers().items()) if run != held]
     table = processes() if marked else {}
-    return [[pid, name_of(pid), table[pid][1], run] for pid, run in marked if pid in table][:MOST_LEFT]
+    return [[pid, name_of(pid), table[pid][1], run] for pid, run in marked if pid in table][
+        :MOST_LEFT
+    ]
 
 
 def still_held():
-    """Return the record of this node's holder if it still holds it after 1 s, None if the node is free by then."""
+    """Return the record of this node's holder if it still holds it after 1 s, None if the node is
+    free by then.
+    """
     deadline = time.monotonic() + 1.0
     record = holder()
     while record is not None and time.monotonic() < deadline:
@@ -165,8 +219,13 @@ def still_held():
 
 
 def machine():
-    """Return what changes with every boot and every change of the GPU driver, in the kernel's own words."""
-    drivers = b"".join(read_slice(path, 0, CHUNK) for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"))
+    """Return what changes with every boot and every change of the GPU driver, in the kernel's own
+    words.
+    """
+    drivers = b"".join(
+        read_slice(path, 0, CHUNK)
+        for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
+    )
     return boot_id() + "\n" + drivers.decode("utf-8", "surrogateescape")
 
 

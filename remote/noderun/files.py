@@ -15,7 +15,9 @@ LEAST_FREE_INODES = 8
 
 
 class Refused(Exception):
-    """A request that cannot be fulfilled; sent to the controller as an error event with ``kind`` and ``message``."""
+    """A request that cannot be fulfilled; sent to the controller as an error event with ``kind``
+    and ``message``.
+    """
 
     def __init__(self, kind, message, **context):
         super().__init__(message)
@@ -23,15 +25,25 @@ class Refused(Exception):
 
 
 def why(error, doing):
-    """Return what failed and why: the error's path, or ``doing`` if it has none, and the system's message."""
-    return "%s: %s" % (doing if error.filename is None else os.fsdecode(error.filename), error.strerror or error)
+    """Return what failed and why: the error's path, or ``doing`` if it has none, and the system's
+    message.
+    """
+    return "%s: %s" % (
+        doing if error.filename is None else os.fsdecode(error.filename),
+        error.strerror or error,
+    )
 
 
 def root_directory(path):
-    """Return the work directory as an absolute path; create it if missing. Refuses one that other users could write to."""
+    """Return the work directory as an absolute path; create it if missing. Refuses one that other
+    users could write to.
+    """
     home = os.path.expanduser("~")
     if path.startswith("~") and not os.path.isdir(home):
-        raise Refused("node_unfit", "work directory %s: %s does not exist; create it, or set vars.workdir" % (path, home))
+        raise Refused(
+            "node_unfit",
+            "work directory %s: %s does not exist; create it, or set vars.workdir" % (path, home),
+        )
     path = os.path.abspath(os.path.expanduser(path))
     try:
         os.makedirs(path, 0o700, exist_ok=True)
@@ -39,14 +51,20 @@ def root_directory(path):
     except OSError as error:
         raise Refused("node_unfit", "work directory %s: %s" % (path, error.strerror))
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise Refused("node_unfit", "work directory %s: expected a directory of user %d" % (path, os.getuid()))
+        raise Refused(
+            "node_unfit", "work directory %s: expected a directory of user %d" % (path, os.getuid())
+        )
     if status.st_mode & 0o022:
-        raise Refused("node_unfit", "work directory %s: expected mode 0700, got %04o" % (path, status.st_mode & 0o7777))
+        raise Refused(
+            "node_unfit",
+            "work directory %s: expected mode 0700, got %04o" % (path, status.st_mode & 0o7777),
+        )
     return path
 
 
 def who_may_rename(path):
-    """Return which folder above a path lets another user rename it and put another in its place; empty if none does.
+    """Return which folder above a path lets another user rename it and put another in its place;
+    empty if none does.
 
     In a folder such as /tmp (sticky) others may only rename what is their own.
     """
@@ -56,13 +74,19 @@ def who_may_rename(path):
             status = os.lstat(place)
             if status.st_uid not in (0, os.getuid()):
                 return "%s belongs to %s" % (place, user_name(status.st_uid))
-            if not stat.S_ISLNK(status.st_mode) and is_open_to_others(status) and not status.st_mode & stat.S_ISVTX:
+            if (
+                not stat.S_ISLNK(status.st_mode)
+                and is_open_to_others(status)
+                and not status.st_mode & stat.S_ISVTX
+            ):
                 return "others may write to %s (mode %04o)" % (place, status.st_mode & 0o7777)
     return ""
 
 
 def is_open_to_others(status):
-    """Return True if others may write to a folder. A group that has no member but this user is nobody else."""
+    """Return True if others may write to a folder. A group that has no member but this user is
+    nobody else.
+    """
     if status.st_mode & stat.S_IWOTH or not status.st_mode & stat.S_IWGRP:
         return bool(status.st_mode & stat.S_IWOTH)
     import grp
@@ -94,10 +118,11 @@ def inside(root, relative):
 
 
 def own_directory(request):
-    """Return this node's own folder of the work directory that a request names. Other nodes may share the work directory.
+    """Return this node's own folder of the work directory that a request names. Other nodes may
+    share the work directory.
 
-    The folder has the node's name in the inventory: this name differs between the nodes of a run and survives a reboot, which
-    is true of neither host names nor machine ids.
+    The folder has the node's name in the inventory: this name differs between the nodes of a run
+    and survives a reboot, which is true of neither host names nor machine ids.
     """
     return inside(root_directory(request["root"]), "nodes/" + request["node"])
 
@@ -133,23 +158,37 @@ def free_inodes(path):
 
 
 def lacking(directory):
-    """Return what the disk of a run's directory lacks for the rest of its record; empty if it has enough."""
+    """Return what the disk of a run's directory lacks for the rest of its record; empty if it has
+    enough.
+    """
     free, inodes = free_bytes(directory), free_inodes(directory)
     if free < LEAST_FREE_BYTES:
-        return "No space left on device for %s; needed %d bytes, free %d" % (directory, LEAST_FREE_BYTES, free)
+        return "No space left on device for %s; needed %d bytes, free %d" % (
+            directory,
+            LEAST_FREE_BYTES,
+            free,
+        )
     if inodes is not None and inodes < LEAST_FREE_INODES:
-        return "No space left on device for %s; needed %d inodes, free %d" % (directory, LEAST_FREE_INODES, inodes)
+        return "No space left on device for %s; needed %d inodes, free %d" % (
+            directory,
+            LEAST_FREE_INODES,
+            inodes,
+        )
     return ""
 
 
 def unwritten(error, path, disk, needed):
-    """Return the refusal for an error while writing to a path; for a full disk with what is needed and free."""
+    """Return the refusal for an error while writing to a path; for a full disk with what is needed
+    and free.
+    """
     message = "%s: %s" % (path, error.strerror or error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return Refused("node_unfit", message)
     if free_inodes(disk) == 0:
         return Refused("storage_full", "%s; needed an inode, free 0" % message)
-    return Refused("storage_full", "%s; needed %d bytes, free %d" % (message, needed, free_bytes(disk)))
+    return Refused(
+        "storage_full", "%s; needed %d bytes, free %d" % (message, needed, free_bytes(disk))
+    )
 
 
 @contextlib.contextmanager

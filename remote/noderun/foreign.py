@@ -1,4 +1,6 @@
-"""Processes on this node that are not of the run: which of them use the processors, and which are on its GPUs."""
+"""Processes on this node that are not of the run: which of them use the processors, and which are
+on its GPUs.
+"""
 
 import os
 
@@ -11,8 +13,9 @@ MOST_TOLD = 8
 
 
 class Foreign:
-    """``foreign_s``: processor seconds of processes that are not of the run, since the first look; of each look those that
-    live at both of its ends. The first times that one of them uses more than half a core, it is told by name."""
+    """``foreign_s``: processor seconds of processes that are not of the run, since the first look;
+    of each look those that live at both of its ends. The first times that one of them uses more
+    than half a core, it is told by name."""
 
     columns = ["foreign_s"]
 
@@ -50,7 +53,9 @@ class Foreign:
 
 
 class OwnProcesses:
-    """What tells the processes of the run: they descend from its supervisor, bear its mark, or are in its container."""
+    """What tells the processes of the run: they descend from its supervisor, bear its mark, or are
+    in its container.
+    """
 
     def __init__(self, settings):
         self.supervisor = settings["supervisor"]

@@ -1,7 +1,8 @@
-"""The Python calls that a rank is in, from what faulthandler or py-spy wrote of its threads, with their source lines.
+"""The Python calls that a rank is in, from what faulthandler or py-spy wrote of its threads, with
+their source lines.
 
-A name alone often says little: `store.wait(...)` and `time.sleep(...)` are calls of C functions, which have no frame. The line
-of the caller names them.
+A name alone often says little: `store.wait(...)` and `time.sleep(...)` are calls of C functions,
+which have no frame. The line of the caller names them.
 """
 
 import ast
@@ -23,9 +24,9 @@ TRAINS = re.compile(r"backward|all_reduce|all_gather|barrier|broadcast|loader|\b
 
 
 def calls_of(text, pid):
-    """Return ``calls``, the innermost calls of the main thread, and ``beside``, those of each other thread; every call is
-    {"name", "file", "line"}. The first ones of the main thread have ``code``, their source line, and ``polls`` where this
-    stands in a short loop that ends by itself."""
+    """Return ``calls``, the innermost calls of the main thread, and ``beside``, those of each other
+    thread; every call is {"name", "file", "line"}. The first ones of the main thread have ``code``,
+    their source line, and ``polls`` where this stands in a short loop that ends by itself."""
     threads = threads_of(text)
     if not threads:
         return {}
@@ -49,8 +50,17 @@ def threads_of(text):
         if THREAD.match(line):
             threads.append([])
         elif found:
-            name, path = found.group("name") or found.group("spy"), found.group("file") or found.group("path")
-            threads[-1].append({"name": name[:80], "file": path[-200:], "line": int(found.group("line") or found.group("at"))})
+            name, path = (
+                found.group("name") or found.group("spy"),
+                found.group("file") or found.group("path"),
+            )
+            threads[-1].append(
+                {
+                    "name": name[:80],
+                    "file": path[-200:],
+                    "line": int(found.group("line") or found.group("at")),
+                }
+            )
     return [thread for thread in threads if thread]
 
 
@@ -64,7 +74,9 @@ def source(pid, path):
 
 
 def statement(lines, number):
-    """Return the source of a call that begins in a line: this line, and as many more as its parentheses need, up to three."""
+    """Return the source of a call that begins in a line: this line, and as many more as its
+    parentheses need, up to three.
+    """
     text = ""
     for line in lines[number - 1 : number + 2]:
         text = (text + " " + line.strip()).strip()
@@ -74,19 +86,27 @@ def statement(lines, number):
 
 
 def polls(lines, number):
-    """Return True if a line stands in a short loop that waits for a condition, rather than in one that trains."""
+    """Return True if a line stands in a short loop that waits for a condition, rather than in one
+    that trains.
+    """
     try:
         tree = ast.parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    within = [node for node in ast.walk(tree) if isinstance(node, (ast.While, ast.For)) and reaches(node, number)]
+    within = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.While, ast.For)) and reaches(node, number)
+    ]
     if not within:
         return False
     loop = max(within, key=lambda node: node.lineno)
     begin, end = loop.lineno, last_line(loop)
     if end - begin > MOST_POLLING_LINES or TRAINS.search("\n".join(lines[begin - 1 : end])):
         return False
-    if isinstance(loop, ast.While) and not isinstance(loop.test, (ast.Constant, getattr(ast, "NameConstant", ast.Constant))):
+    if isinstance(loop, ast.While) and not isinstance(
+        loop.test, (ast.Constant, getattr(ast, "NameConstant", ast.Constant))
+    ):
         return True
     return any(isinstance(node, (ast.Break, ast.Return)) for node in ast.walk(loop))
 

@@ -1,4 +1,6 @@
-"""Control groups: one per run where this user may create one, and the kernel's count of out-of-memory kills."""
+"""Control groups: one per run where this user may create one, and the kernel's count of
+out-of-memory kills.
+"""
 
 import os
 
@@ -8,7 +10,9 @@ from noderun.processes import processes
 
 
 def own_groups(controller):
-    """Return [(directory, is unified)] of the control groups of one controller that contain this process."""
+    """Return [(directory, is unified)] of the control groups of one controller that contain this
+    process.
+    """
     with open("/proc/self/cgroup") as file:
         groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
     with open("/proc/self/mounts") as file:
@@ -16,7 +20,11 @@ def own_groups(controller):
     directories = []
     for target, kind, options in mounts:
         for names, group in groups:
-            if kind == "cgroup" and controller in names.split(",") and controller in options.split(","):
+            if (
+                kind == "cgroup"
+                and controller in names.split(",")
+                and controller in options.split(",")
+            ):
                 directories.append((os.path.join(target, group.lstrip("/")), False))
             elif kind == "cgroup2" and not names:
                 directories.append((os.path.join(target, group.lstrip("/")), True))
@@ -26,11 +34,15 @@ def own_groups(controller):
 def memory_counters():
     """Return the files that may count out-of-memory kills, the most specific first."""
     names = {True: "memory.events", False: "memory.oom_control"}
-    return [os.path.join(path, names[unified]) for path, unified in own_groups("memory")] + ["/proc/vmstat"]
+    return [os.path.join(path, names[unified]) for path, unified in own_groups("memory")] + [
+        "/proc/vmstat"
+    ]
 
 
 def usable_memory_bytes():
-    """Return the bytes that this process and its children may use: the machine's memory, or the limit of a control group."""
+    """Return the bytes that this process and its children may use: the machine's memory, or the
+    limit of a control group.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path, unified in own_groups("memory"):
         while unified and len(path) > 1:
@@ -38,14 +50,24 @@ def usable_memory_bytes():
             limits += [int(words)] if words.isdigit() else []
             path = os.path.dirname(path)
         if not unified:  # the lowest of its own and those of the groups around it
-            stat = read_slice(os.path.join(path, "memory.stat"), 0, 65536).decode("utf-8", "replace").split()
+            stat = (
+                read_slice(os.path.join(path, "memory.stat"), 0, 65536)
+                .decode("utf-8", "replace")
+                .split()
+            )
             values = dict(zip(stat[::2], stat[1::2]))
-            limits += [int(values["hierarchical_memory_limit"])] if "hierarchical_memory_limit" in values else []
+            limits += (
+                [int(values["hierarchical_memory_limit"])]
+                if "hierarchical_memory_limit" in values
+                else []
+            )
     return min(limits)
 
 
 def oom_kills():
-    """Return the number of out-of-memory kills so far: in this process's control group, else on the whole node."""
+    """Return the number of out-of-memory kills so far: in this process's control group, else on the
+    whole node.
+    """
     for path in memory_counters():
         try:
             with open(path) as file:
@@ -57,9 +79,11 @@ def oom_kills():
 
 
 def make_group(name):
-    """Create a control group below this process's own and return its directory; empty if that is not allowed.
+    """Create a control group below this process's own and return its directory; empty if that is
+    not allowed.
 
-    Processes started in it stay in it, whatever they do to their parents, their session and their environment.
+    Processes started in it stay in it, whatever they do to their parents, their session and their
+    environment.
     """
     for parent, _ in own_groups("pids"):
         path = os.path.join(parent, name)
@@ -75,29 +99,38 @@ def make_group(name):
 
 
 def group_of(directory):
-    """Return the control group noted by a run's supervisor if its name is the run's; empty if there is none."""
+    """Return the control group noted by a run's supervisor if its name is the run's; empty if there
+    is none.
+    """
     path = read_slice(os.path.join(directory, "group"), 0, 4096).decode("utf-8", "replace").strip()
     is_of_run = os.path.basename(path).startswith("orch-%s-" % os.path.basename(directory))
     return path if is_of_run and os.path.isdir(path) else ""
 
 
 def groups_named(number, controllers=("pids", "name=systemd")):
-    """Return the control groups of the container with this id, in the first hierarchy of these controllers that has any.
+    """Return the control groups of the container with this id, in the first hierarchy of these
+    controllers that has any.
 
-    Engines name them after the id: ``docker/ID``, ``docker-ID.scope``, ``libpod-ID``; that of podman's own conmon is left out.
+    Engines name them after the id: ``docker/ID``, ``docker-ID.scope``, ``libpod-ID``; that of
+    podman's own conmon is left out.
     """
     with open("/proc/self/mounts") as file:
         mounts = [line.split()[1:4] for line in file]
     for target, kind, options in mounts:
         if kind == "cgroup2" or kind == "cgroup" and set(controllers) & set(options.split(",")):
-            paths = [path for path, _, _ in os.walk(target) if number in os.path.basename(path) and "conmon" not in path]
+            paths = [
+                path
+                for path, _, _ in os.walk(target)
+                if number in os.path.basename(path) and "conmon" not in path
+            ]
             if paths:
                 return paths
     return []
 
 
 def can_be_seen(group):
-    """Return True if this control group can be looked at from here, or, where it is gone, what it was in.
+    """Return True if this control group can be looked at from here, or, where it is gone, what it
+    was in.
 
     Where its file system is hidden or no longer mounted nothing is there, and that shows no end.
     """

@@ -1,4 +1,6 @@
-"""What a container holds: a program of its own, which preflight starts there as a run would be started."""
+"""What a container holds: a program of its own, which preflight starts there as a run would be
+started.
+"""
 
 import glob
 import json
@@ -9,12 +11,25 @@ import sys
 from noderun.installed import framework_facts
 from noderun.limits import limits, shared_memory_bytes
 
-DEVICES = {"nvidia": "/dev/nvidia[0-9]*", "infiniband": "/dev/infiniband/uverbs*", "amd": "/dev/dri/renderD*"}
-LIBRARIES = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda/lib64", "/opt/*/lib")
+DEVICES = {
+    "nvidia": "/dev/nvidia[0-9]*",
+    "infiniband": "/dev/infiniband/uverbs*",
+    "amd": "/dev/dri/renderD*",
+}
+LIBRARIES = (
+    "/usr/lib/*-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/usr/local/cuda/lib64",
+    "/opt/*/lib",
+)
 
 
 def inside_main():
-    """Read one request of a line from standard input, and print what is found here as one line of JSON."""
+    """Read one request of a line from standard input, and print what is found here as one line of
+    JSON.
+    """
     request = json.loads(sys.stdin.buffer.readline().decode())
     os.umask(0o077)
     facts = {
@@ -24,13 +39,17 @@ def inside_main():
         "devices": {name: len(glob.glob(pattern)) for name, pattern in DEVICES.items()},
         "nccl": nccl_library(),
         "workdir": left_mark(request["mark"]),
-        "framework": framework_facts(request["python"], request["probe"], request["probe_timeout_s"], request["environment"]),
+        "framework": framework_facts(
+            request["python"], request["probe"], request["probe_timeout_s"], request["environment"]
+        ),
     }
     sys.stdout.write(json.dumps(facts) + "\n")
 
 
 def left_mark(path):
-    """Return True if a file could be made in the work directory: outside it shows whether it is the same one, and whose."""
+    """Return True if a file could be made in the work directory: outside it shows whether it is the
+    same one, and whose.
+    """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
     except OSError:
@@ -39,8 +58,8 @@ def left_mark(path):
 
 
 def nccl_library():
-    """Return the version in the name of the first NCCL library in the usual folders; None without one. A framework may bring
-    its own, and says so itself."""
+    """Return the version in the name of the first NCCL library in the usual folders; None without
+    one. A framework may bring its own, and says so itself."""
     for folder in LIBRARIES:
         for path in sorted(glob.glob(os.path.join(folder, "libnccl.so.*"))):
             version = re.search(r"libnccl\.so\.(\d+\.\d+\S*)$", os.path.realpath(path))

@@ -14,9 +14,11 @@ from noderun.logs import MAX_FILES
 
 
 def installed(python, names, environment):
-    """Return ({name: version}, paths searched) of the distributions that an interpreter would find; see `framework_facts`.
+    """Return ({name: version}, paths searched) of the distributions that an interpreter would find;
+    see `framework_facts`.
 
-    None of them is imported, which takes seconds for a framework: pip creates a folder ``name-version`` for each.
+    None of them is imported, which takes seconds for a framework: pip creates a folder
+    ``name-version`` for each.
     """
     code = "import json,sys;print(json.dumps([sys.executable]+sys.path))"
     answer = framework_facts(python, code, 60, environment)
@@ -29,12 +31,15 @@ def installed(python, names, environment):
             name, _, version = os.path.splitext(entry)[0].partition("-")
             if entry.endswith((".dist-info", ".egg-info")) and version:
                 by_name.setdefault(name.lower().replace(".", "_"), version.split("-py")[0])
-    versions = {name: by_name.get(name.lower().replace("-", "_").replace(".", "_")) for name in names}
+    versions = {
+        name: by_name.get(name.lower().replace("-", "_").replace(".", "_")) for name in names
+    }
     return {name: version for name, version in versions.items() if version}, paths
 
 
 def framework_facts(python, probe, timeout_s, environment):
-    """Return the versions that the framework's own interpreter reports, or {"error": …} with what failed.
+    """Return the versions that the framework's own interpreter reports, or {"error": …} with what
+    failed.
 
     ``python`` is the words of the command that starts it, such as ``["conda", "run", "-n", "pt", "python"]``, and
     ``environment`` the shell text that a run executes first: modules and variables decide which interpreter that is.
@@ -51,18 +56,22 @@ def framework_facts(python, probe, timeout_s, environment):
         return json.loads(out.strip().splitlines()[-1])
     except (ValueError, IndexError):
         lines = err.strip().splitlines() or ["it printed nothing"]
-        before, last = [re.sub(r"^/dev/fd/\d+: line \d+: (exec: )?", "", line)[:400] for line in (["", ""] + lines)[-2:]]
+        before, last = [
+            re.sub(r"^/dev/fd/\d+: line \d+: (exec: )?", "", line)[:400]
+            for line in (["", ""] + lines)[-2:]
+        ]
         if last.startswith("setup: "):
             return {"error": "%s; before it: %s" % (last, before) if before else last}
         return {"error": last if last.startswith(words[0] + ": ") else "%s: %s" % (python, last)}
 
 
 def in_environment(environment, argv, timeout_s, text=b"", cwd=None):
-    """Return (exit code, standard output, standard error) of a program that bash starts after a shell text; ``text`` is its
-    standard input.
+    """Return (exit code, standard output, standard error) of a program that bash starts after a
+    shell text; ``text`` is its standard input.
 
-    The text may hold secrets, so it goes through a pipe: arguments can be read by every user of the machine, and standard input
-    by the commands of the text. Raises OSError without bash, TimeoutError.
+    The text may hold secrets, so it goes through a pipe: arguments can be read by every user of the
+    machine, and standard input by the commands of the text. Raises OSError without bash,
+    TimeoutError.
     """
     import subprocess
 
@@ -97,8 +106,8 @@ def in_environment(environment, argv, timeout_s, text=b"", cwd=None):
 
 
 def program_digest(path):
-    """Return the SHA-256 of a program: of its file, or of the Python files in a directory. None if neither exists, and
-    {"error": …} if a file cannot be read.
+    """Return the SHA-256 of a program: of its file, or of the Python files in a directory. None if
+    neither exists, and {"error": …} if a file cannot be read.
 
     In a directory the first MAX_FILES files by name count, the same ones on every node.
     """
@@ -114,7 +123,9 @@ def program_digest(path):
 
 
 def python_files(path):
-    """Yield the Python files below a directory, regular files only, relative to it and in order of name."""
+    """Yield the Python files below a directory, regular files only, relative to it and in order of
+    name.
+    """
     for folder, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):

@@ -9,7 +9,8 @@ from noderun.files import Refused
 
 
 def launch(order, barrier, report, group):
-    """In the forked child: wait for the start signal, then exec the launch script at its instant, in the run's control group.
+    """In the forked child: wait for the start signal, then exec the launch script at its instant,
+    in the run's control group.
 
     Never returns. If the barrier is closed without a start signal, nothing is started.
     """
@@ -18,7 +19,8 @@ def launch(order, barrier, report, group):
         if group:
             with open(os.path.join(group, "cgroup.procs"), "w") as file:
                 file.write("0")
-        # The supervisor ignores these, and a shell cannot trap a signal that is ignored when it starts.
+        # The supervisor ignores these, and a shell cannot trap a signal that is ignored when it
+        # starts.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -30,9 +32,12 @@ def launch(order, barrier, report, group):
             os._exit(0)
         for number, name in ((1, "node.out"), (2, "node.err")):
             path = os.path.join("logs", name)
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), number)
+            os.dup2(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), number
+            )
         if word != b"now":
-            # No busy waiting at the end: where nodes share cores, as in a lab, it would delay the others.
+            # No busy waiting at the end: where nodes share cores, as in a lab, it would delay the
+            # others.
             time.sleep(min(10.0, max(0.0, float(word) - time.monotonic())))
         os.write(report, b"%.9f" % time.monotonic())
         if usual:
@@ -47,17 +52,24 @@ def launch(order, barrier, report, group):
 
 
 def of_connection(name):
-    """Return True for a variable that tells how this process was started: sshd's, and those of a step of Slurm.
+    """Return True for a variable that tells how this process was started: sshd's, and those of a
+    step of Slurm.
 
-    A step has one task on a node, and a program that believes these variables would find another world than the run's.
+    A step has one task on a node, and a program that believes these variables would find another
+    world than the run's.
     """
-    return name.startswith(("SSH_", "SLURM", "PMI_", "PMIX_")) and name not in ("SLURM_CONF", "SLURM_JOB_ID")
+    return name.startswith(("SSH_", "SLURM", "PMI_", "PMIX_")) and name not in (
+        "SLURM_CONF",
+        "SLURM_JOB_ID",
+    )
 
 
 def go_first():
-    """Run this process before others of its node, so that a busy node does not start late. Return what restores the old state.
+    """Run this process before others of its node, so that a busy node does not start late. Return
+    what restores the old state.
 
-    Only a privileged user may do this; for others return None, and the process is scheduled as usual.
+    Only a privileged user may do this; for others return None, and the process is scheduled as
+    usual.
     """
     try:
         usual = os.sched_getscheduler(0), os.sched_getparam(0)

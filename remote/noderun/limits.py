@@ -5,7 +5,9 @@ import resource
 
 
 def limits():
-    """Return {name: [soft, hard]} of the limits of this process: as ssh or a container gives them to a run; None: unlimited."""
+    """Return {name: [soft, hard]} of the limits of this process: as ssh or a container gives them
+    to a run; None: unlimited.
+    """
     pairs = {}
     for name in ("memlock", "nofile", "nproc", "core", "stack"):
         pair = resource.getrlimit(getattr(resource, "RLIMIT_" + name.upper()))
@@ -14,7 +16,9 @@ def limits():
 
 
 def shared_memory_bytes():
-    """Return the size of /dev/shm in bytes, where loaders and NCCL keep shared memory; None if it does not exist."""
+    """Return the size of /dev/shm in bytes, where loaders and NCCL keep shared memory; None if it
+    does not exist.
+    """
     try:
         disk = os.statvfs("/dev/shm")
     except OSError:

@@ -13,7 +13,9 @@ TELEMETRY = "telemetry.jsonl"
 
 
 def log_files(directory):
-    """Return {name: bytes} of the regular files in a run's log folder; links and special files are left out."""
+    """Return {name: bytes} of the regular files in a run's log folder; links and special files are
+    left out.
+    """
     sizes = {}
     for entry in os.scandir(os.path.join(directory, "logs")):
         try:
@@ -25,12 +27,19 @@ def log_files(directory):
 
 
 def in_order(sizes):
-    """Return names of logs, first those that every run has: a program that writes many files must not displace them."""
-    return sorted(sizes, key=lambda name: (not name.startswith(("node.", "rank-", SETUP_LOG, TELEMETRY)), name))
+    """Return names of logs, first those that every run has: a program that writes many files must
+    not displace them.
+    """
+    return sorted(
+        sizes,
+        key=lambda name: (not name.startswith(("node.", "rank-", SETUP_LOG, TELEMETRY)), name),
+    )
 
 
 def within(sizes, budget):
-    """Return {name: bytes} of what is kept of logs: the smallest whole, so that a giant displaces none of the others."""
+    """Return {name: bytes} of what is kept of logs: the smallest whole, so that a giant displaces
+    none of the others.
+    """
     kept = {}
     for name in sorted(in_order(sizes)[:MAX_FILES], key=sizes.get):
         kept[name] = min(sizes[name], budget)
@@ -39,10 +48,12 @@ def within(sizes, budget):
 
 
 def digests(sizes, budget, samples=None):
-    """Yield (name, bytes, "") for every block that is hashed, and at the end of each log its SHA-256 in place of "".
+    """Yield (name, bytes, "") for every block that is hashed, and at the end of each log its
+    SHA-256 in place of "".
 
-    If logs are larger than a run may write, only the first bytes of the largest are kept and hashed: a program can create a
-    sparse file of any size at no cost. ``samples`` are {name: bytes} of the node's own, which do not count against that.
+    If logs are larger than a run may write, only the first bytes of the largest are kept and
+    hashed: a program can create a sparse file of any size at no cost. ``samples`` are {name: bytes}
+    of the node's own, which do not count against that.
     """
     kept = dict(within(sizes, budget), **(samples or {}))
     for name in in_order(kept):
@@ -59,7 +70,9 @@ def digests(sizes, budget, samples=None):
 
 
 def odd_files(directory):
-    """Return up to 20 names in a run's log folder that are never opened or sent: links, special files, invalid names."""
+    """Return up to 20 names in a run's log folder that are never opened or sent: links, special
+    files, invalid names.
+    """
     names = []
     for entry in os.scandir(os.path.join(directory, "logs")):
         if not (NAME.match(entry.name) and entry.is_file(follow_symlinks=False)):

@@ -1,5 +1,5 @@
-"""What a node's kernel knows of a run: when its logs grew, who used the processors, what went out over the networks, and which
-interfaces lost their link."""
+"""What a node's kernel knows of a run: when its logs grew, who used the processors, what went out
+over the networks, and which interfaces lost their link."""
 
 import os
 import resource
@@ -10,7 +10,9 @@ MOST_MARKS = 96
 
 
 class Meter:
-    """Measures a run from its start to its end; costs a small file of the kernel at either end, and nothing in between."""
+    """Measures a run from its start to its end; costs a small file of the kernel at either end, and
+    nothing in between.
+    """
 
     def __init__(self):
         self.marks = []
@@ -23,10 +25,16 @@ class Meter:
     def start(self):
         """Begin to measure."""
         self.sent, self.lost = sent_bytes(), link_losses()
-        self.before = processors(), resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
+        self.before = (
+            processors(),
+            resource.getrusage(resource.RUSAGE_CHILDREN),
+            resource.getrusage(resource.RUSAGE_SELF),
+        )
 
     def grew(self, sizes, now):
-        """Note the sizes of logs that have just grown. Of a long run every second mark is kept, again and again."""
+        """Note the sizes of logs that have just grown. Of a long run every second mark is kept,
+        again and again.
+        """
         self.passed += 1
         if self.passed % self.stride:
             return
@@ -36,31 +44,47 @@ class Meter:
             self.stride *= 2
 
     def record(self, inside_s=0.0):
-        """Return what was measured: ``growth``, [seconds of the monotonic clock, {name: bytes}]; ``processors``: their count,
-        the seconds for which they were busy and for which with this run, and the range of the machine's count of context
-        switches, in which nodes that are one machine overlap; ``sent_bytes``, over all networks; ``links_lost``, {interface:
-        how often its link was lost}, without zeros. ``inside_s``: processor seconds of a container, whose processes may be no
-        descendants of this one."""
+        """Return what was measured: ``growth``, [seconds of the monotonic clock, {name: bytes}];
+        ``processors``: their count, the seconds for which they were busy and for which with this
+        run, and the range of the machine's count of context switches, in which nodes that are one
+        machine overlap; ``sent_bytes``, over all networks; ``links_lost``, {interface: how often
+        its link was lost}, without zeros. ``inside_s``: processor seconds of a container, whose
+        processes may be no descendants of this one."""
         if self.before is None:
             return {"growth": self.marks}
         (count, busy, switches), children, own = self.before
         _, busy_after, switches_after = processors()
         # With some engines they are, and are counted among the children too.
-        used = max(inside_s, spent(resource.RUSAGE_CHILDREN, children)) + spent(resource.RUSAGE_SELF, own)
+        used = max(inside_s, spent(resource.RUSAGE_CHILDREN, children)) + spent(
+            resource.RUSAGE_SELF, own
+        )
         load = {"count": count, "busy_s": round(busy_after - busy, 2), "own_s": round(used, 2)}
         load["switches"] = [switches, switches_after]
-        lost = {name: count - self.lost[name] for name, count in link_losses().items() if count > self.lost.get(name, count)}
-        return {"growth": self.marks, "processors": load, "sent_bytes": sent_bytes() - self.sent, "links_lost": lost}
+        lost = {
+            name: count - self.lost[name]
+            for name, count in link_losses().items()
+            if count > self.lost.get(name, count)
+        }
+        return {
+            "growth": self.marks,
+            "processors": load,
+            "sent_bytes": sent_bytes() - self.sent,
+            "links_lost": lost,
+        }
 
 
 def spent(whose, before):
-    """Return the processor seconds since ``before``, of this process or of its descendants that have ended."""
+    """Return the processor seconds since ``before``, of this process or of its descendants that
+    have ended.
+    """
     after = resource.getrusage(whose)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def sent_bytes():
-    """Return the bytes that this node has sent over its network cards, InfiniBand's verbs included, loopback left out."""
+    """Return the bytes that this node has sent over its network cards, InfiniBand's verbs included,
+    loopback left out.
+    """
     import glob
 
     sent = 0
@@ -76,13 +100,16 @@ def sent_bytes():
 
 
 def link_losses(base="/sys/class/net"):
-    """Return {interface: how often it has lost its link}, without virtual ones. Before Linux 4.16 only changes are counted, two
-    for a loss and its end; before 3.15 nothing."""
+    """Return {interface: how often it has lost its link}, without virtual ones. Before Linux 4.16
+    only changes are counted, two for a loss and its end; before 3.15 nothing."""
     losses = {}
     for name in names_in(base):
         if name.startswith(VIRTUAL):
             continue
-        down, changes = first_line(base, name, "carrier_down_count"), first_line(base, name, "carrier_changes")
+        down, changes = (
+            first_line(base, name, "carrier_down_count"),
+            first_line(base, name, "carrier_changes"),
+        )
         if down.isdigit():
             losses[name] = int(down)
         elif changes.isdigit():
@@ -91,7 +118,8 @@ def link_losses(base="/sys/class/net"):
 
 
 def processors():
-    """Return (number of processors, seconds for which they were busy since the boot, context switches since the boot).
+    """Return (number of processors, seconds for which they were busy since the boot, context
+    switches since the boot).
 
     Time in interrupts is not counted: much of it is the network traffic of the run itself.
     """

@@ -9,7 +9,8 @@ from noderun.told import MOST_LINES
 
 
 def interface_facts(name):
-    """Return state, MTU, speed and kind (ARPHRD_…: 1 Ethernet, 32 InfiniBand) of a network interface; None if it is missing.
+    """Return state, MTU, speed and kind (ARPHRD_…: 1 Ethernet, 32 InfiniBand) of a network
+    interface; None if it is missing.
 
     Speed is in Mb/s, None if the kernel does not know it.
     """
@@ -22,13 +23,17 @@ def interface_facts(name):
     return {
         "state": first_line(base, "operstate"),
         "mtu": mtu,
-        "speed_mbit": int(speed) if speed.isdigit() and int(speed) else None,  # -1 with no cable plugged in
+        "speed_mbit": int(speed)
+        if speed.isdigit() and int(speed)
+        else None,  # -1 with no cable plugged in
         "kind": first_line(base, "type"),
     }
 
 
 def resolved(names):
-    """Return {name: addresses} from this machine's resolver; no addresses for a name that takes longer than 5 s."""
+    """Return {name: addresses} from this machine's resolver; no addresses for a name that takes
+    longer than 5 s.
+    """
     import threading
 
     addresses = {name: [] for name in names}
@@ -50,9 +55,11 @@ def resolved(names):
 
 
 def route_to(address):
-    """Return how the kernel would send to an address: interface, source, gateway; None if it has no route.
+    """Return how the kernel would send to an address: interface, source, gateway; None if it has no
+    route.
 
-    The kernel is asked directly, as `ip route get` does (rtnetlink(7)): RTM_GETROUTE 26, answered by RTM_NEWROUTE 24.
+    The kernel is asked directly, as `ip route get` does (rtnetlink(7)): RTM_GETROUTE 26, answered
+    by RTM_NEWROUTE 24.
     """
     import struct
 
@@ -71,8 +78,16 @@ def route_to(address):
         return None
     values = netlink_attributes(answer[28:])
     name = socket.if_indextoname(struct.unpack("=I", values[4])[0])
-    source, gateway = (socket.inet_ntop(family, values[kind]) if kind in values else None for kind in (7, 5))
-    route = {"to": address, "interface": name, "source": source, "gateway": gateway, "local": answer[23] == 2}
+    source, gateway = (
+        socket.inet_ntop(family, values[kind]) if kind in values else None for kind in (7, 5)
+    )
+    route = {
+        "to": address,
+        "interface": name,
+        "source": source,
+        "gateway": gateway,
+        "local": answer[23] == 2,
+    }
     return dict(interface_facts(name) or {}, **route)
 
 
@@ -89,10 +104,12 @@ def netlink_attributes(data):
 
 
 def networks():
-    """Return the facts of every interface with an address that others can reach, with ``name`` and ``addresses``: 10.11.0.2/24.
+    """Return the facts of every interface with an address that others can reach, with ``name`` and
+    ``addresses``: 10.11.0.2/24.
 
-    The kernel is asked directly, as `ip address` does (rtnetlink(7)): RTM_GETADDR 22 for all (NLM_F_DUMP 0x300), answered by
-    one RTM_NEWADDR 20 for each address. Those of a link or of this host alone have a scope of 253 or more.
+    The kernel is asked directly, as `ip address` does (rtnetlink(7)): RTM_GETADDR 22 for all
+    (NLM_F_DUMP 0x300), answered by one RTM_NEWADDR 20 for each address. Those of a link or of this
+    host alone have a scope of 253 or more.
     """
     import struct
 
@@ -109,7 +126,9 @@ def networks():
                 if not is_over:
                     family, bits, _, scope, index = struct.unpack_from("=4BI", messages, 16)
                     values = netlink_attributes(messages[24:size])
-                    address = values.get(2) or values.get(1)  # IFA_LOCAL, and IFA_ADDRESS where that is all there is
+                    address = values.get(2) or values.get(
+                        1
+                    )  # IFA_LOCAL, and IFA_ADDRESS where that is all there is
                     if address and scope < 253:
                         text = "%s/%d" % (socket.inet_ntop(family, address), bits)
                         addresses.setdefault(socket.if_indextoname(index), []).append(text)
@@ -117,7 +136,9 @@ def networks():
         except (OSError, ValueError, struct.error):
             return []
     facts = {name: interface_facts(name) for name in sorted(addresses)}
-    return [dict(facts[name], name=name, addresses=addresses[name]) for name in facts if facts[name]][:MOST_LINES]
+    return [
+        dict(facts[name], name=name, addresses=addresses[name]) for name in facts if facts[name]
+    ][:MOST_LINES]
 
 
 def infiniband_ports(base="/sys/class/infiniband"):
@@ -130,15 +151,21 @@ def infiniband_ports(base="/sys/class/infiniband"):
     ports = []
     for path in sorted(glob.glob(os.path.join(base, "*", "ports", "*"))):
         device = path.split(os.sep)[-3]
-        port = {name: first_line(path, name) for name in ("state", "phys_state", "rate", "link_layer", "lid")}
-        port.update(device=device, port=os.path.basename(path), firmware=first_line(base, device, "fw_ver"))
+        port = {
+            name: first_line(path, name)
+            for name in ("state", "phys_state", "rate", "link_layer", "lid")
+        }
+        port.update(
+            device=device, port=os.path.basename(path), firmware=first_line(base, device, "fw_ver")
+        )
         port["interfaces"] = sorted(names_in(os.path.join(base, device, "device", "net")))
         port["gids"] = []
         for index in sorted(names_in(os.path.join(path, "gids")), key=int):
             gid = first_line(path, "gids", index)
             if gid.replace("fe80:", "").strip("0:") and len(port["gids"]) < MOST_LINES:
                 port["gids"].append(
-                    [int(index), gid] + [first_line(path, "gid_attrs", name, index) for name in ("types", "ndevs")]
+                    [int(index), gid]
+                    + [first_line(path, "gid_attrs", name, index) for name in ("types", "ndevs")]
                 )
         ports.append(port)
     return ports

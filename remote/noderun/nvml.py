@@ -1,8 +1,9 @@
-"""What the NVIDIA driver says of the GPUs of a run, through its management library, libnvidia-ml.so.1, without any other
-package.
+"""What the NVIDIA driver says of the GPUs of a run, through its management library,
+libnvidia-ml.so.1, without any other package.
 
-Functions, structures and numbers are those of nvml.h (NVML API Reference Manual). A driver may lack any function, and a GPU
-may not support it: then that value is null, and it is not asked again. nvidia-smi reads the same counters.
+Functions, structures and numbers are those of nvml.h (NVML API Reference Manual). A driver may lack
+any function, and a GPU may not support it: then that value is null, and it is not asked again.
+nvidia-smi reads the same counters.
 """
 
 import ctypes
@@ -17,7 +18,9 @@ CLOCK_SM, CLOCK_MEM = 1, 2
 UNCORRECTED, CORRECTED, SINCE_DRIVER_LOADED = 1, 0, 0
 XID = 8
 LINK_ERRORS = (38, 45, 52, 59)
-"""NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL: flits and data with a wrong checksum, replays, recoveries."""
+"""NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL: flits and data with a wrong checksum, replays,
+recoveries.
+"""
 UNSIGNED = 1
 """NVML_VALUE_TYPE_UNSIGNED_INT, of four bytes; other counters have eight."""
 FEW = 32
@@ -33,7 +36,11 @@ class Utilization(ctypes.Structure):
 class Memory(ctypes.Structure):
     """nvmlMemory_t, in bytes."""
 
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+    _fields_ = [
+        ("total", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
 
 
 class ProcessInfo(ctypes.Structure):
@@ -60,7 +67,9 @@ class EventData(ctypes.Structure):
 
 
 class FieldValue(ctypes.Structure):
-    """nvmlFieldValue_t. ``kind`` says which member of the union holds the value; counters are unsigned."""
+    """nvmlFieldValue_t. ``kind`` says which member of the union holds the value; counters are
+    unsigned.
+    """
 
     _fields_ = [
         ("field", ctypes.c_uint),
@@ -81,7 +90,9 @@ class Nvml:
         self.missing = set()
 
     def call(self, name, *arguments):
-        """Call a function; return True if it succeeded. One that is not there is not looked for again."""
+        """Call a function; return True if it succeeded. One that is not there is not looked for
+        again.
+        """
         if name in self.missing:
             return False
         try:
@@ -94,17 +105,23 @@ class Nvml:
     def number(self, device, name, *arguments, kind=ctypes.c_uint):
         """Return what a function writes through its last argument; None if it fails."""
         value = kind()
-        return value.value if self.call(name, device, *(arguments + (ctypes.byref(value),))) else None
+        return (
+            value.value if self.call(name, device, *(arguments + (ctypes.byref(value),))) else None
+        )
 
     def text(self, device, name):
         """Return a text of a device; empty if it fails."""
         buffer = ctypes.create_string_buffer(UUID_BYTES)
-        return buffer.value.decode("ascii", "replace") if self.call(name, device, buffer, UUID_BYTES) else ""
+        return (
+            buffer.value.decode("ascii", "replace")
+            if self.call(name, device, buffer, UUID_BYTES)
+            else ""
+        )
 
 
 class Gpu:
-    """One device of the run. ``whole`` is the GPU, ``part`` what the run has of it: the same, or an instance of a GPU in MIG
-    mode."""
+    """One device of the run. ``whole`` is the GPU, ``part`` what the run has of it: the same, or an
+    instance of a GPU in MIG mode."""
 
     def __init__(self, nvml, whole, part):
         self.nvml, self.whole, self.part = nvml, whole, part
@@ -124,7 +141,8 @@ class Gpu:
 
 
 def nvidia_devices(visible, describe, library=LIBRARY):
-    """Return the GPUs that a run sees by CUDA_VISIBLE_DEVICES, in that order; none without a driver.
+    """Return the GPUs that a run sees by CUDA_VISIBLE_DEVICES, in that order; none without a
+    driver.
 
     ``describe`` is told ``gpus``: for each its name, UUID, power limit (W), largest clock (MHz), and whether it is an
     instance of a GPU whose power others share.
@@ -143,12 +161,18 @@ def nvidia_devices(visible, describe, library=LIBRARY):
             whole = part = handles[int(word)] if int(word) < len(handles) else None
         elif word.startswith("MIG-"):
             part, whole = ctypes.c_void_p(), ctypes.c_void_p()
-            if not nvml.call("nvmlDeviceGetHandleByUUID", word.encode(), ctypes.byref(part)) or not nvml.call(
+            if not nvml.call(
+                "nvmlDeviceGetHandleByUUID", word.encode(), ctypes.byref(part)
+            ) or not nvml.call(
                 "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", part, ctypes.byref(whole)
             ):
                 whole = None
         else:
-            named = [handle for handle in handles if handle and nvml.text(handle, "nvmlDeviceGetUUID").startswith(word)]
+            named = [
+                handle
+                for handle in handles
+                if handle and nvml.text(handle, "nvmlDeviceGetUUID").startswith(word)
+            ]
             whole = part = named[0] if len(named) == 1 else None
         if whole is None:
             return []  # columns that belong to another device are worse than none
@@ -164,10 +188,14 @@ def device_count(nvml):
 
 
 def by_index(nvml, index):
-    """Return the handle of a GPU by its number in nvidia-smi, which is by its place on the PCI bus; None if it is
-    inaccessible."""
+    """Return the handle of a GPU by its number in nvidia-smi, which is by its place on the PCI bus;
+    None if it is inaccessible."""
     handle = ctypes.c_void_p()
-    return handle if nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle)) else None
+    return (
+        handle
+        if nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        else None
+    )
 
 
 def described(device):
@@ -183,13 +211,17 @@ def described(device):
 
 
 class OfEachGpu:
-    """What is read of each GPU: the values of the columns ``gpu<place>.<word>`` for each of its words."""
+    """What is read of each GPU: the values of the columns ``gpu<place>.<word>`` for each of its
+    words.
+    """
 
     WORDS = ()  # type: tuple[str, ...]
 
     def __init__(self, devices):
         self.devices = devices
-        self.columns = ["gpu%d.%s" % (place, word) for place in range(len(devices)) for word in self.WORDS]
+        self.columns = [
+            "gpu%d.%s" % (place, word) for place in range(len(devices)) for word in self.WORDS
+        ]
 
     def read(self, now):
         """Return the values of all GPUs."""
@@ -201,8 +233,8 @@ class OfEachGpu:
 
 
 class NvidiaPower(OfEachGpu):
-    """Of each GPU: joules since the driver was loaded, and of one that does not count them watts (the mean of the last second
-    on Ampere and later, except GA100)."""
+    """Of each GPU: joules since the driver was loaded, and of one that does not count them watts
+    (the mean of the last second on Ampere and later, except GA100)."""
 
     WORDS = ("energy_j", "power_w")
 
@@ -210,23 +242,31 @@ class NvidiaPower(OfEachGpu):
         """Return the values of one GPU."""
         energy_mj = device.ask("nvmlDeviceGetTotalEnergyConsumption", kind=ctypes.c_ulonglong)
         power_mw = device.ask("nvmlDeviceGetPowerUsage") if energy_mj is None else None
-        return [None if energy_mj is None else energy_mj / 1e3, None if power_mw is None else power_mw / 1e3]
+        return [
+            None if energy_mj is None else energy_mj / 1e3,
+            None if power_mw is None else power_mw / 1e3,
+        ]
 
 
 class NvidiaStates(OfEachGpu):
-    """Of each GPU: percent of the time in which any kernel ran, MHz of its multiprocessors and its memory, degrees Celsius,
-    bytes in use, and why clocks are lowered, as the bits of nvmlClocksEventReasons."""
+    """Of each GPU: percent of the time in which any kernel ran, MHz of its multiprocessors and its
+    memory, degrees Celsius, bytes in use, and why clocks are lowered, as the bits of
+    nvmlClocksEventReasons."""
 
     WORDS = ("used_percent", "sm_mhz", "memory_mhz", "celsius", "memory_bytes", "reasons")
 
     def of(self, device):
         """Return the values of one GPU."""
         rates, memory = Utilization(), Memory()
-        has_rates = device.nvml.call("nvmlDeviceGetUtilizationRates", device.part, ctypes.byref(rates))
+        has_rates = device.nvml.call(
+            "nvmlDeviceGetUtilizationRates", device.part, ctypes.byref(rates)
+        )
         has_memory = device.nvml.call("nvmlDeviceGetMemoryInfo", device.part, ctypes.byref(memory))
         reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons", kind=ctypes.c_ulonglong)
         if reasons is None:  # drivers before 535
-            reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
+            reasons = device.ask(
+                "nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong
+            )
         return [
             rates.gpu if has_rates else None,
             device.ask("nvmlDeviceGetClockInfo", CLOCK_SM),
@@ -238,8 +278,8 @@ class NvidiaStates(OfEachGpu):
 
 
 class NvidiaErrors(OfEachGpu):
-    """Of each GPU: errors of its memory since the driver was loaded, those that were corrected and those that were not,
-    replays of PCIe, and errors of NVLink."""
+    """Of each GPU: errors of its memory since the driver was loaded, those that were corrected and
+    those that were not, replays of PCIe, and errors of NVLink."""
 
     WORDS = ("ecc_corrected", "ecc_uncorrected", "pcie_replays", "nvlink_errors")
 
@@ -247,7 +287,9 @@ class NvidiaErrors(OfEachGpu):
         """Return the counts of one GPU."""
         kinds = (CORRECTED, UNCORRECTED)
         name = "nvmlDeviceGetTotalEccErrors"
-        counts = [device.ask(name, kind, SINCE_DRIVER_LOADED, kind=ctypes.c_ulonglong) for kind in kinds]
+        counts = [
+            device.ask(name, kind, SINCE_DRIVER_LOADED, kind=ctypes.c_ulonglong) for kind in kinds
+        ]
         return [*counts, device.ask("nvmlDeviceGetPcieReplayCounter"), link_errors(device)]
 
 
@@ -259,7 +301,11 @@ def link_errors(device):
     for field, number in zip(fields, LINK_ERRORS):
         field.field = number
     called = device.nvml.call("nvmlDeviceGetFieldValues", device.whole, len(fields), fields)
-    counts = [field.value & (0xFFFFFFFF if field.kind == UNSIGNED else ~0) for field in fields if called and field.code == 0]
+    counts = [
+        field.value & (0xFFFFFFFF if field.kind == UNSIGNED else ~0)
+        for field in fields
+        if called and field.code == 0
+    ]
     if not counts:
         device.failed.add("nvlink")
         return None
@@ -267,7 +313,9 @@ def link_errors(device):
 
 
 class NvidiaEvents:
-    """Xid errors, in which the driver reports that something is wrong with a GPU. They are told when they come."""
+    """Xid errors, in which the driver reports that something is wrong with a GPU. They are told
+    when they come.
+    """
 
     columns = ()
 
@@ -277,16 +325,24 @@ class NvidiaEvents:
         self.registered = False
         if devices and devices[0].nvml.call("nvmlEventSetCreate", ctypes.byref(self.set)):
             for device in devices:
-                if device.nvml.call("nvmlDeviceRegisterEvents", device.whole, ctypes.c_ulonglong(XID), self.set):
+                if device.nvml.call(
+                    "nvmlDeviceRegisterEvents", device.whole, ctypes.c_ulonglong(XID), self.set
+                ):
                     self.registered = True
 
     def read(self, now):
         """Tell of the events since the last look, without waiting for any."""
         for _ in range(FEW if self.registered else 0):
             event = EventData()
-            if not self.devices[0].nvml.call("nvmlEventSetWait_v2", self.set, ctypes.byref(event), ctypes.c_uint(0)):
+            if not self.devices[0].nvml.call(
+                "nvmlEventSetWait_v2", self.set, ctypes.byref(event), ctypes.c_uint(0)
+            ):
                 break
-            places = [place for place, device in enumerate(self.devices) if device.whole.value == event.device]
+            places = [
+                place
+                for place, device in enumerate(self.devices)
+                if device.whole.value == event.device
+            ]
             if event.kind == XID:
                 self.tell(event="xid", gpu=places[0] if places else None, code=event.data)
         return []
@@ -306,7 +362,10 @@ class NvidiaProcesses:
         """Look at the processes of all GPUs."""
         for place, device in enumerate(self.devices):
             infos = (ProcessInfo * FEW)()
-            for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
+            for name in (
+                "nvmlDeviceGetComputeRunningProcesses_v3",
+                "nvmlDeviceGetComputeRunningProcesses_v2",
+            ):
                 count = ctypes.c_uint(FEW)
                 if device.nvml.call(name, device.part, ctypes.byref(count), infos):
                     for info in infos[: min(FEW, count.value)]:
@@ -320,4 +379,10 @@ class NvidiaProcesses:
             self.told.add((place, pid))
             if name_of(pid).startswith("nvidia-cuda-mps"):
                 return  # through which processes of the run may share a GPU
-            self.tell(event="process", gpu=place, pid=pid, name=name_of(pid), user=owners([str(pid)]).get(str(pid), ""))
+            self.tell(
+                event="process",
+                gpu=place,
+                pid=pid,
+                name=name_of(pid),
+                user=owners([str(pid)]).get(str(pid), ""),
+            )

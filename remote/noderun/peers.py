@@ -15,9 +15,11 @@ SUPERVISOR = "orch-supervisor"
 
 
 def peer_of(connection):
-    """Return (process number, user number) of who listens at the other end, or has connected from there.
+    """Return (process number, user number) of who listens at the other end, or has connected from
+    there.
 
-    The number is that of the process at that time; it is 0 where this process namespace cannot see it.
+    The number is that of the process at that time; it is 0 where this process namespace cannot see
+    it.
     """
     ids = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 8)
     return int.from_bytes(ids[:4], sys.byteorder), int.from_bytes(ids[4:], sys.byteorder)
@@ -29,14 +31,23 @@ def is_own(connection):
 
 
 def refuse_others(connection):
-    """Raise ConnectionRefusedError, which names who is at the other end, unless it is a process of this user."""
+    """Raise ConnectionRefusedError, which names who is at the other end, unless it is a process of
+    this user.
+    """
     if not is_own(connection):
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "%s holds its address" % who_is(*peer_of(connection)))
+        raise ConnectionRefusedError(
+            errno.ECONNREFUSED, "%s holds its address" % who_is(*peer_of(connection))
+        )
 
 
 def who_is(pid, user):
-    """Return a process and its user in words. The user is certain; a number that another process has by now is left out."""
-    return "%s of user %s" % ("process %d" % pid if user_of(pid) == user else "a process", user_name(user))
+    """Return a process and its user in words. The user is certain; a number that another process
+    has by now is left out.
+    """
+    return "%s of user %s" % (
+        "process %d" % pid if user_of(pid) == user else "a process",
+        user_name(user),
+    )
 
 
 def user_of(pid):
@@ -48,19 +59,27 @@ def user_of(pid):
 
 
 def own_supervisor_has(address):
-    """Return True if a supervisor of this user has the datagram socket that is bound to an abstract address.
+    """Return True if a supervisor of this user has the datagram socket that is bound to an abstract
+    address.
 
-    Such a socket tells nothing of its owner, so its number is looked for among the open files of this user's supervisors.
+    Such a socket tells nothing of its owner, so its number is looked for among the open files of
+    this user's supervisors.
     """
     bound = bound_sockets(address)
     if bound is None:
         return True  # nothing here tells whose it is
     links = {"socket:[%s]" % number for number in bound}
-    return any(has_one_of(links, pid) for pid in names_in("/proc") if pid.isdigit() and is_own_supervisor(pid))
+    return any(
+        has_one_of(links, pid)
+        for pid in names_in("/proc")
+        if pid.isdigit() and is_own_supervisor(pid)
+    )
 
 
 def bound_sockets(address):
-    """Return the numbers of the datagram sockets that are bound to an abstract address; None where they are not listed."""
+    """Return the numbers of the datagram sockets that are bound to an abstract address; None where
+    they are not listed.
+    """
     kind, name = b"%04X" % socket.SOCK_DGRAM, b"@" + address[1:].encode()
     try:
         with open("/proc/self/net/unix", "rb") as file:
@@ -72,16 +91,22 @@ def bound_sockets(address):
 
 
 def is_own_supervisor(pid):
-    """Return True if a process is of this user, and has the name of a supervisor, which only narrows the search."""
+    """Return True if a process is of this user, and has the name of a supervisor, which only
+    narrows the search.
+    """
     try:
         with open("/proc/%s/comm" % pid) as file:
-            return file.read().strip() == SUPERVISOR and os.stat("/proc/" + pid).st_uid == os.getuid()
+            return (
+                file.read().strip() == SUPERVISOR and os.stat("/proc/" + pid).st_uid == os.getuid()
+            )
     except OSError:
         return False
 
 
 def has_one_of(links, pid):
-    """Return True if a process has one of these sockets open, or does not let its open files be seen."""
+    """Return True if a process has one of these sockets open, or does not let its open files be
+    seen.
+    """
     folder = "/proc/%s/fd" % pid
     try:
         descriptors = os.listdir(folder)

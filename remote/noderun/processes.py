@@ -3,7 +3,10 @@
 import os
 import signal
 
-LAB_MARKS = ("ORCH_LAB", "ORCH_LAB_NODE")  # the variables that tell nodes of a lab without namespaces from each other
+LAB_MARKS = (
+    "ORCH_LAB",
+    "ORCH_LAB_NODE",
+)  # the variables that tell nodes of a lab without namespaces from each other
 
 
 def processes():
@@ -36,8 +39,9 @@ def descendants(ancestor):
 
 
 def bearers(run_id=None):
-    """Return {pid: (start time, run id)} of this user's processes whose environment has a run's marker: that of one run, or of
-    any run of this node. Nodes of a lab without namespaces, and the machine that they are on, see each other's processes."""
+    """Return {pid: (start time, run id)} of this user's processes whose environment has a run's
+    marker: that of one run, or of any run of this node. Nodes of a lab without namespaces, and the
+    machine that they are on, see each other's processes."""
     marked = marked_by("ORCH_RUN_ID", run_id, os.getuid())
     for name in LAB_MARKS if run_id is None and marked else ():
         mark, others = os.environ.get(name), marked_by(name, None, os.getuid())
@@ -46,8 +50,8 @@ def bearers(run_id=None):
 
 
 def marked_by(name, value=None, user=None):
-    """Return {pid: (start time, value)} of the processes that have a variable in their environment: with this value, or any; of
-    this user, or of all whose environment can be read."""
+    """Return {pid: (start time, value)} of the processes that have a variable in their environment:
+    with this value, or any; of this user, or of all whose environment can be read."""
     marker = b"%s=" % name.encode() + (value.encode() + b"\0" if value else b"")
     marked = {}
     for pid, (_, state, start) in processes().items():
@@ -68,13 +72,15 @@ def marked_by(name, value=None, user=None):
 
 
 def identity(pid):
-    """Return what tells a process from all others of this boot, also from outside its process namespace: its number there, its
-    start time and that namespace."""
+    """Return what tells a process from all others of this boot, also from outside its process
+    namespace: its number there, its start time and that namespace."""
     return {"wrapper": pid, "ticks": started(pid), "pids": os.readlink("/proc/self/ns/pid")}
 
 
 def lives(known):
-    """Return True if the process with this identity exists. In another process namespace it has another number here."""
+    """Return True if the process with this identity exists. In another process namespace it has
+    another number here.
+    """
     if known.get("pids", "") in ("", os.readlink("/proc/self/ns/pid")):
         return started(known["wrapper"]) == known["ticks"]
     if known.get("outer") is not None:  # looked for once: a rank is looked at many times a second
@@ -96,11 +102,20 @@ def started(pid):
 
 
 def numbers_of(pid, thread=None):
-    """Return the numbers of a process, or of one of its threads, in its process namespaces, from here to the innermost."""
+    """Return the numbers of a process, or of one of its threads, in its process namespaces, from
+    here to the innermost.
+    """
     folder = "/proc/%d" % pid if thread is None else "/proc/%d/task/%d" % (pid, thread)
     try:
         with open(folder + "/status") as file:
-            return next(([int(word) for word in line.split()[1:]] for line in file if line.startswith("NSpid:")), [])
+            return next(
+                (
+                    [int(word) for word in line.split()[1:]]
+                    for line in file
+                    if line.startswith("NSpid:")
+                ),
+                [],
+            )
     except OSError:
         return []
 
@@ -151,12 +166,16 @@ def boot_id():
 
 
 def in_step():
-    """Return True if this process belongs to a step of Slurm, which ends all its processes when it ends."""
+    """Return True if this process belongs to a step of Slurm, which ends all its processes when it
+    ends.
+    """
     return "SLURM_STEP_ID" in os.environ
 
 
 def owners(pids):
-    """Return {pid: user name} of the first 1000 processes that exist here; those inside a container have other numbers."""
+    """Return {pid: user name} of the first 1000 processes that exist here; those inside a container
+    have other numbers.
+    """
     import pwd
 
     users = {}

@@ -11,28 +11,41 @@ from noderun.processes import ending, identity
 from noderun.records import Reserved, write_json
 
 # Reasons for lowered clocks, as nvidia-smi counts them.
-SLOWDOWNS = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+SLOWDOWNS = (
+    "sw_power_cap",
+    "sync_boost",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+)
 
 
 def ask_slowdowns():
-    """Start nvidia-smi to report for how many microseconds, since the driver was loaded, each reason has lowered the clocks of
-    each GPU of this run; None if there is no nvidia-smi. The answer waits in a pipe, so that nothing waits for it."""
-    if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
+    """Start nvidia-smi to report for how many microseconds, since the driver was loaded, each
+    reason has lowered the clocks of each GPU of this run; None if there is no nvidia-smi. The
+    answer waits in a pipe, so that nothing waits for it."""
+    if not any(
+        os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()
+    ):
         return None  # checked here because importing subprocess costs time: many ranks start at once, on many nodes
     import subprocess
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     query = "--query-gpu=" + ",".join("clocks_event_reasons_counters." + name for name in SLOWDOWNS)
-    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"] + (["--id=" + visible] if visible else [])
+    argv = ["nvidia-smi", query, "--format=csv,noheader,nounits"] + (
+        ["--id=" + visible] if visible else []
+    )
     try:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     except OSError:
         return None
 
 
 def slowdowns(process):
-    """Return the answer, a row of microseconds per GPU; empty if the driver does not count, as older ones, or does not answer
-    in 5 s, or if ``process`` is None."""
+    """Return the answer, a row of microseconds per GPU; empty if the driver does not count, as
+    older ones, or does not answer in 5 s, or if ``process`` is None."""
     if process is None:
         return []
     import subprocess
@@ -48,15 +61,17 @@ def slowdowns(process):
 
 
 def slowed_us(before, after):
-    """Return {reason: microseconds}: how much longer it lowered the clocks of the GPU that it slowed most; without zeros."""
+    """Return {reason: microseconds}: how much longer it lowered the clocks of the GPU that it
+    slowed most; without zeros.
+    """
     grown = [[late - early for early, late in zip(*rows)] for rows in zip(before, after)]
     longest = dict(zip(SLOWDOWNS, map(max, zip(*grown))))
     return {name: number for name, number in longest.items() if number > 0}
 
 
 def rank_main(argv):
-    """Run one rank with its own log files and write ``ranks/<rank>.json``; return its exit code, or 128 + its signal, or what
-    went wrong as a text for `sys.exit`."""
+    """Run one rank with its own log files and write ``ranks/<rank>.json``; return its exit code, or
+    128 + its signal, or what went wrong as a text for `sys.exit`."""
     try:
         rank, local_rank = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK"))
     except (KeyError, ValueError) as error:
@@ -74,7 +89,8 @@ def rank_main(argv):
         return "rank_wrapper.py: %s: %s" % (BINDING_FILE, error)
     if bound:
         record["bound"] = bound
-    # The launcher ends a rank by signalling its process group; the child dies, and the wrapper survives to record it.
+    # The launcher ends a rank by signalling its process group; the child dies, and the wrapper
+    # survives to record it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     path = os.path.join("ranks", "%d.json" % rank)

@@ -16,27 +16,44 @@ class Ranks:
         self.inodes = {}
 
     def read(self, kills_before):
-        """Read the records anew; yield those of ranks that have ended since. ``kills_before``: what the kernel had killed for
-        memory before the run, to tell why a rank was killed; None if that does not matter any more."""
+        """Read the records anew; yield those of ranks that have ended since. ``kills_before``: what
+        the kernel had killed for memory before the run, to tell why a rank was killed; None if that
+        does not matter any more."""
         for entry in os.scandir("ranks"):
             last_record = self.records.get(entry.name, {})
             if not entry.name.endswith(".json") or "ended_mono_s" in last_record:
                 continue
             # A wrapper writes twice and renames: another inode number means another record.
-            record = last_record if self.inodes.get(entry.name) == entry.inode() else read_record(entry.path)
+            record = (
+                last_record
+                if self.inodes.get(entry.name) == entry.inode()
+                else read_record(entry.path)
+            )
             if "ended_mono_s" not in record and not lives(record):
-                # It may have written its final record and exited since the last read; only without one it was killed.
+                # It may have written its final record and exited since the last read; only without
+                # one it was killed.
                 record = read_record(entry.path)
                 if "ended_mono_s" not in record:
-                    record.update(code=None, signal="SIGKILL", ended_mono_s=time.monotonic(), note="its wrapper was killed")
-            if record.get("signal") == "SIGKILL" and kills_before is not None and oom_kills() > kills_before:
+                    record.update(
+                        code=None,
+                        signal="SIGKILL",
+                        ended_mono_s=time.monotonic(),
+                        note="its wrapper was killed",
+                    )
+            if (
+                record.get("signal") == "SIGKILL"
+                and kills_before is not None
+                and oom_kills() > kills_before
+            ):
                 record.update(note="the kernel's OOM killer killed it")
             self.records[entry.name], self.inodes[entry.name] = record, entry.inode()
             if "ended_mono_s" in record:
                 yield record
 
     def wrappers(self):
-        """Return {pid: start time in clock ticks} of the wrappers of all ranks that have not ended, as they know themselves."""
+        """Return {pid: start time in clock ticks} of the wrappers of all ranks that have not ended,
+        as they know themselves.
+        """
         living = [record for record in self.records.values() if "ended_mono_s" not in record]
         return {record["wrapper"]: record["ticks"] for record in living}
 

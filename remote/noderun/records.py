@@ -5,8 +5,11 @@ import os
 
 
 def write_whole(path, blocks, mode=0o600):
-    """Write a file under a temporary name, flush it to disk and rename it, so that it is complete whenever it exists."""
-    # Not the process number: nodes that share the directory may write the same file at the same time.
+    """Write a file under a temporary name, flush it to disk and rename it, so that it is complete
+    whenever it exists.
+    """
+    # Not the process number: nodes that share the directory may write the same file at the same
+    # time.
     temporary = "%s.%s.tmp" % (path, os.urandom(8).hex())
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
@@ -28,15 +31,17 @@ def write_json(path, value):
 
 
 class Reserved:
-    """A JSON file whose last version is written later, into an inode and a block that are reserved now: a disk that becomes
-    full in the meantime does not prevent it."""
+    """A JSON file whose last version is written later, into an inode and a block that are reserved
+    now: a disk that becomes full in the meantime does not prevent it."""
 
     SIZE = 4096
 
     def __init__(self, path):
         self.path = path
         self.spare = path + ".spare"
-        self.handle = os.open(self.spare, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self.handle = os.open(
+            self.spare, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         os.posix_fallocate(self.handle, 0, self.SIZE)
 
     def write(self, value):
@@ -49,6 +54,8 @@ class Reserved:
 
 
 def read_record(path):
-    """Return the record of a rank. Its wrapper replaces the file by renaming, so it is complete whenever it is read."""
+    """Return the record of a rank. Its wrapper replaces the file by renaming, so it is complete
+    whenever it is read.
+    """
     with open(path) as file:
         return json.load(file)

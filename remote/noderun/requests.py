@@ -10,11 +10,30 @@ import time
 
 from noderun.channel import reply, write_bytes
 from noderun.examine import examine
-from noderun.files import CHUNK, TAIL_BYTES, Refused, inside, opened, own_directory, read_slice, root_directory, run_directory
+from noderun.files import (
+    CHUNK,
+    TAIL_BYTES,
+    Refused,
+    inside,
+    opened,
+    own_directory,
+    read_slice,
+    root_directory,
+    run_directory,
+)
 from noderun.lock import holder
 from noderun.logs import in_order, log_files
 from noderun.processes import bearers, boot_id, send_signal
-from noderun.runs import belonging, connected, living_runs, remove_containers, remove_run, supervisor_lives, sweep, unproved
+from noderun.runs import (
+    belonging,
+    connected,
+    living_runs,
+    remove_containers,
+    remove_run,
+    supervisor_lives,
+    sweep,
+    unproved,
+)
 from noderun.sampler import SAMPLES
 from noderun.spawner import start_by
 from noderun.unverified import unverified
@@ -24,10 +43,12 @@ MOST_LISTED = 256
 
 
 def op_line(request):
-    """Start a supervisor for a run directory if requested, then relay lines between it and the controller until one side ends.
+    """Start a supervisor for a run directory if requested, then relay lines between it and the
+    controller until one side ends.
 
-    If the request names a job of Slurm, the supervisor is started by the spawner of that job.
-    After the controller's "bye" more requests may follow; otherwise they could be mistaken for orders still on their way.
+    If the request names a job of Slurm, the supervisor is started by the spawner of that job. After
+    the controller's "bye" more requests may follow; otherwise they could be mistaken for orders
+    still on their way.
     """
     directory = run_directory(request)
     if request["start"]:
@@ -40,10 +61,15 @@ def op_line(request):
             break
         except OSError as error:
             if time.monotonic() > deadline or not request["start"]:
-                raise Refused("node_lost", "no supervisor answers in %s: %s" % (directory, error.strerror), boot_id=boot_id())
+                raise Refused(
+                    "node_lost",
+                    "no supervisor answers in %s: %s" % (directory, error.strerror),
+                    boot_id=boot_id(),
+                )
             time.sleep(0.005)
     heard = bye = False
-    # Output that the controller does not read must not hold up its orders, hence one select for both directions.
+    # Output that the controller does not read must not hold up its orders, hence one select for
+    # both directions.
     while True:
         ready = select.select([0, connection], [], [])[0]
         if 0 in ready:
@@ -65,7 +91,11 @@ def op_line(request):
                 if heard:
                     request["stay"] = 0
                     return
-                raise Refused("node_lost", "the supervisor in %s has just exited" % directory, boot_id=boot_id())
+                raise Refused(
+                    "node_lost",
+                    "the supervisor in %s has just exited" % directory,
+                    boot_id=boot_id(),
+                )
             heard = True
             view = memoryview(data)
             while view:
@@ -73,12 +103,20 @@ def op_line(request):
 
 
 def op_stop(request):
-    """End runs through their supervisors, then signal all other processes that belong to them; report any that are left."""
+    """End runs through their supervisors, then signal all other processes that belong to them;
+    report any that are left.
+    """
     own = own_directory(request)
     grace_s = request["grace_s"]
     run_id = request.get("run")
-    directories = [run_directory(request)] if run_id else living_runs(root_directory(request["root"]))
-    stopped = [os.path.basename(path) for path in directories if ask_supervisor(path, request["reason"], grace_s)]
+    directories = (
+        [run_directory(request)] if run_id else living_runs(root_directory(request["root"]))
+    )
+    stopped = [
+        os.path.basename(path)
+        for path in directories
+        if ask_supervisor(path, request["reason"], grace_s)
+    ]
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         owned = belonging(own, run_id)
         send_signal({pid: start for pid, (start, _) in owned.items()}, number)
@@ -96,19 +134,25 @@ def op_stop(request):
 
 
 def remains(own, run_id):
-    """Return what is left of one run or of all: its processes, and those of which nothing shows whether they belong to it."""
+    """Return what is left of one run or of all: its processes, and those of which nothing shows
+    whether they belong to it.
+    """
     left = [[pid, run] for pid, (_, run) in belonging(own, run_id).items()]
     return dict({"left": left}, **doubts(own, run_id))
 
 
 def doubts(own, run_id=None):
-    """Return of which runs nothing shows that they have ended: what may be left of their processes, and of their containers."""
+    """Return of which runs nothing shows that they have ended: what may be left of their processes,
+    and of their containers.
+    """
     both = {"unverified": unverified(own, run_id), "containers": unproved(own, run_id)}
     return {name: value for name, value in both.items() if value}
 
 
 def ask_supervisor(directory, reason, grace_s):
-    """Order a run's supervisor to stop and wait for the end. False if none answers, or if the run had already ended."""
+    """Order a run's supervisor to stop and wait for the end. False if none answers, or if the run
+    had already ended.
+    """
     data = b""
     try:
         connection = connected(directory, grace_s + 10)
@@ -124,7 +168,8 @@ def ask_supervisor(directory, reason, grace_s):
             data += block
         connection.sendall(b'{"do": "bye"}\n')
     except OSError:
-        # The supervisor had already exited: its own controller said bye first. Processes left behind are found by the marker.
+        # The supervisor had already exited: its own controller said bye first. Processes left
+        # behind are found by the marker.
         pass
     finally:
         connection.close()
@@ -132,7 +177,9 @@ def ask_supervisor(directory, reason, grace_s):
 
 
 def op_drop(request):
-    """Remove a run's directory if its supervisor has exited: of a run that never started, or on request of one that ended."""
+    """Remove a run's directory if its supervisor has exited: of a run that never started, or on
+    request of one that ended.
+    """
     directory = run_directory(request)
     deadline = time.monotonic() + 3.0
     while supervisor_lives(directory) and time.monotonic() < deadline:
@@ -155,7 +202,9 @@ def op_left(request):
 
 
 def op_status(request):
-    """Report the live runs of this node, the run that holds it, and runs whose end cannot be verified."""
+    """Report the live runs of this node, the run that holds it, and runs whose end cannot be
+    verified.
+    """
     own = own_directory(request)
     sweep(own)
     runs = {}
@@ -171,7 +220,9 @@ def op_examine(request):
 
 
 def op_tail(request):
-    """Send a log file from an offset and follow it while the run lives, until the controller closes its side."""
+    """Send a log file from an offset and follow it while the run lives, until the controller closes
+    its side.
+    """
     directory = run_directory(request)
     path = os.path.join(directory, "logs", inside("", request["file"]))
     offset = request["offset"]
@@ -192,7 +243,9 @@ def op_tail(request):
 
 
 def op_recent(request):
-    """Send the end of a log of a run and of its samples, as they are now, with the sizes of its logs."""
+    """Send the end of a log of a run and of its samples, as they are now, with the sizes of its
+    logs.
+    """
     directory = run_directory(request)
     if not os.path.isdir(os.path.join(directory, "logs")):
         reply(absent=True)
@@ -203,27 +256,47 @@ def op_recent(request):
     path = os.path.join(directory, SAMPLES)
     columns = read_slice(path, 0, CHUNK).partition(b"\n")[0] + b"\n"
     samples = columns + end_of(path, request["most_samples"]).partition(b"\n")[2]
-    reply(lives=supervisor_lives(directory), sizes={name: sizes[name] for name in names}, log=len(log), samples=len(samples))
+    reply(
+        lives=supervisor_lives(directory),
+        sizes={name: sizes[name] for name in names},
+        log=len(log),
+        samples=len(samples),
+    )
     write_bytes(log + samples)
 
 
 def end_of(path, most):
     """Return up to ``most`` bytes at the end of a regular file; empty if the file is missing."""
     with opened(path) as handle:
-        return b"" if handle is None else os.pread(handle, most, max(0, os.fstat(handle).st_size - most))
+        return (
+            b""
+            if handle is None
+            else os.pread(handle, most, max(0, os.fstat(handle).st_size - most))
+        )
 
 
 def op_program(request):
-    """Run a staged program under this interpreter to its end; report its exit code and the last output."""
+    """Run a staged program under this interpreter to its end; report its exit code and the last
+    output.
+    """
     import subprocess
 
     root = root_directory(request["root"])
     argv = [sys.executable, "-I", "-S", inside(root, request["program"])] + request["argv"]
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=request["limit_s"], cwd=root
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=request["limit_s"],
+            cwd=root,
         )
     except subprocess.TimeoutExpired:
-        raise Refused("run_timeout", "%s: not finished within %g s" % (request["program"], request["limit_s"]))
-    texts = [stream[-TAIL_BYTES:].decode("utf-8", "replace") for stream in (done.stdout, done.stderr)]
+        raise Refused(
+            "run_timeout", "%s: not finished within %g s" % (request["program"], request["limit_s"])
+        )
+    texts = [
+        stream[-TAIL_BYTES:].decode("utf-8", "replace") for stream in (done.stdout, done.stderr)
+    ]
     reply(code=done.returncode, out=texts[0], err=texts[1])

@@ -1,4 +1,6 @@
-"""A run inside its supervisor: the processes that it owns, their ranks and limits, and the record of their end."""
+"""A run inside its supervisor: the processes that it owns, their ranks and limits, and the record
+of their end.
+"""
 
 import contextlib
 import os
@@ -30,8 +32,9 @@ UNARMED_S = 300.0  # with a thousand nodes, the last supervisor is started long 
 
 
 class Run:
-    """One run on this node, in its own directory. States: new, armed, running, stopping, closing while its logs are hashed,
-    ended, and gone once its supervisor may exit. ``tell(event, **fields)`` sends an event to every connected controller."""
+    """One run on this node, in its own directory. States: new, armed, running, stopping, closing
+    while its logs are hashed, ended, and gone once its supervisor may exit. ``tell(event,
+    **fields)`` sends an event to every connected controller."""
 
     def __init__(self, directory, tell):
         self.directory = directory
@@ -63,14 +66,20 @@ class Run:
     # -- orders
 
     def arm(self, order):
-        """Check every file and port, and write the variables. These come with the order: if a controller dies earlier, they
-        are on no disk without a supervisor to remove them."""
+        """Check every file and port, and write the variables. These come with the order: if a
+        controller dies earlier, they are on no disk without a supervisor to remove them."""
         if os.path.exists("exit.json"):
-            raise Refused("node_unfit", "expected a new run, %s has already ended on this node" % order["run_id"])
+            raise Refused(
+                "node_unfit",
+                "expected a new run, %s has already ended on this node" % order["run_id"],
+            )
         write_whole("env.sh", [order["variables"].encode()])
         for path, expected in order["files"].items():
             if digest_of(path) != expected:
-                raise Refused("transfer_corrupt", "%s differs from what was sent; expected SHA-256 %s" % (path, expected))
+                raise Refused(
+                    "transfer_corrupt",
+                    "%s differs from what was sent; expected SHA-256 %s" % (path, expected),
+                )
         for port in order["ports"]:
             check_port(port)
         self.container = entered(self.directory)
@@ -87,7 +96,9 @@ class Run:
         self.state = "armed"
 
     def prepare(self):
-        """Fork the child that becomes the launch script, and let it wait at the barrier until the start signal."""
+        """Fork the child that becomes the launch script, and let it wait at the barrier until the
+        start signal.
+        """
         barrier_in, self.barrier = os.pipe()
         self.report, report_in = os.pipe()
         self.main = os.fork()
@@ -107,18 +118,25 @@ class Run:
                 self.main_status = os.waitpid(self.main, 0)[1]
 
     def go(self, at):
-        """Release the barrier: exec at ``at`` s of this node's monotonic clock, at once for None. Report the true instant."""
+        """Release the barrier: exec at ``at`` s of this node's monotonic clock, at once for None.
+        Report the true instant.
+        """
         if self.state != "armed":
-            raise Refused("start_timeout", "expected state armed at the start signal, got %s" % self.state)
+            raise Refused(
+                "start_timeout", "expected state armed at the start signal, got %s" % self.state
+            )
         self.state = "running"
-        with contextlib.suppress(BrokenPipeError):  # it died at the barrier: reported as a failed launch script
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # it died at the barrier: reported as a failed launch script
             os.write(self.barrier, b"now" if at is None else b"%.9f" % at)
         os.close(self.barrier)
         self.barrier = None
         self.oom_kills = oom_kills()
         self.meter.start()
-        # The child's exec closes its end. Wait for that only, not for its report: at the instant of the start, every process
-        # that wakes up on a machine shared by several nodes delays the others.
+        # The child's exec closes its end. Wait for that only, not for its report: at the instant of
+        # the start, every process that wakes up on a machine shared by several nodes delays the
+        # others.
         closed = select.poll()
         closed.register(self.report, 0)
         closed.poll()
@@ -130,7 +148,9 @@ class Run:
             self.tell("started", mono=self.started)
 
     def finish(self):
-        """End processes that only wait here because the first node, which started everything, has finished successfully."""
+        """End processes that only wait here because the first node, which started everything, has
+        finished successfully.
+        """
         if self.state == "running":
             self.state, self.killed_at = "stopping", time.monotonic() + self.order["grace_s"]
             self.signal(signal.SIGTERM)
@@ -144,7 +164,9 @@ class Run:
             self.killed_at = self.stopped + self.order["grace_s"]
             self.tell("stopping", reason=reason, mono=self.stopped)
             if reason.startswith(FAILED) and self.order.get("examines"):
-                self.tell("collectives", report=self.examination.last_collectives(self.ranks.in_order()))
+                self.tell(
+                    "collectives", report=self.examination.last_collectives(self.ranks.in_order())
+                )
             self.signal(signal.SIGTERM)
         elif self.state in ("new", "armed"):
             self.state = "gone"
@@ -152,15 +174,22 @@ class Run:
     # -- in every round of the supervisor's loop
 
     def judge_lateness(self):
-        """Expire the lease before any queued beat is read: beats that waited in a frozen node renew nothing."""
+        """Expire the lease before any queued beat is read: beats that waited in a frozen node renew
+        nothing.
+        """
         now = time.monotonic()
         if self.state == "ended" and now - self.renewed > self.order["lease_s"]:
             self.state = "gone"
-        elif self.state in ("new", "armed") and now - self.renewed > self.order.get("lease_s", UNARMED_S):
+        elif self.state in ("new", "armed") and now - self.renewed > self.order.get(
+            "lease_s", UNARMED_S
+        ):
             self.state = "gone"
         elif self.state == "running":
             if now - self.renewed > self.order["lease_s"]:
-                self.stop("lease_expired: no controller renewed the lease for %g s" % self.order["lease_s"])
+                self.stop(
+                    "lease_expired: no controller renewed the lease for %g s"
+                    % self.order["lease_s"]
+                )
             elif self.started and now - self.started > self.order["limit_s"]:
                 self.end_overdue("run_timeout: longer than %g s" % self.order["limit_s"])
 
@@ -177,21 +206,29 @@ class Run:
                 self.main_status = status
 
     def owned(self):
-        """Return {pid: start time} of this run's processes: descendants, group members, and if ordered, by its marker."""
+        """Return {pid: start time} of this run's processes: descendants, group members, and if
+        ordered, by its marker.
+        """
         owned = descendants(os.getpid())
         owned.update(members(self.group))
         if self.order.get("by_marker"):
             owned.update((pid, start) for pid, (start, _) in bearers(self.order["run_id"]).items())
-        apart = {self.sampler.pid, *self.examination.helpers(), *(self.container.helpers() if self.container else ())}
+        apart = {
+            self.sampler.pid,
+            *self.examination.helpers(),
+            *(self.container.helpers() if self.container else ()),
+        }
         return {pid: start for pid, start in owned.items() if pid not in apart}
 
     def inside(self):
-        """Return {pid: start time} of what the launch script has started: of the processes in its container, if it has one."""
+        """Return {pid: start time} of what the launch script has started: of the processes in its
+        container, if it has one.
+        """
         return self.container.processes() if self.container else self.owned()
 
     def signal(self, number):
-        """Signal what the launch script has started. What starts and watches a container ends by itself after it, and is only
-        signalled if nothing is inside, not yet or not any more."""
+        """Signal what the launch script has started. What starts and watches a container ends by
+        itself after it, and is only signalled if nothing is inside, not yet or not any more."""
         if self.container and self.container.processes():
             self.told = True
             self.container.signal(number)
@@ -212,16 +249,21 @@ class Run:
             self.logs_checked = now
             sizes = log_files(".")
             if sum(sizes.values()) > self.order["output_limit_bytes"]:
-                self.stop("output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"])
+                self.stop(
+                    "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
+                )
             if len(sizes) > MAX_FILES:
                 self.stop("output_limit: more than %d log files" % MAX_FILES)
             if lacking(self.directory):
                 self.stop("storage_full: " + lacking(self.directory))
             self.judge_progress(sizes, now)
         if self.main_status not in (None, 0) and self.state == "running":
-            # From here on processes end because of the stop; without this reason the first of them would look like the cause.
+            # From here on processes end because of the stop; without this reason the first of them
+            # would look like the cause.
             code, name = ending(self.main_status)
-            self.stop("rank_failed: its launch script ended with %s" % (name or "exit code %s" % code))
+            self.stop(
+                "rank_failed: its launch script ended with %s" % (name or "exit code %s" % code)
+            )
         if self.main_status == 0 and self.state == "running":
             self.state, self.killed_at = "stopping", now + self.order["grace_s"]
             left = self.inside()
@@ -232,9 +274,11 @@ class Run:
             self.see_to_the_end(now)
 
     def is_entering(self):
-        """Return True while the engine creates the container: it is ended when it has come, as without its client the engine
-        would go on to make it."""
-        return self.container is not None and self.main_status is None and self.container.is_coming()
+        """Return True while the engine creates the container: it is ended when it has come, as
+        without its client the engine would go on to make it."""
+        return (
+            self.container is not None and self.main_status is None and self.container.is_coming()
+        )
 
     def see_to_the_end(self, now):
         """Kill what outlives the grace period; end the run when nothing is left of it."""
@@ -269,7 +313,9 @@ class Run:
             self.tell(told[0], mono=now, **told[1])
 
     def end_overdue(self, reason):
-        """Stop the run for its silence or its length, but first look at its ranks; a controller looks at those of all nodes."""
+        """Stop the run for its silence or its length, but first look at its ranks; a controller
+        looks at those of all nodes.
+        """
         if self.state == "running" and self.examination.mark_overdue(reason):
             self.examine()
             self.tell("overdue", reason=reason, mono=time.monotonic())
@@ -279,7 +325,9 @@ class Run:
         self.examination.begin(sorted(self.owned()))
 
     def tell_examined(self):
-        """Tell the report of a look that is over, and stop an overdue run that no controller is going to stop."""
+        """Tell the report of a look that is over, and stop an overdue run that no controller is
+        going to stop.
+        """
         if self.examination.is_over():
             self.tell("examined", report=self.examination.report, mono=time.monotonic())
         if self.examination.may_stop(self.order.get("examines") and is_attended(self.renewed)):
@@ -290,19 +338,31 @@ class Run:
         for record in self.ranks.read(self.oom_kills if self.state == "running" else None):
             self.tell("rank", **record)
             if record["code"] != 0 and self.state == "running":
-                self.stop("rank_failed: rank %d ended with %s" % (record["rank"], how_it_ended(record)))
+                self.stop(
+                    "rank_failed: rank %d ended with %s" % (record["rank"], how_it_ended(record))
+                )
 
     def end(self, stuck=()):
-        """Begin the exit record: what happened. ``stuck``: processes that could not be ended, as they wait in the kernel."""
+        """Begin the exit record: what happened. ``stuck``: processes that could not be ended, as
+        they wait in the kernel.
+        """
         self.examination.give_up(self.stop_reason.startswith("run_timeout"))
         self.reap()  # so that the time of all processes is known
         sizes = log_files(".")
         if sum(sizes.values()) > self.order["output_limit_bytes"] and not self.stop_reason:
-            self.stop_reason = "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
+            self.stop_reason = (
+                "output_limit: more than %d bytes of logs" % self.order["output_limit_bytes"]
+            )
         samples = self.sampler.leave()
         code, name = (None, None) if self.main_status is None else ending(self.main_status)
-        self.stop_reason = self.stop_reason or ("stuck: processes %s outlive SIGKILL" % list(stuck) if stuck else "")
-        state = "failed" if code != 0 or any(rank.get("code") != 0 for rank in self.ranks.in_order()) else "finished"
+        self.stop_reason = self.stop_reason or (
+            "stuck: processes %s outlive SIGKILL" % list(stuck) if stuck else ""
+        )
+        state = (
+            "failed"
+            if code != 0 or any(rank.get("code") != 0 for rank in self.ranks.in_order())
+            else "finished"
+        )
         if self.stop_reason and not self.stop_reason.startswith("rank_failed"):
             state = "stopped"
         if os.path.exists("env.sh"):
@@ -328,11 +388,16 @@ class Run:
         }
         if self.container:
             self.record["container"] = self.container.proved()
-        self.state, self.hashing = "closing", digests(sizes, self.order["output_limit_bytes"], samples)
+        self.state, self.hashing = (
+            "closing",
+            digests(sizes, self.order["output_limit_bytes"], samples),
+        )
         self.close()
 
     def close(self):
-        """Hash the logs for a moment, so that orders are answered in between; when all are hashed, write the exit record."""
+        """Hash the logs for a moment, so that orders are answered in between; when all are hashed,
+        write the exit record.
+        """
         until = time.monotonic() + HASH_S
         for name, size, digest in self.hashing:
             if digest:

@@ -1,8 +1,9 @@
-"""The runs of this node, whether their supervisors are alive, and the processes that belong to them.
+"""The runs of this node, whether their supervisors are alive, and the processes that belong to
+them.
 
-A supervisor listens on an abstract socket, which exists on its own machine only and as long as the supervisor. A file could not
-stand for it: other nodes that share the directory would see it too, sockets do not work over NFS, and file locks only on some
-mounts.
+A supervisor listens on an abstract socket, which exists on its own machine only and as long as the
+supervisor. A file could not stand for it: other nodes that share the directory would see it too,
+sockets do not work over NFS, and file locks only on some mounts.
 """
 
 import contextlib
@@ -25,26 +26,40 @@ def runs_of(own, run_id=None):
     runs = os.path.join(own, "runs")
     if run_id is not None:
         return [os.path.join(runs, run_id)]
-    return [os.path.join(runs, name) for name in sorted(os.listdir(runs))] if os.path.isdir(runs) else []
+    return (
+        [os.path.join(runs, name) for name in sorted(os.listdir(runs))]
+        if os.path.isdir(runs)
+        else []
+    )
 
 
 def living_runs(root):
-    """Return the directories of the runs of a work directory with a live supervisor on this node, whatever name an inventory
-    has given to this node."""
-    return [path for path in on_all_nodes(root, "*") if supervisor_lives(path) and not os.path.islink(path)]
+    """Return the directories of the runs of a work directory with a live supervisor on this node,
+    whatever name an inventory has given to this node."""
+    return [
+        path
+        for path in on_all_nodes(root, "*")
+        if supervisor_lives(path) and not os.path.islink(path)
+    ]
 
 
 def on_all_nodes(root, run_id):
-    """Return the directories of a run below the folders of all nodes that share a work directory, and links to them."""
+    """Return the directories of a run below the folders of all nodes that share a work directory,
+    and links to them.
+    """
     return sorted(glob.glob(os.path.join(glob.escape(root), "nodes", "*", "runs", run_id)))
 
 
 def remove_run(root, directory):
-    """Remove a run's directory, its control group, and the links to it that its launch script has made."""
+    """Remove a run's directory, its control group, and the links to it that its launch script has
+    made.
+    """
     import shutil
 
     remove_group(group_of(directory))
-    links = [path for path in on_all_nodes(root, os.path.basename(directory)) if os.path.islink(path)]
+    links = [
+        path for path in on_all_nodes(root, os.path.basename(directory)) if os.path.islink(path)
+    ]
     own_links = [path for path in links if os.path.realpath(path) == os.path.realpath(directory)]
     shutil.rmtree(directory)
     for path in own_links:
@@ -59,8 +74,8 @@ def address_of(directory):
 def supervisor_lives(directory):
     """Return True if a run's supervisor is alive on this node.
 
-    It holds its address with a datagram socket too: connecting to that one has no effect on it. Any user may take the address
-    of one that has ended.
+    It holds its address with a datagram socket too: connecting to that one has no effect on it. Any
+    user may take the address of one that has ended.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
@@ -71,7 +86,9 @@ def supervisor_lives(directory):
 
 
 def connected(directory, timeout_s=None):
-    """Return a connection to the supervisor of a run directory. Raises OSError if there is none of this user."""
+    """Return a connection to the supervisor of a run directory. Raises OSError if there is none of
+    this user.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
@@ -84,13 +101,18 @@ def connected(directory, timeout_s=None):
 
 
 def sweep(own):
-    """Remove variables and empty control groups of runs whose supervisor is gone: if it was killed, nothing else does.
+    """Remove variables and empty control groups of runs whose supervisor is gone: if it was killed,
+    nothing else does.
 
-    Only of this machine: inventories may give one name to several machines that share the directory.
+    Only of this machine: inventories may give one name to several machines that share the
+    directory.
     """
     for directory in runs_of(own):
         # Also a copy that was being written when its supervisor was killed.
-        group, variables = group_of(directory), [name for name in names_in(directory) if name.startswith("env.sh")]
+        group, variables = (
+            group_of(directory),
+            [name for name in names_in(directory) if name.startswith("env.sh")],
+        )
         if (group or variables) and not supervisor_lives(directory) and ran_here(directory):
             remove_group(group)
             for name in variables:
@@ -101,13 +123,20 @@ def sweep(own):
 def ran_here(directory):
     """Return True if a run's supervisor was a process of this machine, or left no record."""
     try:
-        return json.loads(read_slice(os.path.join(directory, OWNER_RECORD), 0, 4096).decode())["machine"] == this_machine()
+        return (
+            json.loads(read_slice(os.path.join(directory, OWNER_RECORD), 0, 4096).decode())[
+                "machine"
+            ]
+            == this_machine()
+        )
     except (ValueError, KeyError, TypeError):
         return True
 
 
 def belonging(own, run_id=None):
-    """Return {pid: (start time, run id)} of the processes of one run, or of all: by its marker or by its control group."""
+    """Return {pid: (start time, run id)} of the processes of one run, or of all: by its marker or
+    by its control group.
+    """
     owned = bearers(run_id)
     for directory in runs_of(own, run_id):
         for pid, start in members(group_of(directory)).items():
@@ -119,12 +148,16 @@ def belonging(own, run_id=None):
 
 
 def open_containers(own, run_id=None):
-    """Return the containers of runs that are over, or have lost their supervisor, and whose end is not proved."""
+    """Return the containers of runs that are over, or have lost their supervisor, and whose end is
+    not proved.
+    """
     unproved = []
     for directory in runs_of(own, run_id):
         has_one = os.path.exists(os.path.join(directory, CONTAINER))
         started = has_one and os.path.lexists(os.path.join(directory, "logs", "node.out"))
-        over = started and (os.path.exists(os.path.join(directory, "exit.json")) or not supervisor_lives(directory))
+        over = started and (
+            os.path.exists(os.path.join(directory, "exit.json")) or not supervisor_lives(directory)
+        )
         if over and ran_here(directory) and container_of(directory).proved()["left"]:
             unproved.append(container_of(directory))
     return unproved
@@ -137,7 +170,9 @@ def remove_containers(own, run_id=None):
 
 
 def unproved(own, run_id=None):
-    """Return {run id: [what is left or may be, ...]} of the containers of such runs, after another look."""
+    """Return {run id: [what is left or may be, ...]} of the containers of such runs, after another
+    look.
+    """
     doubtful = {}
     for container in open_containers(own, run_id):
         container.look()

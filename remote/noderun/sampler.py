@@ -1,8 +1,10 @@
-"""The process that samples a node during a run, as its supervisor sees it: when it begins, how it ends, what it leaves.
+"""The process that samples a node during a run, as its supervisor sees it: when it begins, how it
+ends, what it leaves.
 
-It is a child of the supervisor and none of the run's processes. It is forked before the start, because a fork at the start
-would delay it, and sleeps until the run has begun. What it reads may hang in a driver, so nothing waits for it longer than
-twice `LEAVE_S`: for its last sample, and for its end.
+It is a child of the supervisor and none of the run's processes. It is forked before the start,
+because a fork at the start would delay it, and sleeps until the run has begun. What it reads may
+hang in a driver, so nothing waits for it longer than twice `LEAVE_S`: for its last sample, and for
+its end.
 """
 
 import contextlib
@@ -15,17 +17,20 @@ from noderun.logs import TELEMETRY
 from noderun.processes import started
 
 QUIET_S = 0.5
-"""After the start nothing is done for so long: all nodes start at one instant, and some of them may be one machine."""
+"""After the start nothing is done for so long: all nodes start at one instant, and some of them may
+be one machine.
+"""
 LEAVE_S = 0.5
 MOST_TELEMETRY_BYTES = 4 << 20
 SAMPLES = ".orch-samples"
-"""What it writes, in the directory of the run, where a program may write too: the logs get it at the end, because a long run's
-samples are thinned out."""
+"""What it writes, in the directory of the run, where a program may write too: the logs get it at
+the end, because a long run's samples are thinned out."""
 
 
 class Sampler:
-    """The sampling process of one run. ``pid`` is 0 without one. It works on the source of ``noderun.telemetry``, which comes
-    with the order to arm: every other request would have to compile it too."""
+    """The sampling process of one run. ``pid`` is 0 without one. It works on the source of
+    ``noderun.telemetry``, which comes with the order to arm: every other request would have to
+    compile it too."""
 
     def __init__(self):
         self.pid = 0
@@ -33,7 +38,9 @@ class Sampler:
         self.bell = None
 
     def prepare(self, order):
-        """Fork it, if this run is to be sampled, and let it wait. A node that cannot fork another process is not sampled."""
+        """Fork it, if this run is to be sampled, and let it wait. A node that cannot fork another
+        process is not sampled.
+        """
         settings = order.get("telemetry")
         if not settings:
             return
@@ -61,8 +68,8 @@ class Sampler:
                 os.write(self.bell, word)
 
     def leave(self):
-        """Ask it for a last sample, end it, and move what it wrote to the logs. Return {name: bytes} of that, empty without
-        any."""
+        """Ask it for a last sample, end it, and move what it wrote to the logs. Return {name:
+        bytes} of that, empty without any."""
         self.ring(b"end\n")
         self.end(LEAVE_S)
         target = os.path.join("logs", TELEMETRY)
@@ -72,7 +79,9 @@ class Sampler:
                 if self.is_gone():
                     os.rename(SAMPLES, target)
                 else:
-                    copy_lines(SAMPLES, target)  # a process that a driver holds may still have this file open
+                    copy_lines(
+                        SAMPLES, target
+                    )  # a process that a driver holds may still have this file open
                 return {TELEMETRY: os.path.getsize(target)}
         return {}
 
@@ -108,9 +117,12 @@ def copy_lines(source, target):
 
 
 def become_sampler(settings, run_id, waiting):
-    """In the forked child: wait for the start, then sample to the end of the run or of the supervisor. Never returns."""
+    """In the forked child: wait for the start, then sample to the end of the run or of the
+    supervisor. Never returns.
+    """
     try:
-        # Of the supervisor it keeps nothing: a socket that it held would keep the node's name taken.
+        # Of the supervisor it keeps nothing: a socket that it held would keep the node's name
+        # taken.
         os.closerange(3, waiting)
         os.closerange(waiting + 1, 4096)
         with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
@@ -121,8 +133,17 @@ def become_sampler(settings, run_id, waiting):
             import zlib
 
             names = {"__name__": "noderun.telemetry"}
-            exec(compile(zlib.decompress(base64.b64decode(settings["packed"])), "noderun/telemetry", "exec"), names)
-            names["sample_run"](dict(settings, run_id=run_id, supervisor=os.getppid()), waiting, SAMPLES)
+            exec(
+                compile(
+                    zlib.decompress(base64.b64decode(settings["packed"])),
+                    "noderun/telemetry",
+                    "exec",
+                ),
+                names,
+            )
+            names["sample_run"](
+                dict(settings, run_id=run_id, supervisor=os.getppid()), waiting, SAMPLES
+            )
     except BaseException as error:
         with contextlib.suppress(Exception), open(SAMPLES, "a") as file:
             file.write('\n{"event": "failed", "why": "%s"}\n' % type(error).__name__)

@@ -10,7 +10,17 @@ from noderun.channel import reply
 from noderun.facts import op_facts
 from noderun.files import Refused, why
 from noderun.processes import in_step
-from noderun.requests import op_drop, op_examine, op_left, op_line, op_program, op_recent, op_status, op_stop, op_tail
+from noderun.requests import (
+    op_drop,
+    op_examine,
+    op_left,
+    op_line,
+    op_program,
+    op_recent,
+    op_status,
+    op_stop,
+    op_tail,
+)
 from noderun.spawner import op_spawn
 from noderun.transfer import op_get, op_put
 from noderun.undeploy import op_undeploy
@@ -34,7 +44,9 @@ OPERATIONS = {
 
 
 def serve_main():
-    """Answer requests from standard input: one, or more while each says for how many seconds another may follow."""
+    """Answer requests from standard input: one, or more while each says for how many seconds
+    another may follow.
+    """
     if in_step():
         begin_step()
     home = os.getcwd()
@@ -50,10 +62,17 @@ def serve_main():
         try:
             OPERATIONS[request["op"]](request)
         except Refused as refusal:
-            reply(error=refusal.fields)  # no further requests: data for the refused one may still be on its way
+            reply(
+                error=refusal.fields
+            )  # no further requests: data for the refused one may still be on its way
             return
         except OSError as error:
-            reply(error={"kind": "node_unfit", "message": "the node's system: " + why(error, request["op"])})
+            reply(
+                error={
+                    "kind": "node_unfit",
+                    "message": "the node's system: " + why(error, request["op"]),
+                }
+            )
             return
         if not request.get("stay"):
             return
@@ -62,13 +81,20 @@ def serve_main():
 
 
 def begin_step():
-    """Make a task of Slurm what a session of sshd is: with the variables of its user on this node, in the home directory."""
+    """Make a task of Slurm what a session of sshd is: with the variables of its user on this node,
+    in the home directory.
+    """
     import pwd
 
     # Slurm gives a job that ends some time until SIGKILL, in which records and logs can be fetched.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     user = pwd.getpwuid(os.getuid())
-    for name, value in (("HOME", user.pw_dir), ("USER", user.pw_name), ("LOGNAME", user.pw_name), ("SHELL", user.pw_shell)):
+    for name, value in (
+        ("HOME", user.pw_dir),
+        ("USER", user.pw_name),
+        ("LOGNAME", user.pw_name),
+        ("SHELL", user.pw_shell),
+    ):
         os.environ.setdefault(name, value)
     with contextlib.suppress(OSError):  # as sshd, which stays in / without a home directory
         os.chdir(user.pw_dir)

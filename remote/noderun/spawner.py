@@ -1,8 +1,10 @@
-"""The spawner: a process that starts supervisors where what a connection starts would end with the connection.
+"""The spawner: a process that starts supervisors where what a connection starts would end with the
+connection.
 
-Slurm ends every process that a step has started when the step ends, also those that left their parents and their session. A
-relay of the controller is a step, so a supervisor that it forked would not outlive it. One further step, on all nodes of the
-job, is the spawners': it runs as long as the controller that started it, and after that as long as any of its supervisors.
+Slurm ends every process that a step has started when the step ends, also those that left their
+parents and their session. A relay of the controller is a step, so a supervisor that it forked would
+not outlive it. One further step, on all nodes of the job, is the spawners': it runs as long as the
+controller that started it, and after that as long as any of its supervisors.
 """
 
 import contextlib
@@ -30,10 +32,12 @@ def spawner_address(job):
 
 
 def op_spawn(request):
-    """Start supervisors for the runners of a job, until the controller is gone and the last supervisor has ended.
+    """Start supervisors for the runners of a job, until the controller is gone and the last
+    supervisor has ended.
 
-    The controller is gone when standard input ends, or brings nothing for the time of the lease: the network may be down.
-    A spawner of the same job that an earlier controller started gives its address to this one, and keeps its supervisors.
+    The controller is gone when standard input ends, or brings nothing for the time of the lease:
+    the network may be down. A spawner of the same job that an earlier controller started gives its
+    address to this one, and keeps its supervisors.
     """
     name_process(b"orch-spawner")
     address = spawner_address(request["job"])
@@ -43,7 +47,9 @@ def op_spawn(request):
     children, has_controller, heard = set(), True, time.monotonic()
 
     def hand_on(number, _):
-        """Tell the supervisors that the job ends: of a step's processes Slurm signals only the first, until SIGKILL."""
+        """Tell the supervisors that the job ends: of a step's processes Slurm signals only the
+        first, until SIGKILL.
+        """
         for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
@@ -81,7 +87,9 @@ def take_address(listener, address):
 
 
 def answer(listener, children):
-    """Carry out one order: start a supervisor, or give up the address. Return the listening socket, None without one."""
+    """Carry out one order: start a supervisor, or give up the address. Return the listening socket,
+    None without one.
+    """
     connection, _ = listener.accept()
     with connection:
         connection.settimeout(2.0)
@@ -125,17 +133,22 @@ def ask_spawner(address, order):
 
 
 def start_by(job, directory, wait_s):
-    """Start the supervisor of a run directory: by the spawner of a job, which may be just starting itself, or without a job as
-    a process of its own."""
+    """Start the supervisor of a run directory: by the spawner of a job, which may be just starting
+    itself, or without a job as a process of its own."""
     if not job:
         start_supervisor(directory)
         return
-    deadline = time.monotonic() + wait_s / 2.0  # so that the reason is known before the controller stops waiting
+    deadline = (
+        time.monotonic() + wait_s / 2.0
+    )  # so that the reason is known before the controller stops waiting
     while True:
         try:
             answered = ask_spawner(spawner_address(job), {"do": "start", "directory": directory})
             if "error" in answered:
-                raise Refused("node_unfit", "the spawner cannot start the supervisor of the run: %s" % answered["error"])
+                raise Refused(
+                    "node_unfit",
+                    "the spawner cannot start the supervisor of the run: %s" % answered["error"],
+                )
             return
         except OSError as error:
             if time.monotonic() > deadline:

@@ -1,10 +1,12 @@
-"""What a rank itself tells of a hang: the stacks of its threads and the flight recorder of its collectives, and NCCL's RAS.
+"""What a rank itself tells of a hang: the stacks of its threads and the flight recorder of its
+collectives, and NCCL's RAS.
 
-Our trainers answer a pipe and a signal (``remote/rank_progress.py``). The thread at the pipe answers as soon as it gets the
-interpreter. The signal's handler does not wait for that, and may crash a process in which another thread runs Python meanwhile:
-it is sent only where C code is seen to keep the interpreter, to that thread alone, as nanosleep, poll and epoll_wait would end
-early in others, and only if the rank catches it. Of other Python programs py-spy reads the stacks, where it is installed,
-without stopping them.
+Our trainers answer a pipe and a signal (``remote/rank_progress.py``). The thread at the pipe
+answers as soon as it gets the interpreter. The signal's handler does not wait for that, and may
+crash a process in which another thread runs Python meanwhile: it is sent only where C code is seen
+to keep the interpreter, to that thread alone, as nanosleep, poll and epoll_wait would end early in
+others, and only if the rank catches it. Of other Python programs py-spy reads the stacks, where it
+is installed, without stopping them.
 """
 
 import contextlib
@@ -23,14 +25,18 @@ from noderun.sockets import listens_at
 STACKS_SIGNAL = int(signal.SIGRTMIN) + 14
 ANSWER_S = 1.5
 KEPT_WAITS = 40
-"""A thread that waits for the interpreter wakes up every 5 ms, and whoever runs Python gives it up after the first time."""
+"""A thread that waits for the interpreter wakes up every 5 ms, and whoever runs Python gives it up
+after the first time.
+"""
 LAST_ANSWER_S = 0.3
 SPY_S = 4.0
 MOST_STACK_BYTES = 16384
 MOST_COLLECTIVES_BYTES = 4 << 20
 KEPT_COLLECTIVES = 6
 KEPT_BEFORE = 64
-"""Collectives before the one that is waited for, by number: one that differed is older than its consequence."""
+"""Collectives before the one that is waited for, by number: one that differed is older than its
+consequence.
+"""
 TGKILL = {"x86_64": 234, "aarch64": 131}
 RAS_PORT = 28028
 RAS_LEG_S = 1
@@ -40,7 +46,9 @@ MOST_ENVIRONMENT_BYTES = 1 << 20
 
 
 class Ask:
-    """A question at the pipe of a rank for its collectives. ``is_asked``: somebody reads at the other end."""
+    """A question at the pipe of a rank for its collectives. ``is_asked``: somebody reads at the
+    other end.
+    """
 
     def __init__(self, base):
         self.pipe, self.path = base + ".ask", base + ".collectives"
@@ -57,7 +65,9 @@ class Ask:
             self.is_asked = True
 
     def is_over(self):
-        """Return True if the answer is there, or nobody is going to give one. Whoever answers may be about to read again."""
+        """Return True if the answer is there, or nobody is going to give one. Whoever answers may
+        be about to read again.
+        """
         if not self.is_asked and os.path.exists(self.pipe):
             self.try_to_ask()
             return False
@@ -101,11 +111,15 @@ class Question:
                     self.thread = 0
 
     def words(self, until):
-        """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it began. py-spy is waited for
-        ``until`` then, on the monotonic clock. ``unanswered``: it was asked for collectives, and said nothing."""
+        """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it
+        began. py-spy is waited for
+        ``until`` then, on the monotonic clock. ``unanswered``: it was asked for collectives, and said nothing.
+        """
         entry, text = {}, ""
         if self.stacks_from is not None:
-            text = read_slice(self.base + ".stacks", self.stacks_from, MOST_STACK_BYTES).decode("utf-8", "replace")
+            text = read_slice(self.base + ".stacks", self.stacks_from, MOST_STACK_BYTES).decode(
+                "utf-8", "replace"
+            )
         elif self.spy is not None:
             with contextlib.suppress(Exception):
                 output = self.spy.communicate(timeout=max(0.0, until - time.monotonic()))[0]
@@ -122,34 +136,47 @@ class Question:
 
 
 def shortened(text):
-    """Return the lines of stacks, of files only their names: the path of a payload is longer than all the rest."""
+    """Return the lines of stacks, of files only their names: the path of a payload is longer than
+    all the rest.
+    """
     text = re.sub(r'File "[^"]*/([^"/]+)"', r'File "\1"', text)
     return re.sub(r"(?m)^(\s+\S+ \().*/([^/]+:\d+\))$", r"\1\2", text).splitlines()[:120]
 
 
 def recorded(path):
-    """Return ``collectives`` and ``earlier``, as a rank wrote them; an empty answer without a flight recorder."""
+    """Return ``collectives`` and ``earlier``, as a rank wrote them; an empty answer without a
+    flight recorder.
+    """
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
         return last_collectives(read_slice(path, 0, MOST_COLLECTIVES_BYTES))
     return {}
 
 
 def ask_collectives(directory, living, ended):
-    """Ask ranks that may be about to end for their collectives; return {rank: what `recorded` returns of each}, also of those
-    that have left them when they failed. Waits for a moment."""
+    """Ask ranks that may be about to end for their collectives; return {rank: what `recorded`
+    returns of each}, also of those that have left them when they failed. Waits for a moment."""
     bases = {rank: os.path.join(directory, "ranks", str(rank)) for rank in living + ended}
     questions = [Ask(bases[rank]) for rank in living]
     deadline = time.monotonic() + LAST_ANSWER_S
     while time.monotonic() < deadline and not all(question.is_over() for question in questions):
         time.sleep(0.01)
-    return {rank: words for rank, base in bases.items() for words in [recorded(base + ".collectives")] if words}
+    return {
+        rank: words
+        for rank, base in bases.items()
+        for words in [recorded(base + ".collectives")]
+        if words
+    }
 
 
 def own_words(questions):
-    """Return {rank: words} of all ranks that were asked; those that do not answer are waited for no longer than a moment."""
+    """Return {rank: words} of all ranks that were asked; those that do not answer are waited for no
+    longer than a moment.
+    """
     began = time.monotonic()
     deadline = began + ANSWER_S
-    while time.monotonic() < deadline and not all(question.answered() for question in questions.values()):
+    while time.monotonic() < deadline and not all(
+        question.answered() for question in questions.values()
+    ):
         for question in questions.values():
             question.insist()
         time.sleep(0.02)
@@ -157,7 +184,8 @@ def own_words(questions):
 
 
 def last_collectives(data):
-    """Return what the flight recorder says of ``collectives``, those that are not over and the one before, and of the
+    """Return what the flight recorder says of ``collectives``, those that are not over and the one
+    before, and of the
     ``earlier`` ones of the same group: [{"group", "number", "name", "state", "over", "sizes"}]."""
     entries = json.loads(data.decode("utf-8", "replace")).get("entries") or []
     kept = []
@@ -185,7 +213,9 @@ def last_collectives(data):
 
 
 def catches(pid, number):
-    """Return True if a process has a handler for a signal. Without one a signal of this kind would end it."""
+    """Return True if a process has a handler for a signal. Without one a signal of this kind would
+    end it.
+    """
     with open("/proc/%d/status" % pid) as file:
         for line in file:
             if line.startswith("SigCgt:"):
@@ -195,13 +225,20 @@ def catches(pid, number):
 
 def waits_of(pid, thread):
     """Return how often a thread has begun to wait for anything; 0 if that cannot be read."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/%d/task/%d/status" % (pid, thread)) as file:
-        return next((int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches")), 0)
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/%d/task/%d/status" % (pid, thread)) as file,
+    ):
+        return next(
+            (int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches")), 0
+        )
     return 0
 
 
 def thread_of(pid, path):
-    """Return the number of the thread that a rank says waits for questions, as it is here; 0 if it says none."""
+    """Return the number of the thread that a rank says waits for questions, as it is here; 0 if it
+    says none.
+    """
     try:
         with open(path) as file:
             number = int(file.read())
@@ -221,7 +258,9 @@ def send_to_thread(pid, thread, number):
 
 
 def begin_spy(pid):
-    """Start py-spy on a Python process; None where it is not installed, or the process is another program."""
+    """Start py-spy on a Python process; None where it is not installed, or the process is another
+    program.
+    """
     if not is_python(pid):
         return None
     program = [os.path.join(folder, "py-spy") for folder in folders_of(pid)]
@@ -232,19 +271,25 @@ def begin_spy(pid):
 
     argv = [program[0], "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     try:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     except OSError:
         return None
 
 
 def folders_of(pid):
-    """Return the folders in which a program beside a Python process may be: those of its interpreter, its environment, and of
-    this process."""
+    """Return the folders in which a program beside a Python process may be: those of its
+    interpreter, its environment, and of this process."""
     folders = []
     with contextlib.suppress(OSError), open("/proc/%d/cmdline" % pid, "rb") as file:
         folders.append(os.path.dirname(os.fsdecode(file.read(4096).split(b"\0")[0])))
     values = variables_of(pid)
-    folders += [os.path.join(values[name], "bin") for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if values.get(name)]
+    folders += [
+        os.path.join(values[name], "bin")
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX")
+        if values.get(name)
+    ]
     with contextlib.suppress(OSError):
         folders.append(os.path.dirname(os.readlink("/proc/%d/exe" % pid)))
     folders += values.get("PATH", "").split(":") + os.get_exec_path()
@@ -265,8 +310,9 @@ def variables_of(pid):
 class RasQuestion:
     """What NCCL's own service was asked, if one of these processes offers it on this node.
 
-    It listens where the name localhost leads to, which may be ::1, or where NCCL_RAS_ADDR says. It answers in text, and waits
-    for ranks that do not answer it as many seconds as it is told, twice: src/ras/client_support.cc of NCCL 2.24 and newer.
+    It listens where the name localhost leads to, which may be ::1, or where NCCL_RAS_ADDR says. It
+    answers in text, and waits for ranks that do not answer it as many seconds as it is told, twice:
+    src/ras/client_support.cc of NCCL 2.24 and newer.
     """
 
     def __init__(self, pids):

@@ -1,9 +1,11 @@
-"""Whether a run goes on: the steps that its ranks report, the lines of its logs, and how long each has been silent.
+"""Whether a run goes on: the steps that its ranks report, the lines of its logs, and how long each
+has been silent.
 
-A rank reports its step and phase in ``ranks/<rank>.progress`` (``remote/rank_progress.py`` has the format). From these, or
-where no rank reports from the steps that the logs name, or from the growth of logs that name none, the usual time of a step and
-the longest pause so far are learned. A silence beyond what they explain is a suspicion, which is told and ends nothing; only
-the limits of the order end a run.
+A rank reports its step and phase in ``ranks/<rank>.progress`` (``remote/rank_progress.py`` has the
+format). From these, or where no rank reports from the steps that the logs name, or from the growth
+of logs that name none, the usual time of a step and the longest pause so far are learned. A silence
+beyond what they explain is a suspicion, which is told and ends nothing; only the limits of the
+order end a run.
 """
 
 import contextlib
@@ -24,7 +26,9 @@ UNLIMITED = ("start", "compile", "checkpoint", "evaluate", "end")
 LEAST_SILENCE_S = 3.0
 USUAL_STEPS = 10
 FIRST_STEPS = 2
-"""So many begin before anything is learned: in the first one programs compile, connect and choose kernels."""
+"""So many begin before anything is learned: in the first one programs compile, connect and choose
+kernels.
+"""
 KNOWN_STEPS = 3
 KEPT = 31
 CONTROLLER_S = 3.0
@@ -34,8 +38,9 @@ MOST_NEW_BYTES = 1 << 17
 
 
 def read_progress(path):
-    """Return what a rank has reported: ``marks``, ``step``, ``t`` and ``begun`` in seconds, ``phase``, and ``marked``, a bit
-    for each phase so far, if the program says so; None if nothing."""
+    """Return what a rank has reported: ``marks``, ``step``, ``t`` and ``begun`` in seconds,
+    ``phase``, and ``marked``, a bit for each phase so far, if the program says so; None if nothing.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -52,7 +57,11 @@ def read_progress(path):
             if marks == again:
                 phase = phase.rstrip(b"\0").decode("ascii", "replace")
                 report = {"marks": marks, "step": step, "t": t, "begun": begun, "phase": phase}
-                return dict(report, marked=MARKED_RECORD.unpack(rest)[0]) if len(rest) == MARKED_RECORD.size else report
+                return (
+                    dict(report, marked=MARKED_RECORD.unpack(rest)[0])
+                    if len(rest) == MARKED_RECORD.size
+                    else report
+                )
     except OSError:
         pass
     finally:
@@ -61,8 +70,8 @@ def read_progress(path):
 
 
 class Rhythm:
-    """The steps of one rank, or the growth of the logs, as seen about once a second: when it last went on, the seconds that a
-    step usually takes, and the longest pause."""
+    """The steps of one rank, or the growth of the logs, as seen about once a second: when it last
+    went on, the seconds that a step usually takes, and the longest pause."""
 
     def __init__(self):
         self.count = None
@@ -76,13 +85,15 @@ class Rhythm:
         self.phase = ""
 
     def saw(self, count, marks, phase, now):
-        """Take what was seen: ``count`` steps, or bytes of logs (each growth then counts as one step), and ``marks``, which
-        change whenever anything goes on."""
+        """Take what was seen: ``count`` steps, or bytes of logs (each growth then counts as one
+        step), and ``marks``, which change whenever anything goes on."""
         if marks != self.marks:
             if self.marks is not None and self.steps >= FIRST_STEPS and self.phase not in UNLIMITED:
                 self.pause_s = max(self.pause_s, now - self.since)
             self.marks, self.since, self.phase = marks, now, phase
-        if self.count is None or not (count or self.steps):  # no step has begun: this time is not of any
+        if self.count is None or not (
+            count or self.steps
+        ):  # no step has begun: this time is not of any
             self.count, self.began, self.stepped = count, now, now
         elif count != self.count:
             number = max(1, count - self.count)
@@ -93,10 +104,14 @@ class Rhythm:
 
     @property
     def usual_s(self):
-        """The median seconds of a step, the mean of all where only the first ones were seen; None before the first few."""
+        """The median seconds of a step, the mean of all where only the first ones were seen; None
+        before the first few.
+        """
         if self.steps <= KNOWN_STEPS:
             return None
-        if not self.step_times:  # more steps than `FIRST_STEPS` began between two looks, and none after that
+        if (
+            not self.step_times
+        ):  # more steps than `FIRST_STEPS` began between two looks, and none after that
             return (self.stepped - self.began) / self.steps
         return sorted(self.step_times)[len(self.step_times) // 2]
 
@@ -106,7 +121,11 @@ class Rhythm:
         if usual_s is None or self.phase in UNLIMITED:
             return 0.0
         silence = now - self.since
-        return silence if silence > max(LEAST_SILENCE_S, USUAL_STEPS * usual_s, 2 * self.pause_s) else 0.0
+        return (
+            silence
+            if silence > max(LEAST_SILENCE_S, USUAL_STEPS * usual_s, 2 * self.pause_s)
+            else 0.0
+        )
 
 
 class Stall:
@@ -125,8 +144,9 @@ class Stall:
         self.since = now
 
     def overdue(self, order, sizes, now, grew):
-        """Return why the run is to end: its logs stay empty or stop growing. Only logs that contain its steps count, on nodes
-        that have any. ``grew(sizes, now)`` is called when they have grown."""
+        """Return why the run is to end: its logs stay empty or stop growing. Only logs that contain
+        its steps count, on nodes that have any. ``grew(sizes, now)`` is called when they have
+        grown."""
         patterns = order.get("progress") or ()
         watched = matching(sizes, patterns)
         size = sum(watched.values())
@@ -141,19 +161,25 @@ class Stall:
         return ""
 
     def look(self, order, ranks, sizes, now):
-        """Return an event and its fields if a suspicion begins or is over, else None. ``ranks``: records of ranks."""
+        """Return an event and its fields if a suspicion begins or is over, else None. ``ranks``:
+        records of ranks.
+        """
         if not order.get("examines"):
             return None
         living = [record["rank"] for record in ranks if "ended_mono_s" not in record]
         for rank in living:
             report = read_progress(os.path.join("ranks", "%d.progress" % rank))
             if report and report["marks"] > 1:  # one comes about when the module is imported
-                self.rhythms.setdefault(rank, Rhythm()).saw(report["step"], report["marks"], report["phase"], now)
+                self.rhythms.setdefault(rank, Rhythm()).saw(
+                    report["step"], report["marks"], report["phase"], now
+                )
         reporting = {rank: self.rhythms[rank] for rank in living if rank in self.rhythms}
         if ranks and not living:
             reporting = {}  # what a launch script does after its ranks has no steps
         elif not reporting:
-            watched = matching(sizes, (order.get("progress") or []) + (order.get("rank_logs") or []))
+            watched = matching(
+                sizes, (order.get("progress") or []) + (order.get("rank_logs") or [])
+            )
             if watched:
                 self.see_logs(order, watched, now)
                 reporting = {None: self.rhythms[None]}
@@ -170,7 +196,12 @@ class Stall:
             return "resumed", {}
         longest = max(silent, key=silent.get)
         rhythm = reporting.get(longest) or Rhythm()
-        fields = {"silent_s": silent[longest], "usual_s": rhythm.usual_s or 0.0, "pause_s": rhythm.pause_s, "ranks": suspects}
+        fields = {
+            "silent_s": silent[longest],
+            "usual_s": rhythm.usual_s or 0.0,
+            "pause_s": rhythm.pause_s,
+            "ranks": suspects,
+        }
         return "stalled", dict(fields, step=rhythm.count if longest is not None else None)
 
     def see_logs(self, order, watched, now):
@@ -186,7 +217,9 @@ class Stall:
             rhythm.saw(self.step, self.step, "", now)
 
     def newest_step(self, patterns, watched):
-        """Return the number of the last step in what the logs have grown by; the one before if there is none."""
+        """Return the number of the last step in what the logs have grown by; the one before if
+        there is none.
+        """
         step = self.step
         for name, size in watched.items() if patterns else ():
             begin = max(self.read.get(name, 0), size - MOST_NEW_BYTES)
@@ -205,7 +238,9 @@ class Stall:
 
 
 def last_step(text, patterns):
-    """Return the number of the last step that a text names, by patterns with a group ``step``; None if it names none."""
+    """Return the number of the last step that a text names, by patterns with a group ``step``; None
+    if it names none.
+    """
     compiled = []
     for pattern in patterns:
         with contextlib.suppress(re.error):  # written for a newer Python than this one

@@ -1,4 +1,6 @@
-"""The supervisor of a run, detached from ssh: its connections to the controller, and how a process becomes one."""
+"""The supervisor of a run, detached from ssh: its connections to the controller, and how a process
+becomes one.
+"""
 
 import base64
 import contextlib
@@ -27,17 +29,23 @@ LONG_POLL_S = 0.25
 CLOCKS_APART_S = 5.0
 """By so much the clock of a node may be behind that of Slurm's controller."""
 SETTLE_S = 2.0
-"""After the start, and after a rank was first seen: the ends of ranks are then known only by looking for them."""
+"""After the start, and after a rank was first seen: the ends of ranks are then known only by
+looking for them.
+"""
 
 
 def is_over_time():
-    """Return whether the job of this process has reached the end that Slurm planned for it, as its step knows it."""
+    """Return whether the job of this process has reached the end that Slurm planned for it, as its
+    step knows it.
+    """
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     return end.isdigit() and time.time() > int(end) - CLOCKS_APART_S
 
 
 class Supervisor:
-    """Takes orders for one run from everyone connected to its socket, and reports the run's events to them."""
+    """Takes orders for one run from everyone connected to its socket, and reports the run's events
+    to them.
+    """
 
     def __init__(self, directory):
         self.run = Run(directory, self.tell)
@@ -45,10 +53,14 @@ class Supervisor:
         self.ends = Ends()
         self.owner = b""
         self.is_job_ending = False
-        self.name_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # bound to the node's name once this run holds it
+        self.name_socket = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM
+        )  # bound to the node's name once this run holds it
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(address_of(directory))
-        self.sign_of_life = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # for `supervisor_lives`
+        self.sign_of_life = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM
+        )  # for `supervisor_lives`
         self.sign_of_life.bind(address_of(directory))
         self.listener.listen(4)
 
@@ -61,10 +73,14 @@ class Supervisor:
             handles = list(self.ends.handles.values())
             ready = select.select(listeners + list(self.connections) + handles, [], [], pause_s)[0]
             self.ends.take(ready)
-            # A frozen node stops in this wait: judge lateness right after it, before anything that queued up meanwhile.
+            # A frozen node stops in this wait: judge lateness right after it, before anything that
+            # queued up meanwhile.
             run.judge_lateness()
             if self.is_job_ending:
-                run.stop("cancelled by Slurm, which ends the job" + (" at its time limit" if is_over_time() else ""))
+                run.stop(
+                    "cancelled by Slurm, which ends the job"
+                    + (" at its time limit" if is_over_time() else "")
+                )
             for connection in ready:
                 if connection is self.listener:
                     self.accept()
@@ -82,9 +98,11 @@ class Supervisor:
         self.listener.close()
 
     def pause_s(self):
-        """Return how long to wait for an order or for the end of a process before looking at the run again.
+        """Return how long to wait for an order or for the end of a process before looking at the
+        run again.
 
-        A look costs a node 0.1 ms of a processor, so a run whose processes are all followed is looked at rarely.
+        A look costs a node 0.1 ms of a processor, so a run whose processes are all followed is
+        looked at rarely.
         """
         run = self.run
         if run.state in ("new", "ended"):
@@ -98,13 +116,17 @@ class Supervisor:
         return LONG_POLL_S if is_followed and is_settled else POLL_S
 
     def hear_slurm(self, *_):
-        """Note SIGTERM, which the spawner hands on: the job is cancelled, preempted or at its time limit."""
+        """Note SIGTERM, which the spawner hands on: the job is cancelled, preempted or at its time
+        limit.
+        """
         self.is_job_ending = True
 
     # -- connections
 
     def accept(self):
-        """Accept one more connection: the controller's, a re-attached one, or one that wants the run stopped."""
+        """Accept one more connection: the controller's, a re-attached one, or one that wants the
+        run stopped.
+        """
         connection, _ = self.listener.accept()
         if not is_own(connection):
             connection.close()
@@ -112,10 +134,19 @@ class Supervisor:
         connection.settimeout(5)
         self.connections[connection] = b""
         run = self.run
-        self.answer(connection, "hello", state=run.state, started=run.started, record=run.record, boot_id=boot_id())
+        self.answer(
+            connection,
+            "hello",
+            state=run.state,
+            started=run.started,
+            record=run.record,
+            boot_id=boot_id(),
+        )
 
     def introduce(self):
-        """Send the owner's record to a process that may belong to another work directory or user, and close."""
+        """Send the owner's record to a process that may belong to another work directory or user,
+        and close.
+        """
         client, _ = self.name_socket.accept()
         with client, contextlib.suppress(OSError):
             client.setblocking(False)
@@ -127,14 +158,18 @@ class Supervisor:
             self.answer(connection, event, **fields)
 
     def answer(self, connection, event, **fields):
-        """Send one event to one connection. One that does not take it within 5 s is dropped; the run continues."""
+        """Send one event to one connection. One that does not take it within 5 s is dropped; the
+        run continues.
+        """
         try:
             connection.sendall(json.dumps(dict(fields, event=event)).encode() + b"\n")
         except OSError:
             self.hang_up(connection)
 
     def hang_up(self, connection):
-        """Forget a connection. If it was the last one and nothing runs, exit: without a start signal nothing is started."""
+        """Forget a connection. If it was the last one and nothing runs, exit: without a start
+        signal nothing is started.
+        """
         connection.close()
         self.connections.pop(connection, None)
         if not self.connections and self.run.state in ("new", "armed", "ended"):
@@ -166,14 +201,19 @@ class Supervisor:
                 return
 
     def obey(self, method, order, connection):
-        """Carry out an order. Before the start an error refuses the run; later no order touches files."""
+        """Carry out an order. Before the start an error refuses the run; later no order touches
+        files.
+        """
         directory = self.run.directory
         try:
             method(self, order, connection)
         except OSError as error:
-            # An error of writing to an open file has no file name, and other names are relative to the run's directory.
+            # An error of writing to an open file has no file name, and other names are relative to
+            # the run's directory.
             path = os.path.join(directory, error.filename) if error.filename else directory
-            raise unwritten(error, path, directory, RESERVE_BYTES + len(order.get("variables", "").encode()))
+            raise unwritten(
+                error, path, directory, RESERVE_BYTES + len(order.get("variables", "").encode())
+            )
 
     # -- orders
 
@@ -186,8 +226,8 @@ class Supervisor:
         self.tell("armed", pid=os.getpid(), boot_id=boot_id())
 
     def lock(self, owner):
-        """Hold the node's name for as long as this process lives; all work directories and all users share it. Refuses with
-        the record of the run that has it."""
+        """Hold the node's name for as long as this process lives; all work directories and all
+        users share it. Refuses with the record of the run that has it."""
         record = owner_record(owner, "armed")
         write_whole(OWNER_RECORD, [record])
         hold_node(self.name_socket, owner["run_id"])
@@ -195,13 +235,20 @@ class Supervisor:
         self.owner = record
 
     def sign(self, state):
-        """Change the state in the owner's record, whose length stays the same: this works on a full disk as well."""
+        """Change the state in the owner's record, whose length stays the same: this works on a full
+        disk as well.
+        """
         self.owner = owner_record(self.run.order["owner"], state)
-        with contextlib.suppress(OSError), open(OWNER_RECORD, "r+b") as file:  # the record only informs others
+        with (
+            contextlib.suppress(OSError),
+            open(OWNER_RECORD, "r+b") as file,
+        ):  # the record only informs others
             file.write(self.owner)
 
     def beat(self, order, connection):
-        """Renew the lease and answer with the clock, to show liveness and to measure the offset between clocks."""
+        """Renew the lease and answer with the clock, to show liveness and to measure the offset
+        between clocks.
+        """
         self.run.renewed = time.monotonic()
         fields = {"n": order["n"], "mono": time.monotonic(), "state": self.run.state}
         tail = order.get("tail")
@@ -241,7 +288,9 @@ class Supervisor:
 
 def owner_record(owner, state):
     """Return the record of a node's owner, with the state of its run padded to a fixed length."""
-    values = dict(owner, supervisor=os.getpid(), machine=this_machine(), state=state.ljust(len("running")))
+    values = dict(
+        owner, supervisor=os.getpid(), machine=this_machine(), state=state.ljust(len("running"))
+    )
     return json.dumps(values).encode() + b"\n"
 
 
@@ -263,7 +312,9 @@ def supervise(directory):
     name_process(SUPERVISOR.encode())
     adopt_orphans()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else soft, hard)
+    )
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     sweep(os.path.dirname(os.path.dirname(directory)))
@@ -273,7 +324,8 @@ def supervise(directory):
     try:
         supervisor.serve()
     except BaseException as error:
-        # Whatever went wrong here, a full disk or a bug in this program: no process may keep running without an owner.
+        # Whatever went wrong here, a full disk or a bug in this program: no process may keep
+        # running without an owner.
         supervisor.run.sampler.end()
         deadline = time.monotonic() + STUCK_S
         while descendants(os.getpid()) and time.monotonic() < deadline:
@@ -292,15 +344,19 @@ def supervise(directory):
 
 
 def start_supervisor(directory):
-    """Fork twice and become a supervisor that keeps nothing of this ssh session: no terminal, no stream, no session.
+    """Fork twice and become a supervisor that keeps nothing of this ssh session: no terminal, no
+    stream, no session.
 
-    No new interpreter is started: this program is already loaded, and a start costs more than all else a supervisor does.
+    No new interpreter is started: this program is already loaded, and a start costs more than all
+    else a supervisor does.
     """
     pid = os.fork()
     if pid:
         code = ending(os.waitpid(pid, 0)[1])[0]
         if code:
-            raise Refused("node_unfit", "cannot start the supervisor of the run: %s" % os.strerror(code))
+            raise Refused(
+                "node_unfit", "cannot start the supervisor of the run: %s" % os.strerror(code)
+            )
         return
     os.setsid()
     try:
@@ -312,11 +368,17 @@ def start_supervisor(directory):
 
 
 def become_supervisor(directory):
-    """Turn this process, a fork, into the supervisor of a run directory, with no stream of the process that it came from."""
+    """Turn this process, a fork, into the supervisor of a run directory, with no stream of the
+    process that it came from.
+    """
     code = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        log = os.open(os.path.join(directory, "supervisor.err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        log = os.open(
+            os.path.join(directory, "supervisor.err"),
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW,
+            0o600,
+        )
         for target, source in ((0, null), (1, null), (2, log)):
             os.dup2(source, target)
         os.closerange(3, 64)

@@ -1,10 +1,12 @@
-"""What the sampling process of a run does: it reads power, clocks, temperatures, errors, load and traffic of its node, about
-once a second, and writes them as lines of JSON.
+"""What the sampling process of a run does: it reads power, clocks, temperatures, errors, load and
+traffic of its node, about once a second, and writes them as lines of JSON.
 
-The first line says what the columns are; each further line is a row of numbers, null for what was not read this time, or an
-event. Counters grow from an arbitrary start, so that a row that is missing loses nothing. Times are those of the monotonic
-clock. Each source has its own period, which grows with what reading it costs, so that all of them together stay below 0.12 %
-of a core, and 0.25 % for each NVIDIA GPU, whatever the machine has. Of a long run every second row is dropped, again and again.
+The first line says what the columns are; each further line is a row of numbers, null for what was
+not read this time, or an event. Counters grow from an arbitrary start, so that a row that is
+missing loses nothing. Times are those of the monotonic clock. Each source has its own period, which
+grows with what reading it costs, so that all of them together stay below 0.12 % of a core, and 0.25
+% for each NVIDIA GPU, whatever the machine has. Of a long run every second row is dropped, again
+and again.
 """
 
 import contextlib
@@ -17,18 +19,28 @@ from noderun.amd import AmdGpus
 from noderun.control import die_with_parent
 from noderun.counters import Interfaces, Packages, PortErrors, Ports, Quota, Usage
 from noderun.foreign import Foreign
-from noderun.nvml import NvidiaErrors, NvidiaEvents, NvidiaPower, NvidiaProcesses, NvidiaStates, nvidia_devices
+from noderun.nvml import (
+    NvidiaErrors,
+    NvidiaEvents,
+    NvidiaPower,
+    NvidiaProcesses,
+    NvidiaStates,
+    nvidia_devices,
+)
 
 TELEMETRY_SCHEMA = 1
 ENERGY_SHARE = 0.0025
-"""Of a core, for each GPU: a look at one counter takes 3.3 to 3.9 ms on an H200, so that each is read every two seconds."""
+"""Of a core, for each GPU: a look at one counter takes 3.3 to 3.9 ms on an H200, so that each is
+read every two seconds.
+"""
 MOST_ROWS = 1800
 MOST_EVENTS = 64
 
 
 class Source:
-    """One of the things that are sampled: ``read`` returns a value for each of its columns. Read when ``due``, not more often
-    than every ``period_s``, nor so often that it uses more than ``share`` of a core."""
+    """One of the things that are sampled: ``read`` returns a value for each of its columns. Read
+    when ``due``, not more often than every ``period_s``, nor so often that it uses more than
+    ``share`` of a core."""
 
     def __init__(self, readable, period_s, share):
         self.readable = readable
@@ -48,7 +60,8 @@ class Source:
         except (OSError, ValueError, IndexError, KeyError):
             values = [None] * len(self.columns)
         cost_s = time.process_time() - before
-        # The first reading loads what later ones have, which no period could earn back within a short run.
+        # The first reading loads what later ones have, which no period could earn back within a
+        # short run.
         self.cost_s = 0.0 if self.cost_s is None else max(cost_s, 0.7 * self.cost_s)
         # A little early: periods are multiples of the sampler's own.
         self.due = now + max(self.period_s, self.cost_s / self.share) - 0.05
@@ -63,7 +76,9 @@ class Samples:
         self.header = header
         self.rows = []
         self.events = []
-        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        self.file = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW, 0o600
+        )
         self.write(header)
 
     def write(self, value):
@@ -81,7 +96,9 @@ class Samples:
         self.rows = self.rows[::2]
         temporary = self.path + ".new"
         data = b"".join(map(as_line, [self.header] + self.events + self.rows))
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        handle = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600
+        )
         if os.write(handle, data) != len(data):
             raise OSError("no room")
         os.rename(temporary, self.path)
@@ -102,21 +119,36 @@ def as_line(value):
 
 
 def sources_of(settings, describe, tell):
-    """Return the sources of this node. ``describe`` takes what the header says of them, ``tell`` events.
+    """Return the sources of this node. ``describe`` takes what the header says of them, ``tell``
+    events.
 
-    All but the counters of energy have 0.115 % of a core together: a look at all the rest of a GPU takes 0.2 ms. The counters
-    have a share for each GPU, because a node has more processors where it has more GPUs, and a window of ten seconds needs
-    readings of each that are close together.
+    All but the counters of energy have 0.115 % of a core together: a look at all the rest of a GPU
+    takes 0.2 ms. The counters have a share for each GPU, because a node has more processors where
+    it has more GPUs, and a window of ten seconds needs readings of each that are close together.
     """
-    shares = [(Usage(), 1.0, 0.0001), (Packages(describe), 1.0, 0.0001), (Interfaces(describe), 1.0, 0.0001)]
+    shares = [
+        (Usage(), 1.0, 0.0001),
+        (Packages(describe), 1.0, 0.0001),
+        (Interfaces(describe), 1.0, 0.0001),
+    ]
     shares.append((Quota(), 2.0, 0.00005))
-    shares += [(Ports(describe), 1.0, 0.0001), (PortErrors(), 10.0, 0.0001), (Foreign(settings, tell), 10.0, 0.0001)]
+    shares += [
+        (Ports(describe), 1.0, 0.0001),
+        (PortErrors(), 10.0, 0.0001),
+        (Foreign(settings, tell), 10.0, 0.0001),
+    ]
     if settings.get("device") == "cuda":
         devices = nvidia_devices(settings.get("devices", ""), describe)
         if devices:
-            shares += [(NvidiaPower(devices), 1.0, ENERGY_SHARE * len(devices)), (NvidiaStates(devices), 1.0, 0.0002)]
+            shares += [
+                (NvidiaPower(devices), 1.0, ENERGY_SHARE * len(devices)),
+                (NvidiaStates(devices), 1.0, 0.0002),
+            ]
             shares += [(NvidiaErrors(devices), 10.0, 0.0001)]
-            shares += [(NvidiaEvents(devices, tell), 1.0, 0.0001), (NvidiaProcesses(devices, settings, tell), 5.0, 0.0001)]
+            shares += [
+                (NvidiaEvents(devices, tell), 1.0, 0.0001),
+                (NvidiaProcesses(devices, settings, tell), 5.0, 0.0001),
+            ]
         else:
             shares.append((AmdGpus(settings.get("devices", ""), describe), 1.0, 0.0008))
     period_s = settings.get("period_s", 1.0)
@@ -124,8 +156,8 @@ def sources_of(settings, describe, tell):
 
 
 def sample_run(settings, waiting, path):
-    """Sample this node until something is written to, or closes, the pipe ``waiting``. ``settings`` are the devices of the run,
-    and what tells its processes."""
+    """Sample this node until something is written to, or closes, the pipe ``waiting``. ``settings``
+    are the devices of the run, and what tells its processes."""
     die_with_parent()
     with contextlib.suppress(OSError):
         os.nice(10)
@@ -133,7 +165,13 @@ def sample_run(settings, waiting, path):
     period_s = settings.get("period_s", 1.0)
     sources = sources_of(settings, about.update, lambda **fields: told.append(fields))
     columns = ["t"] + [name for source in sources for name in source.columns]
-    header = dict(about, schema=TELEMETRY_SCHEMA, period_s=period_s, processors=os.cpu_count(), columns=columns)
+    header = dict(
+        about,
+        schema=TELEMETRY_SCHEMA,
+        period_s=period_s,
+        processors=os.cpu_count(),
+        columns=columns,
+    )
     samples = Samples(path, header)
     number, sampled_at, is_over = 0, 0.0, False
     began, planned = time.monotonic(), time.monotonic()
@@ -158,7 +196,11 @@ def sample_run(settings, waiting, path):
     spent_s = time.process_time()
     samples.events = []
     samples.event(
-        t=round(time.monotonic(), 3), event="end", samples=number, used_s=round(spent_s, 4), seconds=round(now - began, 3)
+        t=round(time.monotonic(), 3),
+        event="end",
+        samples=number,
+        used_s=round(spent_s, 4),
+        seconds=round(now - began, 3),
     )
 
 

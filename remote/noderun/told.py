@@ -12,7 +12,9 @@ MOST_LINES = 40
 def nameless(folder):
     """Open an unnamed file for writing and reading."""
     path = os.path.join(folder, ".told.%s" % os.urandom(8).hex())
-    kept = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w+b")
+    kept = os.fdopen(
+        os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w+b"
+    )
     os.unlink(path)
     return kept
 
@@ -28,7 +30,9 @@ def not_written(folder):
 
 
 def begin(argv, folder):
-    """Start a program and keep its output in an unnamed file for later; None if there is no such program."""
+    """Start a program and keep its output in an unnamed file for later; None if there is no such
+    program.
+    """
     import subprocess
 
     try:
@@ -38,7 +42,9 @@ def begin(argv, folder):
 
         kept = tempfile.TemporaryFile()
     try:
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT
+        )
     except OSError:
         kept.close()
         return None
@@ -46,7 +52,8 @@ def begin(argv, folder):
 
 
 def said(started, limit_s):
-    """Return exit code and text of a started program; the code is None if it did not end within ``limit_s`` of its start.
+    """Return exit code and text of a started program; the code is None if it did not end within
+    ``limit_s`` of its start.
 
     A program that hangs in the kernel does not die when it is killed, so nothing waits for that.
     """
@@ -64,9 +71,11 @@ def said(started, limit_s):
 
 
 def kernel_log(word, path="/dev/kmsg"):
-    """Return the last lines of the kernel's log that contain a word, each with its age in seconds; or why it cannot be read.
+    """Return the last lines of the kernel's log that contain a word, each with its age in seconds;
+    or why it cannot be read.
 
-    A record is ``priority,number,microseconds since boot,flags;text`` (Documentation/ABI/testing/dev-kmsg).
+    A record is ``priority,number,microseconds since boot,flags;text``
+    (Documentation/ABI/testing/dev-kmsg).
     """
     lines, total = [], 0
     try:
@@ -80,7 +89,9 @@ def kernel_log(word, path="/dev/kmsg"):
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno != errno.EPIPE:  # EPIPE: the record was overwritten before it was read
+                if (
+                    error.errno != errno.EPIPE
+                ):  # EPIPE: the record was overwritten before it was read
                     return {"closed": error.strerror}
                 continue
             head, _, text = record.decode("utf-8", "replace").partition(";")

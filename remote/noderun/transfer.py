@@ -31,14 +31,19 @@ from noderun.runs import supervisor_lives, sweep
 
 PIECE = 1 << 20
 LONG_PIECE = 1 << 23
-TRIAL = {True: 2 * PIECE, False: LONG_PIECE}  # bytes to send compressed or not before the two ways are compared
+TRIAL = {
+    True: 2 * PIECE,
+    False: LONG_PIECE,
+}  # bytes to send compressed or not before the two ways are compared
 PIPE_BYTES = 1 << 18
 REPLACED = 10  # times that a file is read again because it was replaced meanwhile
 F_SETPIPE_SZ = 1031  # in fcntl from Python 3.10 on
 
 
 def op_put(request):
-    """Receive files. Report which are missing, by digest; read those; check, flush and rename each into place."""
+    """Receive files. Report which are missing, by digest; read those; check, flush and rename each
+    into place.
+    """
     root = root_directory(request["root"])
     missing = []
     for index, item in enumerate(request["files"]):
@@ -59,15 +64,17 @@ def op_put(request):
         except OSError as error:
             raise unwritten(error, path, root, item["bytes"])
         if digest_on_disk(path) != item["sha256"]:
-            with contextlib.suppress(FileNotFoundError):  # another node that shares the directory has removed it too
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # another node that shares the directory has removed it too
                 os.unlink(path)
             raise altered(item, path)
     reply(done=True)
 
 
 def digest_on_disk(path):
-    """Return the digest of a file that another node may replace with an equal one while it is read: NFS then calls the file
-    that was opened stale."""
+    """Return the digest of a file that another node may replace with an equal one while it is read:
+    NFS then calls the file that was opened stale."""
     for _ in range(REPLACED):
         try:
             return digest_of(path)
@@ -78,8 +85,8 @@ def digest_on_disk(path):
 
 
 def intact(item, path):
-    """Yield a file's bytes as they arrive. Refuses altered ones before the file gets its name: another node that shares the
-    directory may already use a good file of that name."""
+    """Yield a file's bytes as they arrive. Refuses altered ones before the file gets its name:
+    another node that shares the directory may already use a good file of that name."""
     digest = hashlib.sha256()
     yield from received(item["bytes"], digest)
     if digest.hexdigest() != item["sha256"]:
@@ -92,7 +99,9 @@ def altered(item, path):
 
 
 def copied(root, item, path):
-    """Copy a file that another set on this node also contains, and return True if one did: sets of payload files share most."""
+    """Copy a file that another set on this node also contains, and return True if one did: sets of
+    payload files share most.
+    """
     for source in glob.glob(os.path.join(glob.escape(root), item["elsewhere"])):
         with contextlib.suppress(OSError):  # whatever the reason, the bytes can still be sent
             if not os.path.isfile(source) or os.path.getsize(source) != item["bytes"]:
@@ -113,12 +122,13 @@ def deflated(data):
 
 
 class Pieces:
-    """Sends pieces of logs: the first 2 MiB compressed, the next 8 MiB uncompressed, and the rest in whichever way has taken
-    less time per byte.
+    """Sends pieces of logs: the first 2 MiB compressed, the next 8 MiB uncompressed, and the rest
+    in whichever way has taken less time per byte.
 
-    Most runs leave less than 2 MiB on a node. With more, compressing pays on a slow connection and delays a fast one. The time
-    of a piece includes compressing and writing it; a write blocks while the connection is full. The trial without compression
-    is therefore longer than what pipe, ssh server and kernel buffer together, or every connection would look fast.
+    Most runs leave less than 2 MiB on a node. With more, compressing pays on a slow connection and
+    delays a fast one. The time of a piece includes compressing and writing it; a write blocks while
+    the connection is full. The trial without compression is therefore longer than what pipe, ssh
+    server and kernel buffer together, or every connection would look fast.
     """
 
     def __init__(self):
@@ -133,7 +143,9 @@ class Pieces:
         return self.took_s[True] / self.size[True] < self.took_s[False] / self.size[False]
 
     def send(self, name, log, offset, left):
-        """Send the next piece of ``log``, an open file with ``left`` bytes still to send; return its uncompressed size."""
+        """Send the next piece of ``log``, an open file with ``left`` bytes still to send; return
+        its uncompressed size.
+        """
         packed = self.packs()
         data = os.pread(log, min(PIECE, left), offset) if packed else b""
         size = len(data) if packed else min(LONG_PIECE, left, os.fstat(log).st_size - offset)
@@ -154,7 +166,9 @@ class Pieces:
 
 
 def hand_over(log, offset, size):
-    """Write bytes of an open file to standard output, without copying them if its file system allows."""
+    """Write bytes of an open file to standard output, without copying them if its file system
+    allows.
+    """
     end = offset + size
     while offset < end:
         signal.alarm(IDLE_S)
@@ -163,7 +177,9 @@ def hand_over(log, offset, size):
             sent = os.sendfile(1, log, offset, most)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
-                sys.exit("a log cannot be sent: %s" % error.strerror)  # within raw bytes: no event can be sent
+                sys.exit(
+                    "a log cannot be sent: %s" % error.strerror
+                )  # within raw bytes: no event can be sent
             sent = os.write(1, os.pread(log, most, offset))
         if not sent:
             sys.exit("a log became shorter while it was being sent")
@@ -177,7 +193,9 @@ def widen_output():
 
 
 def op_get(request):
-    """Send the logs of a run from the offsets that the controller already holds, and the exit record last."""
+    """Send the logs of a run from the offsets that the controller already holds, and the exit
+    record last.
+    """
     sweep(own_directory(request))
     directory = run_directory(request)
     if not os.path.isdir(os.path.join(directory, "logs")):
@@ -200,6 +218,11 @@ def op_get(request):
                 if not sent:
                     break
                 offset += sent
-    extra = {"left_out": left_out, "odd": odd_files(directory), "boot_id": boot_id(), "bytes": len(record)}
+    extra = {
+        "left_out": left_out,
+        "odd": odd_files(directory),
+        "boot_id": boot_id(),
+        "bytes": len(record),
+    }
     reply(done=True, sizes=sizes, alive=supervisor_lives(directory), **extra)
     write_bytes(record)

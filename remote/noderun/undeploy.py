@@ -1,4 +1,6 @@
-"""Removal of what orch has put on a node: its payload and the runs whose logs are collected; and what remains."""
+"""Removal of what orch has put on a node: its payload and the runs whose logs are collected; and
+what remains.
+"""
 
 import os
 import time
@@ -13,9 +15,11 @@ MOST_NAMES = 1000
 
 
 def op_undeploy(request):
-    """Remove the runs that the controller has collected and the payload, or only report what would be removed.
+    """Remove the runs that the controller has collected and the payload, or only report what would
+    be removed.
 
-    A run in progress always stays, and with it the payload. ``force``: other runs go too, collected or not.
+    A run in progress always stays, and with it the payload. ``force``: other runs go too, collected
+    or not.
     """
     if not os.path.isdir(os.path.expanduser(request["root"])):
         reply(absent=True)
@@ -29,7 +33,11 @@ def op_undeploy(request):
         else:
             dropped.append(directory)
     payload = os.path.join(root, "payload")
-    goes = os.path.isdir(payload) and "in progress" not in kept.values() and not unfinished_elsewhere(root, own)
+    goes = (
+        os.path.isdir(payload)
+        and "in progress" not in kept.values()
+        and not unfinished_elsewhere(root, own)
+    )
     answer = {
         "runs": len(dropped),
         "run_bytes": sum(map(bytes_below, dropped)),
@@ -55,14 +63,18 @@ def reason_to_keep(own, directory, request):
         return "of another node" if os.path.isdir(directory) else ""
     if supervisor_lives(directory) or belonging(own, run_id):
         return "in progress"
-    started = os.path.exists(os.path.join(directory, "exit.json")) or names_in(os.path.join(directory, "logs"))
+    started = os.path.exists(os.path.join(directory, "exit.json")) or names_in(
+        os.path.join(directory, "logs")
+    )
     if started and not request["force"] and run_id not in request["collected"]:
         return "not collected"
     return ""
 
 
 def unfinished_elsewhere(root, own):
-    """Return True if the folder of another node that shares the work directory has a run without an exit record."""
+    """Return True if the folder of another node that shares the work directory has a run without an
+    exit record.
+    """
     others = [os.path.join(root, "nodes", name) for name in names_in(os.path.join(root, "nodes"))]
     return any(
         not os.path.exists(os.path.join(directory, "exit.json"))
@@ -98,7 +110,9 @@ def remove_set(root, folder):
 
 
 def remove_empty(root, own):
-    """Remove the folders that have become empty, marks of captures that are over, and with the last node the work directory."""
+    """Remove the folders that have become empty, marks of captures that are over, and with the last
+    node the work directory.
+    """
     nodes = os.path.join(root, "nodes")
     for folder in (os.path.join(own, "runs"), own, nodes):
         remove_folder(folder)
@@ -136,4 +150,6 @@ def remove_link(path):
 def remaining(root):
     """Return what is left in the work directory: names in it, and below ``nodes/``."""
     names = [name for name in names_in(root) if name != "nodes"]
-    return sorted(names + ["nodes/" + name for name in names_in(os.path.join(root, "nodes"))])[:MOST_NAMES]
+    return sorted(names + ["nodes/" + name for name in names_in(os.path.join(root, "nodes"))])[
+        :MOST_NAMES
+    ]

@@ -1,8 +1,10 @@
-"""What may be left of a run that lost its supervisor where no control group could be made: then some processes have no mark.
+"""What may be left of a run that lost its supervisor where no control group could be made: then
+some processes have no mark.
 
-A process that left its parents and cleared its environment is known to its supervisor, as an adopted descendant, and to the
-run's control group. Without both, a process of this user that began after the supervisor, in the supervisor's own control
-group, and that was adopted by whatever adopts orphans here, may belong to the run or not. It is reported and never signalled.
+A process that left its parents and cleared its environment is known to its supervisor, as an
+adopted descendant, and to the run's control group. Without both, a process of this user that began
+after the supervisor, in the supervisor's own control group, and that was adopted by whatever adopts
+orphans here, may belong to the run or not. It is reported and never signalled.
 """
 
 import os
@@ -16,10 +18,17 @@ ORIGIN = "origin.json"
 
 
 def write_origin(group):
-    """Record, in the run's directory, from where its processes start: this supervisor, which made ``group`` or could not."""
+    """Record, in the run's directory, from where its processes start: this supervisor, which made
+    ``group`` or could not.
+    """
     pid = os.getpid()
     ticks = processes()[pid][2]
-    record = {"boot_id": boot_id(), "pids": os.readlink("/proc/self/ns/pid"), "supervisor": pid, "ticks": ticks}
+    record = {
+        "boot_id": boot_id(),
+        "pids": os.readlink("/proc/self/ns/pid"),
+        "supervisor": pid,
+        "ticks": ticks,
+    }
     write_json(ORIGIN, dict(record, group=group, groups=groups_of(pid), reapers=ancestors_of(pid)))
 
 
@@ -38,17 +47,23 @@ def groups_of(pid):
 
 
 def unverified(own, run_id=None):
-    """Return {run id: [[process id, name], ...]} of runs that were started and of which something may be left.
+    """Return {run id: [[process id, name], ...]} of runs that were started and of which something
+    may be left.
 
-    A run has an empty list where its processes had numbers of another process namespace, so that none can be seen from here.
+    A run has an empty list where its processes had numbers of another process namespace, so that
+    none can be seen from here.
     """
     doubtful = {}
     for directory in runs_of(own, run_id):
         if os.path.exists(os.path.join(directory, ORIGIN)) and not supervisor_lives(directory):
             origin = read_record(os.path.join(directory, ORIGIN))
-            # The launch script's child opens this log after the start signal, and before it executes anything.
+            # The launch script's child opens this log after the start signal, and before it
+            # executes anything.
             started = os.path.lexists(os.path.join(directory, "logs", "node.out"))
-            ended = os.path.exists(os.path.join(directory, "exit.json")) or origin["boot_id"] != boot_id()
+            ended = (
+                os.path.exists(os.path.join(directory, "exit.json"))
+                or origin["boot_id"] != boot_id()
+            )
             if started and not ended and not origin["group"]:
                 here = origin["pids"] == os.readlink("/proc/self/ns/pid")
                 strays = strays_since(origin) if here else []
@@ -58,17 +73,29 @@ def unverified(own, run_id=None):
 
 
 def strays_since(origin):
-    """Return [[process id, name], ...] of the processes that began after a supervisor and whose origin cannot be told."""
+    """Return [[process id, name], ...] of the processes that began after a supervisor and whose
+    origin cannot be told.
+    """
     table = processes()
-    new = {pid for pid, (_, state, start) in table.items() if start >= origin["ticks"] and state != "Z"}
-    others = set(ancestors_of(os.getpid())) | {os.getpid()} | set(marked_by("ORCH_RUN_ID", None, os.getuid()))
+    new = {
+        pid for pid, (_, state, start) in table.items() if start >= origin["ticks"] and state != "Z"
+    }
+    others = (
+        set(ancestors_of(os.getpid()))
+        | {os.getpid()}
+        | set(marked_by("ORCH_RUN_ID", None, os.getuid()))
+    )
     strays = []
     for pid in sorted(new):
         lineage = [pid]
         while table[lineage[-1]][0] in new:
             lineage.append(table[lineage[-1]][0])
         top = lineage[-1]
-        is_orphan = table[top][0] in origin["reapers"] and name_of(top) not in ("orch-supervisor", "sshd", "sshd-session")
+        is_orphan = table[top][0] in origin["reapers"] and name_of(top) not in (
+            "orch-supervisor",
+            "sshd",
+            "sshd-session",
+        )
         in_groups = all(below(line, groups_of(pid)) for line in origin["groups"])
         if is_orphan and in_groups and of_this_user(pid) and not others & set(lineage):
             strays.append([pid, name_of(pid)])
@@ -76,7 +103,9 @@ def strays_since(origin):
 
 
 def of_this_user(pid):
-    """Return True if a process is one of this user, or if this user is root, whose programs may become any user."""
+    """Return True if a process is one of this user, or if this user is root, whose programs may
+    become any user.
+    """
     try:
         return os.getuid() in (0, os.stat("/proc/%d" % pid).st_uid)
     except OSError:

@@ -1,9 +1,11 @@
-"""Print the results of fio's JSON as lines: bandwidth, accesses per second and completion latency of each direction.
+"""Print the results of fio's JSON as lines: bandwidth, accesses per second and completion latency
+of each direction.
 
     python fio_reading.py fio.json
 
-fio must have run with group_reporting, so that its only job stands for all. Latencies are those from submission to completion
-(``clat_ns``). The format of the file is that of fio 3; Python 3.6 reads it.
+fio must have run with group_reporting, so that its only job stands for all. Latencies are those
+from submission to completion (``clat_ns``). The format of the file is that of fio 3; Python 3.6
+reads it.
 """
 
 import json
@@ -12,16 +14,24 @@ from pathlib import Path
 
 
 def lines(text):
-    """Return a line for each direction in which fio made accesses. Raises ValueError for a text that has no result."""
+    """Return a line for each direction in which fio made accesses. Raises ValueError for a text
+    that has no result.
+    """
     if "{" not in text:
         raise ValueError("expected the JSON of fio, got none")
-    jobs = json.loads(text[text.index("{") :])["jobs"]  # older versions write their notes in front of it
+    jobs = json.loads(text[text.index("{") :])[
+        "jobs"
+    ]  # older versions write their notes in front of it
     if len(jobs) != 1:
         raise ValueError(f"expected one job, got {len(jobs)}; fio needs group_reporting")
     job = jobs[0]
     if job["error"]:
         raise ValueError(f"expected a job without error, got errno {job['error']}")
-    printed = [line(direction, job[direction]) for direction in ("read", "write") if job[direction]["total_ios"]]
+    printed = [
+        line(direction, job[direction])
+        for direction in ("read", "write")
+        if job[direction]["total_ios"]
+    ]
     if not printed:
         raise ValueError("expected accesses after the warm-up, got none")
     return printed
@@ -38,7 +48,9 @@ def line(direction, counted):
 
 
 def main():
-    """Print the lines of the file that is the only argument; exit with a message if it has no result."""
+    """Print the lines of the file that is the only argument; exit with a message if it has no
+    result.
+    """
     path = sys.argv[1]
     try:
         printed = lines(Path(path).read_text(encoding="utf-8"))

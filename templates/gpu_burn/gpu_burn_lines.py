@@ -1,10 +1,11 @@
-"""Start gpu_burn and print lines for each of its GPUs: the rate of each round of matrix products, and the temperature after it.
+"""Start gpu_burn and print lines for each of its GPUs: the rate of each round of matrix products,
+and the temperature after it.
 
     python gpu_burn_lines.py --directory DIR --seconds 70 --warmup-seconds 10 --log gpu_burn.out -- ./gpu_burn 70
 
-gpu_burn writes all GPUs into one line, and rewrites it whenever one has ended a round. The first round of a GPU includes its
-start, so it is not printed, nor are those of the warm-up. The exit status is 0 only if gpu_burn found every GPU to be OK.
-Python 3.6 runs this.
+gpu_burn writes all GPUs into one line, and rewrites it whenever one has ended a round. The first
+round of a GPU includes its start, so it is not printed, nor are those of the warm-up. The exit
+status is 0 only if gpu_burn found every GPU to be OK. Python 3.6 runs this.
 """
 
 import argparse
@@ -13,7 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRESS = re.compile(r"^(?P<percent>\d+\.\d)%  proc'd: (?P<rates>.*?)  errors: (?P<errors>.*?)  temps: (?P<temperatures>.*)$")
+PROGRESS = re.compile(
+    r"^(?P<percent>\d+\.\d)%  proc'd: (?P<rates>.*?)  errors: (?P<errors>.*?)  temps: (?P<temperatures>.*)$"
+)
 RATE = re.compile(r"(-?\d+) \((\d+) Gflop/s\)")
 VERDICT = re.compile(r"^\tGPU (\d+): (OK|FAULTY)$")
 LISTED = re.compile(r"^GPU \d+: .*UUID")
@@ -22,7 +25,8 @@ LISTED = re.compile(r"^GPU \d+: .*UUID")
 class Rounds:
     """The rounds of all GPUs, as gpu_burn's lines tell of them.
 
-    A temperature belongs to a GPU only if gpu_burn uses all that nvidia-smi lists, because it takes them in that order.
+    A temperature belongs to a GPU only if gpu_burn uses all that nvidia-smi lists, because it takes
+    them in that order.
     """
 
     def __init__(self, seconds, warmup_seconds):
@@ -50,9 +54,13 @@ class Rounds:
         for gpu, (done, gflops) in enumerate(rates):
             before, self.done[gpu] = self.done.get(gpu, 0), int(done)
             if before > 0 and int(done) > before and second > self.warmup_seconds:
-                printed.append(f"gpu_burn gpu={gpu} second={second} gflops={gflops} errors={errors[gpu]}")
+                printed.append(
+                    f"gpu_burn gpu={gpu} second={second} gflops={gflops} errors={errors[gpu]}"
+                )
                 if self.listed == len(rates) and temperatures[gpu] != "--":
-                    printed.append(f"gpu_burn gpu={gpu} second={second} temperature_c={temperatures[gpu]}")
+                    printed.append(
+                        f"gpu_burn gpu={gpu} second={second} temperature_c={temperatures[gpu]}"
+                    )
         return printed
 
     def fault(self):
@@ -60,7 +68,11 @@ class Rounds:
         faulty = sorted(gpu for gpu, verdict in self.verdicts.items() if verdict != "OK")
         if not self.verdicts:
             return "expected gpu_burn's verdict on each GPU, got none"
-        return f"expected correct results, got wrong ones from GPU {', '.join(map(str, faulty))}" if faulty else ""
+        return (
+            f"expected correct results, got wrong ones from GPU {', '.join(map(str, faulty))}"
+            if faulty
+            else ""
+        )
 
 
 def pieces(stream):

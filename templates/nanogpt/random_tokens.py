@@ -1,4 +1,5 @@
-"""Write a data set of random tokens as nanoGPT reads it: train.bin and val.bin of uint16, meta.pkl with the vocabulary.
+"""Write a data set of random tokens as nanoGPT reads it: train.bin and val.bin of uint16, meta.pkl
+with the vocabulary.
 
     python random_tokens.py VOCABULARY TOKENS FOLDER
 

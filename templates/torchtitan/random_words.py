@@ -1,10 +1,11 @@
-"""Write a tokenizer of 2,000 words and documents of random words, as torchtitan reads them: one word is one token.
+"""Write a tokenizer of 2,000 words and documents of random words, as torchtitan reads them: one
+word is one token.
 
     python random_words.py TOKENIZER WORDS
 
-TOKENIZER becomes a folder with tokenizer.json in the format of Hugging Face's tokenizers, WORDS one with a data set of
-8,192 documents of 510 words, which with begin and end are 512 tokens. Python 3.8 or newer, standard library only. The
-same text every time.
+TOKENIZER becomes a folder with tokenizer.json in the format of Hugging Face's tokenizers, WORDS one
+with a data set of 8,192 documents of 510 words, which with begin and end are 512 tokens. Python 3.8
+or newer, standard library only. The same text every time.
 """
 
 import json
@@ -32,7 +33,9 @@ content = {
     "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
 }
 (tokenizer / "tokenizer.json").write_text(json.dumps(content))
-(tokenizer / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+(tokenizer / "tokenizer_config.json").write_text(
+    json.dumps({"bos_token": "<s>", "eos_token": "</s>"})
+)
 chance = random.Random(0)
 with (data / "data.json").open("w") as file:
     for _ in range(DOCUMENTS):

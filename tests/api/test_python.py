@@ -1,4 +1,6 @@
-"""The Python interface: the examples of docs/api.md, and that Python and the command line read and plan the same."""
+"""The Python interface: the examples of docs/api.md, and that Python and the command line read and
+plan the same.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_the_examples_of_the_page_and_of_the_module_hold(project: Path) -> None:
 
 def test_importing_the_package_loads_its_version_alone() -> None:
     code = "import sys, orchestrator; print([name for name in sys.modules if name.startswith('orchestrator.')])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "['orchestrator.version']\n"
     assert {*orchestrator.__all__} <= {*dir(orchestrator)}
     assert all(getattr(orchestrator, name) for name in orchestrator.__all__)
@@ -59,15 +63,27 @@ def test_importing_the_package_loads_its_version_alone() -> None:
         _ = orchestrator.lode
 
 
-def test_a_bench_is_the_same_by_path_name_label_and_archive(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bench_is_the_same_by_path_name_label_and_archive(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = orchestrator.load()
     archive = project / "sealed.tar"
-    seal(orchestrator.api.find.find_bench(orchestrator.api.bench.project_of(None), NAME), archive, contents)
+    seal(
+        orchestrator.api.find.find_bench(orchestrator.api.bench.project_of(None), NAME),
+        archive,
+        contents,
+    )
     done = commands.orch(project, "summarize", "--json")
     assert bench.document == json.loads(done.stdout)
     monkeypatch.chdir("/")
-    same = [orchestrator.load(project / "runs" / NAME), orchestrator.load(NAME, project=project), orchestrator.load(archive)]
-    assert [found.rows() for found in same] == [bench.rows()] * 3 and {found.id for found in same} == {NAME}
+    same = [
+        orchestrator.load(project / "runs" / NAME),
+        orchestrator.load(NAME, project=project),
+        orchestrator.load(archive),
+    ]
+    assert [found.rows() for found in same] == [bench.rows()] * 3 and {
+        found.id for found in same
+    } == {NAME}
     archive.write_bytes(archive.read_bytes().replace(b'"repeat": 2', b'"repeat": 3', 1))
     with pytest.raises(DataError, match="expected SHA-256"):
         orchestrator.load(archive)
@@ -101,7 +117,9 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
     assert [run["spec"] for run in ours] == [run["spec"] for run in theirs] and len(ours) == 32
     for one, other in zip(ours, theirs, strict=True):
         for node, same in zip(one["nodes"], other["nodes"], strict=True):
-            assert [file["path"] for file in node["files"]] == [file["path"] for file in same["files"]]
+            assert [file["path"] for file in node["files"]] == [
+                file["path"] for file in same["files"]
+            ]
             launch, same_launch = (
                 text["content"].replace(run["run_id"], "RUN")
                 for run, files in ((one, node), (other, same))
@@ -109,7 +127,11 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
                 if text["path"] == "launch.sh"
             )
             assert launch == same_launch
-    assert all("hush-hush" not in text for files in plan.files(plan.runs[0]).values() for text in files.values())
+    assert all(
+        "hush-hush" not in text
+        for files in plan.files(plan.runs[0]).values()
+        for text in files.values()
+    )
     assert not list(project.glob("runs/*/events.jsonl"))
 
 
@@ -139,25 +161,50 @@ def test_a_plan_is_that_of_the_command_which_it_names(project: Path) -> None:
         ("project", 5, "project: expected the path of a folder, got 5"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_its_option(project: Path, option: str, value: object, text: str) -> None:
+def test_a_value_of_another_type_is_refused_by_its_option(
+    project: Path, option: str, value: object, text: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        orchestrator.prepare(**{"model": "resnet50", "framework": "simulated", "hosts": "cluster.yaml", option: value})  # type: ignore[arg-type]
+        orchestrator.prepare(
+            **{
+                "model": "resnet50",
+                "framework": "simulated",
+                "hosts": "cluster.yaml",
+                option: value,
+            }
+        )  # type: ignore[arg-type]
     assert str(caught.value).startswith(text)
 
 
-def test_several_hosts_are_a_list_as_several_values_are(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_hosts_are_a_list_as_several_values_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ORCH_HOSTS", "cluster.yaml")
-    plans = [orchestrator.prepare("resnet50", framework="simulated", hosts=hosts) for hosts in (["no1", "no2"], "no1,no2")]
-    assert plans[0].command == plans[1].command and plans[0].hosts == plans[1].hosts == ("no1", "no2")
+    plans = [
+        orchestrator.prepare("resnet50", framework="simulated", hosts=hosts)
+        for hosts in (["no1", "no2"], "no1,no2")
+    ]
+    assert plans[0].command == plans[1].command and plans[0].hosts == plans[1].hosts == (
+        "no1",
+        "no2",
+    )
 
 
 def test_what_is_no_plan_run_or_name_is_refused_with_what_was_expected(project: Path) -> None:
-    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", baseline=False)
+    plan = orchestrator.prepare(
+        "resnet50", framework="simulated", hosts="cluster.yaml", baseline=False
+    )
     near = plan.runs[0][:-1] + "x"
     for call, text in (
         (lambda: orchestrator.run(None), "plan: expected a plan of orchestrator.prepare, got None"),  # type: ignore[arg-type]
-        (lambda: orchestrator.run(plan, observe=5), "observe: expected a function of an event, got 5"),  # type: ignore[arg-type]
-        (lambda: plan.files(near), f"run_id: no run {near!r} in this plan; did you mean '{plan.id}"),
+        (
+            lambda: orchestrator.run(plan, observe=5),
+            "observe: expected a function of an event, got 5",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: plan.files(near),
+            f"run_id: no run {near!r} in this plan; did you mean '{plan.id}",
+        ),
         (lambda: orchestrator.load(5), "name: expected a name or a path, got 5"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError) as caught:
@@ -169,7 +216,8 @@ def test_an_acceptance_is_no_bench_and_its_benches_are_named(project: Path) -> N
     folder = acceptance(project / "runs", {}, nodes=3, name="a1-small")
     for name in ("a1-small", folder.path):
         with pytest.raises(
-            ConfigError, match=r"a1-small: expected a bench, got an acceptance\. its benches are .*\(gemm\)"
+            ConfigError,
+            match=r"a1-small: expected a bench, got an acceptance\. its benches are .*\(gemm\)",
         ) as caught:
             orchestrator.load(name)
         (named,) = re.findall(r"its benches are (\S+) \(gemm\)$", caught.value.hint)
@@ -177,23 +225,46 @@ def test_an_acceptance_is_no_bench_and_its_benches_are_named(project: Path) -> N
 
 
 def test_none_is_a_value_that_is_not_given(project: Path) -> None:
-    plan = orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml", dtype=None, expect=None)  # type: ignore[arg-type]
-    assert plan.command == orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml").command
+    plan = orchestrator.prepare(
+        "resnet50", framework="simulated", hosts="cluster.yaml", dtype=None, expect=None
+    )  # type: ignore[arg-type]
+    assert (
+        plan.command
+        == orchestrator.prepare("resnet50", framework="simulated", hosts="cluster.yaml").command
+    )
 
 
-def test_what_is_not_given_is_what_the_projects_file_says(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (project / "orch.yaml").write_text("hosts: cluster.yaml\nnodes: 2\nrepeats: 4\nlease: 2m\nexclude: no1\naccept_new: true\n")
-    with caplog.at_level(logging.INFO, "orchestrator"), pytest.raises(ConfigError, match="expected 2 hosts"):
+def test_what_is_not_given_is_what_the_projects_file_says(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (project / "orch.yaml").write_text(
+        "hosts: cluster.yaml\nnodes: 2\nrepeats: 4\nlease: 2m\nexclude: no1\naccept_new: true\n"
+    )
+    with (
+        caplog.at_level(logging.INFO, "orchestrator"),
+        pytest.raises(ConfigError, match="expected 2 hosts"),
+    ):
         orchestrator.prepare("resnet50", framework="simulated", gpus=1)
     assert "cluster.yaml (orch.yaml), 1 of 2 hosts" in caplog.text
-    plan = orchestrator.prepare("resnet50", framework="simulated", gpus=1, exclude="", baseline=False)
-    assert (plan.hosts, len(plan.runs), plan.limits.lease_s, plan.accept_new) == (("no1", "no2"), 4, 120.0, True)
+    plan = orchestrator.prepare(
+        "resnet50", framework="simulated", gpus=1, exclude="", baseline=False
+    )
+    assert (plan.hosts, len(plan.runs), plan.limits.lease_s, plan.accept_new) == (
+        ("no1", "no2"),
+        4,
+        120.0,
+        True,
+    )
     assert replace(plan.limits, lease_s=60.0) == orchestrator.Limits()
 
 
-def test_pandas_is_asked_for_by_the_name_of_its_extra(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pandas_is_asked_for_by_the_name_of_its_extra(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = orchestrator.load()
     monkeypatch.setattr("orchestrator.extras.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"Bench.frame: expected pandas.*pip install 'orch-bench\[pandas\]'"):
+    with pytest.raises(
+        ConfigError, match=r"Bench.frame: expected pandas.*pip install 'orch-bench\[pandas\]'"
+    ):
         bench.frame()
     assert bench.rows()

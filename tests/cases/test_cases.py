@@ -1,8 +1,9 @@
-"""Inputs rewritten from public reports, each with its command and the right answer, decided before `orch` was run.
+"""Inputs rewritten from public reports, each with its command and the right answer, decided before
+`orch` was run.
 
-A row of a ``.yaml`` beside this file has ``file`` (in ``inputs/``), ``command`` (for a shell; ``FILE`` is the input, ``T`` an
-empty folder, and the current one is another), ``exit``, and regular expressions: ``says`` has to be found in the output, in
-this order, and ``never`` must not be.
+A row of a ``.yaml`` beside this file has ``file`` (in ``inputs/``), ``command`` (for a shell;
+``FILE`` is the input, ``T`` an empty folder, and the current one is another), ``exit``, and regular
+expressions: ``says`` has to be found in the output, in this order, and ``never`` must not be.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ import yaml
 HERE = Path(__file__).parent
 INPUTS = HERE / "inputs"
 REPOSITORY = HERE.parents[1]
-CASES = [case for table in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(table.read_text(encoding="utf-8"))["cases"]]
+CASES = [
+    case
+    for table in sorted(HERE.glob("*.yaml"))
+    for case in yaml.safe_load(table.read_text(encoding="utf-8"))["cases"]
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['file']}")

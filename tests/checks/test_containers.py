@@ -1,4 +1,6 @@
-"""Checks of the container in which runs start: on nodes that have what a run needs there, and on others."""
+"""Checks of the container in which runs start: on nodes that have what a run needs there, and on
+others.
+"""
 
 from __future__ import annotations
 
@@ -53,26 +55,36 @@ NO_FOLDER = (
         ({"error": "No such image: pt:1"}, "failed", "No such image: pt:1"),
         ({"same_user": False, "owner": 0}, "failed", "files made inside belong to user 0"),
         ({"workdir": False}, "failed", "no writable work directory inside"),
-        *(({"error": f"OCI runtime exec failed: {words}"}, "failed", "no /w inside") for words in NO_FOLDER),
+        *(
+            ({"error": f"OCI runtime exec failed: {words}"}, "failed", "no /w inside")
+            for words in NO_FOLDER
+        ),
         ({"devices": {"nvidia": 0, "infiniband": 2}}, "failed", "0 GPUs inside"),
         ({"devices": {"nvidia": 8, "infiniband": 0}}, "warning", "no InfiniBand devices inside"),
         ({"devices": "odd"}, "failed", "0 GPUs inside"),
     ],
 )
-def test_what_a_run_would_miss_inside_is_said_before(changes: dict[str, Any], verdict: str, found: str) -> None:
+def test_what_a_run_would_miss_inside_is_said_before(
+    changes: dict[str, Any], verdict: str, found: str
+) -> None:
     assert judged(**changes) == [("container", verdict, found)]
 
 
 def test_containers_of_earlier_runs_are_a_fault_if_they_run() -> None:
     assert judged([["orch-r1-0", "exited"]])[1] == ("leftovers", "warning", "orch-r1-0 (exited)")
     for state in ("running", "Up 2 minutes ago", "paused"):
-        assert judged([["orch-r1-0", "exited"], ["orch-r2-0", state]])[1][:2] == ("leftovers", "failed")
+        assert judged([["orch-r1-0", "exited"], ["orch-r2-0", state]])[1][:2] == (
+            "leftovers",
+            "failed",
+        )
 
 
 def test_a_container_that_does_not_start_is_one_fault_and_not_two() -> None:
     framework = open_framework("simulated").framework
     facts = healthy() | {"container": inside(error="no"), "framework": {"error": "not asked"}}
-    assert [check.name for check in host_checks(HOST, facts, framework) if check.verdict == "failed"] == ["container"]
+    assert [
+        check.name for check in host_checks(HOST, facts, framework) if check.verdict == "failed"
+    ] == ["container"]
     facts = healthy() | {"container": inside(), "framework": {"error": "No module named 'torch'"}}
     (fault,) = [check for check in host_checks(HOST, facts, framework) if check.verdict == "failed"]
     assert fault.name == "simulated" and "container.python" in fault.hint
@@ -81,23 +93,50 @@ def test_a_container_that_does_not_start_is_one_fault_and_not_two() -> None:
 @pytest.mark.parametrize(
     ("error", "cure"),
     [
-        ("Error: copying system image: potentially insufficient UIDs or GIDs available in user namespace", "add-subuids"),
-        ('Error: cannot find UID/GID for user u: no subuid ranges found for user "u" in /etc/subuid', "add-subuids"),
-        ("Error: running `/usr/bin/newuidmap 81 0 1000 1`: write to uid_map failed: Invalid argument", "add-subuids"),
-        ("Error: short-name resolution: manifest unknown", "get the image onto the node (podman pull)"),
+        (
+            "Error: copying system image: potentially insufficient UIDs or GIDs available in user namespace",
+            "add-subuids",
+        ),
+        (
+            'Error: cannot find UID/GID for user u: no subuid ranges found for user "u" in /etc/subuid',
+            "add-subuids",
+        ),
+        (
+            "Error: running `/usr/bin/newuidmap 81 0 1000 1`: write to uid_map failed: Invalid argument",
+            "add-subuids",
+        ),
+        (
+            "Error: short-name resolution: manifest unknown",
+            "get the image onto the node (podman pull)",
+        ),
     ],
 )
 def test_what_to_do_follows_from_why_a_container_does_not_start(error: str, cure: str) -> None:
     framework = open_framework("simulated").framework
-    facts = healthy() | {"container": inside(error=error, engine="podman"), "framework": {"error": "not asked"}}
+    facts = healthy() | {
+        "container": inside(error=error, engine="podman"),
+        "framework": {"error": "not asked"},
+    }
     (fault,) = [check for check in host_checks(HOST, facts, framework) if check.verdict == "failed"]
     assert fault.found == error and cure in fault.hint
 
 
 def test_nodes_with_different_images_are_refused() -> None:
     other = "sha256:" + "cd" * 32
-    facts = {"n1": {"container": inside()}, "n2": {"container": inside()}, "n3": {"container": inside(digest=other)}}
+    facts = {
+        "n1": {"container": inside()},
+        "n2": {"container": inside()},
+        "n3": {"container": inside(digest=other)},
+    }
     (check,) = unlike(facts)
-    assert (check.host, check.name, check.verdict, check.found) == ("n3", "container", "failed", "image cdcdcdcdcdcd")
-    assert unlike({"n1": {"container": inside()}, "n2": {"container": inside(digest=None)}, "n3": {}}) == []
+    assert (check.host, check.name, check.verdict, check.found) == (
+        "n3",
+        "container",
+        "failed",
+        "image cdcdcdcdcdcd",
+    )
+    assert (
+        unlike({"n1": {"container": inside()}, "n2": {"container": inside(digest=None)}, "n3": {}})
+        == []
+    )
     assert "container.digest" in sentences(facts)[0]

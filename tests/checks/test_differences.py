@@ -11,7 +11,13 @@ def facts(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the facts of four nodes that are alike, and what these nodes have in place of them."""
     found: dict[str, dict[str, Any]] = {}
     for n in range(1, 5):
-        gpu = {"name": "NVIDIA H200", "driver": "535.104", "memory_mib": "143771", "used_mib": str(n), "utilization": "0"}
+        gpu = {
+            "name": "NVIDIA H200",
+            "driver": "535.104",
+            "memory_mib": "143771",
+            "used_mib": str(n),
+            "utilization": "0",
+        }
         alike = {
             "hostname": f"gpu{n}", "boot_id": f"boot-{n}", "host_key": f"SHA256:{n}", "time": 17e8 + n,
             "login_s": 0.1 * n,
@@ -30,7 +36,9 @@ def test_nodes_alike_differ_in_nothing_whatever_is_theirs_by_nature() -> None:
 
 def test_the_odd_one_is_named_once_with_all_that_is_odd_about_it() -> None:
     gpu = [{"name": "NVIDIA H200", "driver": "535.54", "memory_mib": "143771"}] * 8
-    odd = facts(node3={"cpu": "EPYC 7763", "gpus": gpu, "framework": {"torch": "2.9", "nccl": "2.26"}})
+    odd = facts(
+        node3={"cpu": "EPYC 7763", "gpus": gpu, "framework": {"torch": "2.9", "nccl": "2.26"}}
+    )
     assert sentences(odd) == (
         "3 nodes agree, node3 differs in cpu (EPYC 7763 against EPYC 9654), gpus.driver (535.54 against 535.104), "
         "framework.nccl (2.26 against 2.28)",
@@ -38,7 +46,9 @@ def test_the_odd_one_is_named_once_with_all_that_is_odd_about_it() -> None:
 
 
 def test_hosts_that_deviate_together_are_folded_and_those_that_deviate_apart_are_not() -> None:
-    found = differences(facts(node2={"kernel": "6.8"}, node3={"kernel": "6.8"}, node4={"kernel": "5.4"}))
+    found = differences(
+        facts(node2={"kernel": "6.8"}, node3={"kernel": "6.8"}, node4={"kernel": "5.4"})
+    )
     assert [(each.fact, each.expected, each.agreeing) for each in found] == [("kernel", "6.8", 2)]
     three = differences(facts(node3={"kernel": "6.8"}, node4={"kernel": "6.8"}))
     assert str(three[0]) == "node[3-4] differ from 2 others in kernel (6.8 against 6.1.0)"
@@ -47,12 +57,20 @@ def test_hosts_that_deviate_together_are_folded_and_those_that_deviate_apart_are
 def test_a_missing_gpu_and_a_gpu_unlike_its_neighbours_show() -> None:
     mixed = [{"name": "NVIDIA H200"}] * 7 + [{"name": "NVIDIA H100"}]
     found = sentences(facts(node1={"gpus": mixed}, node2={"gpus": [{"name": "NVIDIA H200"}] * 7}))
-    assert any("node1" in line and "gpus.name (NVIDIA H200, NVIDIA H100 against NVIDIA H200)" in line for line in found), found
+    assert any(
+        "node1" in line and "gpus.name (NVIDIA H200, NVIDIA H100 against NVIDIA H200)" in line
+        for line in found
+    ), found
     assert any("node2" in line and "number of gpus (7 against 8)" in line for line in found), found
 
 
 def test_a_fact_that_only_some_have_is_a_difference_and_memory_almost_alike_is_none() -> None:
-    found = sentences(facts(node1={"interface": {"state": "up", "mtu": 9000}}, node2={"memory_bytes": 805_000_000_000}))
+    found = sentences(
+        facts(
+            node1={"interface": {"state": "up", "mtu": 9000}},
+            node2={"memory_bytes": 805_000_000_000},
+        )
+    )
     assert found == (
         "3 nodes agree, node1 differs in interface.state (up against nothing), interface.mtu (9000 against nothing)",
     )

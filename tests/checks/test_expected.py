@@ -33,8 +33,16 @@ UNMET = {
     "pcie": ({"generation": 5, "width": 32}, "pcie.width 16", "pcie.width 32 or more"),
     "cuda": (">=12.6", "cuda 12.4", "cuda >=12.6"),
     "nccl": (">=2.29", "nccl 2.28.9", "nccl >=2.29"),
-    "versions": ({"torch": "2.11*", "cudnn": ">=9"}, "versions.cudnn unknown", "versions.cudnn >=9"),
-    "infiniband": ({"ports": 8, "rate_gbit": 400}, "infiniband 2 such", "infiniband 8 ports ACTIVE at 400 Gb/s"),
+    "versions": (
+        {"torch": "2.11*", "cudnn": ">=9"},
+        "versions.cudnn unknown",
+        "versions.cudnn >=9",
+    ),
+    "infiniband": (
+        {"ports": 8, "rate_gbit": 400},
+        "infiniband 2 such",
+        "infiniband 8 ports ACTIVE at 400 Gb/s",
+    ),
     "mtu": (9000, "mtu 4092", "mtu 9000"),
     "speed_gbit": (800, "speed_gbit 400 Gb/s", "speed_gbit 800 Gb/s or more"),
     "nofile": ("unlimited", "nofile 1048576", "nofile unlimited"),
@@ -59,7 +67,10 @@ def test_every_expectation_that_an_inventory_may_hold_is_tried_here() -> None:
 
 @pytest.mark.parametrize("key", MET)
 def test_an_expectation_that_is_met_is_told_by_its_name(key: str) -> None:
-    assert verdict_of("expect", healthy(), expecting(**{key: MET[key]})) == ("ok", f"{key} as expected")
+    assert verdict_of("expect", healthy(), expecting(**{key: MET[key]})) == (
+        "ok",
+        f"{key} as expected",
+    )
 
 
 @pytest.mark.parametrize("key", UNMET)
@@ -70,10 +81,23 @@ def test_an_expectation_that_is_not_met_fails_with_both_values(key: str) -> None
     assert f"correct {key.partition('.')[0]}" in check.hint
 
 
-@pytest.mark.parametrize("key", ["gpu", "nvlink", "infiniband", "nccl", "mtu", "memlock", "shm_gib", "ecc"])
+@pytest.mark.parametrize(
+    "key", ["gpu", "nvlink", "infiniband", "nccl", "mtu", "memlock", "shm_gib", "ecc"]
+)
 def test_what_nothing_is_known_of_is_not_as_expected(key: str) -> None:
-    unknown = {"gpus": None, "topology": None, "infiniband": [], "framework": {"error": "x"}, "interface": None, "route": None}
-    facts = {name: value for name, value in (healthy() | unknown).items() if name not in ("limits", "shm_bytes")}
+    unknown = {
+        "gpus": None,
+        "topology": None,
+        "infiniband": [],
+        "framework": {"error": "x"},
+        "interface": None,
+        "route": None,
+    }
+    facts = {
+        name: value
+        for name, value in (healthy() | unknown).items()
+        if name not in ("limits", "shm_bytes")
+    }
     assert verdict_of("expect", facts, expecting(**{key: MET[key]}))[0] == "failed"
 
 

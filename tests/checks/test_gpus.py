@@ -47,7 +47,9 @@ from tests.support.node_facts import DATA, HOST, healthy, judged, verdict_of
         ("fabric", "h100-hgx-550.xml", "ok", "NVSwitch fabric complete"),
     ],
 )  # fmt: skip
-def test_gpus_of_several_generations_are_judged(name: str, gpus: str, verdict: str, found: str) -> None:
+def test_gpus_of_several_generations_are_judged(
+    name: str, gpus: str, verdict: str, found: str
+) -> None:
     assert verdict_of(name, healthy(gpus)) == (verdict, found)
 
 
@@ -63,12 +65,17 @@ def test_a_fabric_that_is_not_complete_and_memory_past_repair_refuse_a_run() -> 
 def test_an_old_consumer_card_has_no_checks_of_what_it_does_not_have() -> None:
     checks = judged(healthy("gtx1070-418.xml", "rtx5090-pair.topo"), replace(HOST, gpus=1))
     assert {"ecc", "fabric"}.isdisjoint(checks)
-    assert {checks[name].verdict for name in ("gpus", "idle", "clocks", "modes", "pcie", "links")} == {"ok"}
+    assert {
+        checks[name].verdict for name in ("gpus", "idle", "clocks", "modes", "pcie", "links")
+    } == {"ok"}
 
 
 def test_who_uses_the_gpus_is_named() -> None:
     found = verdict_of("idle", healthy("v100s-460.xml"), replace(HOST, gpus=1))
-    assert found == ("warning", "GPU 0: python3 of alice (process 20461); GPU 0: tool of an unknown user (process 20999)")
+    assert found == (
+        "warning",
+        "GPU 0: python3 of alice (process 20461); GPU 0: tool of an unknown user (process 20999)",
+    )
     hidden = healthy("v100s-460.xml", gpu_processes=[])
     assert (
         verdict_of("idle", hidden, replace(HOST, gpus=1))[1]
@@ -84,7 +91,9 @@ def test_who_uses_the_gpus_is_named() -> None:
         ("nvidia-smi did not answer in 10 s", "nvidia-smi did not answer in 10 s"),
     ],
 )
-def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further(gpus: Any, found: str) -> None:
+def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further(
+    gpus: Any, found: str
+) -> None:
     checks = judged(healthy() | {"gpus": gpus}, replace(HOST, gpus=None))
     assert (checks["gpus"].verdict, checks["gpus"].found) == ("failed", found)
     assert {"idle", "ecc", "clocks"}.isdisjoint(checks)
@@ -101,7 +110,9 @@ def test_a_node_without_an_answer_from_nvidia_smi_fails_and_is_judged_no_further
          "warning", "GPU 0: Xid 79 (fallen off the bus) 2 h ago"),
     ],
 )  # fmt: skip
-def test_xids_of_the_hardware_warn_and_those_of_programs_are_told(xids: Any, verdict: str, found: str) -> None:
+def test_xids_of_the_hardware_warn_and_those_of_programs_are_told(
+    xids: Any, verdict: str, found: str
+) -> None:
     assert verdict_of("xid", healthy(xids=xids)) == (verdict, found)
 
 
@@ -111,18 +122,28 @@ def test_a_pair_without_its_nvlink_is_named_where_a_switch_joins_all_others() ->
         cells = text[row].split("\t")
         cells[column] = "SYS"
         text[row] = "\t".join(cells)
-    assert verdict_of("links", healthy(topology="h200-hgx.topo") | {"topology": nvidiasmi.topology("\n".join(text))}) == (
+    assert verdict_of(
+        "links",
+        healthy(topology="h200-hgx.topo") | {"topology": nvidiasmi.topology("\n".join(text))},
+    ) == (
         "warning",
         "GPU2-GPU5 SYS",
     )
-    assert verdict_of("links", healthy(topology="v100-dgx1.topo")) == ("ok", "NV1 8 pairs, NV2 8 pairs, SYS 12 pairs")
+    assert verdict_of("links", healthy(topology="v100-dgx1.topo")) == (
+        "ok",
+        "NV1 8 pairs, NV2 8 pairs, SYS 12 pairs",
+    )
 
 
 @pytest.mark.parametrize("devices", ["1", " GPU-1b"])
 def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
     """Beside the second GPU works somebody else, on one that is hot, throttled and has an Xid."""
     facts = healthy("h200-pair-580.xml", "h200-pair.topo")
-    facts["gpu"] |= {"uuid": ["GPU-0a", "GPU-1b"], "slowed_by": ["hw_slowdown", "gpu_idle"], "power_limit_w": [300, 700]}
+    facts["gpu"] |= {
+        "uuid": ["GPU-0a", "GPU-1b"],
+        "slowed_by": ["hw_slowdown", "gpu_idle"],
+        "power_limit_w": [300, 700],
+    }
     facts["gpus"][0] |= {"used_mib": 90_000, "utilization": 100, "name": "NVIDIA L4"}
     facts["gpu_processes"] = [{"pid": "7", "gpu": "0", "name": "train", "user": "bob"}]
     facts["xids"] = [{"gpu": "0", "code": 79, "count": 1, "age_s": 60, "text": ""}]
@@ -134,9 +155,14 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
     own = selected(facts, devices)
     checks = judged(own, host)
     assert checks["gpus"].found.startswith("1 x NVIDIA H200 140 GiB, driver 580.159.04")
-    assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {"ok"} and "links" not in checks
+    assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {
+        "ok"
+    } and "links" not in checks
     assert [gpu["index"] for gpu in gpu_states(own)] == ["1"]
-    assert characteristics(own)["gpu"] == "NVIDIA H200" and characteristics(own)["power limit"] == "700 W"
+    assert (
+        characteristics(own)["gpu"] == "NVIDIA H200"
+        and characteristics(own)["power limit"] == "700 W"
+    )
 
 
 def test_the_matrix_of_some_gpus_has_their_numbers_and_of_a_lab_no_places() -> None:
@@ -144,9 +170,14 @@ def test_the_matrix_of_some_gpus_has_their_numbers_and_of_a_lab_no_places() -> N
     facts |= {"gpus": [facts["gpus"][0] | {"index": str(at)} for at in range(8)], "gpu": {}}
     own = selected(facts, "2,5")["topology"]
     assert own["devices"][:3] == ["GPU0", "GPU1", "NIC0"] and list(own["links"]) == ["GPU0", "GPU1"]
-    assert own["links"]["GPU1"].split()[:2] == [nvidiasmi.pairs(facts["topology"])["GPU2", "GPU5"], "X"]
+    assert own["links"]["GPU1"].split()[:2] == [
+        nvidiasmi.pairs(facts["topology"])["GPU2", "GPU5"],
+        "X",
+    ]
     assert own["numa"] == ["0", "1"] and len(own["links"]["GPU0"].split()) == len(own["devices"])
-    nodes = [without_places(selected(facts, devices))["topology"] for devices in ("0,1", "2,3", "6,7")]
+    nodes = [
+        without_places(selected(facts, devices))["topology"] for devices in ("0,1", "2,3", "6,7")
+    ]
     assert nodes[0] == nodes[1] == nodes[2] and nodes[0]["links"]["GPU0"].startswith("X NV")
 
 
@@ -159,7 +190,9 @@ def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
 def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
     facts = healthy("h200-pair-580.xml")
     assert selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
-    host = Host("lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"})
+    host = Host(
+        "lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"}
+    )
     assert judged(selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
     assert judged(selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
     assert selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
@@ -167,12 +200,20 @@ def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
 
 # ------------------------------------------------------------------ GPUs that do not answer
 
-NOT_TOLD = ("N/A", "[N/A]", "Not Supported", "Requested functionality has been deprecated", "Insufficient Permissions")
+NOT_TOLD = (
+    "N/A",
+    "[N/A]",
+    "Not Supported",
+    "Requested functionality has been deprecated",
+    "Insufficient Permissions",
+)
 
 
 def smi_with(path: str, text: str) -> dict[str, Any]:
     """Return the facts of two H100 of which the second has this text as a value."""
-    root = ElementTree.fromstring((DATA / "h100-hgx-550.xml").read_text().partition("?>")[2].strip())
+    root = ElementTree.fromstring(
+        (DATA / "h100-hgx-550.xml").read_text().partition("?>")[2].strip()
+    )
     node = root.findall("gpu")[1]
     for name in path.split("/"):
         below = node.find(name)
@@ -185,11 +226,19 @@ def verdict_with(path: str, text: str) -> Check:
     return count_check(HOST, smi_with(path, text), 2)
 
 
-@pytest.mark.parametrize("path", [*sorted(nvidiasmi._NUMERIC), "ecc_mode/current_ecc", "product_name", "fabric/status"])
-@pytest.mark.parametrize("text", ["GPU requires reset", "[Unknown Error]", "ERR!", "Unknown", "GPU is lost"])
+@pytest.mark.parametrize(
+    "path", [*sorted(nvidiasmi._NUMERIC), "ecc_mode/current_ecc", "product_name", "fabric/status"]
+)
+@pytest.mark.parametrize(
+    "text", ["GPU requires reset", "[Unknown Error]", "ERR!", "Unknown", "GPU is lost"]
+)
 def test_an_error_in_place_of_any_value_that_is_read_fails_the_gpu(path: str, text: str) -> None:
     check = verdict_with(path, text)
-    assert check.verdict == "failed" and check.found.startswith("GPU 1: ") and path.replace("/", ".") in check.found
+    assert (
+        check.verdict == "failed"
+        and check.found.startswith("GPU 1: ")
+        and path.replace("/", ".") in check.found
+    )
 
 
 @pytest.mark.parametrize("path", sorted(nvidiasmi._NUMERIC))
@@ -212,7 +261,9 @@ def test_a_value_that_a_gpu_does_not_have_is_no_fault(path: str, text: str) -> N
         ("inforom_version/ecc_object", "Corrupted infoROM", "failed"),
     ],
 )
-def test_elsewhere_an_error_is_told_and_one_that_ends_all_work_fails_the_gpu(path: str, text: str, verdict: str) -> None:
+def test_elsewhere_an_error_is_told_and_one_that_ends_all_work_fails_the_gpu(
+    path: str, text: str, verdict: str
+) -> None:
     assert verdict_with(path, text).verdict == verdict
 
 

@@ -1,4 +1,6 @@
-"""Which interface is found for training traffic where the inventory names none: by route, by speed, with the reason."""
+"""Which interface is found for training traffic where the inventory names none: by route, by speed,
+with the reason.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,58 @@ from orchestrator.inventory.hosts import Host
 HOSTS = [Host(f"n{last}", f"10.11.0.{last}", gpus=0) for last in (2, 3, 4)]
 
 
-def network(name: str, *addresses: str, mbit: int | None = None, state: str = "up") -> dict[str, Any]:
-    return {"name": name, "addresses": list(addresses), "state": state, "mtu": 1500, "speed_mbit": mbit, "kind": "1"}
+def network(
+    name: str, *addresses: str, mbit: int | None = None, state: str = "up"
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "addresses": list(addresses),
+        "state": state,
+        "mtu": 1500,
+        "speed_mbit": mbit,
+        "kind": "1",
+    }
 
 
-def seen(*networks: str, mbit: dict[str, int] | None = None, **more: Any) -> dict[str, dict[str, Any]]:
-    """Facts of the three hosts, each with an interface for each ``name network``, reached through eth0."""
+def seen(
+    *networks: str, mbit: dict[str, int] | None = None, **more: Any
+) -> dict[str, dict[str, Any]]:
+    """Facts of the three hosts, each with an interface for each ``name network``, reached through
+    eth0.
+    """
     facts = {}
     for host in HOSTS:
         last = host.address.rpartition(".")[2]
-        entries = [network(name, f"{base}.{last}/24", mbit=(mbit or {}).get(name)) for name, base in map(str.split, networks)]
+        entries = [
+            network(name, f"{base}.{last}/24", mbit=(mbit or {}).get(name))
+            for name, base in map(str.split, networks)
+        ]
         routes = {other.address: "eth0" for other in HOSTS if other is not host}
-        facts[host.name] = {"networks": entries, "routes": routes, "route": {"interface": "eth0", "local": False}, **more}
+        facts[host.name] = {
+            "networks": entries,
+            "routes": routes,
+            "route": {"interface": "eth0", "local": False},
+            **more,
+        }
     return facts
 
 
-def chosen(facts: dict[str, dict[str, Any]], hosts: list[Host] = HOSTS) -> dict[str, tuple[str, str]]:
-    interfaces = {name: values.get("interface") for name, values in with_interfaces(hosts, facts).items()}
-    return {name: (interface["name"], interface["why"]) for name, interface in interfaces.items() if interface}
+def chosen(
+    facts: dict[str, dict[str, Any]], hosts: list[Host] = HOSTS
+) -> dict[str, tuple[str, str]]:
+    interfaces = {
+        name: values.get("interface") for name, values in with_interfaces(hosts, facts).items()
+    }
+    return {
+        name: (interface["name"], interface["why"])
+        for name, interface in interfaces.items()
+        if interface
+    }
 
 
-def test_the_route_to_the_other_nodes_decides_where_no_other_network_is_known_to_be_faster() -> None:
+def test_the_route_to_the_other_nodes_decides_where_no_other_network_is_known_to_be_faster() -> (
+    None
+):
     by_route = {host.name: ("eth0", "the route to the other nodes") for host in HOSTS}
     assert chosen(seen("eth0 10.11.0")) == by_route
     two = ("eth0 10.11.0", "ib0 10.12.0")
@@ -43,7 +76,12 @@ def test_the_route_to_the_other_nodes_decides_where_no_other_network_is_known_to
 
 
 def test_a_faster_network_of_all_nodes_is_taken_and_the_reason_has_both_speeds() -> None:
-    facts = seen("eth0 10.11.0", "ib0 10.12.0", "eth1 10.13.0", mbit={"eth0": 1000, "eth1": 25_000, "ib0": 200_000})
+    facts = seen(
+        "eth0 10.11.0",
+        "ib0 10.12.0",
+        "eth1 10.13.0",
+        mbit={"eth0": 1000, "eth1": 25_000, "ib0": 200_000},
+    )
     speeds = "at 200 Gb/s; eth0, the route to the other nodes, has 1 Gb/s"
     why = f"all nodes have an address in 10.12.0.0/24, {speeds}"
     assert chosen(facts) == {host.name: ("ib0", why) for host in HOSTS}
@@ -55,14 +93,20 @@ def test_a_faster_network_of_all_nodes_is_taken_and_the_reason_has_both_speeds()
     assert {name for name, _ in chosen(facts).values()} == {"eth0"}
 
 
-def test_the_rate_of_an_infiniband_port_counts_where_the_interface_has_no_speed_and_its_devices_are_named() -> None:
+def test_the_rate_of_an_infiniband_port_counts_where_the_interface_has_no_speed_and_its_devices_are_named() -> (
+    None
+):
     port = {"device": "mlx5_0", "state": "ACTIVE", "interfaces": "ib0", "rate_gbit": 400.0}
     facts = seen("eth0 10.11.0", "ib0 10.12.0", mbit={"eth0": 1000}, infiniband=[port])
     assert all(
-        name == "ib0" and "400 Gb/s" in why and why.endswith("NCCL's data goes over mlx5_0 unless NCCL_IB_DISABLE is set")
+        name == "ib0"
+        and "400 Gb/s" in why
+        and why.endswith("NCCL's data goes over mlx5_0 unless NCCL_IB_DISABLE is set")
         for name, why in chosen(facts).values()
     )
-    facts = seen("eth0 10.11.0", "ib0 10.12.0", mbit={"eth0": 1000}, infiniband=[port | {"state": "DOWN"}])
+    facts = seen(
+        "eth0 10.11.0", "ib0 10.12.0", mbit={"eth0": 1000}, infiniband=[port | {"state": "DOWN"}]
+    )
     assert {name for name, _ in chosen(facts).values()} == {"eth0"}
 
 
@@ -77,7 +121,9 @@ def test_the_rate_of_an_infiniband_port_counts_where_the_interface_has_no_speed_
         ("eth1", ["10.12.0.2/24", "10.12.0.3/24", "no address"]),
     ],
 )
-def test_what_does_not_lead_to_the_other_nodes_is_never_taken(name: str, addresses: list[str]) -> None:
+def test_what_does_not_lead_to_the_other_nodes_is_never_taken(
+    name: str, addresses: list[str]
+) -> None:
     facts = seen("eth0 10.11.0", mbit={"eth0": 1000})
     for host, address in zip(HOSTS, addresses, strict=True):
         facts[host.name]["networks"].append(network(name, address, mbit=100_000))
@@ -92,7 +138,11 @@ def test_none_is_found_for_one_machine_one_host_or_a_route_through_docker() -> N
         values["routes"] = dict.fromkeys(values["routes"], "docker0")
     assert chosen(facts) == {}
     assert chosen({name: {} for name in facts}) == {}  # told by an earlier runner
-    odd = [{"name": 3, "addresses": 4}, "x", {**network("eth0", "10.11.0.2/24"), "speed_mbit": "inf"}]
+    odd = [
+        {"name": 3, "addresses": 4},
+        "x",
+        {**network("eth0", "10.11.0.2/24"), "speed_mbit": "inf"},
+    ]
     assert chosen({name: {"networks": odd, "routes": [], "route": "x"} for name in facts}) == {}
 
 
@@ -108,12 +158,16 @@ def test_routes_through_two_interfaces_are_a_warning_unless_one_network_is_share
     assert check.found == "the other nodes are reached through eth0, eth1"
 
 
-def test_a_node_whose_address_another_cannot_resolve_is_no_route_and_leaves_the_others_to_decide() -> None:
+def test_a_node_whose_address_another_cannot_resolve_is_no_route_and_leaves_the_others_to_decide() -> (
+    None
+):
     facts = seen("eth0 10.11.0")
     facts["n2"]["routes"]["10.11.0.4"] = None
     assert chosen(facts) == {host.name: ("eth0", "the route to the other nodes") for host in HOSTS}
     facts["n3"]["networks"] = []
-    assert [check.name for check in network_checks(HOSTS[0], with_interfaces(HOSTS, facts)["n2"])] == ["route"]
+    assert [
+        check.name for check in network_checks(HOSTS[0], with_interfaces(HOSTS, facts)["n2"])
+    ] == ["route"]
 
 
 def test_an_interface_of_the_inventory_stays_and_decides_for_the_others_too() -> None:
@@ -122,10 +176,16 @@ def test_an_interface_of_the_inventory_stays_and_decides_for_the_others_too() ->
     facts["n2"]["interface"] = {"state": "up", "mtu": 4092}
     result = with_interfaces(hosts, facts)
     assert result["n2"]["interface"] == {"state": "up", "mtu": 4092}
-    assert with_interface(hosts[0], facts["n2"]) is hosts[0] and with_interface(HOSTS[1], {}) is HOSTS[1]
+    assert (
+        with_interface(hosts[0], facts["n2"]) is hosts[0]
+        and with_interface(HOSTS[1], {}) is HOSTS[1]
+    )
     assert with_interface(HOSTS[1], result["n3"]).vars == {"interface": "ib0"}
 
 
 def test_what_was_found_among_other_hosts_does_not_last() -> None:
     facts = with_interfaces(HOSTS, seen("eth0 10.11.0"))
-    assert "interface" in facts["n2"] and "interface" not in with_interfaces(HOSTS[:1], {"n2": facts["n2"]})["n2"]
+    assert (
+        "interface" in facts["n2"]
+        and "interface" not in with_interfaces(HOSTS[:1], {"n2": facts["n2"]})["n2"]
+    )

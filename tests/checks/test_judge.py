@@ -1,4 +1,6 @@
-"""What preflight judges: each check on nodes that pass it, on nodes that do not, and what it then says to do."""
+"""What preflight judges: each check on nodes that pass it, on nodes that do not, and what it then
+says to do.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,29 @@ IPV4 = "0000:0000:0000:0000:0000:ffff:0a0b:0002"  # a GID that stands for 10.11.
 
 
 def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> None:
-    checks = judged(healthy(disk_error="Read-only file system", programs={"/p": {"error": "/p/x.py: Permission denied"}}))
+    checks = judged(
+        healthy(
+            disk_error="Read-only file system",
+            programs={"/p": {"error": "/p/x.py: Permission denied"}},
+        )
+    )
     assert (checks["disk"].verdict, checks["disk"].found) == ("failed", "/w: Read-only file system")
     assert judged(healthy(disk_free_inodes=1000))["disk"].verdict == "ok"
     assert judged(healthy(disk_free_inodes=999))["disk"].found == "999 free inodes in /w"
     check = judged(healthy(workdir_open="/scratch belongs to mallory"))["disk"]
-    assert check.verdict == "warning" and check.found.endswith(" free in /w; /scratch belongs to mallory")
+    assert check.verdict == "warning" and check.found.endswith(
+        " free in /w; /scratch belongs to mallory"
+    )
     assert judged(healthy(workdir_open=""))["disk"].verdict == "ok"
-    assert (checks["program"].verdict, checks["program"].found) == ("failed", "/p/x.py: Permission denied")
+    assert (checks["program"].verdict, checks["program"].found) == (
+        "failed",
+        "/p/x.py: Permission denied",
+    )
     assert "vars.workdir" in checks["disk"].hint and "chmod" in checks["program"].hint
-    copies = {"n1": {"programs": {"/p": {"error": "/p/x.py: Permission denied"}}}, "n2": {"programs": {"/p": "a"}}}
+    copies = {
+        "n1": {"programs": {"/p": {"error": "/p/x.py: Permission denied"}}},
+        "n2": {"programs": {"/p": "a"}},
+    }
     assert unlike(copies | {"n3": {"programs": {"/p": "a"}}}) == []
     (other,) = unlike(copies | {"n3": {"programs": {"/p": "b"}}})
     assert (other.host, other.expected) == ("n3", "the same bytes as on n2")
@@ -42,14 +57,24 @@ def test_a_path_in_a_folder_that_lab_nodes_have_for_themselves_is_explained() ->
     lab = replace(HOST, vars={**HOST.vars, "lab_private": "/home /tmp"})
     private, shared = [check for check in judge(lab, facts, None, None) if check.name == "program"]
     assert (private.found, private.expected) == ("no /tmp/p on the node", "/tmp/p")
-    assert "/tmp is private to each node of a lab" in private.hint and "orch lab up --share" in private.hint
+    assert (
+        "/tmp is private to each node of a lab" in private.hint
+        and "orch lab up --share" in private.hint
+    )
     assert "lab" not in shared.hint
-    assert all("lab" not in check.hint for check in judge(HOST, facts, None, None) if check.name == "program")
+    assert all(
+        "lab" not in check.hint
+        for check in judge(HOST, facts, None, None)
+        if check.name == "program"
+    )
 
 
 def test_a_node_that_another_run_holds_is_a_warning_that_names_the_owner() -> None:
     check = judged(healthy(held_by="run r1 of me@desk, process 7, since noon"))["held"]
-    assert (check.verdict, check.found) == ("warning", "by run r1 of me@desk, process 7, since noon")
+    assert (check.verdict, check.found) == (
+        "warning",
+        "by run r1 of me@desk, process 7, since noon",
+    )
     assert "held" not in judged(healthy(held_by=None))
 
 
@@ -86,7 +111,12 @@ def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:
 
 def test_nodes_that_share_their_work_directory_are_named() -> None:
     firsts = {"n1": "n1 in c1", "n2": "n1 in c1", "n3": "n3 in c1", "n4": None, "n5": None}
-    checks = shared({host: {"workdir": "/home/u/.orch-node", "workdir_first": first} for host, first in firsts.items()})
+    checks = shared(
+        {
+            host: {"workdir": "/home/u/.orch-node", "workdir_first": first}
+            for host, first in firsts.items()
+        }
+    )
     assert [(check.host, check.verdict) for check in checks] == [("n1", "ok"), ("n2", "ok")]
     assert {check.found for check in checks} == {
         "/home/u/.orch-node is one directory on n[1-2]; each node has its own folder in it"
@@ -130,7 +160,9 @@ def test_infiniband_ports_are_judged(ports: list[dict[str, Any]], verdict: str, 
         ({"peermem": False, "open_driver": False, "kernel": "6.8.0"}, "warning"),
     ],
 )
-def test_direct_transfers_need_a_module_or_the_open_driver_on_a_new_kernel(changes: dict[str, Any], verdict: str) -> None:
+def test_direct_transfers_need_a_module_or_the_open_driver_on_a_new_kernel(
+    changes: dict[str, Any], verdict: str
+) -> None:
     assert verdict_of("gdr", healthy(**changes))[0] == verdict
 
 
@@ -153,13 +185,24 @@ def test_the_way_to_the_master_is_judged(changes: dict[str, Any], verdict: str, 
 
 
 @pytest.mark.parametrize(
-    ("addresses", "verdict"), [(["10.11.0.2"], "ok"), (["127.0.1.1"], "warning"), ([], "warning"), (["::1", "10.11.0.2"], "ok")]
+    ("addresses", "verdict"),
+    [
+        (["10.11.0.2"], "ok"),
+        (["127.0.1.1"], "warning"),
+        ([], "warning"),
+        (["::1", "10.11.0.2"], "ok"),
+    ],
 )
-def test_the_own_name_must_stand_for_an_address_that_others_reach(addresses: list[str], verdict: str) -> None:
+def test_the_own_name_must_stand_for_an_address_that_others_reach(
+    addresses: list[str], verdict: str
+) -> None:
     assert verdict_of("hostname", healthy(hostname_addresses=addresses))[0] == verdict
     if addresses == ["127.0.1.1"]:  # which Gloo announces where it is told no interface
         host = replace(HOST, vars={"data_dir": "/data"})
-        assert verdict_of("hostname", healthy(hostname_addresses=addresses, interface=None), host)[0] == "failed"
+        assert (
+            verdict_of("hostname", healthy(hostname_addresses=addresses, interface=None), host)[0]
+            == "failed"
+        )
 
 
 def seen_from(boot: str, **routes: str) -> dict[str, Any]:
@@ -174,9 +217,15 @@ def seen_from(boot: str, **routes: str) -> dict[str, Any]:
 def test_a_node_that_finds_itself_at_the_address_of_another_is_refused() -> None:
     facts = {"localhost": seen_from("a", brutus="eth0"), "brutus": seen_from("b", localhost="lo")}
     (check,) = local_routes(facts)
-    assert (check.host, check.verdict, check.found) == ("brutus", "failed", "localhost leads to this node itself, through lo")
+    assert (check.host, check.verdict, check.found) == (
+        "brutus",
+        "failed",
+        "localhost leads to this node itself, through lo",
+    )
     assert "route" not in judged(healthy(route={"interface": "lo", "local": True}))
-    third = facts | {"brutus": seen_from("b", head="eth0", localhost="lo")}  # a neighbour, not the master
+    third = facts | {
+        "brutus": seen_from("b", head="eth0", localhost="lo")
+    }  # a neighbour, not the master
     assert [check.verdict for check in local_routes(third)] == ["failed"]
 
 
@@ -198,7 +247,9 @@ def test_nodes_of_a_rehearsal_on_one_machine_find_each_other_on_it() -> None:
         ({"memlock": [None, None], "nofile": [1024, None], "nproc": [512, None]}, 400.0, "warning", "nproc 512"),
     ],
 )  # fmt: skip
-def test_limits_are_judged_as_a_run_gets_them(limits: dict[str, Any], gbit: float | None, verdict: str, found: str) -> None:
+def test_limits_are_judged_as_a_run_gets_them(
+    limits: dict[str, Any], gbit: float | None, verdict: str, found: str
+) -> None:
     assert verdict_of("limits", healthy(limits=limits, infiniband_gbit=gbit)) == (verdict, found)
 
 
@@ -214,7 +265,9 @@ def test_facts_of_an_older_deploy_are_judged_by_what_they_have() -> None:
         "gpus": [{"index": "0", "name": "H200", "driver": "580", "memory_mib": "143771", "used_mib": "0", "utilization": "0"}],
     }  # fmt: skip
     checks = judge(Host("a", "a", gpus=1, vars={"interface": "eth0"}), old, None, None)
-    assert [check.name for check in checks if check.verdict != "ok"] == [] and among({"a": old, "b": old}) == []
+    assert [check.name for check in checks if check.verdict != "ok"] == [] and among(
+        {"a": old, "b": old}
+    ) == []
 
 
 # ------------------------------------------------------------------ among nodes
@@ -238,8 +291,12 @@ def test_the_node_that_is_not_like_the_others_is_named_with_both_values() -> Non
     ]
 
 
-def test_a_node_with_less_memory_or_fewer_cores_is_named_and_what_firmware_reserves_is_not() -> None:
-    checks = among(four(gpu02={"memory_bytes": 1500 * GIB, "cores": 112}, gpu03={"memory_bytes": 1985 * GIB}))
+def test_a_node_with_less_memory_or_fewer_cores_is_named_and_what_firmware_reserves_is_not() -> (
+    None
+):
+    checks = among(
+        four(gpu02={"memory_bytes": 1500 * GIB, "cores": 112}, gpu03={"memory_bytes": 1985 * GIB})
+    )
     assert [(check.host, check.verdict, check.found, check.expected) for check in checks] == [
         ("gpu02", "warning", "cores 112", "cores 224 as on gpu[01,03-04]"),
         ("gpu02", "warning", "memory 1500 GiB", "memory 2000 GiB as on gpu[01,03-04]"),
@@ -248,7 +305,9 @@ def test_a_node_with_less_memory_or_fewer_cores_is_named_and_what_firmware_reser
 
 def test_other_gpus_drivers_and_links_are_named() -> None:
     odd = {
-        key: value for key, value in healthy("a100-dgx-525.xml", "v100-dgx1.topo").items() if key in ("gpus", "gpu", "topology")
+        key: value
+        for key, value in healthy("a100-dgx-525.xml", "v100-dgx1.topo").items()
+        if key in ("gpus", "gpu", "topology")
     }
     found = {check.found: check.host for check in among(four(gpu02=odd))}
     assert found == {
@@ -276,33 +335,56 @@ def test_facts_go_into_json_and_come_back_the_same() -> None:
 
 
 def load(own_s: float, switches: tuple[int, int], **changes: Any) -> dict[str, Any]:
-    return {"load": {"count": 8, "seconds": 10.0, "busy_s": 45.0, "own_s": own_s, "switches": switches} | changes}
+    return {
+        "load": {"count": 8, "seconds": 10.0, "busy_s": 45.0, "own_s": own_s, "switches": switches}
+        | changes
+    }
 
 
 def test_processors_in_use_by_others_are_a_warning_and_those_of_the_look_itself_are_not() -> None:
-    facts = {"a": load(44.0, (5, 9)), "b": load(20.0, (50, 90)), "c": load(1.0, (500, 900), seconds=0.1), "d": {}}
+    facts = {
+        "a": load(44.0, (5, 9)),
+        "b": load(20.0, (50, 90)),
+        "c": load(1.0, (500, 900), seconds=0.1),
+        "d": {},
+    }
     found = {check.host: (check.verdict, check.found) for check in load_checks(facts)}
     assert found == {
         "a": ("ok", "8 processors, less than a tenth in use"),
         "b": ("warning", "other processes use 2.5 of 8 processors"),
     }
-    together = {"a": load(20.0, (5, 9)), "b": load(24.0, (7, 11))}  # two nodes of a lab: one machine
+    together = {
+        "a": load(20.0, (5, 9)),
+        "b": load(24.0, (7, 11)),
+    }  # two nodes of a lab: one machine
     assert {check.verdict for check in load_checks(together)} == {"ok"}
 
 
 def test_a_reference_that_stays_literal_is_named_without_its_value() -> None:
     env = {"CACHE": "$HOME/c", "PATH": "/x:$PATH", "PRICE": "5$", "TOKEN": "a${B}c"}
     warned = judged(healthy(), replace(HOST, env=env))["env"]
-    assert warned.verdict == "warning" and warned.found == "$ in CACHE, TOKEN is passed as written, not expanded"
+    assert (
+        warned.verdict == "warning"
+        and warned.found == "$ in CACHE, TOKEN is passed as written, not expanded"
+    )
     assert "env" not in judged(healthy(), replace(HOST, env={"PATH": "$PATH"}))
 
 
 def test_a_variable_whose_name_is_almost_one_that_orch_reads_is_named() -> None:
-    variables = {"inteface": "eth0", "pyhton": "/x", "slot": 2, "models_dir": "/m", "color": "red", "data_dir": "/d"}
+    variables = {
+        "inteface": "eth0",
+        "pyhton": "/x",
+        "slot": 2,
+        "models_dir": "/m",
+        "color": "red",
+        "data_dir": "/d",
+    }
     warned = judged(healthy(), replace(HOST, vars=variables))["vars"]
     assert warned.found == "inteface, pyhton, slot, which orch does not read"
     assert "did you mean interface instead of inteface?" in warned.hint
-    assert "vars" not in judged(healthy(), replace(HOST, vars={"models_dir": "/m", "interface": "eth0", "data_dir": "/d"}))
+    assert "vars" not in judged(
+        healthy(), replace(HOST, vars={"models_dir": "/m", "interface": "eth0", "data_dir": "/d"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,11 +394,17 @@ def test_a_variable_whose_name_is_almost_one_that_orch_reads_is_named() -> None:
             "setup: line 1 exited with 127: module: command not found",
             "correct setup: of the folder, or vars.setup of this host",
         ),
-        ("python3: No module named 'torch'", "install it for /opt/python3, or set vars.python of this host"),
+        (
+            "python3: No module named 'torch'",
+            "install it for /opt/python3, or set vars.python of this host",
+        ),
     ],
 )
 def test_a_probe_that_fails_is_blamed_on_what_failed(error: str, hint: str) -> None:
     framework = open_framework("pytorch").framework
     host = replace(HOST, vars={**HOST.vars, "python": "/opt/python3"})
-    by_name = {check.name: check for check in judge(host, healthy(framework={"error": error}), framework, None)}
+    by_name = {
+        check.name: check
+        for check in judge(host, healthy(framework={"error": error}), framework, None)
+    }
     assert by_name["pytorch"].hint.startswith(hint)

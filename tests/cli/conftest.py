@@ -14,5 +14,7 @@ from tests.support.cli_project import Project
 def project(tmp_path: Path) -> Project:
     (tmp_path / "inventory").mkdir()
     (tmp_path / "inventory" / "cluster.yaml").write_text(INVENTORY)
-    (tmp_path / "cpu.yaml").write_text("schema: 1\nhosts:\n  n1: {address: n1.invalid, gpus: 0, slots: 2}\n")
+    (tmp_path / "cpu.yaml").write_text(
+        "schema: 1\nhosts:\n  n1: {address: n1.invalid, gpus: 0, slots: 2}\n"
+    )
     return Project(tmp_path)

@@ -102,7 +102,11 @@ def test_completion_of_hosts_that_are_remembered_loads_nothing_heavy(project: Pr
         "try: main()\n"
         f"finally: print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)\n"
     )
-    environment = {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": "orch check -H n", "COMP_CWORD": "3"}
+    environment = {
+        "_ORCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": "orch check -H n",
+        "COMP_CWORD": "3",
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=project.path,

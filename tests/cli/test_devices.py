@@ -1,4 +1,6 @@
-"""Nodes that differ, on the command line: devices left out, counts that differ, MIG instances, and waits with a limit."""
+"""Nodes that differ, on the command line: devices left out, counts that differ, MIG instances, and
+waits with a limit.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,23 @@ def project(tmp_path: Path) -> Project:
 
 def planned(project: Project, *words: str) -> tuple[dict[str, str], str]:
     """Devices by host of the last run of a bench on all nodes, and what was said."""
-    fixed = ("-f", "pytorch", "--hosts", "gpu.yaml", "--no-baseline", "--repeats", "1", "--dry-run", "--json")
+    fixed = (
+        "-f",
+        "pytorch",
+        "--hosts",
+        "gpu.yaml",
+        "--no-baseline",
+        "--repeats",
+        "1",
+        "--dry-run",
+        "--json",
+    )
     done = project.orch("bench", "resnet50", *fixed, *words)
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)
     assert all(
-        f"export {name}_VISIBLE_DEVICES={node['slot']['devices']}\n" in str(node["files"]).replace("\\n", "\n")
+        f"export {name}_VISIBLE_DEVICES={node['slot']['devices']}\n"
+        in str(node["files"]).replace("\\n", "\n")
         for node in run["nodes"]
         for name in ("CUDA", "HIP")
     )
@@ -63,9 +76,9 @@ def test_a_node_has_one_rank_on_mig_instances(project: Project) -> None:
         "--gpus",
         "2",
     )
-    assert "orch: devices of b: expected --gpus 1 on MIG instances, got 2." in project.refused(*words).replace(
-        "devices: b: MIG-1,MIG-2\n", ""
-    )
+    assert "orch: devices of b: expected --gpus 1 on MIG instances, got 2." in project.refused(
+        *words
+    ).replace("devices: b: MIG-1,MIG-2\n", "")
 
 
 @pytest.mark.parametrize(

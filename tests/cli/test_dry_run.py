@@ -22,16 +22,37 @@ from tests.support.cli_project import Project
 def test_a_damaged_earlier_bench_is_passed_over(project: Project, damage: dict[str, Any]) -> None:
     earlier = bench(project.path / "runs", "20260101-000000-aaaa", "2026-01-01T00:00:00Z", [1.0])
     (run,) = earlier.runs()
-    manifest = {name: value for name, value in run.manifest_content().items() if name != "seal"} | damage
-    (run.path / "manifest.json").write_text(json.dumps(manifest))  # as somebody leaves it who edits it by hand
-    (earlier.path / "events.jsonl").write_text('{"event": "planned", "run": "x"}\n{"event": "begun", "at": "now"}\n')
+    manifest = {
+        name: value for name, value in run.manifest_content().items() if name != "seal"
+    } | damage
+    (run.path / "manifest.json").write_text(
+        json.dumps(manifest)
+    )  # as somebody leaves it who edits it by hand
+    (earlier.path / "events.jsonl").write_text(
+        '{"event": "planned", "run": "x"}\n{"event": "begun", "at": "now"}\n'
+    )
     words = ("bench", "resnet50", "-f", "simulated", "--nodes", "2", "--budget", "10m", "--dry-run")
     done = project.orch(*words)
-    assert done.returncode == 0 and "== simulated resnet50 1n1g, world size 1" in done.stdout, done.stderr
+    assert done.returncode == 0 and "== simulated resnet50 1n1g, world size 1" in done.stdout, (
+        done.stderr
+    )
 
 
-def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(project: Project) -> None:
-    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1,9", "--gpus", "1", "--env", "NCCL_ALGO=Ring,Tree")
+def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(
+    project: Project,
+) -> None:
+    words = (
+        "bench",
+        "resnet50",
+        "-f",
+        "simulated",
+        "--nodes",
+        "1,9",
+        "--gpus",
+        "1",
+        "--env",
+        "NCCL_ALGO=Ring,Tree",
+    )
     done = project.orch(*words, "--dry-run")
     assert done.returncode == 0, done
     start = done.stdout.index("2 configurations are skipped, because impossible:\n")
@@ -42,12 +63,20 @@ def test_a_dry_run_lists_what_it_skips_and_the_variables_of_each_configuration(p
     for line in ("   env.NCCL_ALGO = Tree  (command line)", "export NCCL_ALGO=Tree"):
         assert line in done.stdout.splitlines()
     as_json = project.orch(*words, "--dry-run", "--json")
-    assert "skipped, because impossible: simulated resnet50 9n1g NCCL_ALGO=Ring; simulated" in as_json.stderr
-    assert {run["spec"]["env"]["NCCL_ALGO"] for run in json.loads(as_json.stdout)} == {"Ring", "Tree"}
+    assert (
+        "skipped, because impossible: simulated resnet50 9n1g NCCL_ALGO=Ring; simulated"
+        in as_json.stderr
+    )
+    assert {run["spec"]["env"]["NCCL_ALGO"] for run in json.loads(as_json.stdout)} == {
+        "Ring",
+        "Tree",
+    }
     assert too_many in project.refused(*words, "--strict", "--dry-run")
 
 
-def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_every_file(project: Project) -> None:
+def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_every_file(
+    project: Project,
+) -> None:
     (project.path / "choices.yaml").write_text("steps: 40\noptions: {compute_ms: 7}\n")
     done = project.orch(
         "bench", "resnet50", "-f", "simulated", "--nodes", "2", "--gpus", "2", "--repeats", "1", "--dtype", "fp16", "--file",
@@ -56,7 +85,10 @@ def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_eve
     assert done.returncode == 0, done
     assert done.stderr == "inventory: inventory/cluster.yaml (the default), 4 of 4 hosts\n"
     text = done.stdout
-    assert text.splitlines()[0] == "2 runs; port 20000 stands for the port that is chosen when a run starts"
+    assert (
+        text.splitlines()[0]
+        == "2 runs; port 20000 stands for the port that is chosen when a run starts"
+    )
     for line in (
         "== simulated resnet50 1n1g, world size 1",
         "== simulated resnet50 2n2g, world size 4",
@@ -81,7 +113,9 @@ def test_a_dry_run_contacts_nobody_and_shows_every_value_with_its_origin_and_eve
 
 
 def test_a_dry_run_as_json_holds_the_same_files(project: Project) -> None:
-    done = project.orch("bench", "vgg16", "--nodes", "4", "--no-baseline", "--repeats", "2", "--dry-run", "--json")
+    done = project.orch(
+        "bench", "vgg16", "--nodes", "4", "--no-baseline", "--repeats", "2", "--dry-run", "--json"
+    )
     plans = json.loads(done.stdout)
     assert [(plan["repeat"], plan["spec"]["model"], plan["placement"]["world_size"]) for plan in plans] == [
         (1, "vgg16", 32), (2, "vgg16", 32),
@@ -89,7 +123,10 @@ def test_a_dry_run_as_json_holds_the_same_files(project: Project) -> None:
     assert [node["slot"]["host"] for node in plans[0]["nodes"]] == ["no1", "no2", "no3", "no4"]
     assert [file["path"] for file in plans[0]["nodes"][3]["files"]] == ["env.sh", "launch.sh"]
     assert "--node_rank 3" in plans[0]["nodes"][3]["files"][1]["content"]
-    assert plans[0]["origins"]["nodes"] == "command line" and plans[0]["origins"]["gpus"] == "inventory"
+    assert (
+        plans[0]["origins"]["nodes"] == "command line"
+        and plans[0]["origins"]["gpus"] == "inventory"
+    )
 
 
 def test_lists_make_cells_and_repeats_run_them_forwards_and_backwards(project: Project) -> None:
@@ -106,7 +143,8 @@ def test_lists_make_cells_and_repeats_run_them_forwards_and_backwards(project: P
 def test_a_secret_of_the_environment_is_not_shown_by_a_dry_run(project: Project) -> None:
     path = project.path / "inventory" / "cluster.yaml"
     path.write_text(
-        INVENTORY.replace('NCCL_IB_DISABLE: "0"', 'NCCL_IB_DISABLE: "0", HF_TOKEN: hush-hush') + "secrets: [HF_TOKEN]\n"
+        INVENTORY.replace('NCCL_IB_DISABLE: "0"', 'NCCL_IB_DISABLE: "0", HF_TOKEN: hush-hush')
+        + "secrets: [HF_TOKEN]\n"
     )
     for form in ([], ["--json"]):
         done = project.orch("bench", "resnet50", "--nodes", "1", "--dry-run", *form)
@@ -123,14 +161,28 @@ def test_a_secret_of_the_environment_is_not_shown_by_a_dry_run(project: Project)
         ("no1,no4", ["no1", "no4"]),
     ],
 )
-def test_hosts_are_selected_by_expression_from_the_projects_inventory(project: Project, hosts: str, names: list[str]) -> None:
+def test_hosts_are_selected_by_expression_from_the_projects_inventory(
+    project: Project, hosts: str, names: list[str]
+) -> None:
     done = project.orch("bench", "resnet50", "-H", hosts, "--no-baseline", "--dry-run", "--json")
     assert [slot["host"] for slot in json.loads(done.stdout)[0]["placement"]["slots"]] == names
-    assert f"inventory: inventory/cluster.yaml (the default), {len(names)} of 4 hosts" in done.stderr
+    assert (
+        f"inventory: inventory/cluster.yaml (the default), {len(names)} of 4 hosts" in done.stderr
+    )
 
 
 def test_an_expression_that_no_inventory_knows_stands_for_itself(project: Project) -> None:
-    done = project.orch("bench", "resnet50", "-H", "10.11.0.[2-5]", "--gpus", "8", "--no-baseline", "--dry-run", "--json")
+    done = project.orch(
+        "bench",
+        "resnet50",
+        "-H",
+        "10.11.0.[2-5]",
+        "--gpus",
+        "8",
+        "--no-baseline",
+        "--dry-run",
+        "--json",
+    )
     assert [slot["address"] for slot in json.loads(done.stdout)[0]["placement"]["slots"]] == [
         f"10.11.0.{n}" for n in (2, 3, 4, 5)
     ]
@@ -140,12 +192,17 @@ def test_where_the_inventory_comes_from_is_said(project: Project) -> None:
     other = project.path / "other.yaml"
     other.write_text("schema: 1\nhosts: {x1: {address: x1.invalid, gpus: 1}}\n")
     words = ("bench", "resnet50", "--dry-run")
-    assert "inventory: other.yaml (--hosts), 1 of 1 hosts" in project.orch(*words, "-H", "./other.yaml").stderr.replace(
-        "./", ""
+    assert "inventory: other.yaml (--hosts), 1 of 1 hosts" in project.orch(
+        *words, "-H", "./other.yaml"
+    ).stderr.replace("./", "")
+    assert (
+        "other.yaml (ORCH_HOSTS), 1 of 1 hosts"
+        in project.orch(*words, ORCH_HOSTS=str(other)).stderr
     )
-    assert "other.yaml (ORCH_HOSTS), 1 of 1 hosts" in project.orch(*words, ORCH_HOSTS=str(other)).stderr
     (project.path / ".orch").mkdir()
-    (project.path / ".orch" / "project.json").write_text(json.dumps({"schema": 1, "inventory": str(other)}))
+    (project.path / ".orch" / "project.json").write_text(
+        json.dumps({"schema": 1, "inventory": str(other)})
+    )
     assert "other.yaml (the last deploy), 1 of 1 hosts" in project.orch(*words).stderr
 
 

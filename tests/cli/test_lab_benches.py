@@ -1,4 +1,6 @@
-"""A bench that ran in a lab is reached only through the lab, and benches are listed where there is no inventory."""
+"""A bench that ran in a lab is reached only through the lab, and benches are listed where there is
+no inventory.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ SAYS = f"{NAME}: this bench ran in a lab, and its nodes are only reached in ther
 
 
 def running_bench(project: Path, **record: object) -> BenchDir:
-    """Return a bench with a run in progress, of hosts at addresses that the network has elsewhere, too."""
+    """Return a bench with a run in progress, of hosts at addresses that the network has elsewhere,
+    too.
+    """
     inventory = project / "site.yaml"
-    inventory.write_text("schema: 1\nhosts: {node1: {address: 192.0.2.2}, node2: {address: 192.0.2.3}}\n")
+    inventory.write_text(
+        "schema: 1\nhosts: {node1: {address: 192.0.2.2}, node2: {address: 192.0.2.3}}\n"
+    )
     content = {"bench_id": NAME, "inventory": str(inventory), "runs": [f"{NAME}-1"], **record}
     bench = BenchDir.create(project / "runs", content)
     bench.run(f"{NAME}-1").write_manifest(manifest(f"{NAME}-1") | {"outcome": None})
@@ -26,19 +32,33 @@ def running_bench(project: Path, **record: object) -> BenchDir:
 
 
 @pytest.mark.parametrize(
-    "words", [["logs"], ["stacks"], ["collect"], ["resume"], ["cancel", NAME], ["cancel", NAME, "-H", "a"]]
+    "words",
+    [["logs"], ["stacks"], ["collect"], ["resume"], ["cancel", NAME], ["cancel", NAME, "-H", "a"]],
 )
 @pytest.mark.parametrize("known_by", ["its record", "a variable of its hosts"])
-def test_outside_no_address_of_a_lab_is_contacted(project: Project, words: list[str], known_by: str) -> None:
-    planned = {"hosts": {"node1": {"vars": {"lab_private": "/tmp"} if known_by != "its record" else {}}}, "frameworks": {}}
-    running_bench(project.path, planned_with=planned, **({"lab": "a1"} if known_by == "its record" else {}))
+def test_outside_no_address_of_a_lab_is_contacted(
+    project: Project, words: list[str], known_by: str
+) -> None:
+    planned = {
+        "hosts": {"node1": {"vars": {"lab_private": "/tmp"} if known_by != "its record" else {}}},
+        "frameworks": {},
+    }
+    running_bench(
+        project.path, planned_with=planned, **({"lab": "a1"} if known_by == "its record" else {})
+    )
     done = project.orch(*words)
     assert (done.returncode, done.stdout) == (2, "") and SAYS in done.stderr, done
 
 
 def test_inside_a_lab_and_for_benches_of_no_lab_the_inventory_is_that_of_the_bench() -> None:
-    of_lab, other = BenchRecord(NAME, inventory="lab.yaml", lab="a1"), BenchRecord(NAME, inventory="site.yaml")
-    assert reached_inventory(of_lab, {"ORCH_LAB": "another, as after orch lab down and up"}) == "lab.yaml"
+    of_lab, other = (
+        BenchRecord(NAME, inventory="lab.yaml", lab="a1"),
+        BenchRecord(NAME, inventory="site.yaml"),
+    )
+    assert (
+        reached_inventory(of_lab, {"ORCH_LAB": "another, as after orch lab down and up"})
+        == "lab.yaml"
+    )
     assert reached_inventory(other, {}) == "site.yaml"
 
 
@@ -46,20 +66,27 @@ def test_a_project_without_an_inventory_lists_its_benches(project: Project) -> N
     running_bench(project.path)
     (project.path / "inventory" / "cluster.yaml").unlink()
     done = project.orch("status")
-    assert (done.returncode, done.stdout) == (0, f"bench    {NAME}  1 open; to continue: orch resume {NAME}\n"), done
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"bench    {NAME}  1 open; to continue: orch resume {NAME}\n",
+    ), done
     assert "no node is asked: this project has no inventory; --hosts names one" in done.stderr
     assert f'"{NAME}"' in project.orch("status", "--json").stdout
     assert project.orch("status", "--hosts", "missing.yaml").returncode == 2
 
 
 @pytest.mark.parametrize("command", ["check", "deploy", "status"])
-def test_outside_its_lab_a_project_takes_no_inventory_that_nothing_names(project: Project, command: str) -> None:
+def test_outside_its_lab_a_project_takes_no_inventory_that_nothing_names(
+    project: Project, command: str
+) -> None:
     (project.path / ".orch" / "lab").mkdir(parents=True)
     (project.path / ".orch" / "lab" / "lab.json").write_text("{}")
     done = project.orch(command)
     if command == "status":
         assert (
-            done.returncode == 0 and "no node is asked: this project has a lab: orch lab exec -- orch status" in done.stderr
+            done.returncode == 0
+            and "no node is asked: this project has a lab: orch lab exec -- orch status"
+            in done.stderr
         ), done
     else:
         assert done.returncode == 2 and "this project has a lab" in done.stderr, done

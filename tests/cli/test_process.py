@@ -1,4 +1,6 @@
-"""How the program ends as a process: with its own status, and with 1 where what it printed is lost, but for a gone reader."""
+"""How the program ends as a process: with its own status, and with 1 where what it printed is lost,
+but for a gone reader.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ VARIABLES = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}
 
 def ended(body: str, stdout: int) -> int:
     code = f"{HEAD}\ndef main():\n    print('x')\n    {body}\nat_once(main)"
-    return subprocess.run([sys.executable, "-c", code], stdout=stdout, timeout=LIMIT_S, check=False, env=VARIABLES).returncode
+    return subprocess.run(
+        [sys.executable, "-c", code], stdout=stdout, timeout=LIMIT_S, check=False, env=VARIABLES
+    ).returncode
 
 
-@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit()", 0), ("sys.exit(5)", 5), ("sys.exit('why')", 1)])
+@pytest.mark.parametrize(
+    ("body", "status"), [("pass", 0), ("sys.exit()", 0), ("sys.exit(5)", 5), ("sys.exit('why')", 1)]
+)
 def test_the_status_is_the_programs_own(body: str, status: int) -> None:
     assert ended(body, subprocess.DEVNULL) == status
 
@@ -47,11 +53,24 @@ def test_text_that_a_full_disk_does_not_take_is_no_success(body: str, status: in
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(("body", "status"), [("pass", 0), ("sys.exit(5)", 5), ("open('f', 'w').write('y'); print('x')", 0)])
-def test_a_stream_that_is_closed_is_output_that_nobody_takes(tmp_path: Path, body: str, status: int, closed: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("pass", 0), ("sys.exit(5)", 5), ("open('f', 'w').write('y'); print('x')", 0)],
+)
+def test_a_stream_that_is_closed_is_output_that_nobody_takes(
+    tmp_path: Path, body: str, status: int, closed: str
+) -> None:
     code = f"{HEAD}\ndef main():\n    print('x', flush=True)\n    print('x', file=sys.stderr)\n    {body}\nat_once(main)"
     argv = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-c", code]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES)
+    done = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=VARIABLES,
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done
     assert [path.read_text() for path in tmp_path.iterdir()] == ["y"] * ("open" in body)
 
@@ -68,7 +87,13 @@ def test_a_stream_that_is_closed_is_output_that_nobody_takes(tmp_path: Path, bod
 def test_what_an_encoding_lacks_is_written_as_its_escape(encoding: str, shown: bytes) -> None:
     code = f"{HEAD}\ndef main():\n    print('a \\xb7 \\u2013')\n    print('a \\xb7 \\u2013', file=sys.stderr)\nat_once(main)"
     variables = VARIABLES | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=LIMIT_S, check=False, env=variables)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=variables,
+    )
     assert (done.returncode, done.stdout) == (0, shown), done
     assert encoding == "ascii:replace" or done.stderr == shown
 
@@ -77,9 +102,20 @@ def test_a_disk_that_fills_up_amid_a_command_is_said_in_words() -> None:
     argv = [sys.executable, "-u", "-m", "orchestrator", "schema", "framework"]
     variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False, env=variables)
+        done = subprocess.run(
+            argv,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+            env=variables,
+        )
     assert done.returncode == 1
-    assert done.stderr == "orch: standard output: expected space for the whole output, got: No space left on device\n"
+    assert (
+        done.stderr
+        == "orch: standard output: expected space for the whole output, got: No space left on device\n"
+    )
 
 
 def test_what_was_left_for_the_end_is_done_and_threads_are_waited_for(tmp_path: Path) -> None:
@@ -107,25 +143,61 @@ def main():
 """
 
 
-@pytest.mark.parametrize("body", ['raise RuntimeError("s3cret " + "x")', "from orchestrator.cli.main import main; main()"])
-def test_an_unexpected_exception_is_reported_by_its_place_without_a_value(tmp_path: Path, body: str) -> None:
-    """In the main thread and in others, also where the library of the command line reports exceptions."""
+@pytest.mark.parametrize(
+    "body",
+    ['raise RuntimeError("s3cret " + "x")', "from orchestrator.cli.main import main; main()"],
+)
+def test_an_unexpected_exception_is_reported_by_its_place_without_a_value(
+    tmp_path: Path, body: str
+) -> None:
+    """In the main thread and in others, also where the library of the command line reports
+    exceptions.
+    """
     script = tmp_path / "bug.py"
     broken = (
-        "import orchestrator.cli.options as o\ndef broken(*_):\n    raise ValueError('s3' + 'cret')\no.find_bench = broken\n"
+        "import orchestrator.cli.options as o\ndef broken(*_):\n    raise ValueError('s3' + "
+        "'cret')\no.find_bench = broken\n"
     )
     script.write_text(f"{HEAD}\n{broken}{BUG.format(body=body)}\nat_once(main)\n")
     argv = [sys.executable, str(script), "archive"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES, cwd=tmp_path)
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=VARIABLES,
+        cwd=tmp_path,
+    )
     kind = "RuntimeError" if "raise" in body else "ValueError"
-    assert done.returncode == 1 and done.stderr.startswith("orch: this is a bug in orch. Traceback:\n"), done.stderr
-    assert all(part in done.stderr for part in (f'File "{script}", line', f"builtins.{kind} (", "builtins.KeyError ("))
-    assert "s3cret" not in re.sub(r"\n    .*", "", done.stderr), done.stderr  # lines of source text show no values
+    assert done.returncode == 1 and done.stderr.startswith(
+        "orch: this is a bug in orch. Traceback:\n"
+    ), done.stderr
+    assert all(
+        part in done.stderr
+        for part in (f'File "{script}", line', f"builtins.{kind} (", "builtins.KeyError (")
+    )
+    assert "s3cret" not in re.sub(r"\n    .*", "", done.stderr), (
+        done.stderr
+    )  # lines of source text show no values
 
 
 @pytest.mark.parametrize(("words", "limit"), [((), "0"), (("lab", "up"), "unlimited")])
-def test_a_crash_dumps_no_core_with_secrets_but_nodes_of_a_lab_may(words: tuple[str, ...], limit: str) -> None:
+def test_a_crash_dumps_no_core_with_secrets_but_nodes_of_a_lab_may(
+    words: tuple[str, ...], limit: str
+) -> None:
     body = f"{HEAD}\ndef main():\n    import subprocess; subprocess.run(['bash', '-c', 'ulimit -S -c'])\nat_once(main)"
-    argv = ["bash", "-c", 'ulimit -S -c unlimited; exec "$@"', "bash", sys.executable, "-c", body, *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES)
+    argv = [
+        "bash",
+        "-c",
+        'ulimit -S -c unlimited; exec "$@"',
+        "bash",
+        sys.executable,
+        "-c",
+        body,
+        *words,
+    ]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES
+    )
     assert done.stdout.split() == [limit], done

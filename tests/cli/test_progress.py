@@ -42,11 +42,20 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[Observer, io.Str
         yield observe, log
 
 
-def last_line(shown: tuple[Observer, io.StringIO], result: RunResult, state: str = "finished", times: Any = TIMES) -> str:
+def last_line(
+    shown: tuple[Observer, io.StringIO],
+    result: RunResult,
+    state: str = "finished",
+    times: Any = TIMES,
+) -> str:
     observe, log = shown
     run = PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")
     observe(RunBegun(0, run))
-    observe(LogGrew(b"orch rank=0 local_rank=0 world_size=1 node_rank=0 host=a pid=1 device=simulated\n"))
+    observe(
+        LogGrew(
+            b"orch rank=0 local_rank=0 world_size=1 node_rank=0 host=a pid=1 device=simulated\n"
+        )
+    )
     for step, time_s in enumerate(times, start=1):
         line = f"orch step={step} t={step}.0 step_time_s={time_s} samples=64 loss=nan\n".encode()
         for cut in range(0, len(line), 7):  # as it comes: a line may be cut anywhere
@@ -55,12 +64,21 @@ def last_line(shown: tuple[Observer, io.StringIO], result: RunResult, state: str
     return log.getvalue().splitlines()[-1]
 
 
-def test_a_run_that_is_home_has_the_speed_of_its_window(shown: tuple[Observer, io.StringIO]) -> None:
+def test_a_run_that_is_home_has_the_speed_of_its_window(
+    shown: tuple[Observer, io.StringIO],
+) -> None:
     assert last_line(shown, MEASURED).endswith(" s, 160.00 samples/s")
 
 
-def test_a_run_whose_logs_are_not_home_has_about_what_was_seen_after_its_warm_up(shown: tuple[Observer, io.StringIO]) -> None:
-    away = replace(MEASURED, state="incomplete", throughput=None, error=DataError("not home", kind="result_invalid"))
+def test_a_run_whose_logs_are_not_home_has_about_what_was_seen_after_its_warm_up(
+    shown: tuple[Observer, io.StringIO],
+) -> None:
+    away = replace(
+        MEASURED,
+        state="incomplete",
+        throughput=None,
+        error=DataError("not home", kind="result_invalid"),
+    )
     assert last_line(shown, away).endswith(" s, about 192.0 samples/s")
     assert "samples/s" not in last_line(shown, away, times=TIMES[:2])
 
@@ -70,12 +88,19 @@ def test_what_a_program_left_running_is_named(shown: tuple[Observer, io.StringIO
     observe(RunBegun(0, PlannedRun("r1", 1, SPEC, open_framework("simulated"), "b1")))
     observe(LeftOver("node2", [(number, "sleep") for number in range(10, 32)]))
     line = log.getvalue().splitlines()[-1]
-    assert line.startswith("  node2: ended processes that the program had left running: 10 (sleep), 11 (sleep)")
+    assert line.startswith(
+        "  node2: ended processes that the program had left running: 10 (sleep), 11 (sleep)"
+    )
     assert line.endswith("29 (sleep) and 2 more")
 
 
 def test_evidence_that_gives_no_number_gives_none_here(shown: tuple[Observer, io.StringIO]) -> None:
-    wrong = replace(MEASURED, state="failed", throughput=None, error=DataError("another digest", kind="result_invalid"))
+    wrong = replace(
+        MEASURED,
+        state="failed",
+        throughput=None,
+        error=DataError("another digest", kind="result_invalid"),
+    )
     assert last_line(shown, wrong).endswith(" s, no number: another digest")
     assert "samples/s" not in last_line(shown, wrong, state="failed")
 
@@ -92,12 +117,23 @@ def test_text_of_nodes_begins_no_line_of_the_progress(shown: tuple[Observer, io.
         assert log.getvalue()[before:].count("\n") == 1, event
 
 
-def test_a_run_of_a_sweep_is_named_with_the_values_that_its_id_does_not_have(shown: tuple[Observer, io.StringIO]) -> None:
+def test_a_run_of_a_sweep_is_named_with_the_values_that_its_id_does_not_have(
+    shown: tuple[Observer, io.StringIO],
+) -> None:
     observe, log = shown
     folder = open_framework("simulated")
-    specs = [replace(SPEC, nodes=nodes, options={"lr": lr, "depth": 3}) for nodes in (1, 2) for lr in (0.1, 0.2)]
-    specs.append(replace(SPEC, options={"lr": 0.1, "depth": 3}, env={"NCCL_ALGO": "Ring"}, batch_size=32))
-    runs = [PlannedRun(f"r{number}", 1, spec, folder, "b1") for number, spec in enumerate(specs, start=1)]
+    specs = [
+        replace(SPEC, nodes=nodes, options={"lr": lr, "depth": 3})
+        for nodes in (1, 2)
+        for lr in (0.1, 0.2)
+    ]
+    specs.append(
+        replace(SPEC, options={"lr": 0.1, "depth": 3}, env={"NCCL_ALGO": "Ring"}, batch_size=32)
+    )
+    runs = [
+        PlannedRun(f"r{number}", 1, spec, folder, "b1")
+        for number, spec in enumerate(specs, start=1)
+    ]
     observe(RunsPlanned(runs))
     for number, run in enumerate(runs):
         observe(RunBegun(number, run))

@@ -68,7 +68,9 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --file nowhere.yaml", "orch: nowhere.yaml: expected a file, found none. check the path"),
     ],
 )  # fmt: skip
-def test_a_bench_that_cannot_be_is_refused_before_anything_is_contacted(project: Project, words: str, message: str) -> None:
+def test_a_bench_that_cannot_be_is_refused_before_anything_is_contacted(
+    project: Project, words: str, message: str
+) -> None:
     assert project.refused("bench", *words.split()).startswith(message)
 
 
@@ -104,16 +106,31 @@ def test_a_run_file_that_cannot_be_is_refused(project: Project, text: str, words
     [
         (["collect"], "no bench yet. to create one: orch bench resnet50"),
         (["summarize"], "no bench yet. to create one: orch bench resnet50"),
-        (["summarize", "b1.tar"], "no bench 'b1.tar'. unpack an archive with tar -xf, and use its directory"),
-        (["summarize", "20260101-000000-dead"], "no bench '20260101-000000-dead'. orch status lists the benches"),
+        (
+            ["summarize", "b1.tar"],
+            "no bench 'b1.tar'. unpack an archive with tar -xf, and use its directory",
+        ),
+        (
+            ["summarize", "20260101-000000-dead"],
+            "no bench '20260101-000000-dead'. orch status lists the benches",
+        ),
         (
             ["summarize", "--format", "pdf"],
             "orch: --format: expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf, got 'pdf'",
         ),
         (["logs"], "no bench yet"),
-        (["check", "--only", "everything"], "orch: --only: expected names of checks, got 'everything'"),
-        (["dataset", "make", "--dir", "images"], "orch: --dir: expected an absolute path, got 'images'. begin it with / or ~/"),
-        (["dataset", "make", "--dir", "./images"], "orch: --dir: expected an absolute path, got './images'"),
+        (
+            ["check", "--only", "everything"],
+            "orch: --only: expected names of checks, got 'everything'",
+        ),
+        (
+            ["dataset", "make", "--dir", "images"],
+            "orch: --dir: expected an absolute path, got 'images'. begin it with / or ~/",
+        ),
+        (
+            ["dataset", "make", "--dir", "./images"],
+            "orch: --dir: expected an absolute path, got './images'",
+        ),
         (["check", "-f", "nothing"], "no framework 'nothing'"),
         (["lab", "exec", "--", "true"], "no lab is up in"),
     ],
@@ -134,17 +151,23 @@ def test_other_commands_refuse_as_plainly(project: Project, words: list[str], me
         "dataset make --dir /tmp/set --timeout",
     ],
 )
-def test_seconds_that_no_clock_counts_to_are_refused(project: Project, words: str, number: str) -> None:
+def test_seconds_that_no_clock_counts_to_are_refused(
+    project: Project, words: str, number: str
+) -> None:
     said = project.refused(*words.split(), number)
     assert said.startswith(f"orch: {words.split()[-1]}: expected a time "), said
 
 
 @pytest.mark.parametrize("number", ["0", "few"])
 @pytest.mark.parametrize("option", ["--global-batch", "--repeats", "--steps"])
-def test_a_number_that_an_option_does_not_take_is_named(project: Project, option: str, number: str) -> None:
+def test_a_number_that_an_option_does_not_take_is_named(
+    project: Project, option: str, number: str
+) -> None:
     done = project.orch("bench", "resnet50", option, number, "--dry-run")
     refused = done.stderr.splitlines()[-1]
-    assert done.returncode == 2 and option in refused and number in refused.replace("'", " ").split()
+    assert (
+        done.returncode == 2 and option in refused and number in refused.replace("'", " ").split()
+    )
 
 
 def test_a_directory_that_is_no_bench_is_a_matter_of_data(project: Project) -> None:
@@ -155,11 +178,24 @@ def test_a_directory_that_is_no_bench_is_a_matter_of_data(project: Project) -> N
 
 
 @pytest.mark.parametrize(
-    "words", [["bench"], ["bench", "resnet50", "--frobnicate"], ["frobnicate"], ["bench", "resnet50", "--repeats", "0"]]
+    "words",
+    [
+        ["bench"],
+        ["bench", "resnet50", "--frobnicate"],
+        ["frobnicate"],
+        ["bench", "resnet50", "--repeats", "0"],
+    ],
 )
-def test_a_command_line_that_is_none_is_explained_with_status_2(project: Project, words: list[str]) -> None:
+def test_a_command_line_that_is_none_is_explained_with_status_2(
+    project: Project, words: list[str]
+) -> None:
     done = project.orch(*words)
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.startswith("orch: ") and "expected" in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stdout == ""
+        and done.stderr.startswith("orch: ")
+        and "expected" in done.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "NCCL_IB_DISABLE"])
@@ -167,8 +203,15 @@ def test_a_secret_variable_is_no_axis(project: Project, name: str) -> None:
     (project.path / "inventory" / "cluster.yaml").write_text(
         f"{INVENTORY}secrets: [NCCL_IB_DISABLE]\n".replace('"0"', "a-word")
     )
-    said = project.refused("bench", "resnet50", "-f", "simulated", "--env", f"{name}=hush-hush", "--dry-run")
+    said = project.refused(
+        "bench", "resnet50", "-f", "simulated", "--env", f"{name}=hush-hush", "--dry-run"
+    )
     assert f"--env {name}: expected a variable that is not secret" in said and "hush" not in said
     (project.path / "choices.yaml").write_text(f"repeats: 1\nenv:\n  {name}: [hush-hush, hush]\n")
-    said = project.refused("bench", "resnet50", "-f", "simulated", "--file", "choices.yaml", "--dry-run")
-    assert f"choices.yaml:3: env.{name}[0]: expected a variable that is not secret" in said and "hush" not in said
+    said = project.refused(
+        "bench", "resnet50", "-f", "simulated", "--file", "choices.yaml", "--dry-run"
+    )
+    assert (
+        f"choices.yaml:3: env.{name}[0]: expected a variable that is not secret" in said
+        and "hush" not in said
+    )

@@ -31,14 +31,20 @@ def bench_in(folder: Path, **more: Any) -> FakeBench:
 
 def selected(rig: FakeBench) -> Selection:
     project = Project.here({"ORCH_PROJECT": str(rig.source.parent)})
-    return Selection(project, open_inventory(str(rig.source)), tuple(rig.hosts), str(rig.source), str(rig.source))
+    return Selection(
+        project, open_inventory(str(rig.source)), tuple(rig.hosts), str(rig.source), str(rig.source)
+    )
 
 
-def members(rig: FakeBench, opened: Opened | None = None, *, waits: bool = False) -> tuple[list[str], list[str]]:
+def members(
+    rig: FakeBench, opened: Opened | None = None, *, waits: bool = False
+) -> tuple[list[str], list[str]]:
     """Return the hosts of the bench, and the spares that are left."""
     opened = opened or Opened()
     opened.cluster = rig.cluster
-    selection = with_spares(selected(rig), rig.spares, rig.plan, opened, accept_new=False, waits=waits)
+    selection = with_spares(
+        selected(rig), rig.spares, rig.plan, opened, accept_new=False, waits=waits
+    )
     return [host.name for host in selection.hosts], [host.name for host in opened.spares]
 
 
@@ -61,7 +67,10 @@ def test_a_bench_that_waits_keeps_a_held_host_for_which_no_spare_is_left(tmp_pat
     rig = bench_in(tmp_path / "held")
     rig.a.facts, rig.b.facts = HELD, UNFIT
     opened = Opened()
-    assert members(rig, opened, waits=True) == (["a", "c"], [])  # a spare mends what no waiting does
+    assert members(rig, opened, waits=True) == (
+        ["a", "c"],
+        [],
+    )  # a spare mends what no waiting does
     assert not opened.facts  # preflight looks again after waiting
     rig = bench_in(tmp_path / "unfit")
     rig.a.facts = rig.b.facts = UNFIT
@@ -69,7 +78,9 @@ def test_a_bench_that_waits_keeps_a_held_host_for_which_no_spare_is_left(tmp_pat
         members(rig, waits=True)
 
 
-def test_the_devices_that_were_chosen_of_a_spare_are_recorded_so_that_the_bench_can_go_on(tmp_path: Path) -> None:
+def test_the_devices_that_were_chosen_of_a_spare_are_recorded_so_that_the_bench_can_go_on(
+    tmp_path: Path,
+) -> None:
     rig = bench_in(tmp_path / "bench")
     hosts = tuple(with_devices(host, "0,1") for host in rig.hosts)
     opened = Opened(rig.cluster, spares=tuple(with_devices(host, "2,3") for host in rig.spares))
@@ -82,21 +93,37 @@ def test_the_devices_that_were_chosen_of_a_spare_are_recorded_so_that_the_bench_
     controller.ownership.release()
 
 
-def test_a_dry_run_shows_the_interface_that_preflight_will_find_among_the_hosts_that_are_used(tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_interface_that_preflight_will_find_among_the_hosts_that_are_used(
+    tmp_path: Path,
+) -> None:
     rig = bench_in(tmp_path / "bench")
     selection = replace(selected(rig), hosts=(*rig.hosts, *rig.spares))
     facts = {}
     for host in selection.hosts:
         last = host.address.rpartition(".")[2]
         networks = [
-            {"name": name, "state": "up", "mtu": 1500, "kind": "1", "speed_mbit": mbit, "addresses": [f"{base}.{last}/24"]}
+            {
+                "name": name,
+                "state": "up",
+                "mtu": 1500,
+                "kind": "1",
+                "speed_mbit": mbit,
+                "addresses": [f"{base}.{last}/24"],
+            }
             for name, base, mbit in (("eth0", "10.11.0", 1000), ("ib0", "10.12.0", 200_000))
         ]
         routes = {other.address: "eth0" for other in selection.hosts if other is not host}
         route = {"interface": "eth0", "local": False}
-        facts[host.name] = {"networks": networks if host.name != "c" else networks[:1], "routes": routes, "route": route}
+        facts[host.name] = {
+            "networks": networks if host.name != "c" else networks[:1],
+            "routes": routes,
+            "route": route,
+        }
     selection.project.deployed.parent.mkdir()
     entries = {name: {"facts": {"simulated": values}} for name, values in facts.items()}
     selection.project.deployed.write_text(json.dumps({"hosts": entries}))
     found = remembered_interfaces(rig.plan, selection)
-    assert {name: values["interface"]["name"] for name, values in found.items()} == {"a": "ib0", "b": "ib0"}
+    assert {name: values["interface"]["name"] for name, values in found.items()} == {
+        "a": "ib0",
+        "b": "ib0",
+    }

@@ -25,7 +25,9 @@ print("done")
 """
 
 
-def test_a_log_file_gets_whole_lines_and_of_a_short_transfer_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_file_gets_whole_lines_and_of_a_short_transfer_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with transfer("logs", every_s=0) as moved:
         threads = [threading.Thread(target=moved, args=(1 << 19,)) for _ in range(8)]
         for thread in threads:
@@ -33,8 +35,12 @@ def test_a_log_file_gets_whole_lines_and_of_a_short_transfer_none(capsys: pytest
         for thread in threads:
             thread.join()
     lines = capsys.readouterr().err.splitlines()
-    assert all(re.fullmatch(r"logs: \d+\.\d MiB in \d+ s, \d+\.\d MiB/s", line) for line in lines), lines
-    assert sorted(float(line.split()[1]) for line in lines) == [0.5 * number for number in range(1, 9)]
+    assert all(
+        re.fullmatch(r"logs: \d+\.\d MiB in \d+ s, \d+\.\d MiB/s", line) for line in lines
+    ), lines
+    assert sorted(float(line.split()[1]) for line in lines) == [
+        0.5 * number for number in range(1, 9)
+    ]
     with transfer("logs") as moved:
         moved(1 << 30)
     assert capsys.readouterr().err == ""
@@ -43,7 +49,11 @@ def test_a_log_file_gets_whole_lines_and_of_a_short_transfer_none(capsys: pytest
 def test_a_terminal_shows_bytes_and_rate_and_is_left_clean() -> None:
     ours, theirs = pty.openpty()
     child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}
+        [sys.executable, "-c", PROGRAM],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm"},
     )
     os.close(theirs)
     shown = b""

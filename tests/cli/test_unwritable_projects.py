@@ -16,7 +16,9 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     """An empty folder on a disk that is mounted read-only, and beside it one that has ``.orch``."""
     place = tmp_path / "disk"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "tmpfs", str(place)], capture_output=True
+    ).returncode:
         pytest.skip("mounting a disk needs root")
     (place / "new").mkdir()
     (place / "old" / ".orch").mkdir(parents=True)
@@ -43,7 +45,10 @@ def test_a_project_with_a_path_that_is_too_long_is_refused(project: Project) -> 
     long = "/".join(["/" + "d" * 200] * 18)
     for words in COMMANDS:
         done = project.orch(*words, ORCH_PROJECT=long)
-        assert done.returncode == 2 and "expected a project's path of at most 3546 bytes" in done.stderr, done
+        assert (
+            done.returncode == 2
+            and "expected a project's path of at most 3546 bytes" in done.stderr
+        ), done
 
 
 def test_what_lies_where_a_projects_folder_should_be_is_named(project: Project) -> None:
@@ -51,5 +56,7 @@ def test_what_lies_where_a_projects_folder_should_be_is_named(project: Project) 
         path = project.path / name
         path.touch()
         for words in refused:
-            assert f"orch: {path}: cannot be written: it is not a folder. " in project.refused(*words)
+            assert f"orch: {path}: cannot be written: it is not a folder. " in project.refused(
+                *words
+            )
         path.unlink()

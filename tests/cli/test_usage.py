@@ -22,39 +22,65 @@ def said(*words: str) -> str:
     ("words", "error"),
     [
         ("bench", "MODEL: expected a value, got none. orch bench -h shows what it takes"),
-        ("verify", "FILE|DIRECTORY|STORE: expected a value, got none. orch verify -h shows what it takes"),
+        (
+            "verify",
+            "FILE|DIRECTORY|STORE: expected a value, got none. orch verify -h shows what it takes",
+        ),
         ("archive --output", "--output: expected a value, got none"),
         (
             "bench m --inventory x",
             "bench: expected one of its options, got --inventory. name an inventory or a host file by --hosts",
         ),
-        ("bench m --jso", "bench: expected one of its options, got --jso. did you mean --json or --set or --set jso=…?"),
-        ("site --title x", "site: expected one of its options, got --title. orch site -h shows what it takes"),
+        (
+            "bench m --jso",
+            "bench: expected one of its options, got --jso. did you mean --json or --set or --set jso=…?",
+        ),
+        (
+            "site --title x",
+            "site: expected one of its options, got --title. orch site -h shows what it takes",
+        ),
         ("--nothing", "expected one of its options, got --nothing. orch -h shows what it takes"),
         ("bench m --steps x", "--steps: expected a whole number, got 'x'"),
         ("serve --port 99999", "--port: expected a number of at most 65535, got '99999'"),
         ("lab up --nodes 0", "--nodes: expected a number of at least 1, got '0'"),
-        ("schema x", "KIND: expected one of 'config', 'framework', 'inventory', 'published', 'run', got 'x'"),
+        (
+            "schema x",
+            "KIND: expected one of 'config', 'framework', 'inventory', 'published', 'run', got 'x'",
+        ),
         ("benhc m", "expected a command, got 'benhc'. did you mean 'bench'?"),
         ("lab frob", "lab: expected a command, got 'frob'. orch lab -h shows what it takes"),
-        ("collect a b c", "collect: expected no further words, got b c. orch collect -h shows what it takes"),
+        (
+            "collect a b c",
+            "collect: expected no further words, got b c. orch collect -h shows what it takes",
+        ),
     ],
 )
 def test_words_that_a_command_does_not_take(words: str, error: str) -> None:
     assert said(*words.split()) == f"2 {error}"
 
 
-def test_what_is_given_in_place_of_a_bench_or_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_in_place_of_a_bench_or_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     (tmp_path / "plain").mkdir()
     (tmp_path / "sweep.yaml").write_text("nodes: 2\n")
 
-    assert "2 model: expected the name of a model, got the file 'sweep.yaml'. a run file is" in said("bench", "sweep.yaml")
+    assert (
+        "2 model: expected the name of a model, got the file 'sweep.yaml'. a run file is"
+        in said("bench", "sweep.yaml")
+    )
     for command in ("summarize", "archive", "collect", "resume"):
         assert said(command, "plain").startswith(
             "4 plain: expected the folder of a bench, with bench.json and a folder for each"
         )
-    assert "4 plain: expected what orch archive has written, an archive or a folder of its files" in said("verify", "plain")
+    assert (
+        "4 plain: expected what orch archive has written, an archive or a folder of its files"
+        in said("verify", "plain")
+    )
     blocking = tmp_path / "sweep.yaml"
-    assert said("site", "sweep.yaml/x") == f"2 sweep.yaml/x: expected folders above it, {blocking} is none"
+    assert (
+        said("site", "sweep.yaml/x")
+        == f"2 sweep.yaml/x: expected folders above it, {blocking} is none"
+    )

@@ -1,4 +1,6 @@
-"""A Kerberos realm on loopback: a real KDC with a user and the keys of servers, `Realm`. Touches nothing outside its folder."""
+"""A Kerberos realm on loopback: a real KDC with a user and the keys of servers, `Realm`. Touches
+nothing outside its folder.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ __all__ = ["Realm", "needs_kerberos"]
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 needs_kerberos = pytest.mark.skipif(
-    not all(shutil.which(name, path=_PATH) for name in _PROGRAMS), reason="needs krb5-kdc, krb5-admin-server and krb5-user"
+    not all(shutil.which(name, path=_PATH) for name in _PROGRAMS),
+    reason="needs krb5-kdc, krb5-admin-server and krb5-user",
 )
 
 
@@ -60,7 +63,9 @@ class Realm:
         )
         deadline = time.monotonic() + LIMIT_S
         while not self._log.exists() or "commencing operation" not in self._log.read_text():
-            assert self._process.poll() is None and time.monotonic() < deadline, "krb5kdc does not start"
+            assert self._process.poll() is None and time.monotonic() < deadline, (
+                "krb5kdc does not start"
+            )
             time.sleep(0.01)
 
     def serves(self, name: str) -> None:
@@ -88,6 +93,14 @@ class Realm:
     def _run(self, name: str, *words: str, text: str = "") -> str:
         argv = [str(shutil.which(name, path=_PATH)), *words]
         environment = {**os.environ, **self.environment}
-        done = subprocess.run(argv, input=text, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            argv,
+            input=text,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
         assert done.returncode == 0, f"{argv}: {done.stderr}"
         return done.stdout

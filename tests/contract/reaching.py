@@ -1,4 +1,6 @@
-"""Hosts that are not reached: what is then said, and listeners that are no ssh servers or stand in front of one."""
+"""Hosts that are not reached: what is then said, and listeners that are no ssh servers or stand in
+front of one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.support.judge import LIMIT_S
 def unreachable(rig: Rig, address: str, port: int, *, connect_timeout_s: float = 10.0) -> str:
     """Connect, expect that nobody is there, and return what is said."""
     key = str(rig.keys.client)
-    ssh = SshSettings(port=port, key=key, config=str(rig.config), connect_timeout_s=connect_timeout_s)
+    ssh = SshSettings(
+        port=port, key=key, config=str(rig.config), connect_timeout_s=connect_timeout_s
+    )
     with pytest.raises(TransportError) as caught:
         connect(Host("lab1", address, ssh=ssh), rig.trust())
     assert (caught.value.kind, caught.value.host) == ("host_unreachable", "lab1")
@@ -66,7 +70,9 @@ def relay(connection: socket.socket, target: tuple[str, int]) -> None:
 
 @contextmanager
 def hanging_up(times: int, target: tuple[str, int]) -> Iterator[tuple[int, list[int]]]:
-    """Close so many connections at once and relay those after them; yield the port, and a list that has an entry for each."""
+    """Close so many connections at once and relay those after them; yield the port, and a list that
+    has an entry for each.
+    """
     calls: list[int] = []
 
     def talk(connection: socket.socket) -> None:

@@ -36,7 +36,9 @@ Server = TypeVar("Server", bound=Sshd)
 
 @dataclass(frozen=True)
 class Keys:
-    """Key files that are made once: the one that servers let in, one that they do not, and one of a server."""
+    """Key files that are made once: the one that servers let in, one that they do not, and one of a
+    server.
+    """
 
     client: Path
     stranger: Path
@@ -59,7 +61,13 @@ class Rig:
 
     def configure(self, text: str = "") -> None:
         """Write the ssh configuration of all hosts; what comes first wins."""
-        lines = (text, "Host *", f"UserKnownHostsFile {self.known_hosts}", "GlobalKnownHostsFile none", "IdentityAgent none")
+        lines = (
+            text,
+            "Host *",
+            f"UserKnownHostsFile {self.known_hosts}",
+            "GlobalKnownHostsFile none",
+            "IdentityAgent none",
+        )
         self.config.write_text("\n".join(lines) + "\n")
 
     def proxy_command(self) -> str:
@@ -68,11 +76,17 @@ class Rig:
         script.write_text(_PUMP)
         return f"ProxyCommand {sys.executable} {script} %h %p"
 
-    def serve(self, *options: str, known: bool = True, kind: type[Server] = Sshd, **settings: Any) -> Server:  # type: ignore[assignment]
-        """Start a server that lets the client key in; ``known`` puts its key into the known-hosts file."""
+    def serve(
+        self, *options: str, known: bool = True, kind: type[Server] = Sshd, **settings: Any
+    ) -> Server:  # type: ignore[assignment]
+        """Start a server that lets the client key in; ``known`` puts its key into the known-hosts
+        file.
+        """
         number = next(self._numbers)
         settings = {"host_keys": [self.keys.server], "authorized": [self.keys.client], **settings}
-        server = kind(self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings)
+        server = kind(
+            self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings
+        )
         self._open.enter_context(server)
         if known:
             with self.known_hosts.open("a") as stream:
@@ -81,12 +95,20 @@ class Rig:
 
     def host(self, server: Sshd, name: str = "lab1", **ssh: Any) -> Host:
         """Return the inventory's view of a server; ``ssh`` overrides its settings."""
-        settings = SshSettings(user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config))
+        settings = SshSettings(
+            user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config)
+        )
         return Host(name, server.address, ssh=replace(settings, **ssh), transport=self.transport)
 
     def behind(self, server: Sshd, *jumps: Sshd, **ssh: Any) -> Host:
-        """Return the inventory's view of a server that is reached through ``jumps``, one behind the other."""
-        return self.host(server, jump=",".join(f"{jump.user}@{jump.address}:{jump.port}" for jump in jumps), **ssh)
+        """Return the inventory's view of a server that is reached through ``jumps``, one behind the
+        other.
+        """
+        return self.host(
+            server,
+            jump=",".join(f"{jump.user}@{jump.address}:{jump.port}" for jump in jumps),
+            **ssh,
+        )
 
     def trust(self, *, accept_new: bool = False) -> Trust:
         """Return a trust with this rig's store."""
@@ -95,7 +117,9 @@ class Rig:
     def connect(self, server: Sshd | Host, *, accept_new: bool = False) -> Any:
         """Connect, by the host's transport and no other; the line is closed when the test ends."""
         host = server if isinstance(server, Host) else self.host(server)
-        connector = {"ssh": SshConnector, "openssh": OpensshConnector}[host.transport](self.trust(accept_new=accept_new))
+        connector = {"ssh": SshConnector, "openssh": OpensshConnector}[host.transport](
+            self.trust(accept_new=accept_new)
+        )
         self._open.callback(connector.close)
         transport = connector.connect(host)
         self._open.callback(transport.close)

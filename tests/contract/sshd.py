@@ -3,7 +3,8 @@
     with Sshd(directory, "127.0.0.2", options=["MaxSessions 2"]) as server:
         ...  # connect to server.address, server.port with the key of make_key(), whose public half is in server.authorized
 
-It touches nothing outside its directory: own host key, own authorized keys, own home for the commands it runs.
+It touches nothing outside its directory: own host key, own authorized keys, own home for the
+commands it runs.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from tests.support.judge import LIMIT_S
 __all__ = ["Sshd", "free_port", "make_key"]
 
 
-def make_key(path: Path, *, type: str = "ed25519", passphrase: str = "", bits: int | None = None) -> Path:
+def make_key(
+    path: Path, *, type: str = "ed25519", passphrase: str = "", bits: int | None = None
+) -> Path:
     """Make a key pair at ``path`` and return it; the public half is beside it with ``.pub``."""
     command = ["ssh-keygen", "-q", "-t", type, "-N", passphrase, "-C", path.name, "-f", str(path)]
-    subprocess.run([*command, *(["-b", str(bits)] if bits else [])], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [*command, *(["-b", str(bits)] if bits else [])], check=True, stdin=subprocess.DEVNULL
+    )
     return path
 
 
@@ -39,7 +44,9 @@ def free_port(address: str) -> int:
 
 
 class Sshd:
-    """One server. ``options`` are lines of its configuration and win over what is set here; ``host_keys`` are key files."""
+    """One server. ``options`` are lines of its configuration and win over what is set here;
+    ``host_keys`` are key files.
+    """
 
     def __init__(
         self,
@@ -128,9 +135,15 @@ class Sshd:
                 os.kill(process, signal.SIGKILL)
 
     def left_behind(self) -> list[int]:
-        """Processes that were started through this server and still live, known by the home it gave them."""
+        """Processes that were started through this server and still live, known by the home it gave
+        them.
+        """
         mark = f"HOME={self.home}".encode()
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and mark in _environment(entry)]
+        return [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and mark in _environment(entry)
+        ]
 
     def connections(self) -> list[int]:
         """The server's processes that each serve a connection, or a part of one."""
@@ -183,7 +196,10 @@ class Sshd:
 
 def _children(process: int) -> list[int]:
     try:
-        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        return [
+            int(word)
+            for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        ]
     except OSError:
         return []
 

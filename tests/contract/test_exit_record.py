@@ -1,4 +1,6 @@
-"""What the node runner writes of a run fits its reader: the whole record, with a rank that fails and one that is stopped."""
+"""What the node runner writes of a run fits its reader: the whole record, with a rank that fails
+and one that is stopped.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from orchestrator.transport.ssh import Transport
 from tests.support.judge import LIMIT_S
 
 NOT_READ = {"schema", "boot_id"}
-"""Of the record, and of a rank: what it is proven by, and what is for people who look for themselves."""
+"""Of the record, and of a rank: what it is proven by, and what is for people who look for
+themselves.
+"""
 NOT_READ_OF_A_RANK = {"local_rank", "wrapper", "ticks", "pids", "pid"}
 RUN_ID = f"r{os.getpid()}"
 """Of this process: tests beside it end what runs under their own."""
@@ -46,11 +50,17 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
 
 
 def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run two ranks, of which the first ends with ``code``. Return the record, and the ends of ranks as the line told them."""
+    """Run two ranks, of which the first ends with ``code``. Return the record, and the ends of
+    ranks as the line told them.
+    """
     launch = LAUNCH.format(python=sys.executable, code=code).encode()
     files = {"launch.sh": launch, "rank_wrapper.py": rank_source()}
     node.put(
-        [Upload(f"{run_path(node.host.name, RUN_ID)}/{name}", data, 0o700) for name, data in files.items()], timeout_s=LIMIT_S
+        [
+            Upload(f"{run_path(node.host.name, RUN_ID)}/{name}", data, 0o700)
+            for name, data in files.items()
+        ],
+        timeout_s=LIMIT_S,
     )
     events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     line = node.supervisor(RUN_ID, start=True, timeout_s=LIMIT_S)
@@ -78,13 +88,20 @@ def ended(node: Node, code: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_the_record_of_the_runner_fits_its_reader(node: Node, tmp_path: Path, code: int) -> None:
     written, told = ended(node, code)
     record = ExitRecord.of(written)
-    assert written["schema"] == SCHEMA and set(written) - NOT_READ == {field.name for field in fields(ExitRecord)}
+    assert written["schema"] == SCHEMA and set(written) - NOT_READ == {
+        field.name for field in fields(ExitRecord)
+    }
     known = {field.name for field in fields(RankRecord)} | NOT_READ_OF_A_RANK
     assert all(set(rank) <= known for rank in written["ranks"])
     assert (record.run_id, record.node_rank, record.state) == (RUN_ID, 0, "failed")
     assert {rank.rank: (rank.code, rank.signal is None) for rank in record.ranks}[0] == (code, True)
     assert record.ended_by("SIGTERM") == [1] and record.files["rank-0.out"].bytes == len("words\n")
-    times = [time_s for rank in record.ranks for time_s in (rank.started_mono_s, rank.ended_mono_s) if time_s is not None]
+    times = [
+        time_s
+        for rank in record.ranks
+        for time_s in (rank.started_mono_s, rank.ended_mono_s)
+        if time_s is not None
+    ]
     assert len(times) == 4 and record.started_mono_s is not None and record.ended_mono_s is not None
     assert record.started_mono_s < min(times) and max(times) < record.ended_mono_s
     assert {rank.rank for rank in map(RankRecord.of, told)} == {0, 1}

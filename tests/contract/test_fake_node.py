@@ -1,4 +1,6 @@
-"""The same assertions about a real node behind a real sshd and about the fake one, so that the fake cannot drift."""
+"""The same assertions about a real node behind a real sshd and about the fake one, so that the fake
+cannot drift.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ class Subject:
         if self.fake:
             self.fake.program = lambda order: {0: rank}
         self.node.put(
-            [WRAPPER, Upload(f"{run_path(self.node.host.name, run)}/launch.sh", script(rank), 0o700)], timeout_s=LIMIT_S
+            [
+                WRAPPER,
+                Upload(f"{run_path(self.node.host.name, run)}/launch.sh", script(rank), 0o700),
+            ],
+            timeout_s=LIMIT_S,
         )
         return self.listen(self.node.supervisor(run, start=True, timeout_s=LIMIT_S))
 
@@ -74,7 +80,9 @@ class Subject:
         return line
 
     def event(self, name: str) -> dict[str, Any]:
-        """Wait for the next event, which has to be of that name; the answers to beats are passed over."""
+        """Wait for the next event, which has to be of that name; the answers to beats are passed
+        over.
+        """
         while (event := self.events.get(timeout=LIMIT_S))["event"] == "beat" and name != "beat":
             continue
         assert event["event"] == name, event
@@ -83,9 +91,28 @@ class Subject:
 
     def arm(self, line: Any, rank: Rank, run: str = RUN, **changes: Any) -> None:
         files = {"launch.sh": hashlib.sha256(script(rank)).hexdigest()}
-        order = {"run_id": run, "node_rank": 0, "argv": ["sh", "launch.sh"], "files": files, "variables": "", "ports": []}
-        order |= {"by_marker": False, "lease_s": 20.0, "limit_s": 60.0, "first_line_s": 60.0, "stall_s": 60.0, "progress": []}
-        line.send("arm", **order | {"grace_s": 0.5, "output_limit_bytes": 1 << 30, "owner": OWNER | {"run_id": run}} | changes)
+        order = {
+            "run_id": run,
+            "node_rank": 0,
+            "argv": ["sh", "launch.sh"],
+            "files": files,
+            "variables": "",
+            "ports": [],
+        }
+        order |= {
+            "by_marker": False,
+            "lease_s": 20.0,
+            "limit_s": 60.0,
+            "first_line_s": 60.0,
+            "stall_s": 60.0,
+            "progress": [],
+        }
+        line.send(
+            "arm",
+            **order
+            | {"grace_s": 0.5, "output_limit_bytes": 1 << 30, "owner": OWNER | {"run_id": run}}
+            | changes,
+        )
 
     def started(self, rank: Rank) -> Any:
         line = self.line(rank)
@@ -118,7 +145,9 @@ def shape(value: Any) -> Any:
     """The names and types of an answer, without its values."""
     if isinstance(value, Mapping):
         return {key: shape(one) for key, one in sorted(value.items())}
-    return type(value).__name__ if not isinstance(value, list) else [shape(one) for one in value[:1]]
+    return (
+        type(value).__name__ if not isinstance(value, list) else [shape(one) for one in value[:1]]
+    )
 
 
 def test_files_are_sent_once_and_only_below_the_work_directory(subject: Subject) -> None:
@@ -131,34 +160,66 @@ def test_files_are_sent_once_and_only_below_the_work_directory(subject: Subject)
 
 
 def test_what_another_set_holds_is_copied_and_not_sent(subject: Subject, tmp_path: Path) -> None:
-    first, other = (Upload(f"payload/{name}/a", b"aaa", elsewhere="payload/*/a") for name in ("x", "y"))
-    assert subject.node.put([first, other], timeout_s=LIMIT_S) == 6  # asked for before either was there
+    first, other = (
+        Upload(f"payload/{name}/a", b"aaa", elsewhere="payload/*/a") for name in ("x", "y")
+    )
+    assert (
+        subject.node.put([first, other], timeout_s=LIMIT_S) == 6
+    )  # asked for before either was there
     third = Upload("payload/z/a", b"aaa", 0o700, elsewhere="payload/*/a")
     assert subject.node.put([third], timeout_s=LIMIT_S) == 0
     copy = tmp_path / "work" / third.path
     assert copy.read_bytes() == b"aaa" and copy.stat().st_mode & 0o777 == 0o700
-    assert subject.node.put([Upload("payload/z/b", b"aaa", elsewhere="payload/*/b")], timeout_s=LIMIT_S) == 3
-    assert subject.node.put([Upload("payload/v/a", b"bbb", elsewhere="payload/*/a")], timeout_s=LIMIT_S) == 3
+    assert (
+        subject.node.put(
+            [Upload("payload/z/b", b"aaa", elsewhere="payload/*/b")], timeout_s=LIMIT_S
+        )
+        == 3
+    )
+    assert (
+        subject.node.put(
+            [Upload("payload/v/a", b"bbb", elsewhere="payload/*/a")], timeout_s=LIMIT_S
+        )
+        == 3
+    )
 
 
 def test_a_run_that_is_not_there(subject: Subject) -> None:
     node = subject.node
     assert node.ask("left", run=RUN, timeout_s=LIMIT_S) == {"left": [], "supervisor": False}
     status = node.ask("status", timeout_s=LIMIT_S)
-    assert set(status) == {"runs", "owner"} and RUN not in status["runs"] and status["owner"] is None
+    assert (
+        set(status) == {"runs", "owner"} and RUN not in status["runs"] and status["owner"] is None
+    )
     assert node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": True}
-    assert node.ask("stop", run=RUN, grace_s=0.1, reason="x", timeout_s=LIMIT_S) == {"stopped": [], "left": []}
+    assert node.ask("stop", run=RUN, grace_s=0.1, reason="x", timeout_s=LIMIT_S) == {
+        "stopped": [],
+        "left": [],
+    }
     assert left_behind(node, RUN, timeout_s=LIMIT_S) is None
     node.put([Upload(f"{run_path(node.host.name, RUN)}/launch.sh", b"")], timeout_s=LIMIT_S)
     with pytest.raises(TransportError) as caught:
         node.supervisor(RUN, start=False, timeout_s=1)
-    assert caught.value.kind == "node_lost" and node.transport.alive and not node.transport.unread and node.transport.via == ""
+    assert (
+        caught.value.kind == "node_lost"
+        and node.transport.alive
+        and not node.transport.unread
+        and node.transport.via == ""
+    )
 
 
-def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject, tmp_path: Path) -> None:
+def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(
+    subject: Subject, tmp_path: Path
+) -> None:
     rank = Rank(b"hello", after_s=0.3)
     line = subject.line(rank)
-    assert shape(line.hello) == {"boot_id": "str", "event": "str", "record": "NoneType", "started": "NoneType", "state": "str"}
+    assert shape(line.hello) == {
+        "boot_id": "str",
+        "event": "str",
+        "record": "NoneType",
+        "started": "NoneType",
+        "state": "str",
+    }
     assert line.hello["state"] == "new" and line.host == subject.node.host
     subject.arm(line, rank)
     assert shape(subject.event("armed"))["boot_id"] == "str"
@@ -189,17 +250,33 @@ def test_a_run_that_ends_well_is_told_and_recorded_and_fetched(subject: Subject,
         "meter",
     }
     assert set(record) == names | {"started_mono_s", "stopped_mono_s", "ended_mono_s"}
-    assert (record["state"], record["code"], record["signal"], record["reason"]) == ("finished", 0, None, "")
+    assert (record["state"], record["code"], record["signal"], record["reason"]) == (
+        "finished",
+        0,
+        None,
+        "",
+    )
     assert set(record["files"]) == {"node.out", "node.err", "rank-0.out", "rank-0.err"}
     line.send("bye")
     line.close(5)
     run = RunDir(tmp_path / RUN)
     collected = collect_host(subject.node, run)
-    assert collected.complete and (collected.files, collected.new_bytes) == (4, 5) and run.exit_content("lab1") == record
+    assert (
+        collected.complete
+        and (collected.files, collected.new_bytes) == (4, 5)
+        and run.exit_content("lab1") == record
+    )
     assert run.log_path("lab1", "rank-0.out").read_bytes() == b"hello"
     left = left_behind(subject.node, RUN, timeout_s=LIMIT_S)
-    assert left and left.record == ExitRecord.of(record) and left.started and left.boot_id == record["boot_id"]
-    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": False}
+    assert (
+        left
+        and left.record == ExitRecord.of(record)
+        and left.started
+        and left.boot_id == record["boot_id"]
+    )
+    assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {
+        "dropped": False
+    }
     assert subject.node.ask("drop", run=RUN, finished=True, timeout_s=LIMIT_S) == {"dropped": True}
 
 
@@ -208,7 +285,11 @@ def test_a_rank_that_fails_stops_the_node_at_once(subject: Subject) -> None:
     assert subject.event("rank")["code"] == 3
     assert subject.event("stopping")["reason"] == "rank_failed: rank 0 ended with exit code 3"
     record = subject.event("ended")["record"]
-    assert record["state"] == "failed" and record["reason"].startswith("rank_failed") and record["ranks"][0]["code"] == 3
+    assert (
+        record["state"] == "failed"
+        and record["reason"].startswith("rank_failed")
+        and record["ranks"][0]["code"] == 3
+    )
     assert record["ranks"][0]["ended_mono_s"] <= record["stopped_mono_s"] <= record["ended_mono_s"]
     line.close()
 
@@ -224,13 +305,17 @@ def test_a_run_that_is_stopped_says_why(subject: Subject) -> None:
     assert subject.event("stopping")["reason"] == "interrupted: by me"
     assert subject.event("rank")["signal"] == "SIGTERM"
     record = subject.event("ended")["record"]
-    assert (record["state"], record["reason"]) == ("stopped", "interrupted: by me") and record["code"] != 0
+    assert (record["state"], record["reason"]) == ("stopped", "interrupted: by me") and record[
+        "code"
+    ] != 0
     line.close()
 
 
 def test_another_may_stop_it_by_its_name(subject: Subject) -> None:
     line = subject.started(Rank())
-    answer = subject.node.ask("stop", run=RUN, grace_s=0.5, reason="cancelled by me", timeout_s=LIMIT_S)
+    answer = subject.node.ask(
+        "stop", run=RUN, grace_s=0.5, reason="cancelled by me", timeout_s=LIMIT_S
+    )
     assert answer == {"stopped": [RUN], "left": []}
     assert subject.event("stopping")["reason"] == "cancelled by me"
     line.close()
@@ -241,7 +326,11 @@ def test_a_second_line_finds_the_run_where_it_is_and_hears_its_end(subject: Subj
     first.close()
     assert left_behind(subject.node, RUN, timeout_s=LIMIT_S).alive  # type: ignore[union-attr]
     second = subject.listen(subject.node.supervisor(RUN, start=False, timeout_s=5))
-    assert second.hello["state"] == "running" and second.hello["started"] and second.hello["record"] is None
+    assert (
+        second.hello["state"] == "running"
+        and second.hello["started"]
+        and second.hello["record"] is None
+    )
     subject.event("rank")
     assert subject.event("ended")["record"]["state"] == "finished"
     second.close()
@@ -251,7 +340,10 @@ def test_what_was_altered_on_its_way_is_not_armed(subject: Subject) -> None:
     line = subject.line(Rank())
     subject.arm(line, Rank(), files={"launch.sh": "0" * 64})
     refused = subject.event("error")
-    assert refused["kind"] == "transfer_corrupt" and "launch.sh differs from what was sent" in refused["message"]
+    assert (
+        refused["kind"] == "transfer_corrupt"
+        and "launch.sh differs from what was sent" in refused["message"]
+    )
     assert shape(subject.event("lost"))["error"] == "RunError"
     line.close()
     assert subject.node.ask("drop", run=RUN, finished=False, timeout_s=LIMIT_S) == {"dropped": True}
@@ -284,7 +376,10 @@ def test_what_waits_for_the_first_node_is_told_to_finish(subject: Subject) -> No
     waits = Rank(after_s=30.0)
     line = subject.line(waits)
     content = b"trap 'exit 0' TERM\nsleep 30 & wait\n"
-    subject.node.put([Upload(f"{run_path(subject.node.host.name, RUN)}/launch.sh", content, 0o700)], timeout_s=LIMIT_S)
+    subject.node.put(
+        [Upload(f"{run_path(subject.node.host.name, RUN)}/launch.sh", content, 0o700)],
+        timeout_s=LIMIT_S,
+    )
     subject.arm(line, waits, files={"launch.sh": hashlib.sha256(content).hexdigest()})
     subject.event("armed")
     line.send("go", at=time.monotonic() + 0.05)
@@ -293,15 +388,23 @@ def test_what_waits_for_the_first_node_is_told_to_finish(subject: Subject) -> No
     line.send("finish")
     event = subject.events.get(timeout=LIMIT_S)
     event = subject.events.get(timeout=LIMIT_S) if event["event"] == "rank" else event
-    assert event["event"] == "ended" and (event["record"]["state"], event["record"]["code"]) == ("finished", 0)
+    assert event["event"] == "ended" and (event["record"]["state"], event["record"]["code"]) == (
+        "finished",
+        0,
+    )
     line.close()
 
 
 def test_facts_have_the_same_names(subject: Subject) -> None:
     answer = subject.node.ask("facts", timeout_s=LIMIT_S, peer="127.0.0.1", **FACTS)
-    assert set(answer) == {"facts", "told", "standing"} and set(answer["standing"]) == {"machine", "paths"}
+    assert set(answer) == {"facts", "told", "standing"} and set(answer["standing"]) == {
+        "machine",
+        "paths",
+    }
     other = FakeNode(Host("lab1", "127.0.0.1", gpus=0), Path(answer["facts"]["workdir"]))
-    assert set(answer["facts"]) == set(other.ask("facts", timeout_s=1, peer="127.0.0.1", **FACTS)["facts"])
+    assert set(answer["facts"]) == set(
+        other.ask("facts", timeout_s=1, peer="127.0.0.1", **FACTS)["facts"]
+    )
 
 
 def test_what_a_deploy_left_is_seen_to_stand_and_seen_to_have_changed(subject: Subject) -> None:

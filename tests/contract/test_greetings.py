@@ -1,4 +1,6 @@
-"""Whether a server is there beside a line that a lossy network holds up, and how that line sends again what was lost."""
+"""Whether a server is there beside a line that a lossy network holds up, and how that line sends
+again what was lost.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ def for_seconds(length_s: float) -> Callable[[], bool]:
 
 @contextmanager
 def taking(*words: bytes) -> Iterator[tuple[int, list[float]]]:
-    """Take connections, say these words one to each and the last to all further ones, and keep them open.
+    """Take connections, say these words one to each and the last to all further ones, and keep them
+    open.
 
     Yields the port and the instants at which connections came.
     """
@@ -82,8 +85,12 @@ def test_a_kernel_that_takes_connections_is_no_greeting(rig: Rig) -> None:
     assert len(came) == 3 and took_s >= 1.0
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", None], ids=["another server", "refused"])
-def test_what_is_no_ssh_server_is_asked_until_nobody_wants_to_know(rig: Rig, said: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n", None], ids=["another server", "refused"]
+)
+def test_what_is_no_ssh_server_is_asked_until_nobody_wants_to_know(
+    rig: Rig, said: bytes | None
+) -> None:
     with taking(said or b"") as (port, _):
         begin = time.monotonic()
         assert not greets(way_to(rig, port if said else free_port("127.0.0.1")), for_seconds(1.0))
@@ -102,12 +109,16 @@ def test_at_most_three_questions_are_open_at_once(rig: Rig) -> None:
     assert ended == 5
 
 
-def test_a_line_asks_for_even_pauses_and_for_a_congestion_control_that_allows_them(rig: Rig) -> None:
+def test_a_line_asks_for_even_pauses_and_for_a_congestion_control_that_allows_them(
+    rig: Rig,
+) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         dial(way_to(rig, server.getsockname()[1]), time.monotonic() + 5) as one,
     ):
-        assert one.getsockopt(socket.IPPROTO_TCP, 16) == 1  # TCP_THIN_LINEAR_TIMEOUTS of linux/tcp.h
+        assert (
+            one.getsockopt(socket.IPPROTO_TCP, 16) == 1
+        )  # TCP_THIN_LINEAR_TIMEOUTS of linux/tcp.h
         assert not one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(b"bbr")
 
 

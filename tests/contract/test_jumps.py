@@ -1,4 +1,6 @@
-"""Jump hosts: chains of them, those of the ssh configuration, and which one is named when a host cannot be reached."""
+"""Jump hosts: chains of them, those of the ssh configuration, and which one is named when a host
+cannot be reached.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_proxyjump_of_the_ssh_configuration_is_followed(rig: Rig) -> None:
 
 def test_proxyjump_for_all_hosts_does_not_send_the_jump_host_through_itself(rig: Rig) -> None:
     jump, server = rig.serve(), rig.serve()
-    rig.configure(f"Host front\nHostName {jump.address}\nPort {jump.port}\nHost *\nProxyJump front\nUser {jump.user}")
+    rig.configure(
+        f"Host front\nHostName {jump.address}\nPort {jump.port}\nHost *\nProxyJump front\nUser {jump.user}"
+    )
     rig.connect(server)
 
 
@@ -61,7 +65,9 @@ def test_jump_hosts_that_go_in_circles_are_refused(rig: Rig) -> None:
         resolve(Host("lab1", "a", ssh=SshSettings(config=str(rig.config))))
 
 
-@pytest.mark.parametrize("jump", ["-oProxyCommand=x", "a b", "host:port", "host:0", "host:99999", "", "a,,b", "x@y@z"])
+@pytest.mark.parametrize(
+    "jump", ["-oProxyCommand=x", "a b", "host:port", "host:0", "host:99999", "", "a,,b", "x@y@z"]
+)
 def test_a_jump_that_is_no_address_is_refused(rig: Rig, jump: str) -> None:
     host = Host("lab1", "lab1", ssh=SshSettings(config=str(rig.config), jump=jump))
     if jump == "":
@@ -71,10 +77,14 @@ def test_a_jump_that_is_no_address_is_refused(rig: Rig, jump: str) -> None:
         resolve(host)
 
 
-def test_an_unknown_jump_host_is_refused_and_named_and_the_host_behind_it_is_not_contacted(rig: Rig) -> None:
+def test_an_unknown_jump_host_is_refused_and_named_and_the_host_behind_it_is_not_contacted(
+    rig: Rig,
+) -> None:
     jump = rig.serve("LogLevel DEBUG1", known=False)
     server, host = behind(rig, jump)
-    with pytest.raises(TransportError, match=rf"^jump host {jump.address}: the host key is not known") as caught:
+    with pytest.raises(
+        TransportError, match=rf"^jump host {jump.address}: the host key is not known"
+    ) as caught:
         connect(host, rig.trust())
     assert (caught.value.kind, caught.value.host) == ("host_key_unknown", "lab1")
     assert "userauth" not in jump.log
@@ -92,7 +102,9 @@ def test_the_host_behind_a_jump_host_is_judged_like_any_other(rig: Rig) -> None:
 def test_a_jump_host_that_is_down_is_named(rig: Rig) -> None:
     server = rig.serve()
     host = rig.host(server, jump=f"127.0.0.99:{free_port('127.0.0.99')}")
-    with pytest.raises(TransportError, match=r"^jump host 127\.0\.0\.99: connection refused") as caught:
+    with pytest.raises(
+        TransportError, match=r"^jump host 127\.0\.0\.99: connection refused"
+    ) as caught:
         connect(host, rig.trust())
     assert (caught.value.kind, caught.value.host) == ("host_unreachable", "lab1")
 
@@ -101,7 +113,9 @@ def test_a_host_that_is_down_behind_a_jump_host_is_named(rig: Rig) -> None:
     jump, server = rig.serve(), rig.serve()
     server.stop()
     host = rig.host(server, jump=f"{jump.address}:{jump.port}")
-    with pytest.raises(TransportError, match=rf"jump host {jump.address} cannot reach it on port {server.port}") as caught:
+    with pytest.raises(
+        TransportError, match=rf"jump host {jump.address} cannot reach it on port {server.port}"
+    ) as caught:
         connect(host, rig.trust())
     assert caught.value.kind == "host_unreachable"
 
@@ -115,7 +129,9 @@ def test_a_jump_host_that_forwards_nothing_is_named(rig: Rig) -> None:
 def test_a_host_that_hangs_up_behind_a_jump_host_is_asked_again(rig: Rig) -> None:
     jump, server = rig.serve(), rig.serve()
     with hanging_up(3, (server.address, server.port)) as (port, calls):
-        rig.known_hosts.write_text(rig.known_hosts.read_text().replace(server.known_as, f"[127.0.0.1]:{port}"))
+        rig.known_hosts.write_text(
+            rig.known_hosts.read_text().replace(server.known_as, f"[127.0.0.1]:{port}")
+        )
         ssh = rig.host(server, port=port, jump=f"{jump.address}:{jump.port}").ssh
         line = connect(Host("lab1", "127.0.0.1", ssh=ssh), rig.trust())
         assert line.run(["true"], timeout_s=LIMIT_S).code == 0

@@ -1,4 +1,6 @@
-"""The node runner over a real sshd: one that stays for further requests, and lets go when nobody has any."""
+"""The node runner over a real sshd: one that stays for further requests, and lets go when nobody
+has any.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 
 def runners(node: Node) -> set[int]:
-    """The node runners of the node's own server, wherever they hang by now; tests beside this one have servers of theirs."""
+    """The node runners of the node's own server, wherever they hang by now; tests beside this one
+    have servers of theirs.
+    """
     return {pid for pid, name in _started(node) if name != "orch-supervisor"}
 
 
@@ -55,7 +59,10 @@ def _started(node: Node) -> Iterator[tuple[int, str]]:
     for pid, one in snapshot().items():
         program, *words = cmdline(pid).split(b"\0")
         runs = program.endswith(b"python3") and any(b"signal.alarm(60)" in word for word in words)
-        if runs and any(entry.startswith(b"SSH_CONNECTION=") and entry.endswith(server) for entry in environ(pid)):
+        if runs and any(
+            entry.startswith(b"SSH_CONNECTION=") and entry.endswith(server)
+            for entry in environ(pid)
+        ):
             yield pid, one.name
 
 
@@ -76,7 +83,10 @@ def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
 def kept(node: Node, events: queue.SimpleQueue[str]) -> SupervisorLine:
     """The line to the supervisor of a run that is staged and not started."""
     folder = run_path(node.host.name, "r1")
-    files = [Upload(f"{folder}/launch.sh", b"exit 0\n", 0o700), Upload(f"{folder}/env.sh", b"", 0o600)]
+    files = [
+        Upload(f"{folder}/launch.sh", b"exit 0\n", 0o700),
+        Upload(f"{folder}/env.sh", b"", 0o600),
+    ]
     node.put(files, timeout_s=LIMIT_S)
     line = node.supervisor("r1", start=True, timeout_s=LIMIT_S)
     line.start(lambda _, event: events.put(event["event"]))
@@ -111,7 +121,10 @@ def test_where_a_runner_dies_in_its_answer_the_login_shell_is_not_suspected(node
     os.kill(only, signal.SIGKILL)
     error = failed.get(timeout=LIMIT_S)
     asking.join(LIMIT_S)
-    assert error.message == "the node runner ended before it had answered: it printed nothing" and "shell" not in error.hint
+    assert (
+        error.message == "the node runner ended before it had answered: it printed nothing"
+        and "shell" not in error.hint
+    )
 
 
 def test_without_a_goodbye_the_supervisor_and_the_runner_go(node: Node) -> None:
@@ -143,7 +156,9 @@ def test_one_runner_answers_request_after_request(node: Node) -> None:
 
 
 def fetched(node: Node, have: Mapping[str, int], max_bytes: int) -> dict[str, bytearray]:
-    """Fetch the logs of a run from these offsets on, with a limit for all of them; return what came by name."""
+    """Fetch the logs of a run from these offsets on, with a limit for all of them; return what came
+    by name.
+    """
     came: dict[str, bytearray] = {}
 
     def sink(name: str, offset: int) -> Callable[[memoryview], None]:
@@ -158,7 +173,9 @@ def fetched(node: Node, have: Mapping[str, int], max_bytes: int) -> dict[str, by
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("sizes", [(1,), (MIB,), (9 * MIB + 1,), (23 * MIB,), (5 * MIB, 11 * MIB, 3), (7 * MIB,) * 3])
+@pytest.mark.parametrize(
+    "sizes", [(1,), (MIB,), (9 * MIB + 1,), (23 * MIB,), (5 * MIB, 11 * MIB, 3), (7 * MIB,) * 3]
+)
 @pytest.mark.parametrize("spare", [0, 5000])
 def test_logs_that_just_keep_to_the_limit_come_whole_whatever_their_pieces(
     node: Node, sizes: tuple[int, ...], spare: int
@@ -172,7 +189,9 @@ def test_logs_that_just_keep_to_the_limit_come_whole_whatever_their_pieces(
     limit = sum(sizes) + spare
     assert fetched(node, {}, limit) == logs
     have = {name: len(content) // 3 for name, content in logs.items()}
-    assert fetched(node, have, limit) == {name: content[have[name] :] for name, content in logs.items()}
+    assert fetched(node, have, limit) == {
+        name: content[have[name] :] for name, content in logs.items()
+    }
 
 
 SAYS = """import json, sys
@@ -187,25 +206,44 @@ PIECE = {"name": "rank-0.out", "offset": 0, "raw": 2, "bytes": 2, "packed": Fals
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"bytes": -5}, {"bytes": True}, {"offset": 7}, {"offset": None}, {"raw": 1 << 40}, {"name": {}}, {"packed": True}],
+    [
+        {},
+        {"bytes": -5},
+        {"bytes": True},
+        {"offset": 7},
+        {"offset": None},
+        {"raw": 1 << 40},
+        {"name": {}},
+        {"packed": True},
+    ],
 )
-def test_a_node_that_sends_no_piece_of_a_log_is_named(line: Transport, fields: dict[str, object]) -> None:
+def test_a_node_that_sends_no_piece_of_a_log_is_named(
+    line: Transport, fields: dict[str, object]
+) -> None:
     """The first is one, and is sent again for ever."""
     node = Node(line, (SAYS % (json.dumps(PIECE | fields) + "\nab")).encode())
-    with pytest.raises(RunError, match="expected a piece of a log, got something malformed: ") as caught:
+    with pytest.raises(
+        RunError, match="expected a piece of a log, got something malformed: "
+    ) as caught:
         node.fetch("r1", {}, lambda *_: lambda _: None, timeout_s=10, max_bytes=100, max_files=8)
     assert (caught.value.kind, caught.value.host) == ("result_invalid", line.host.name)
 
 
 @pytest.mark.parametrize("missing", [[1], [-1], [True], ["0"], 3, None])
-def test_a_node_that_lacks_files_that_it_was_not_offered_is_named(line: Transport, missing: object) -> None:
+def test_a_node_that_lacks_files_that_it_was_not_offered_is_named(
+    line: Transport, missing: object
+) -> None:
     node = Node(line, (SAYS % json.dumps({"missing": missing})).encode())
     with pytest.raises(RunError, match="expected the files that the node lacks") as caught:
         node.put([Upload("payload/x/a", b"a")], timeout_s=10)
     assert (caught.value.kind, caught.value.host) == ("result_invalid", line.host.name)
 
 
-PROGRAM = {"train.py": b"import models.net\n" * 9000, "models/net.py": b"a" * 70_000, "noderun.py": b"b" * 5000}
+PROGRAM = {
+    "train.py": b"import models.net\n" * 9000,
+    "models/net.py": b"a" * 70_000,
+    "noderun.py": b"b" * 5000,
+}
 
 
 @cache
@@ -214,7 +252,9 @@ def simulated() -> Framework:
 
 
 def stage(node: Node, files: Mapping[str, bytes]) -> tuple[int, Deployed]:
-    """Bring a set to a node as a deploy does; return the bytes that were sent, and what a deploy would remember."""
+    """Bring a set to a node as a deploy does; return the bytes that were sent, and what a deploy
+    would remember.
+    """
     payload = dict(files)
     framework = replace(simulated(), payload=tuple(payload))
     folder = FrameworkFolder(framework, {}, payload)
@@ -223,7 +263,9 @@ def stage(node: Node, files: Mapping[str, bytes]) -> tuple[int, Deployed]:
     machine = boot_id + (driver.read_text() if driver.exists() else "")
     state = os.stat("/")
     paths = {"/": f"{state.st_ino} {state.st_size} {int(state.st_mtime)} {int(state.st_ctime)}"}
-    known = Deployed("", node.root, {folder.payload_digest: folder.payload_digests}, machine, paths, {}, 0.0)
+    known = Deployed(
+        "", node.root, {folder.payload_digest: folder.payload_digests}, machine, paths, {}, 0.0
+    )
     return stage_payload(node, folder), known
 
 
@@ -234,15 +276,25 @@ def folder_of(node: Node, deployed: Deployed) -> Path:
 
 def test_a_set_is_one_folder_whose_files_import_each_other_and_is_sent_once(node: Node) -> None:
     source = b"import sys\nimport beside, models.net\nprint(sys.path[0], beside.ANSWER, models.net.ANSWER)\n"
-    files = {"train.py": source, "beside.py": b"ANSWER = 1\n", "models/net.py": b"import beside\nANSWER = beside.ANSWER + 1\n"}
+    files = {
+        "train.py": source,
+        "beside.py": b"ANSWER = 1\n",
+        "models/net.py": b"import beside\nANSWER = beside.ANSWER + 1\n",
+    }
     sent, deployed = stage(node, files)
     assert sent == sum(map(len, files.values())) and deployed.holds(node)
     folder = folder_of(node, deployed)
-    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(files)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(
+        files
+    )
     argv = [sys.executable, "-s", "-E", "-S", str(folder / "train.py")]
-    done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        argv, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert (done.stdout, done.stderr) == (f"{folder} 1 2\n", "")
-    assert stage(node, files)[0] == 0 and deployed.holds(node), "what Python compiled beside it is no part of a set"
+    assert stage(node, files)[0] == 0 and deployed.holds(node), (
+        "what Python compiled beside it is no part of a set"
+    )
 
 
 def test_of_a_set_that_differs_in_one_file_only_that_file_is_sent(node: Node) -> None:
@@ -251,14 +303,20 @@ def test_of_a_set_that_differs_in_one_file_only_that_file_is_sent(node: Node) ->
     changed = PROGRAM | {"models/net.py": b"c" * 70_000}
     sent, after = stage(node, changed)
     assert sent == 70_000 and after.holds(node) and before.holds(node)
-    assert [(folder_of(node, after) / name).read_bytes() for name in changed] == list(changed.values())
+    assert [(folder_of(node, after) / name).read_bytes() for name in changed] == list(
+        changed.values()
+    )
     (folder_of(node, before) / "train.py").write_bytes(b"x" * len(PROGRAM["train.py"]))
-    assert stage(node, changed)[0] == 0 and after.holds(node) and not before.holds(node), "the sets share no bytes"
+    assert stage(node, changed)[0] == 0 and after.holds(node) and not before.holds(node), (
+        "the sets share no bytes"
+    )
     sent, _ = stage(node, changed | {"models/net.py": b"d"})
     assert sent == 1, "one of the copies is as it was"
 
 
-def test_half_a_set_is_never_taken_for_a_whole_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_set_is_never_taken_for_a_whole_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, deployed = stage(node, PROGRAM)
     folder = folder_of(node, deployed)
     shutil.rmtree(folder)
@@ -266,7 +324,9 @@ def test_half_a_set_is_never_taken_for_a_whole_one(node: Node, monkeypatch: pyte
 
     def send_and_kill(call: Call, data: bytes) -> None:
         if data == PROGRAM["models/net.py"]:
-            judge.wait_for(lambda: (folder / "train.py").exists(), 5, "the first file does not arrive")
+            judge.wait_for(
+                lambda: (folder / "train.py").exists(), 5, "the first file does not arrive"
+            )
             for pid in runners(node):
                 os.kill(pid, signal.SIGKILL)
         send(call, data)
@@ -287,7 +347,9 @@ def test_controllers_that_stage_a_set_at_once_leave_it_whole(node: Node) -> None
     _, deployed = results[0]
     assert deployed.holds(node) and stage(node, PROGRAM)[0] == 0
     folder = folder_of(node, deployed)
-    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(PROGRAM)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(
+        PROGRAM
+    )
 
 
 def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
@@ -295,7 +357,9 @@ def test_requests_at_the_same_time_are_all_answered(node: Node) -> None:
     assert not errors and list(results.values()) == [True] * 6
 
 
-def test_a_runner_that_has_left_is_replaced_by_another(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_that_has_left_is_replaced_by_another(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node._stay_s = 1
     answers(node)
     judge.wait_for(lambda: not runners(node), 10, "it does not leave")
@@ -320,7 +384,9 @@ def test_a_line_that_breaks_while_a_runner_waits_is_told_as_such(rig: Rig, tmp_p
 
 
 def test_what_is_heard_in_the_lines_own_thread_comes_in_order_and_ends(line: Transport) -> None:
-    channel = line.popen(["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.05; done; exec cat"], timeout_s=LIMIT_S)
+    channel = line.popen(
+        ["sh", "-c", "for n in 1 2 3; do echo $n; sleep 0.05; done; exec cat"], timeout_s=LIMIT_S
+    )
     assert channel.recv(LIMIT_S)[:1] == b"1"  # what was taken before is not told again
     heard: list[bytes] = []
     over = threading.Event()
@@ -335,12 +401,21 @@ def test_what_is_heard_in_the_lines_own_thread_comes_in_order_and_ends(line: Tra
     time.sleep(0.3)
     channel.shutdown_write()
     assert over.wait(LIMIT_S)
-    assert sorted(b"".join(heard).split()) == [b"2", b"3", b"4"] and heard[-1] == b"" and heard.count(b"") == 1
+    assert (
+        sorted(b"".join(heard).split()) == [b"2", b"3", b"4"]
+        and heard[-1] == b""
+        and heard.count(b"") == 1
+    )
 
 
-@pytest.mark.parametrize("said", [b"Killed", b"[1]", b'{"mono": NaN}', b'{"mono": 1e999}', b'{"n": 1, "n": 2}', b"[" * 9999])
+@pytest.mark.parametrize(
+    "said",
+    [b"Killed", b"[1]", b'{"mono": NaN}', b'{"mono": 1e999}', b'{"n": 1, "n": 2}', b"[" * 9999],
+)
 def test_what_a_runner_cannot_mean_is_refused_with_its_words(line: Transport, said: bytes) -> None:
-    call = Call(line.popen(["printf", "%s\\n", said.decode()], timeout_s=LIMIT_S), line.host, 10, "python3")
+    call = Call(
+        line.popen(["printf", "%s\\n", said.decode()], timeout_s=LIMIT_S), line.host, 10, "python3"
+    )
     with pytest.raises(RunError, match="expected a line of the node runner") as caught:
         call.line()
     assert caught.value.kind == "result_invalid" and repr(said[:80]) in caught.value.message
@@ -362,7 +437,9 @@ REFUSAL = {"kind": "node_busy", "message": f"it is {SECRET}", "owner": json.dump
     ],
     ids=["noise", "noise that is cut", "lines of errors", "a refusal"],
 )
-def test_what_a_runner_says_is_without_secrets_before_it_is_cut_and_split(line: Transport, out: str, err: str) -> None:
+def test_what_a_runner_says_is_without_secrets_before_it_is_cut_and_split(
+    line: Transport, out: str, err: str
+) -> None:
     argv = ["sh", "-c", 'printf %s "$2" >&2; sleep 0.1; printf %s "$1"', "sh", out, err]
     call = Call(line.popen(argv, timeout_s=LIMIT_S), line.host, 10, "python3", redaction([SECRET]))
     with pytest.raises(OrchError) as caught:
@@ -372,11 +449,21 @@ def test_what_a_runner_says_is_without_secrets_before_it_is_cut_and_split(line: 
 
 
 def test_answers_are_without_secrets_at_any_depth_and_keep_their_keys(line: Transport) -> None:
-    answer = json.dumps({"event": "x", "facts": {"a": [json.dumps({"b": SECRET})]}, "error_text": "no"})
-    call = Call(
-        line.popen(["printf", "%s\\n", answer], timeout_s=LIMIT_S), line.host, 10, "python3", redaction([SECRET, "error"])
+    answer = json.dumps(
+        {"event": "x", "facts": {"a": [json.dumps({"b": SECRET})]}, "error_text": "no"}
     )
-    assert call.line() == {"event": "x", "facts": {"a": ['{"b": "(not shown)"}']}, "error_text": "no"}
+    call = Call(
+        line.popen(["printf", "%s\\n", answer], timeout_s=LIMIT_S),
+        line.host,
+        10,
+        "python3",
+        redaction([SECRET, "error"]),
+    )
+    assert call.line() == {
+        "event": "x",
+        "facts": {"a": ['{"b": "(not shown)"}']},
+        "error_text": "no",
+    }
 
 
 def test_a_broken_line_ends_what_is_heard(rig: Rig) -> None:
@@ -408,7 +495,9 @@ def test_no_more_calls_at_a_time_than_the_width_and_none_is_forgotten() -> None:
     keys = range(3 * WIDTH)
     results, errors = each(keys, call)
     assert most <= WIDTH
-    assert list(results) == [key for key in keys if key % 7] and all(results[key] == key * key for key in results)
+    assert list(results) == [key for key in keys if key % 7] and all(
+        results[key] == key * key for key in results
+    )
     assert list(errors) == [key for key in keys if key % 7 == 0]
 
 

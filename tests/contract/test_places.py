@@ -1,4 +1,6 @@
-"""What a store asks of a place, of every kind: a directory, a folder behind a real sshd, a bucket of a service."""
+"""What a store asks of a place, of every kind: a directory, a folder behind a real sshd, a bucket
+of a service.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def bucket_service() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(params=["directory", "machine", "machine by openssh", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     if request.param == "directory":
         yield DirectoryPlace(tmp_path / "team")
     elif request.param == "bucket":
@@ -75,7 +79,9 @@ def content(place: Place, name: str, tmp_path: Path) -> bytes:
     return target.read_bytes()
 
 
-def test_a_file_comes_out_as_it_went_in_whole_and_in_ranges(place: Place, file: Path, tmp_path: Path) -> None:
+def test_a_file_comes_out_as_it_went_in_whole_and_in_ranges(
+    place: Place, file: Path, tmp_path: Path
+) -> None:
     place.make()
     place.make()
     assert place.sizes("archives") == {}
@@ -85,10 +91,15 @@ def test_a_file_comes_out_as_it_went_in_whole_and_in_ranges(place: Place, file: 
     assert content(place, NAME, tmp_path) == data
     for start, size in ((0, 1), (1, 700), (1 << 20, 1 << 20), (len(data) - 5, 5)):
         assert place.read(NAME, start, size) == data[start : start + size]
-    assert place.sizes("archives") == {"x.tar": len(data)} and place.sizes("") == {"archives": None, "marker": len(data)}
+    assert place.sizes("archives") == {"x.tar": len(data)} and place.sizes("") == {
+        "archives": None,
+        "marker": len(data),
+    }
 
 
-def test_another_file_takes_the_place_of_the_first(place: Place, file: Path, tmp_path: Path) -> None:
+def test_another_file_takes_the_place_of_the_first(
+    place: Place, file: Path, tmp_path: Path
+) -> None:
     place.make()
     place.publish(NAME, file)
     file.write_bytes(b"short")
@@ -104,7 +115,9 @@ def test_what_is_missing_is_said_to_be_missing(place: Place, tmp_path: Path) -> 
         place.fetch(NAME, tmp_path / "nothing", 1 << 30)
 
 
-def test_readers_see_one_file_or_the_other_while_several_publish(place: Place, file: Path, tmp_path: Path) -> None:
+def test_readers_see_one_file_or_the_other_while_several_publish(
+    place: Place, file: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"x" * 2_000_000)
     place.make()
@@ -128,7 +141,9 @@ def test_readers_see_one_file_or_the_other_while_several_publish(place: Place, f
     assert set(place.sizes("archives") or {}) == {"x.tar"}
 
 
-def test_a_writer_that_is_killed_publishes_nothing_and_the_next_one_cleans_up(file: Path, tmp_path: Path) -> None:
+def test_a_writer_that_is_killed_publishes_nothing_and_the_next_one_cleans_up(
+    file: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "team"
     root.mkdir()
     file.write_bytes(file.read_bytes() * 8)
@@ -136,7 +151,9 @@ def test_a_writer_that_is_killed_publishes_nothing_and_the_next_one_cleans_up(fi
     while killed < 5:
         command = [sys.executable, "-c", WRITER, str(root), str(file)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        judge.wait_for(lambda: list(root.glob("archives/.x.tar.*.part")), 30, lambda: "nothing is written")
+        judge.wait_for(
+            lambda: list(root.glob("archives/.x.tar.*.part")), 30, lambda: "nothing is written"
+        )
         process.kill()
         process.communicate()
         killed += bool(list(root.glob("archives/.x.tar.*.part")))
@@ -148,7 +165,9 @@ def test_a_writer_that_is_killed_publishes_nothing_and_the_next_one_cleans_up(fi
     assert os.listdir(root / "archives") == ["x.tar"]
 
 
-def test_a_connection_that_breaks_while_sending_publishes_nothing(rig: Rig, file: Path, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_while_sending_publishes_nothing(
+    rig: Rig, file: Path, tmp_path: Path
+) -> None:
     server, root = rig.serve(), tmp_path / "team"
     place = MachinePlace("head:team", str(root), lambda: rig.connect(server))
     place.make()
@@ -156,7 +175,9 @@ def test_a_connection_that_breaks_while_sending_publishes_nothing(rig: Rig, file
         stream.truncate(200 << 20)
 
     def cut() -> None:
-        judge.wait_for(lambda: list(root.glob("archives/.x.tar.*.part")), 30, lambda: "nothing is written")
+        judge.wait_for(
+            lambda: list(root.glob("archives/.x.tar.*.part")), 30, lambda: "nothing is written"
+        )
         server.kill_connections()
 
     thread = threading.Thread(target=cut)
@@ -165,11 +186,15 @@ def test_a_connection_that_breaks_while_sending_publishes_nothing(rig: Rig, file
         place.publish(NAME, file)
     thread.join()
     assert not (root / NAME).exists()
-    judge.wait_for(lambda: not list(root.glob("archives/.*")), 30, lambda: str(os.listdir(root / "archives")))
+    judge.wait_for(
+        lambda: not list(root.glob("archives/.*")), 30, lambda: str(os.listdir(root / "archives"))
+    )
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o022])
-def test_what_one_user_writes_all_of_the_team_can_read_and_replace(rig: Rig, file: Path, tmp_path: Path, umask: int) -> None:
+def test_what_one_user_writes_all_of_the_team_can_read_and_replace(
+    rig: Rig, file: Path, tmp_path: Path, umask: int
+) -> None:
     server = rig.serve()
     before = os.umask(umask)
     try:
@@ -192,11 +217,16 @@ def test_a_place_that_cannot_be_written_says_why(open_home: Path, rig: Rig, file
         pytest.skip("a full disk of its own needs root")
     small = open_home / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
         server = rig.serve()
-        for place in (DirectoryPlace(small), MachinePlace("head:small", str(small), lambda: rig.connect(server))):
+        for place in (
+            DirectoryPlace(small),
+            MachinePlace("head:small", str(small), lambda: rig.connect(server)),
+        ):
             with pytest.raises(OrchError, match=r"space"):
                 place.publish(NAME, file)
             assert os.listdir(small / "archives") == []
@@ -216,26 +246,37 @@ def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> Non
     DirectoryPlace(tmp_path).publish(NAME, file)
     with web_server(tmp_path) as url:
         place = BucketPlace(url)
-        assert content(place, NAME, tmp_path) == file.read_bytes() and place.sizes("archives") is None
-        assert place.read(NAME, 0, 300) == file.read_bytes()[:300] and place.read(NAME, 700, 9) == file.read_bytes()[700:709]
+        assert (
+            content(place, NAME, tmp_path) == file.read_bytes() and place.sizes("archives") is None
+        )
+        assert (
+            place.read(NAME, 0, 300) == file.read_bytes()[:300]
+            and place.read(NAME, 700, 9) == file.read_bytes()[700:709]
+        )
         with pytest.raises(FileNotFoundError):
             place.read("nothing", 0, 10)
         with pytest.raises(ConfigError, match="a web server"):
             place.make()
 
 
-def test_a_web_server_that_sends_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_web_server_that_sends_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("aiohttp")
     monkeypatch.setattr("orchestrator.features.store.bucket._READ_S", 0.5)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(OrchError, match="the service does not work: .*imeout.*is the web server up"),
     ):
-        BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(NAME, tmp_path / "nothing", 1 << 30)
+        BucketPlace(f"http://127.0.0.1:{silent.getsockname()[1]}").fetch(
+            NAME, tmp_path / "nothing", 1 << 30
+        )
 
 
 @pytest.mark.parametrize("library", ["aiohttp", "botocore", "fsspec"])
-def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
@@ -249,7 +290,9 @@ def test_a_service_that_cannot_be_used_says_what_to_do(
 ) -> None:
     for name, value in bucket_service.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match="expected a bucket, found none. create the bucket no-such-bucket first"):
+    with pytest.raises(
+        ConfigError, match="expected a bucket, found none. create the bucket no-such-bucket first"
+    ):
         BucketPlace("s3://no-such-bucket/team").sizes("")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(OrchError, match="the service does not work: .*AWS_ENDPOINT_URL"):

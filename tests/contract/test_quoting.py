@@ -1,4 +1,6 @@
-"""`remote_command` through every login shell that is installed here: what goes in comes out, byte for byte."""
+"""`remote_command` through every login shell that is installed here: what goes in comes out, byte
+for byte.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from tests.contract.rig import Rig
 from tests.support.judge import LIMIT_S
 
 SHELLS = ["sh", "dash", "bash", "zsh", "ksh", "csh", "bsd-csh", "tcsh", "fish"]
-SHOW = [sys.executable, "-ISc", "import os, sys; sys.stdout.buffer.write(bytes(1).join(os.fsencode(a) for a in sys.argv[1:]))"]
+SHOW = [
+    sys.executable,
+    "-ISc",
+    "import os, sys; sys.stdout.buffer.write(bytes(1).join(os.fsencode(a) for a in sys.argv[1:]))",
+]
 ODD = [
     "two words",
     "",
@@ -88,17 +94,33 @@ def test_words_that_need_no_encoding_survive_unencoded(shell: str) -> None:
 
 
 def test_long_words_and_long_lists_survive(shell: str) -> None:
-    assert shown(shell, ["x" * 20_000, "!" * 5_000, "y" * 899]) == [b"x" * 20_000, b"!" * 5_000, b"y" * 899]
+    assert shown(shell, ["x" * 20_000, "!" * 5_000, "y" * 899]) == [
+        b"x" * 20_000,
+        b"!" * 5_000,
+        b"y" * 899,
+    ]
     assert shown(shell, ["plain"] * 3_000) == [b"plain"] * 3_000
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(words=st.lists(st.binary(max_size=40).map(lambda text: os.fsdecode(text.replace(b"\0", b""))), min_size=1, max_size=4))
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    words=st.lists(
+        st.binary(max_size=40).map(lambda text: os.fsdecode(text.replace(b"\0", b""))),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_any_words_survive(shell: str, words: list[str]) -> None:
     assert shown(shell, words) == [os.fsencode(word) for word in words]
 
 
-@given(words=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1))
+@given(
+    words=st.lists(
+        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1
+    )
+)
 def test_a_login_shell_sees_plain_words_only(words: list[str]) -> None:
     command = remote_command(["echo", *words])
     assert command.startswith("exec /bin/sh -c '")

@@ -72,7 +72,9 @@ def test_a_name_that_does_not_resolve_is_named(rig: Rig, monkeypatch: pytest.Mon
     assert "the name nowhere.invalid does not resolve (Name or service not known)" in text
 
 
-def test_a_resolver_that_hangs_is_given_up_in_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_hangs_is_given_up_in_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = threading.Event()
 
     def hang(*_: Any, flags: int = 0, **__: Any) -> Any:
@@ -121,7 +123,9 @@ def test_what_is_not_an_ssh_server_is_quoted_without_control_characters(rig: Rig
 def test_a_server_that_hangs_up_is_asked_again_until_it_does_not(rig: Rig) -> None:
     server = rig.serve()
     with hanging_up(3, (server.address, server.port)) as (port, calls):
-        rig.known_hosts.write_text(server.known_hosts_lines().replace(f"[127.0.0.2]:{server.port}", f"[127.0.0.1]:{port}"))
+        rig.known_hosts.write_text(
+            server.known_hosts_lines().replace(f"[127.0.0.2]:{server.port}", f"[127.0.0.1]:{port}")
+        )
         host = Host("lab1", "127.0.0.1", ssh=rig.host(server, port=port).ssh)
         line = connect(host, rig.trust())
         assert line.run(["true"], timeout_s=LIMIT_S).code == 0
@@ -136,10 +140,16 @@ def test_a_server_that_always_hangs_up_is_given_up_in_time(rig: Rig) -> None:
     assert "MaxStartups" in text
 
 
-def test_200_failed_connections_leave_no_thread_and_no_socket(rig: Rig, no_leak: Callable[[], tuple[int, int]]) -> None:
+def test_200_failed_connections_leave_no_thread_and_no_socket(
+    rig: Rig, no_leak: Callable[[], tuple[int, int]]
+) -> None:
     unknown = rig.serve(known=False)
     host = rig.host(unknown)
-    shut = Host("lab2", "127.0.0.1", ssh=SshSettings(port=free_port("127.0.0.1"), key=host.ssh.key, config=host.ssh.config))
+    shut = Host(
+        "lab2",
+        "127.0.0.1",
+        ssh=SshSettings(port=free_port("127.0.0.1"), key=host.ssh.key, config=host.ssh.config),
+    )
     before = no_leak()
     for _ in range(100):
         for target in (host, shut):
@@ -157,7 +167,15 @@ def test_failures_print_nothing(rig: Rig) -> None:
         "try:\n    connect(Host('lab1', '127.0.0.2', ssh=ssh), Trust(Path(sys.argv[4])))\n"
         "except Exception as error:\n    print(error.kind)\n"
     )
-    command = [sys.executable, "-c", program, str(server.port), str(rig.keys.client), str(rig.config), str(rig.store)]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        str(server.port),
+        str(rig.keys.client),
+        str(rig.config),
+        str(rig.store),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("algorithm_refused\n", "")
 
@@ -199,6 +217,7 @@ def test_no_other_module_makes_connections() -> None:
         path.relative_to(package).parts[0]
         for path in package.rglob("*.py")
         for line in path.read_text().splitlines()
-        if line.strip().startswith(("import ", "from ")) and {"fabric", "paramiko"} & set(line.replace(".", " ").split())
+        if line.strip().startswith(("import ", "from "))
+        and {"fabric", "paramiko"} & set(line.replace(".", " ").split())
     }
     assert users == {"transport"}

@@ -27,7 +27,9 @@ def test_the_ssh_configuration_says_where_and_who(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("address", ["front+node1", "front/node1"])
-def test_an_address_may_be_a_pattern_that_the_ssh_configuration_understands(rig: Rig, address: str) -> None:
+def test_an_address_may_be_a_pattern_that_the_ssh_configuration_understands(
+    rig: Rig, address: str
+) -> None:
     jump, server = rig.serve("LogLevel DEBUG1"), rig.serve()
     rig.configure(
         f"Host front+* front/*\nHostName {server.address}\nPort {server.port}\nProxyJump front\n"
@@ -91,14 +93,20 @@ def test_a_missing_ssh_configuration_is_a_configuration_error(rig: Rig) -> None:
 
 def test_an_address_that_looks_like_an_option_stays_an_address(rig: Rig) -> None:
     mark = rig.directory / "ran"
-    host = Host("lab1", f"-oProxyCommand=touch {mark}", ssh=SshSettings(config=str(rig.config), connect_timeout_s=2))
+    host = Host(
+        "lab1",
+        f"-oProxyCommand=touch {mark}",
+        ssh=SshSettings(config=str(rig.config), connect_timeout_s=2),
+    )
     with pytest.raises(OrchError):
         connect(host, rig.trust())
     assert not mark.exists()
 
 
 def test_paths_with_spaces_and_several_files_are_told_apart(rig: Rig) -> None:
-    rig.config.write_text('Host *\nUserKnownHostsFile /a/one "/b/two words" ~/three\nGlobalKnownHostsFile none\n')
+    rig.config.write_text(
+        'Host *\nUserKnownHostsFile /a/one "/b/two words" ~/three\nGlobalKnownHostsFile none\n'
+    )
     endpoint = resolve(Host("lab1", "127.0.0.1", ssh=SshSettings(config=str(rig.config))))
     assert [str(path) for path in endpoint.known_hosts[:2]] == ["/a/one", "/b/two words"]
     assert endpoint.known_hosts[2].name == "three"
@@ -110,24 +118,34 @@ def comparable(endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, default_keys=(), via=via)
 
 
-def test_without_an_ssh_program_the_configuration_says_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_ssh_program_the_configuration_says_the_same(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.configure(
         f"Host short\nHostName 127.0.0.7\nPort 2200\nUser joe\nIdentityFile {rig.keys.client}\nHostKeyAlias other\n"
         f"ProxyJump me@127.0.0.8:2201\nConnectTimeout 4\nIdentitiesOnly yes\nUserKnownHostsFile {rig.known_hosts}\n"
     )
     hosts = [
         Host("lab1", "short", ssh=SshSettings(config=str(rig.config))),
-        Host("lab1", "short", ssh=SshSettings(config=str(rig.config), user="ann", port=5, jump="none", key="/k")),
+        Host(
+            "lab1",
+            "short",
+            ssh=SshSettings(config=str(rig.config), user="ann", port=5, jump="none", key="/k"),
+        ),
     ]
     with_ssh = [resolve(host) for host in hosts]
     monkeypatch.setattr("shutil.which", lambda name: None)
     without_ssh = [resolve(host) for host in hosts]
-    assert [comparable(endpoint) for endpoint in without_ssh] == [comparable(endpoint) for endpoint in with_ssh]
+    assert [comparable(endpoint) for endpoint in without_ssh] == [
+        comparable(endpoint) for endpoint in with_ssh
+    ]
     assert with_ssh[0].via is not None
     assert (with_ssh[0].via.user, with_ssh[0].via.port) == ("me", 2201)
 
 
-def test_fabrics_own_configuration_files_are_not_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fabrics_own_configuration_files_are_not_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder, names in (
         (rig.directory / "home", (".fabric.yaml", ".invoke.yaml")),
         (rig.directory / "work", ("fabric.yaml", "invoke.yaml")),

@@ -20,11 +20,17 @@ from tests.support.pushers import Person, push_at_once
 
 def person(project: Path, environment: Mapping[str, str]) -> Person:
     project.mkdir()
-    plain = inherited_environment() | {"HOME": str(project.parent), "ORCH_PROJECT": str(project), "COLUMNS": "160"}
+    plain = inherited_environment() | {
+        "HOME": str(project.parent),
+        "ORCH_PROJECT": str(project),
+        "COLUMNS": "160",
+    }
 
     def start(*words: str) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*ORCH, *words], cwd=project, env=plain | dict(environment), text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(
+            [*ORCH, *words], cwd=project, env=plain | dict(environment), text=True, **pipes
+        )  # type: ignore[call-overload,no-any-return]
 
     return Person(project, start)
 
@@ -32,7 +38,10 @@ def person(project: Path, environment: Mapping[str, str]) -> Person:
 def test_two_people_push_to_one_bucket_at_once_and_one_is_killed(tmp_path: Path) -> None:
     s3fs = pytest.importorskip("s3fs")
     with service() as environment:
-        keys = {"key": environment["AWS_ACCESS_KEY_ID"], "secret": environment["AWS_SECRET_ACCESS_KEY"]}
+        keys = {
+            "key": environment["AWS_ACCESS_KEY_ID"],
+            "secret": environment["AWS_SECRET_ACCESS_KEY"],
+        }
         s3fs.S3FileSystem(endpoint_url=environment["AWS_ENDPOINT_URL"], **keys).mkdir("team")
         people = [person(tmp_path / name, environment) for name in ("ada", "bob", "eve")]
         for one in people:
@@ -42,8 +51,17 @@ def test_two_people_push_to_one_bucket_at_once_and_one_is_killed(tmp_path: Path)
 
 def test_a_store_on_a_machine_is_reached_as_the_inventory_says(rig: Rig, tmp_path: Path) -> None:
     server = rig.serve(known=False)
-    ssh = {"user": server.user, "port": server.port, "key": str(rig.keys.client), "config": str(rig.config)}
-    inventory = {"schema": 1, "defaults": {"ssh": ssh}, "hosts": {"head": {"address": server.address}}}
+    ssh = {
+        "user": server.user,
+        "port": server.port,
+        "key": str(rig.keys.client),
+        "config": str(rig.config),
+    }
+    inventory = {
+        "schema": 1,
+        "defaults": {"ssh": ssh},
+        "hosts": {"head": {"address": server.address}},
+    }
     (tmp_path / "cluster.yaml").write_text(json.dumps(inventory))
     one = person(tmp_path / "ada", {"ORCH_HOSTS": str(tmp_path / "cluster.yaml")})
     one.measure("ada", 1)
@@ -51,7 +69,9 @@ def test_a_store_on_a_machine_is_reached_as_the_inventory_says(rig: Rig, tmp_pat
     code, _, err = one.orch("push", url, "ada1")
     assert code == 3 and "--accept-new" in err, err
     code, out, err = one.orch("push", url, "ada1", "--accept-new")
-    assert (code, err) == (0, f"made a store: {url}\n") and out.startswith("ada1: sent and verified; 2 of 2 runs"), err
+    assert (code, err) == (0, f"made a store: {url}\n") and out.startswith(
+        "ada1: sent and verified; 2 of 2 runs"
+    ), err
     assert (server.home / "team/index.sqlite").is_file()
     assert one.orch("history", "--from", url)[:2] == one.orch("history")[:2]
     code, out, err = one.orch("pull", url, "nothing")
@@ -70,10 +90,22 @@ def test_a_store_on_a_web_server_is_read(tmp_path: Path) -> None:
         code, out, err = one.orch("pull", f"{url}/team", "ada1", "--output", "out")
         assert code == 0 and "ada1: verified, in out/ada1" in out, err
         code, _, err = one.orch("push", f"{url}/team", "ada1")
-        assert code == 2 and "got a web server. push to the directory or bucket that the web server serves" in err
+        assert (
+            code == 2
+            and "got a web server. push to the directory or bucket that the web server serves"
+            in err
+        )
         (tmp_path / "team/index.sqlite").write_bytes(b"SQLite")
-        for words in (("pull", f"{url}/team"), ("history", "--from", f"{url}/team"), ("verify", f"{url}/team")):
+        for words in (
+            ("pull", f"{url}/team"),
+            ("history", "--from", f"{url}/team"),
+            ("verify", f"{url}/team"),
+        ):
             code, out, err = one.orch(*words)
-            assert (code, out) == (4, "") and "expected an index" in err and "cannot be listed here" in err
+            assert (
+                (code, out) == (4, "")
+                and "expected an index" in err
+                and "cannot be listed here" in err
+            )
         code, _, err = one.orch("pull", f"{url}/nothing")
         assert code == 2 and "expected a store, found none" in err

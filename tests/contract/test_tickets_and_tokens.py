@@ -1,4 +1,6 @@
-"""Log-ins that only the program ssh can do: with a ticket of Kerberos (GSSAPI), and with a security key (FIDO)."""
+"""Log-ins that only the program ssh can do: with a ticket of Kerberos (GSSAPI), and with a security
+key (FIDO).
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,24 @@ def realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Realm]:
 def test_a_ticket_of_kerberos_lets_in_and_without_one_the_error_says_what_the_host_takes(
     rig: Rig, realm: Realm, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = rig.serve("GSSAPIAuthentication yes", "GSSAPIStrictAcceptorCheck no", "PubkeyAuthentication no")
+    server = rig.serve(
+        "GSSAPIAuthentication yes", "GSSAPIStrictAcceptorCheck no", "PubkeyAuthentication no"
+    )
     realm.serves(server.address)
     rig.configure(f"Host {server.address}\nGSSAPIAuthentication yes")
     host = rig.host(server)
     realm.log_in()
-    with closing(Connections(rig.trust())) as connections, caplog.at_level(logging.WARNING, "orchestrator.transport"):
+    with (
+        closing(Connections(rig.trust())) as connections,
+        caplog.at_level(logging.WARNING, "orchestrator.transport"),
+    ):
         line = connections.connect(host)
         assert line.run(["echo", "through"], timeout_s=LIMIT_S).stdout == b"through\n"
         line.close()
-    assert "Accepted gssapi-with-mic" in server.log and f"host/{server.address}@ORCH.TEST" in realm.tickets()
+    assert (
+        "Accepted gssapi-with-mic" in server.log
+        and f"host/{server.address}@ORCH.TEST" in realm.tickets()
+    )
     assert ("gssapi-with-mic" in caplog.text) is (rig.transport == "ssh")
     realm.log_out()
     with pytest.raises(TransportError) as caught, closing(Connections(rig.trust())) as connections:
@@ -59,8 +69,19 @@ def test_a_ticket_of_kerberos_lets_in_and_without_one_the_error_says_what_the_ho
 @BOTH
 def test_a_security_key_lets_in(rig: Rig, tmp_path: Path) -> None:
     provider, source = tmp_path / "key.so", Path(__file__).parents[1] / "support" / "security_key.c"
-    words = ["-shared", "-fPIC", "-Wno-deprecated-declarations", "-o", str(provider), str(source), "-lcrypto"]
-    if not shutil.which("cc") or subprocess.run(["cc", *words], capture_output=True, check=False).returncode:
+    words = [
+        "-shared",
+        "-fPIC",
+        "-Wno-deprecated-declarations",
+        "-o",
+        str(provider),
+        str(source),
+        "-lcrypto",
+    ]
+    if (
+        not shutil.which("cc")
+        or subprocess.run(["cc", *words], capture_output=True, check=False).returncode
+    ):
         pytest.skip("needs a C compiler and libssl-dev")
     token = tmp_path / "id_ecdsa_sk"
     made = subprocess.run(

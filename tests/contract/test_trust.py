@@ -1,4 +1,6 @@
-"""Whom a connection trusts: unknown, changed, revoked and odd host keys, first contacts, weak algorithms."""
+"""Whom a connection trusts: unknown, changed, revoked and odd host keys, first contacts, weak
+algorithms.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ def public(key: Path) -> HostKey:
 
 
 def fingerprint(key: Path) -> str:
-    listing = subprocess.run(["ssh-keygen", "-lf", f"{key}.pub"], capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        ["ssh-keygen", "-lf", f"{key}.pub"], capture_output=True, text=True, check=True
+    )
     return listing.stdout.split()[1]
 
 
 def refusal(rig: Rig, server: Sshd, kind: str, *, accept_new: bool = False) -> str:
-    """Connect, expect a refusal of this kind, prove that no log-in was tried, and return what is said."""
+    """Connect, expect a refusal of this kind, prove that no log-in was tried, and return what is
+    said.
+    """
     with pytest.raises(TransportError) as caught:
         rig.connect(server, accept_new=accept_new)
     assert (caught.value.kind, caught.value.host, caught.value.exit_code) == (kind, "lab1", 3)
@@ -72,7 +78,9 @@ def test_accept_new_of_the_inventory_counts_like_that_of_the_command_line(rig: R
 
 @pytest.mark.parametrize("accept_new", [False, True])
 @pytest.mark.parametrize("where", ["known_hosts", "store"])
-def test_a_changed_key_is_refused_with_both_fingerprints_and_the_old_line(rig: Rig, accept_new: bool, where: str) -> None:
+def test_a_changed_key_is_refused_with_both_fingerprints_and_the_old_line(
+    rig: Rig, accept_new: bool, where: str
+) -> None:
     server = rig.serve("LogLevel DEBUG1", known=False)
     kind, blob = Path(f"{rig.keys.stranger}.pub").read_text().split()[:2]
     file = rig.known_hosts if where == "known_hosts" else rig.store
@@ -127,7 +135,10 @@ LINES = {
     "negated": ("!{name},[127.0.0.9]:* {key}", "host_key_unknown"),
     "hashed other name": ("{hashed_other} {key}", "host_key_unknown"),
     "bare address with another key": ("127.0.0.9 {other}", "host_key_unknown"),
-    "damaged line of this host": ("{name} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA", "host_key_unknown"),
+    "damaged line of this host": (
+        "{name} ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA",
+        "host_key_unknown",
+    ),
     "type that the key is not": ("{name} ssh-rsa {blob}", "host_key_unknown"),
     "authority of this host, and its key": ("@cert-authority {name} {other}\n{name} {key}", None),
     "authority of all": ("@cert-authority * {other}", "host_key_unknown"),
@@ -137,7 +148,10 @@ LINES = {
     "changed, hashed": ("{hashed} {other}", "host_key_changed"),
     "revoked": ("@revoked {name} {key}", "host_key_revoked"),
     "revoked though known": ("{name} {key}\n@revoked * {key}", "host_key_revoked"),
-    "revoked under the bare address": ("@revoked 127.0.0.9 {key}\n127.0.0.9 {key}", "host_key_revoked"),
+    "revoked under the bare address": (
+        "@revoked 127.0.0.9 {key}\n127.0.0.9 {key}",
+        "host_key_revoked",
+    ),
     "damaged revocation": ("{name} {key}\n@revoked {name} ssh-ed25519 AAAA", "host_key_revoked"),
 }
 
@@ -152,9 +166,14 @@ def endpoint(rig: Rig, keys: Keys) -> Endpoint:
 @pytest.mark.parametrize("case", LINES)
 def test_every_form_of_known_hosts_line_is_judged(rig: Rig, endpoint: Endpoint, case: str) -> None:
     lines, kind = LINES[case]
-    key, other = (" ".join(Path(f"{path}.pub").read_text().split()[:2]) for path in (rig.keys.server, rig.keys.stranger))
+    key, other = (
+        " ".join(Path(f"{path}.pub").read_text().split()[:2])
+        for path in (rig.keys.server, rig.keys.stranger)
+    )
     values = {"name": NAME, "key": key, "other": other, "blob": key.split()[1]}
-    rig.known_hosts.write_text(lines.format(**values, hashed=hashed(NAME), hashed_other=hashed("[127.0.0.9]:22")) + "\n")
+    rig.known_hosts.write_text(
+        lines.format(**values, hashed=hashed(NAME), hashed_other=hashed("[127.0.0.9]:22")) + "\n"
+    )
     if kind is None:
         judge(endpoint, rig.trust(), public(rig.keys.server))
         return
@@ -162,7 +181,9 @@ def test_every_form_of_known_hosts_line_is_judged(rig: Rig, endpoint: Endpoint, 
         judge(endpoint, rig.trust(), public(rig.keys.server))
     assert caught.value.kind == kind
     if "authority" in case:
-        assert isinstance(caught.value, OtherTransportNeeded) and f"{rig.known_hosts}:1" in str(caught.value)
+        assert isinstance(caught.value, OtherTransportNeeded) and f"{rig.known_hosts}:1" in str(
+            caught.value
+        )
     if "damaged" in case:
         assert str(rig.known_hosts) in str(caught.value)
 
@@ -170,7 +191,11 @@ def test_every_form_of_known_hosts_line_is_judged(rig: Rig, endpoint: Endpoint, 
 def test_ssh_keygen_hashes_are_understood(rig: Rig, endpoint: Endpoint) -> None:
     key = " ".join(Path(f"{rig.keys.server}.pub").read_text().split()[:2])
     rig.known_hosts.write_text(f"lab7 {key}\n{NAME} {key}\n")
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(rig.known_hosts)], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-H", "-f", str(rig.known_hosts)],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     assert "127.0.0.9" not in rig.known_hosts.read_text()
     judge(endpoint, rig.trust(), public(rig.keys.server))
 
@@ -187,7 +212,12 @@ def test_marks_refuse_a_real_connection_before_any_log_in(rig: Rig, line: str) -
     blob = " ".join(Path(f"{rig.keys.server}.pub").read_text().split()[:2])
     with rig.known_hosts.open("a") as stream:
         stream.write(line.format(server.known_as, blob))
-    refusal(rig, server, "host_key_revoked" if "revoked" in line else "host_key_unknown", accept_new=True)
+    refusal(
+        rig,
+        server,
+        "host_key_revoked" if "revoked" in line else "host_key_unknown",
+        accept_new=True,
+    )
 
 
 def test_an_alias_names_the_host_in_known_hosts_files(rig: Rig) -> None:
@@ -230,13 +260,25 @@ for number in range(int(rounds)):
 
 def test_first_contacts_of_two_processes_lose_and_tear_no_line(rig: Rig) -> None:
     rounds = 20
-    command = [sys.executable, "-c", FIRST_CONTACT, str(rig.store), str(rig.known_hosts), str(rig.config), str(rounds)]
+    command = [
+        sys.executable,
+        "-c",
+        FIRST_CONTACT,
+        str(rig.store),
+        str(rig.known_hosts),
+        str(rig.config),
+        str(rounds),
+    ]
     processes = [subprocess.Popen(command) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     for number in range(rounds):
         store = Path(f"{rig.store}{number}")
-        assert sorted(line.split()[0] for line in store.read_text().splitlines()) == sorted(f"host{n}" for n in range(16))
-        assert all(known_keys([store], f"host{host}").types() == ("ssh-ed25519",) for host in range(16))
+        assert sorted(line.split()[0] for line in store.read_text().splitlines()) == sorted(
+            f"host{n}" for n in range(16)
+        )
+        assert all(
+            known_keys([store], f"host{host}").types() == ("ssh-ed25519",) for host in range(16)
+        )
         assert known_keys([store], "nobody").torn == ()
         assert store.stat().st_mode & 0o777 == 0o600
     assert not list(rig.directory.glob(".*.part"))
@@ -258,10 +300,14 @@ def test_sixteen_servers_are_met_at_once(rig: Rig) -> None:
     for thread in threads:
         thread.join()
     assert not failed
-    assert sorted(rig.store.read_text().splitlines(True)) == sorted(server.known_hosts_lines() for server in servers)
+    assert sorted(rig.store.read_text().splitlines(True)) == sorted(
+        server.known_hosts_lines() for server in servers
+    )
 
 
-def test_a_first_contact_that_somebody_else_made_with_another_key_is_a_change(rig: Rig, endpoint: Endpoint) -> None:
+def test_a_first_contact_that_somebody_else_made_with_another_key_is_a_change(
+    rig: Rig, endpoint: Endpoint
+) -> None:
     trust = Trust(rig.store, accept_new=True)
     judge(endpoint, trust, public(rig.keys.server))
     with pytest.raises(TransportError) as caught:
@@ -269,8 +315,12 @@ def test_a_first_contact_that_somebody_else_made_with_another_key_is_a_change(ri
     assert caught.value.kind == "host_key_changed"
 
 
-def test_a_server_that_was_confirmed_by_its_bare_address_cannot_return_as_a_new_one(rig: Rig) -> None:
-    """A key under the bare address confirms a server on another port, and a different one does not refute it."""
+def test_a_server_that_was_confirmed_by_its_bare_address_cannot_return_as_a_new_one(
+    rig: Rig,
+) -> None:
+    """A key under the bare address confirms a server on another port, and a different one does not
+    refute it.
+    """
     server = rig.serve(known=False)
     rig.known_hosts.write_text(f"{server.address} {Path(f'{rig.keys.server}.pub').read_text()}")
     host, trust = rig.host(server, known_hosts=str(rig.known_hosts)), rig.trust(accept_new=True)
@@ -295,7 +345,9 @@ def test_a_store_that_is_a_link_is_not_followed(rig: Rig, endpoint: Endpoint) ->
     assert target.read_text() == ""
 
 
-def test_a_store_that_cannot_be_written_is_named_with_what_to_do(rig: Rig, endpoint: Endpoint) -> None:
+def test_a_store_that_cannot_be_written_is_named_with_what_to_do(
+    rig: Rig, endpoint: Endpoint
+) -> None:
     lock = Path(f"{rig.store}.lock")
     lock.mkdir()
     with pytest.raises(DataError) as caught:
@@ -304,18 +356,29 @@ def test_a_store_that_cannot_be_written_is_named_with_what_to_do(rig: Rig, endpo
 
 
 WEAK = {
-    "a cipher": ("Ciphers 3des-cbc,aes128-cbc", "no safe ciphers in common: the host offers 3des-cbc, aes128-cbc"),
-    "a MAC": ("MACs hmac-md5,hmac-sha1", "no safe MACs in common: the host offers hmac-md5, hmac-sha1"),
+    "a cipher": (
+        "Ciphers 3des-cbc,aes128-cbc",
+        "no safe ciphers in common: the host offers 3des-cbc, aes128-cbc",
+    ),
+    "a MAC": (
+        "MACs hmac-md5,hmac-sha1",
+        "no safe MACs in common: the host offers hmac-md5, hmac-sha1",
+    ),
     "a key exchange": (
         "KexAlgorithms diffie-hellman-group14-sha1,diffie-hellman-group1-sha1",
         "no safe kex in common: the host offers diffie-hellman-group14-sha1, diffie-hellman-group1-sha1",
     ),
-    "a host key signature": ("HostKeyAlgorithms ssh-rsa", "no safe host keys in common: the host offers ssh-rsa"),
+    "a host key signature": (
+        "HostKeyAlgorithms ssh-rsa",
+        "no safe host keys in common: the host offers ssh-rsa",
+    ),
 }
 
 
 @pytest.mark.parametrize("weak", WEAK)
-def test_a_host_with_only_weak_algorithms_is_refused_and_what_it_offers_is_named(rig: Rig, weak: str) -> None:
+def test_a_host_with_only_weak_algorithms_is_refused_and_what_it_offers_is_named(
+    rig: Rig, weak: str
+) -> None:
     option, message = WEAK[weak]
     rsa = make_key(rig.directory / "rsa", type="rsa", bits=2048)
     server = rig.serve(option, "LogLevel DEBUG1", host_keys=[rsa])
@@ -328,5 +391,7 @@ def test_the_best_algorithms_are_agreed_on_with_strict_key_exchange(rig: Rig) ->
     assert "kex: algorithm: curve25519-sha256 " in server.log
     assert "kex: host key algorithm: ssh-ed25519" in server.log
     assert "cipher: aes128-gcm@openssh.com" in server.log
-    if "kex-strict-s-v00@openssh.com" in server.log:  # sshd since 9.6, or an older one that was mended
+    if (
+        "kex-strict-s-v00@openssh.com" in server.log
+    ):  # sshd since 9.6, or an older one that was mended
         assert wire.agreed_on_strict_kex

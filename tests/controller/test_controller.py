@@ -1,4 +1,6 @@
-"""One process that conducts a bench: what it writes at its beginning and its end, and which errors decide its exit status."""
+"""One process that conducts a bench: what it writes at its beginning and its end, and which errors
+decide its exit status.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,34 @@ from tests.support.fake_bench import IMPATIENT, INVENTORY, FakeBench, training
 from tests.support.fake_supervisor import Rank
 
 
-def conducted(rig: FakeBench, controller: Controller | None = None) -> tuple[list[tuple[int, str, str]], Entry]:
+def conducted(
+    rig: FakeBench, controller: Controller | None = None
+) -> tuple[list[tuple[int, str, str]], Entry]:
     """Conduct the bench; return its errors as (exit code, kind, host) and the event of its end."""
     errors, _ = (controller or rig.controller()).conduct(rig.show)
     over = rig.bench.events()[-1]
-    assert over.event == Event.OVER and [error["kind"] for error in over.errors] == [error.kind for error in errors]
+    assert over.event == Event.OVER and [error["kind"] for error in over.errors] == [
+        error.kind for error in errors
+    ]
     assert over.fields["code"] == (errors[0].exit_code if errors else 0)
     return [(error.exit_code, error.kind, error.host) for error in errors], over
 
 
 def go_on(rig: FakeBench, *, retry_failed: bool = False) -> Controller:
     def connect(hosts: Any, redaction: Redaction) -> Any:
-        assert [host.name for host in hosts] == ["a", "b"] and redaction == rig.cluster.redaction != NO_SECRETS
+        assert [host.name for host in hosts] == [
+            "a",
+            "b",
+        ] and redaction == rig.cluster.redaction != NO_SECRETS
         return rig.cluster
 
-    return Controller.go_on(rig.bench, rig.bench.path.parent, connect, retry_failed=retry_failed, argv=["orch", "resume"])
+    return Controller.go_on(
+        rig.bench,
+        rig.bench.path.parent,
+        connect,
+        retry_failed=retry_failed,
+        argv=["orch", "resume"],
+    )
 
 
 def test_a_bench_that_goes_well_is_begun_and_over_and_let_go(rig: FakeBench) -> None:
@@ -50,13 +65,19 @@ def test_a_bench_that_goes_well_is_begun_and_over_and_let_go(rig: FakeBench) -> 
 def test_a_run_that_is_over_is_shown_with_its_result(rig: FakeBench) -> None:
     conducted(rig)
     (over,) = [event for event in rig.shown if isinstance(event, RunOver)]
-    assert over.result and over.result.throughput and round(over.result.throughput.samples_per_s) == 512
+    assert (
+        over.result
+        and over.result.throughput
+        and round(over.result.throughput.samples_per_s) == 512
+    )
 
 
 def test_a_plan_that_adapts_is_told_in_words(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=3600.0)
     conducted(rig)
-    assert [event.words for event in rig.shown if isinstance(event, PlanMade)] == ["1 cell, 1 repeat; a budget of 3600 s"]
+    assert [event.words for event in rig.shown if isinstance(event, PlanMade)] == [
+        "1 cell, 1 repeat; a budget of 3600 s"
+    ]
 
 
 def test_a_failed_rank_ends_a_bench_with_1(rig: FakeBench) -> None:
@@ -68,7 +89,10 @@ def test_a_failed_rank_ends_a_bench_with_1(rig: FakeBench) -> None:
 def test_nodes_that_cannot_be_reached_end_it_with_3_and_all_are_named(rig: FakeBench) -> None:
     rig.a.away = rig.b.away = True
     errors, _ = conducted(rig)
-    assert errors == [(3, "host_unreachable", "a"), (3, "host_unreachable", "b")] and rig.told() == ["begun", "over"]
+    assert errors == [
+        (3, "host_unreachable", "a"),
+        (3, "host_unreachable", "b"),
+    ] and rig.told() == ["begun", "over"]
 
 
 def test_a_lost_node_ends_it_with_3(tmp_path: Path) -> None:
@@ -104,8 +128,13 @@ def test_logs_that_come_home_altered_end_it_with_4_and_do_not_stop_it(tmp_path: 
     rig = FakeBench(tmp_path, repeats=2)
     rig.b.corrupt_fetches = 2
     errors, _ = conducted(rig)
-    assert [(code, kind) for code, kind, _ in errors] == [(4, "result_invalid")] and "not_collected" in rig.told()
-    assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == ["finished", "finished"]
+    assert [(code, kind) for code, kind, _ in errors] == [
+        (4, "result_invalid")
+    ] and "not_collected" in rig.told()
+    assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == [
+        "finished",
+        "finished",
+    ]
 
 
 def test_a_bench_that_another_controller_conducts_is_refused(rig: FakeBench) -> None:
@@ -140,12 +169,17 @@ def test_who_goes_on_watches_the_run_that_was_under_way_and_does_the_rest(tmp_pa
     assert "over" not in rig.told()
     errors, _ = conducted(rig, go_on(rig))
     assert errors == [] and rig.told().count("begun") == 2 and rig.told().count("taken_over") == 1
-    assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == ["finished", "finished"]
+    assert [rig.run(number).manifest_content()["outcome"]["state"] for number in (0, 1)] == [
+        "finished",
+        "finished",
+    ]
     assert rig.told().count("planned") == 2 and rig.bench.record().superseded == {}
 
 
 @pytest.mark.parametrize("retry_failed", [False, True])
-def test_a_run_that_failed_of_itself_is_repeated_only_where_asked_for(rig: FakeBench, retry_failed: bool) -> None:
+def test_a_run_that_failed_of_itself_is_repeated_only_where_asked_for(
+    rig: FakeBench, retry_failed: bool
+) -> None:
     rig.runs(b=lambda order: {1: Rank(b"", 3, 0.05)})
     conducted(rig)
     rig.runs(training(rig.spec))
@@ -167,4 +201,7 @@ def test_runs_that_are_borrowed_stand_in_the_bench_before_its_own(tmp_path: Path
     lender, rig = FakeBench(tmp_path / "one"), FakeBench(tmp_path / "two", repeats=2)
     conducted(lender)
     conducted(rig, rig.controller(borrowed=[lender.run()]))
-    assert rig.told()[:2] == ["begun", "borrowed"] and rig.run().manifest_content()["run_id"] == lender.first.run_id
+    assert (
+        rig.told()[:2] == ["begun", "borrowed"]
+        and rig.run().manifest_content()["run_id"] == lender.first.run_id
+    )

@@ -1,4 +1,6 @@
-"""Failures that every further run would repeat: which runs a bench does not make because of them, and which it does."""
+"""Failures that every further run would repeat: which runs a bench does not make because of them,
+and which it does.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,18 @@ def two_cells(rig: FakeBench) -> None:
     """Make it a bench of two configurations, which differ in their batch size."""
     cells = (rig.spec, replace(rig.spec, batch_size=2 * rig.spec.batch_size))
     rig.plan = Bench("bench-2", cells, rig.plan.folders, rig.plan.schedule)
-    record = bench_record(rig.plan, {}, rig.hosts, str(rig.source), rig.secrets, rig.limits, (), ["orch"])
+    record = bench_record(
+        rig.plan, {}, rig.hosts, str(rig.source), rig.secrets, rig.limits, (), ["orch"]
+    )
     rig.bench = BenchDir.create(rig.bench.path.parent, record.as_dict())
 
 
-def conducted(rig: FakeBench, programs: list[Program] | None = None, **more: Any) -> tuple[list[OrchError], list[str]]:
-    """Conduct the bench, its runs with these programs in order; return its errors and the runs that were made."""
+def conducted(
+    rig: FakeBench, programs: list[Program] | None = None, **more: Any
+) -> tuple[list[OrchError], list[str]]:
+    """Conduct the bench, its runs with these programs in order; return its errors and the runs that
+    were made.
+    """
     left: Iterator[Program] = iter(programs or [])
     rig.when[RunBegun] = lambda: rig.runs(next(left)) if programs else None
     errors, _ = rig.controller(**more).conduct(rig.show)
@@ -64,13 +72,18 @@ def test_a_log_without_a_line_ends_a_bench_after_its_first_run(tmp_path: Path) -
         "rank-0.out",
         [rig.first.run_id],
     )
-    assert "log.patterns[0] comes nearest: line 2 matches up to 'orch st', then 'op=1" in error.message
+    assert (
+        "log.patterns[0] comes nearest: line 2 matches up to 'orch st', then 'op=1" in error.message
+    )
     assert error.hint.splitlines()[1:] == [
         "2 further runs were not started: their logs would give no number either; after the repair: orch resume bench-1; "
         "--keep-going runs them anyway"
     ]
     (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
-    assert (decided["reason"], decided["runs"]) == ("deterministic failure", [run.run_id for run in rig.plan.planned()[1:]])
+    assert (decided["reason"], decided["runs"]) == (
+        "deterministic failure",
+        [run.run_id for run in rig.plan.planned()[1:]],
+    )
     notes = [note for event in rig.shown if isinstance(event, Decided) for note in event.notes]
     assert notes == ["  2 runs are not started: their logs would give no number either"]
 
@@ -85,7 +98,9 @@ def test_the_runs_that_were_not_made_stay_planned(tmp_path: Path) -> None:
     assert "orch resume bench-1 continues it" in planned.note
 
     rig.runs(training(rig.spec, after_s=0.0))
-    again = Controller.go_on(rig.bench, rig.bench.path.parent, lambda *_: rig.cluster, retry_failed=False, argv=["orch"])
+    again = Controller.go_on(
+        rig.bench, rig.bench.path.parent, lambda *_: rig.cluster, retry_failed=False, argv=["orch"]
+    )
     errors, results = again.conduct(rig.show)
     assert [error.kind for error in errors] == ["log_unmatched"]
     assert [result.is_good for result in results] == [False, True, True]
@@ -101,7 +116,9 @@ def test_who_says_so_goes_on(tmp_path: Path) -> None:
     assert not any("started" in error.hint for error in errors)
 
 
-def test_a_configuration_that_crashes_twice_alike_is_not_repeated_and_the_others_are(tmp_path: Path) -> None:
+def test_a_configuration_that_crashes_twice_alike_is_not_repeated_and_the_others_are(
+    tmp_path: Path,
+) -> None:
     rig = FakeBench(tmp_path, repeats=3)
     two_cells(rig)
     small, large = rig.plan.cells
@@ -112,7 +129,10 @@ def test_a_configuration_that_crashes_twice_alike_is_not_repeated_and_the_others
 
     assert made == [run.run_id for run in expected]
     assert [(error.exit_code, error.kind) for error in errors] == [(1, "rank_failed")] * 2
-    assert "1 further run was not started: the last 2 runs of this configuration failed in the same way" in errors[1].hint
+    assert (
+        "1 further run was not started: the last 2 runs of this configuration failed in the same way"
+        in errors[1].hint
+    )
     assert "started" not in errors[0].hint
 
 
@@ -124,7 +144,9 @@ def test_a_configuration_that_crashes_twice_alike_is_not_repeated_and_the_others
         pytest.param(["good", ends(1), ends(1)], id="a good run before them"),
     ],
 )
-def test_crashes_that_differ_or_come_and_go_are_repeated(tmp_path: Path, programs: list[Any]) -> None:
+def test_crashes_that_differ_or_come_and_go_are_repeated(
+    tmp_path: Path, programs: list[Any]
+) -> None:
     rig = FakeBench(tmp_path, repeats=3)
     good = training(rig.spec, after_s=0.0)
     _, made = conducted(rig, [good if program == "good" else program for program in programs])
@@ -133,7 +155,9 @@ def test_crashes_that_differ_or_come_and_go_are_repeated(tmp_path: Path, program
 
 
 @pytest.mark.parametrize("code", [2, 126, 127])
-def test_a_program_that_does_not_start_ends_a_bench_after_its_first_run(tmp_path: Path, code: int) -> None:
+def test_a_program_that_does_not_start_ends_a_bench_after_its_first_run(
+    tmp_path: Path, code: int
+) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     two_cells(rig)
     rig.runs(a=ends(code), b=training(rig.spec))
@@ -154,8 +178,18 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 @pytest.mark.parametrize(
     ("last_words", "code", "runs"),
     [
-        pytest.param(b"Traceback (most recent call last):\n  File\nImportError: " + LIBRARY, 1, 1, id="its end"),
-        pytest.param(b"io.py:13: UserWarning: " + LIBRARY + b"\n  warn(\n" + MEMORY, 1, 2, id="a warning before it"),
+        pytest.param(
+            b"Traceback (most recent call last):\n  File\nImportError: " + LIBRARY,
+            1,
+            1,
+            id="its end",
+        ),
+        pytest.param(
+            b"io.py:13: UserWarning: " + LIBRARY + b"\n  warn(\n" + MEMORY,
+            1,
+            2,
+            id="a warning before it",
+        ),
         pytest.param(LIBRARY + b"\n" + MEMORY, 1, 2, id="an earlier line"),
         pytest.param(MEMORY, 2, 2, id="another cause, with the code of wrong arguments"),
     ],
@@ -172,7 +206,9 @@ def test_only_the_end_of_a_program_shows_that_others_would_not_start(
     assert ("would not start either" in errors[0].hint) == (runs == 1)
 
 
-def test_a_program_that_does_not_start_on_another_node_may_start_in_other_configurations(tmp_path: Path) -> None:
+def test_a_program_that_does_not_start_on_another_node_may_start_in_other_configurations(
+    tmp_path: Path,
+) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     two_cells(rig)
     rig.runs(b=ends(127), a=lambda order: {0: Rank(b"")})
@@ -182,11 +218,16 @@ def test_a_program_that_does_not_start_on_another_node_may_start_in_other_config
     assert {error.host for error in errors} == {"b"}
 
 
-def test_a_program_that_ends_with_such_a_code_after_its_first_steps_has_started(tmp_path: Path) -> None:
+def test_a_program_that_ends_with_such_a_code_after_its_first_steps_has_started(
+    tmp_path: Path,
+) -> None:
     rig = FakeBench(tmp_path, repeats=2)
 
     def halfway(order: Mapping[str, Any]) -> Mapping[int, Rank]:
-        return {rank: replace(done, code=2) for rank, done in training(rig.spec, after_s=0.0)(order).items()}
+        return {
+            rank: replace(done, code=2)
+            for rank, done in training(rig.spec, after_s=0.0)(order).items()
+        }
 
     rig.runs(a=halfway, b=lambda order: {1: Rank(b"")})
     errors, made = conducted(rig)
@@ -195,7 +236,9 @@ def test_a_program_that_ends_with_such_a_code_after_its_first_steps_has_started(
     assert [error.host for error in errors] == ["a", "a"]
 
 
-def test_a_log_without_a_line_concerns_its_configuration_alone_where_another_has_a_number(tmp_path: Path) -> None:
+def test_a_log_without_a_line_concerns_its_configuration_alone_where_another_has_a_number(
+    tmp_path: Path,
+) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     two_cells(rig)
     small, large = rig.plan.cells
@@ -226,11 +269,24 @@ def test_a_bench_that_adds_repeats_adds_none_of_what_fails_alike(tmp_path: Path)
         ("failed", "port_busy"),
     ],
 )
-def test_what_is_no_property_of_the_program_is_no_deterministic_failure(rig: FakeBench, state: str, kind: str) -> None:
-    result = RunResult(rig.first.run_id, 1, rig.spec, False, state, error=RunError("longer than 60 s", kind=kind, host="a"))
+def test_what_is_no_property_of_the_program_is_no_deterministic_failure(
+    rig: FakeBench, state: str, kind: str
+) -> None:
+    result = RunResult(
+        rig.first.run_id,
+        1,
+        rig.spec,
+        False,
+        state,
+        error=RunError("longer than 60 s", kind=kind, host="a"),
+    )
 
     assert deterministic_failure(rig.first, rig.run(), [result, result], [result, result]) is None
-    failed = replace(result, state="failed", error=RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a"))
+    failed = replace(
+        result,
+        state="failed",
+        error=RunError("rank 1 ended with exit code 1", kind="rank_failed", host="a"),
+    )
     assert deterministic_failure(rig.first, rig.run(), [failed, failed], [failed, failed])
 
 

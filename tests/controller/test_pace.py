@@ -1,4 +1,6 @@
-"""Which run of a bench comes next: the planned ones, further blocks until intervals are narrow, and none that time forbids."""
+"""Which run of a bench comes next: the planned ones, further blocks until intervals are narrow, and
+none that time forbids.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def paced(rig: FakeBench, clock: Clock, expected_s: float | None = None) -> Pace
     return Pace(rig.bench, rig.plan, expected, rig.observe, clock)
 
 
-def executed(rig: FakeBench, pace: Pace, step_s: list[float], clock: Clock | None = None, took_s: float = 0.0) -> list[int]:
+def executed(
+    rig: FakeBench, pace: Pace, step_s: list[float], clock: Clock | None = None, took_s: float = 0.0
+) -> list[int]:
     """Execute what a pace yields, each run with the next step time; return the repeats in order."""
     repeats = []
 
@@ -54,7 +58,9 @@ def test_a_bench_that_does_not_adapt_is_its_plan(tmp_path: Path) -> None:
     pace = paced(rig, Clock())
     assert pace.needs(rig.plan.planned()) == list(rig.plan.planned())
     assert [run.repeat for run in pace.runs(rig.plan.planned())] == [1, 2]
-    assert "decided" not in rig.told() and "left_out" not in read_state(rig.bench.path / "bench.json")
+    assert "decided" not in rig.told() and "left_out" not in read_state(
+        rig.bench.path / "bench.json"
+    )
     assert notes(rig) == [] and pace.errors == []
     assert [len(event.runs) for event in rig.shown if isinstance(event, RunsPlanned)] == [2]
     assert not any(isinstance(event, BlockOver) for event in rig.shown)
@@ -66,17 +72,24 @@ def test_equal_speeds_are_narrow_after_the_planned_repeats(tmp_path: Path) -> No
     assert [run.repeat for run in pace.needs(rig.plan.planned())] == [1, 2, 1]
     assert executed(rig, pace, [0.5]) == [1, 2]
     (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
-    assert (decided["reason"], decided["blocks"]) == ("narrow", 2) and "every 95 % interval was within" in notes(rig)[0]
+    assert (decided["reason"], decided["blocks"]) == (
+        "narrow",
+        2,
+    ) and "every 95 % interval was within" in notes(rig)[0]
     assert [event.repeat for event in rig.shown if isinstance(event, BlockOver)] == [1, 2]
 
 
-def test_unequal_speeds_are_repeated_up_to_the_most_and_each_block_is_written_down_before_it_starts(tmp_path: Path) -> None:
+def test_unequal_speeds_are_repeated_up_to_the_most_and_each_block_is_written_down_before_it_starts(
+    tmp_path: Path,
+) -> None:
     rig = FakeBench(tmp_path, repeats=2, until_ci=0.001, max_repeats=3)
     written = []
     rig.when["planned"] = lambda: written.append(len(rig.bench.record().runs))
     assert executed(rig, paced(rig, Clock()), [0.5, 0.4, 0.6]) == [1, 2, 3]
     assert written == [2, 2, 3]
-    reasons = [entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.DECIDED]
+    reasons = [
+        entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.DECIDED
+    ]
     assert reasons == ["wide", "most"] and len(rig.bench.record().plan or {}) == 3
 
 
@@ -86,7 +99,9 @@ def test_a_run_that_does_not_fit_into_the_budget_is_left_out_and_named(tmp_path:
     assert executed(rig, paced(rig, clock, expected_s=30.0), [0.5], clock, took_s=60.0) == [1, 2]
     record = rig.bench.record()
     assert record.left_out == (rig.plan.planned()[2].run_id,) and len(record.runs) == 2
-    assert list(record.notes) == ["left out for the budget of 100 s: 1 run, 1 of 2n1g"] == notes(rig)
+    assert (
+        list(record.notes) == ["left out for the budget of 100 s: 1 run, 1 of 2n1g"] == notes(rig)
+    )
     left = [event.left_s for event in rig.shown if isinstance(event, BlockOver)]
     assert left == [40.0, 0.0]
 
@@ -100,7 +115,9 @@ def test_a_budget_that_holds_no_run_at_all_is_an_error(tmp_path: Path) -> None:
     assert pace.counted([RunError("x", kind="rank_failed")])[0].kind == "rank_failed"
 
 
-def test_who_goes_on_with_a_bench_that_has_ended_by_its_budget_runs_nothing_and_says_the_same(tmp_path: Path) -> None:
+def test_who_goes_on_with_a_bench_that_has_ended_by_its_budget_runs_nothing_and_says_the_same(
+    tmp_path: Path,
+) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=10.0)
     list(paced(rig, Clock(), expected_s=11.0).runs(rig.plan.planned()))
     again = paced(rig, Clock())
@@ -108,9 +125,13 @@ def test_who_goes_on_with_a_bench_that_has_ended_by_its_budget_runs_nothing_and_
 
 
 @pytest.mark.parametrize(("spent_s", "repeats"), [(0.0, [1]), (9.5, [])])
-def test_what_earlier_controllers_spent_counts_for_the_budget(tmp_path: Path, spent_s: float, repeats: list[int]) -> None:
+def test_what_earlier_controllers_spent_counts_for_the_budget(
+    tmp_path: Path, spent_s: float, repeats: list[int]
+) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=10.0)
     rig.bench.event(Event.BEGUN, at=100.0)
     rig.bench.event(Event.PLANNED, at=100.0 + spent_s, run="x")
     rig.bench.event(Event.BEGUN, at=500.0)
-    assert [run.repeat for run in paced(rig, Clock(), expected_s=1.0).runs(rig.plan.planned())] == repeats
+    assert [
+        run.repeat for run in paced(rig, Clock(), expected_s=1.0).runs(rig.plan.planned())
+    ] == repeats

@@ -1,4 +1,6 @@
-"""What lets another process go on with a bench: who has it, what it was planned with, and which runs it still owes."""
+"""What lets another process go on with a bench: who has it, what it was planned with, and which
+runs it still owes.
+"""
 
 from __future__ import annotations
 
@@ -57,22 +59,37 @@ def bench(tmp_path: Path) -> BenchDir:
     (spec,) = checked_specs(request, [folder], inventory.hosts)
     plan = Bench("bench-1", (spec,), {"simulated": folder}, Schedule(repeats=2))
     limits = Limits(lease_s=7.0)
-    record = bench_record(plan, {"old-run": "bench-0"}, inventory.hosts, str(source), inventory.secrets, limits, (), ["orch"])
+    record = bench_record(
+        plan,
+        {"old-run": "bench-0"},
+        inventory.hosts,
+        str(source),
+        inventory.secrets,
+        limits,
+        (),
+        ["orch"],
+    )
     return BenchDir.create(tmp_path / "runs", record.as_dict())
 
 
 def test_a_bench_is_read_back_as_it_was_planned(bench: BenchDir) -> None:
     opened = reopen(bench)
     assert list(opened.runs) == [FIRST, SECOND]
-    assert [(run.repeat, run.spec.shape, run.spec.dtype, run.bench_id) for run in opened.runs.values()] == [
+    assert [
+        (run.repeat, run.spec.shape, run.spec.dtype, run.bench_id) for run in opened.runs.values()
+    ] == [
         (1, "2n1g", "fp32", "bench-1"),
         (2, "2n1g", "fp32", "bench-1"),
     ]
     assert opened.runs[FIRST].spec.origins["dtype"] == "command line"
-    assert [host.name for host in opened.hosts] == ["a", "b"] and opened.limits == Limits(lease_s=7.0)
+    assert [host.name for host in opened.hosts] == ["a", "b"] and opened.limits == Limits(
+        lease_s=7.0
+    )
 
 
-def test_devices_that_options_chose_are_those_of_the_resumed_bench(bench: BenchDir, tmp_path: Path) -> None:
+def test_devices_that_options_chose_are_those_of_the_resumed_bench(
+    bench: BenchDir, tmp_path: Path
+) -> None:
     (tmp_path / "gpu.yaml").write_text("schema: 1\nhosts: {a: {gpus: 4, address: 127.0.0.2}}\n")
     inventory = open_inventory(str(tmp_path / "gpu.yaml"))
     hosts = chosen(inventory, inventory.hosts, ["1-2"], {})
@@ -80,22 +97,38 @@ def test_devices_that_options_chose_are_those_of_the_resumed_bench(bench: BenchD
     (spec,) = checked_specs(Request("resnet50", nodes=(1,), gpus=(2,)), [folder], hosts)
     plan = Bench("bench-2", (spec,), {"simulated": folder}, Schedule(repeats=1))
     record = bench_record(
-        plan, {}, hosts, str(tmp_path / "gpu.yaml"), (), Limits(), (), ["orch"], None, {"a": "1,2"}, ["a note"]
+        plan,
+        {},
+        hosts,
+        str(tmp_path / "gpu.yaml"),
+        (),
+        Limits(),
+        (),
+        ["orch"],
+        None,
+        {"a": "1,2"},
+        ["a note"],
     )
     opened = reopen(made := BenchDir.create(tmp_path / "runs", record.as_dict()))
     assert opened.hosts == tuple(hosts) and opened.hosts[0].gpus == 2
     assert made.record().notes == ("a note",)
 
 
-def test_secrets_are_not_in_the_record_and_a_new_one_changes_no_plan(bench: BenchDir, tmp_path: Path) -> None:
+def test_secrets_are_not_in_the_record_and_a_new_one_changes_no_plan(
+    bench: BenchDir, tmp_path: Path
+) -> None:
     assert "hush" not in (bench.path / "bench.json").read_text()
     (tmp_path / "cluster.yaml").write_text(INVENTORY.replace("hush", "other"))
     assert len(reopen(bench).runs) == 2
 
 
-def test_what_becomes_a_secret_after_the_plan_changes_none_and_is_not_shown(bench: BenchDir, tmp_path: Path) -> None:
+def test_what_becomes_a_secret_after_the_plan_changes_none_and_is_not_shown(
+    bench: BenchDir, tmp_path: Path
+) -> None:
     record = read_state(bench.path / "bench.json")
-    record["planned_with"]["hosts"]["a"]["env"]["HF_TOKEN"] = "hush"  # an earlier version took it for no secret
+    record["planned_with"]["hosts"]["a"]["env"]["HF_TOKEN"] = (
+        "hush"  # an earlier version took it for no secret
+    )
     (bench.path / "bench.json").write_text(json.dumps(record))
     assert len(reopen(bench).runs) == 2
     (tmp_path / "cluster.yaml").write_text(INVENTORY.replace("slots: 2", "slots: 1"))
@@ -108,11 +141,17 @@ def test_what_becomes_a_secret_after_the_plan_changes_none_and_is_not_shown(benc
     ("old", "new", "words"),
     [
         ("127.0.0.3", "127.0.0.9", "hosts.b.address: planned '127.0.0.3', now '127.0.0.9'"),
-        ("slots: 2", "slots: 1", "hosts.a.slots: planned 2, now 1; hosts.b.slots: planned 2, now 1"),
+        (
+            "slots: 2",
+            "slots: 1",
+            "hosts.a.slots: planned 2, now 1; hosts.b.slots: planned 2, now 1",
+        ),
         ("  b: {address: 127.0.0.3}\n", "", "expected the hosts b, got an inventory without them"),
     ],
 )
-def test_what_has_changed_is_named(bench: BenchDir, tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_what_has_changed_is_named(
+    bench: BenchDir, tmp_path: Path, old: str, new: str, words: str
+) -> None:
     (tmp_path / "cluster.yaml").write_text(INVENTORY.replace(old, new))
     with pytest.raises(DataError) as caught:
         reopen(bench)
@@ -134,7 +173,9 @@ def test_no_job_is_submitted_for_a_bench_whose_framework_has_changed(
         reopened(bench, accept_new=False)
     record["planned_with"]["frameworks"]["simulated"]["payload"]["train_simulated.py"] = "another"
     (bench.path / "bench.json").write_text(json.dumps(record))
-    with pytest.raises(DataError, match=r"frameworks.simulated.payload.train_simulated.py: the file has changed"):
+    with pytest.raises(
+        DataError, match=r"frameworks.simulated.payload.train_simulated.py: the file has changed"
+    ):
         reopened(bench, accept_new=False)
 
 
@@ -155,7 +196,9 @@ def _without(key: str) -> Callable[[dict[str, Any]], None]:
         lambda record: record.update(planned_with=[]),
     ],
 )
-def test_a_damaged_record_is_named_and_not_guessed_at(bench: BenchDir, damage: Callable[[dict[str, Any]], None]) -> None:
+def test_a_damaged_record_is_named_and_not_guessed_at(
+    bench: BenchDir, damage: Callable[[dict[str, Any]], None]
+) -> None:
     record = read_state(bench.path / "bench.json")
     damage(record)
     (bench.path / "bench.json").write_text(json.dumps(record))
@@ -164,14 +207,19 @@ def test_a_damaged_record_is_named_and_not_guessed_at(bench: BenchDir, damage: C
     assert caught.value.kind == "state_damaged" and "bench.json" in caught.value.where
 
 
-def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(bench: BenchDir) -> None:
+def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(
+    bench: BenchDir,
+) -> None:
     run = reopen(bench).runs[FIRST]
     second = supersede(bench, run)
     third = supersede(bench, second)
     assert (second.run_id, third.run_id) == (f"{FIRST}-a2", f"{FIRST}-a3")
     assert bench.record().runs == ("old-run", f"{FIRST}-a3", SECOND)
     assert bench.record().superseded == {FIRST: f"{FIRST}-a2", f"{FIRST}-a2": f"{FIRST}-a3"}
-    assert [(run_id, run.repeat) for run_id, run in reopen(bench).runs.items()] == [(f"{FIRST}-a3", 1), (SECOND, 2)]
+    assert [(run_id, run.repeat) for run_id, run in reopen(bench).runs.items()] == [
+        (f"{FIRST}-a3", 1),
+        (SECOND, 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +237,9 @@ def test_a_fresh_attempt_takes_the_place_of_a_run_and_the_old_one_stays_known(be
         ("lost", "node_rebooted", False),
     ],
 )
-def test_a_run_counts_that_finished_or_failed_of_itself(state: str, kind: str, expected: bool) -> None:
+def test_a_run_counts_that_finished_or_failed_of_itself(
+    state: str, kind: str, expected: bool
+) -> None:
     outcome = RecordedOutcome.of({"state": state, "error": {"kind": kind} if kind else None}, "r1")
     assert outcome and outcome.counts is expected
 
@@ -214,7 +264,9 @@ def _other(bench: BenchDir) -> subprocess.Popen[str]:
         "from orchestrator.record.rundir import BenchDir\n"
         "taken = ownership.take(BenchDir(pathlib.Path(sys.argv[1])))\nprint('on', flush=True)\ntime.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(bench.path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(bench.path)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout and process.stdout.readline() == "on\n"
     return process
 
@@ -281,7 +333,9 @@ def owed(rig: FakeBench, **more: bool) -> tuple[list[str], list[str]]:
     """Return the runs that the bench still owes, and the kinds of the errors that count."""
     campaign = rig.campaign
     runs = remaining(campaign, reopen(rig.bench).runs, **more)
-    return [run.run_id.rpartition("-")[2] for run in runs], [error.kind for error in campaign.errors]
+    return [run.run_id.rpartition("-")[2] for run in runs], [
+        error.kind for error in campaign.errors
+    ]
 
 
 def test_runs_that_were_never_written_are_owed_as_planned(rig: FakeBench) -> None:
@@ -293,7 +347,9 @@ def test_a_run_that_finished_is_not_owed_again(rig: FakeBench) -> None:
     assert owed(rig) == (["r2"], [])
 
 
-def test_a_run_that_failed_of_itself_is_an_error_again_or_repeated_where_asked_for(rig: FakeBench) -> None:
+def test_a_run_that_failed_of_itself_is_an_error_again_or_repeated_where_asked_for(
+    rig: FakeBench,
+) -> None:
     rig.runs(b=lambda order: {1: Rank(b"", 3, 0.05)})
     rig.campaign.execute([rig.first], [rig.first])
     assert owed(rig) == (["r2"], ["rank_failed"])
@@ -316,13 +372,20 @@ def test_a_run_that_goes_on_without_its_controller_is_watched_to_its_end(rig: Fa
     killed_while_running(rig, after_s=0.5)
     assert owed(rig) == (["r2"], [])
     assert rig.run().manifest_content()["outcome"]["state"] == "finished"
-    assert [type(event) for event in rig.shown if isinstance(event, (TakingOver, TakenOver))] == [TakingOver, TakenOver]
+    assert [type(event) for event in rig.shown if isinstance(event, (TakingOver, TakenOver))] == [
+        TakingOver,
+        TakenOver,
+    ]
 
 
 def test_a_run_that_ended_without_its_controller_is_read_from_its_records(rig: FakeBench) -> None:
     killed_while_running(rig, after_s=0.0)
-    judge.wait_for(lambda: not any(node.supervisors for node in rig.nodes.values()), 5, "it does not end")
-    assert owed(rig) == (["r2"], []) and rig.run().manifest_content()["outcome"]["state"] == "finished"
+    judge.wait_for(
+        lambda: not any(node.supervisors for node in rig.nodes.values()), 5, "it does not end"
+    )
+    assert (
+        owed(rig) == (["r2"], []) and rig.run().manifest_content()["outcome"]["state"] == "finished"
+    )
     assert rig.run().manifest_content()["start"]["skew_s"] >= 0
 
 
@@ -335,13 +398,17 @@ def test_a_run_whose_supervisor_is_gone_on_one_node_is_stopped_and_repeated(rig:
     assert outcome["error"]["host"] == "b"
 
 
-def test_what_may_be_left_of_a_run_that_is_taken_over_is_an_error_of_the_bench(rig: FakeBench) -> None:
+def test_what_may_be_left_of_a_run_that_is_taken_over_is_an_error_of_the_bench(
+    rig: FakeBench,
+) -> None:
     killed_while_running(rig, after_s=30.0)
     rig.b.unverified = [(11, "sleep")]
     rig.b.die()
     assert owed(rig) == (["a2", "r2"], ["not_verified"])
     outcome = rig.run().manifest_content()["outcome"]
-    assert "b: not verified: process 11 (sleep) may belong to the run" in outcome["error"]["message"]
+    assert (
+        "b: not verified: process 11 (sleep) may belong to the run" in outcome["error"]["message"]
+    )
     assert outcome["clean"]["b"]["unverified"] == [[11, "sleep"]]
 
 
@@ -350,11 +417,15 @@ def test_a_node_of_a_run_under_way_that_cannot_be_reached_ends_the_attempt(rig: 
     rig.b.away = True
     with pytest.raises(Faults) as caught:
         owed(rig)
-    assert [error.host for error in caught.value.errors] == ["b"] and rig.run().manifest_content()["outcome"] is None
+    assert [error.host for error in caught.value.errors] == ["b"] and rig.run().manifest_content()[
+        "outcome"
+    ] is None
 
 
 def test_a_signal_while_a_run_is_taken_over_leaves_nothing_to_be_started(rig: FakeBench) -> None:
     killed_while_running(rig, after_s=30.0)
     rig.when[TakenOver] = lambda: setattr(rig.interrupt, "signal", 2)
-    assert owed(rig) == ([], []) and rig.run().manifest_content()["outcome"]["state"] == "interrupted"
+    assert (
+        owed(rig) == ([], []) and rig.run().manifest_content()["outcome"]["state"] == "interrupted"
+    )
     assert not any(isinstance(event, RunOver) for event in rig.shown)

@@ -25,43 +25,88 @@ def test_of_a_line_that_is_very_long_both_ends_are_shown(tmp_path: Path) -> None
     run = RunDir(tmp_path / "r1")
     log = run.log_path("node2", "rank-3.err")
     log.write_text("a first line\n" * 9000 + f"ValueError: {'x' * 6000} at the end\n")
-    error = with_cause(RunError("rank 3 ended with exit code 1", kind="rank_failed", host="node2"), (), run, {})
+    error = with_cause(
+        RunError("rank 3 ended with exit code 1", kind="rank_failed", host="node2"), (), run, {}
+    )
     assert error is not None and error.hint is not None
     head, *lines = error.hint.splitlines()
-    assert head == "last lines of rank-3.err on node2:" and len(lines) == 10 and lines[0] == "  a first line"
-    assert lines[-1].startswith("  ValueError: xxx") and lines[-1].endswith("x at the end") and len(lines[-1]) < 520
+    assert (
+        head == "last lines of rank-3.err on node2:"
+        and len(lines) == 10
+        and lines[0] == "  a first line"
+    )
+    assert (
+        lines[-1].startswith("  ValueError: xxx")
+        and lines[-1].endswith("x at the end")
+        and len(lines[-1]) < 520
+    )
 
 
-ENDED = {"schema": 1, "run_id": "r1", "node_rank": 0, "state": "failed", "code": 1, "signal": None, "files": {}}
+ENDED = {
+    "schema": 1,
+    "run_id": "r1",
+    "node_rank": 0,
+    "state": "failed",
+    "code": 1,
+    "signal": None,
+    "files": {},
+}
 
 
 def failed(run: RunDir, said: dict[str, tuple[int, str, str | None, int | None]]) -> RunError:
-    """Write down what came home of a run; return the failure of its first rank. ``said``: by host a rank, what it wrote on its
-    standard error, and the signal or exit code that ended it."""
+    """Write down what came home of a run; return the failure of its first rank. ``said``: by host a
+    rank, what it wrote on its standard error, and the signal or exit code that ended it."""
     for host, (rank, text, signal, code) in said.items():
         run.log_path(host, f"rank-{rank}.err").write_text(text)
         entry = {"rank": rank, "signal": signal, "code": code}
-        run.log_path(host, "exit.json").write_text(json.dumps(ENDED | {"ranks": [entry], "oom_kills": 0}))
-    return RunError("rank 0 ended with exit code 1", kind="rank_failed", host="node1", run_id="r1", phase="watch")
+        run.log_path(host, "exit.json").write_text(
+            json.dumps(ENDED | {"ranks": [entry], "oom_kills": 0})
+        )
+    return RunError(
+        "rank 0 ended with exit code 1",
+        kind="rank_failed",
+        host="node1",
+        run_id="r1",
+        phase="watch",
+    )
 
 
-COMPLAINT = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
+COMPLAINT = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
+)
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
 
-def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_cause(tmp_path: Path) -> None:
+def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_cause(
+    tmp_path: Path,
+) -> None:
     run = RunDir(tmp_path / "r1")
-    said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None), "node3": (2, COMPLAINT, "SIGTERM", None)}
+    said = {
+        "node1": (0, COMPLAINT, None, 1),
+        "node2": (1, MEMORY, "SIGTERM", None),
+        "node3": (2, COMPLAINT, "SIGTERM", None),
+    }
     error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
-    assert error is not None and (error.host, error.run_id, error.kind) == ("node2", "r1", "rank_failed")
+    assert error is not None and (error.host, error.run_id, error.kind) == (
+        "node2",
+        "r1",
+        "rank_failed",
+    )
     assert error.message == "rank 1 was already failing when the run was stopped"
     assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
-    assert error.cause == error.hint.splitlines()[0] and recorded_error(error.as_dict(), "r1").cause == error.cause
+    assert (
+        error.cause == error.hint.splitlines()[0]
+        and recorded_error(error.as_dict(), "r1").cause == error.cause
+    )
 
 
 def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, read, opened = RunDir(tmp_path / "r1"), list[str](), Path.open
-    said = {"node1": (0, COMPLAINT, None, 1), "node2": (1, MEMORY, "SIGTERM", None), "node3": (2, COMPLAINT, None, 1)}
+    said = {
+        "node1": (0, COMPLAINT, None, 1),
+        "node2": (1, MEMORY, "SIGTERM", None),
+        "node3": (2, COMPLAINT, None, 1),
+    }
     error = failed(run, said)
     rival = RunError("rank 2 ended with exit code 1", kind="rank_failed", host="node3")
 
@@ -74,7 +119,11 @@ def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found is not None and found.host == "node2" and read == ["node1", "node3", "node2"]
     read.clear()
     found = with_cause(error, (), run, {})
-    assert found is error and read == ["node1"] and "last lines of rank-0.err on node1:" in (found.hint or "")
+    assert (
+        found is error
+        and read == ["node1"]
+        and "last lines of rank-0.err on node1:" in (found.hint or "")
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,11 +140,19 @@ def test_a_rank_that_was_stopped_is_no_cause_where(
 ) -> None:
     run = RunDir(tmp_path / "r1")
     error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
-    assert error is not None and (error.host, error.message) == ("node1", "rank 0 ended with exit code 1")
+    assert error is not None and (error.host, error.message) == (
+        "node1",
+        "rank 0 ended with exit code 1",
+    )
 
 
 @pytest.mark.parametrize(
-    "record", ["[1]", '{"ranks": 3}', '{"ranks": [[], {"signal": "SIGTERM"}, {"rank": "x", "signal": "SIGTERM"}]}']
+    "record",
+    [
+        "[1]",
+        '{"ranks": 3}',
+        '{"ranks": [[], {"signal": "SIGTERM"}, {"rank": "x", "signal": "SIGTERM"}]}',
+    ],
 )
 def test_an_exit_record_that_makes_no_sense_hides_no_failure(tmp_path: Path, record: str) -> None:
     run = RunDir(tmp_path / "r1")
@@ -109,8 +166,16 @@ def test_an_exit_record_that_makes_no_sense_hides_no_failure(tmp_path: Path, rec
 @pytest.mark.parametrize(
     ("text", "message", "cause"),
     [
-        ("own.py: expected 4, got \x1b[1m7\n", "rank 0 ended with exit code 1", "last output: own.py: expected 4, got 7"),
-        (MEMORY, "rank 0 ended with exit code 1", "the GPU had no memory left; lower --batch-size, or "),
+        (
+            "own.py: expected 4, got \x1b[1m7\n",
+            "rank 0 ended with exit code 1",
+            "last output: own.py: expected 4, got 7",
+        ),
+        (
+            MEMORY,
+            "rank 0 ended with exit code 1",
+            "the GPU had no memory left; lower --batch-size, or ",
+        ),
         (COMPLAINT, "rank 0 ended with exit code 1", "last output: RuntimeError: [gloo/"),
         ("own.py: going on\n", "rank 0 ended with SIGKILL", ""),
         ("Fatal Python error: Aborted\nExtension modules: one\n", "rank 0 ended with SIGABRT", ""),
@@ -133,7 +198,12 @@ def test_without_a_known_cause_the_ranks_own_sentence_stands_for_it(
     error = with_cause(RunError(message, kind="rank_failed", host=first.host), (), run, {})
     assert error is not None and error.cause.startswith(cause) and bool(error.cause) == bool(cause)
     limit = with_cause(
-        RunError("longer than 60 s: rank 0 ended with exit code 1", kind="run_timeout", host="node1"), (), run, {}
+        RunError(
+            "longer than 60 s: rank 0 ended with exit code 1", kind="run_timeout", host="node1"
+        ),
+        (),
+        run,
+        {},
     )
     assert limit is not None and not limit.cause.startswith("last output")
 
@@ -141,14 +211,26 @@ def test_without_a_known_cause_the_ranks_own_sentence_stands_for_it(
 def test_a_step_is_no_sentence_and_that_of_a_setup_line_is(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "r1")
     run.log_path("node1", "rank-0.out").write_text("step 1 0.02 s/step\n")
-    error = with_cause(RunError("rank 0 ended with exit code 7", kind="rank_failed", host="node1"), (), run, {})
+    error = with_cause(
+        RunError("rank 0 ended with exit code 7", kind="rank_failed", host="node1"), (), run, {}
+    )
     assert error is not None and error.cause == "" and "step 1" in error.hint
     run.log_path("node1", "setup.out").write_text("setup: line 1 (false) ended with exit code 1\n")
-    error = with_cause(RunError("its launch script ended with exit code 1", kind="rank_failed", host="node1"), (), run, {})
-    assert error is not None and error.cause == "last output: setup: line 1 (false) ended with exit code 1"
+    error = with_cause(
+        RunError("its launch script ended with exit code 1", kind="rank_failed", host="node1"),
+        (),
+        run,
+        {},
+    )
+    assert (
+        error is not None
+        and error.cause == "last output: setup: line 1 (false) ended with exit code 1"
+    )
 
 
-def test_what_nccl_warns_of_on_standard_output_explains_what_the_program_says(tmp_path: Path) -> None:
+def test_what_nccl_warns_of_on_standard_output_explains_what_the_program_says(
+    tmp_path: Path,
+) -> None:
     run = RunDir(tmp_path / "r1")
     lost = "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
     first = failed(run, {"node1": (0, lost, None, 1)})
@@ -162,31 +244,51 @@ def test_what_nccl_warns_of_on_standard_output_explains_what_the_program_says(tm
 def test_a_program_that_was_ended_from_outside_had_started(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "r1")
     failed(run, {"node1": (0, "cat: /sys/class/x: No such file or directory\n", "SIGKILL", None)})
-    error = with_cause(RunError("rank 0 ended with SIGKILL", kind="rank_failed", host="node1"), (), run, {})
+    error = with_cause(
+        RunError("rank 0 ended with SIGKILL", kind="rank_failed", host="node1"), (), run, {}
+    )
     assert error is not None and error.cause == ""
 
 
 # --- a rank that leaves early with exit code 0
 
-GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
+GONE = (
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.11.0.3]:39114\n"
+)
 
 
-def left(directory: Path, *, step: int, errors: dict[str, str], codes: dict[str, int], ends_s: dict[str, float]) -> RunDir:
+def left(
+    directory: Path,
+    *,
+    step: int,
+    errors: dict[str, str],
+    codes: dict[str, int],
+    ends_s: dict[str, float],
+) -> RunDir:
     """Write down a run of the ranks 0 on a and 1 on b, of 6 steps, that came to a step."""
     rig = FakeBench(directory)
     run = RunDir(directory / "r1")
     plan = plan_run(rig.folder, rig.spec, rig.hosts, run_id="r1", repeat=1, port=20000)
     run.write_manifest(manifest_of(plan, rig.folder, "bench-1", {}))
     lines = [
-        f"orch step={number} t={9 + number}.5 step_time_s=1.0 samples=256 loss=nan\n" for number in range(step + 1) if step
+        f"orch step={number} t={9 + number}.5 step_time_s=1.0 samples=256 loss=nan\n"
+        for number in range(step + 1)
+        if step
     ]
     for rank, host in enumerate(("a", "b")):
         run.log_path(host, f"rank-{rank}.err").write_text(errors.get(host, ""))
         run.log_path(host, f"rank-{rank}.out").write_text("" if rank else "".join(lines))
         files = {f"rank-{rank}.{end}": {"bytes": 0, "sha256": ""} for end in ("out", "err")}
-        entry = {"rank": rank, "code": codes[host], "signal": None, "ended_mono_s": 1000 * rank + ends_s[host]}
+        entry = {
+            "rank": rank,
+            "code": codes[host],
+            "signal": None,
+            "ended_mono_s": 1000 * rank + ends_s[host],
+        }
         times = {"started_mono_s": 1000 * rank, "stopped_mono_s": 1000 * rank + 50.0}
-        run.log_path(host, "exit.json").write_text(json.dumps(ENDED | times | {"ranks": [entry], "files": files}))
+        run.log_path(host, "exit.json").write_text(
+            json.dumps(ENDED | times | {"ranks": [entry], "files": files})
+        )
     return run
 
 
@@ -199,17 +301,30 @@ LEFT = {
 
 
 def with_its_cause(run: RunDir, host: str = "a", rank: int = 0) -> RunError:
-    error = RunError(f"rank {rank} ended with exit code 1", kind="rank_failed", host=host, run_id="r1", phase="watch")
+    error = RunError(
+        f"rank {rank} ended with exit code 1",
+        kind="rank_failed",
+        host=host,
+        run_id="r1",
+        phase="watch",
+    )
     found = with_cause(error, (), run, {"a": {}, "b": {}})
     assert isinstance(found, RunError)
     return found
 
 
-def test_a_rank_that_left_early_with_exit_code_0_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path) -> None:
+def test_a_rank_that_left_early_with_exit_code_0_is_the_cause_and_not_the_one_that_lost_it(
+    tmp_path: Path,
+) -> None:
     error = with_its_cause(left(tmp_path, **LEFT))
     assert (error.host, error.kind, error.run_id) == ("b", "rank_failed", "r1")
-    assert error.message == "rank 1 ended with exit code 0 after step 3 of 6, and the others waited for it"
-    assert error.hint is not None and "Connection closed by peer [10.11.0.3 (b)]:39114" in error.hint
+    assert (
+        error.message
+        == "rank 1 ended with exit code 0 after step 3 of 6, and the others waited for it"
+    )
+    assert (
+        error.hint is not None and "Connection closed by peer [10.11.0.3 (b)]:39114" in error.hint
+    )
     assert "a: rank 0 ended with exit code 1;" in error.hint
 
 
@@ -218,7 +333,9 @@ def test_a_rank_that_left_early_with_exit_code_0_is_the_cause_and_not_the_one_th
     [
         pytest.param({"step": 6}, id="all steps were done"),
         pytest.param({"errors": {"a": MEMORY}}, id="the other has a cause of its own"),
-        pytest.param({"errors": {"a": "own.py: no such layer\n"}}, id="the other says something else"),
+        pytest.param(
+            {"errors": {"a": "own.py: no such layer\n"}}, id="the other says something else"
+        ),
         pytest.param({"errors": {"a": GONE, "b": GONE}}, id="it lost another one itself"),
         pytest.param({"codes": {"a": 1, "b": 3}}, id="it failed"),
         pytest.param({"ends_s": {"a": 20.0, "b": 60.0}}, id="it was stopped"),
@@ -232,7 +349,10 @@ def test_a_rank_with_exit_code_0_is_no_cause_where(tmp_path: Path, change: dict[
 
 def test_a_rank_that_left_before_the_first_step_is_the_cause(tmp_path: Path) -> None:
     error = with_its_cause(left(tmp_path, **(LEFT | {"step": 0})))
-    assert error.message == "rank 1 ended with exit code 0 before its first step, and the others waited for it"
+    assert (
+        error.message
+        == "rank 1 ended with exit code 0 before its first step, and the others waited for it"
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -249,7 +369,10 @@ def test_the_rank_that_leaves_real_nodes_early_is_named(tmp_path: Path, rank: in
         assert len(world.ended) == 3, world.failures
         run = RunDir(tmp_path / "r1")
         rig = FakeBench(tmp_path, spares=("c",))
-        hosts = [replace(host, name=name) for host, name in zip((*rig.hosts, *rig.spares), names, strict=True)]
+        hosts = [
+            replace(host, name=name)
+            for host, name in zip((*rig.hosts, *rig.spares), names, strict=True)
+        ]
         spec = replace(rig.spec, nodes=3, steps=3000)
         plan = plan_run(rig.folder, spec, hosts, run_id="r1", repeat=1, port=20000)
         run.write_manifest(manifest_of(plan, rig.folder, "bench-1", {}))
@@ -261,9 +384,15 @@ def test_the_rank_that_leaves_real_nodes_early_is_named(tmp_path: Path, rank: in
         world.close()
     failed = sorted(world.failures, key=lambda failure: failure[1]["ended_mono_s"])
     errors = [
-        RunError(f"rank {event['rank']} ended with exit code {event['code']}", kind="rank_failed", host=names[event["rank"]])
+        RunError(
+            f"rank {event['rank']} ended with exit code {event['code']}",
+            kind="rank_failed",
+            host=names[event["rank"]],
+        )
         for _, event in failed
     ]
     error = with_cause(errors[0], errors[1:], run, dict.fromkeys(names, {}))
     assert error is not None and error.host == names[rank] != errors[0].host
-    assert re.match(rf"rank {rank} ended with exit code 0 after step \d of 3000, and the others", error.message)
+    assert re.match(
+        rf"rank {rank} ended with exit code 0 after step \d of 3000, and the others", error.message
+    )

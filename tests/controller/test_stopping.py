@@ -32,7 +32,10 @@ from orchestrator.results.summary import summarize
 from orchestrator.results.tally import longest, spent_s
 from tests.support.summaries import measured
 
-HOSTS = [Host(name, address, gpus=0, slots=1) for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))]
+HOSTS = [
+    Host(name, address, gpus=0, slots=1)
+    for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))
+]
 FOLDER = open_framework("simulated")
 CELLS = checked_specs(Request("resnet50", nodes=(1, 2), gpus=(1,)), [FOLDER], HOSTS)
 
@@ -41,7 +44,14 @@ def runs(spec: RunSpec, speeds: list[float | None]) -> list[RunResult]:
     """Return a run per speed; one without a speed has failed."""
     lost = RunError("rank 0 ended with exit code 3", kind="rank_failed")
     return [
-        RunResult(f"{spec.shape}-{repeat}", repeat, spec, True, "finished", Throughput(speed, 100, 100 / speed, 1, 10))
+        RunResult(
+            f"{spec.shape}-{repeat}",
+            repeat,
+            spec,
+            True,
+            "finished",
+            Throughput(speed, 100, 100 / speed, 1, 10),
+        )
         if speed
         else RunResult(f"{spec.shape}-{repeat}", repeat, spec, True, "failed", error=lost)
         for repeat, speed in enumerate(speeds, start=1)
@@ -54,28 +64,50 @@ COURSES = st.builds(
 )  # fmt: skip
 
 
-@given(COURSES, st.lists(st.floats(0, 1) | st.just(math.inf), min_size=50, max_size=50), st.floats(0.5, 60))
+@given(
+    COURSES,
+    st.lists(st.floats(0, 1) | st.just(math.inf), min_size=50, max_size=50),
+    st.floats(0.5, 60),
+)
 def test_a_bench_ends_at_the_first_block_that_is_narrow_enough_within_its_cap_and_its_budget(
     schedule: Schedule, shares: list[float], block_s: float
 ) -> None:
     def decision_after(blocks: int) -> Decision:
-        return decide(schedule, Width("speed", shares[blocks]), blocks=blocks, used_s=blocks * block_s, block_s=block_s)
+        return decide(
+            schedule,
+            Width("speed", shares[blocks]),
+            blocks=blocks,
+            used_s=blocks * block_s,
+            block_s=block_s,
+        )
 
     blocks = 0
     while (decision := decision_after(blocks)).goes_on:
         blocks += 1
         assert blocks <= schedule.most
     assert schedule.budget_s is None or blocks * block_s <= schedule.budget_s
-    narrow = [n for n in range(schedule.repeats, schedule.most + 1) if schedule.until_ci and shares[n] <= schedule.until_ci]
+    narrow = [
+        n
+        for n in range(schedule.repeats, schedule.most + 1)
+        if schedule.until_ci and shares[n] <= schedule.until_ci
+    ]
     wanted = min([*narrow, schedule.most])
     if decision.reason == "budget":
-        assert schedule.budget_s is not None and blocks < wanted and (blocks + 1) * block_s > schedule.budget_s
+        assert (
+            schedule.budget_s is not None
+            and blocks < wanted
+            and (blocks + 1) * block_s > schedule.budget_s
+        )
     else:
         assert blocks == wanted
-        assert decision.reason == ("planned" if schedule.until_ci is None else "narrow" if narrow else "most")
+        assert decision.reason == (
+            "planned" if schedule.until_ci is None else "narrow" if narrow else "most"
+        )
 
 
-def test_a_budget_lets_nothing_begin_that_is_not_expected_to_end_in_it_and_the_unknown_only_before_its_end() -> None:
+def test_a_budget_lets_nothing_begin_that_is_not_expected_to_end_in_it_and_the_unknown_only_before_its_end() -> (
+    None
+):
     schedule = Schedule(budget_s=60.0)
     assert [schedule.fits(50.0, 10.0), schedule.fits(50.0, 10.1), schedule.fits(59.9, 0.0), schedule.fits(60.0, 0.0)] == [
         True, False, True, False,
@@ -100,9 +132,14 @@ def test_the_widest_interval_is_that_of_the_table_be_it_of_a_speed_or_a_speedup(
     assert widest(apart) == Width("speedup of 2n1g", wide)
 
 
-def test_of_other_metrics_the_primary_one_is_judged_by_its_name_and_equal_values_are_narrow() -> None:
+def test_of_other_metrics_the_primary_one_is_judged_by_its_name_and_equal_values_are_narrow() -> (
+    None
+):
     declared = (Metric("latency", "us", "lower"), Metric("power", "W"))
-    repeats = [{"latency": latency, "power": power} for latency, power in ((8.0, 100.0), (8.2, 500.0), (8.1, 900.0))]
+    repeats = [
+        {"latency": latency, "power": power}
+        for latency, power in ((8.0, 100.0), (8.2, 500.0), (8.1, 900.0))
+    ]
     results = measured("1n2g", declared, *repeats)
     latency = next(row for row in summarize(results).rows if row.primary)
     assert latency.interval and latency.value
@@ -112,7 +149,9 @@ def test_of_other_metrics_the_primary_one_is_judged_by_its_name_and_equal_values
     for value in (0.0, 8.0, -8.0):
         found = widest(measured("1n2g", declared, *[{"latency": value}] * 3))
         assert found and found.share == pytest.approx(0.0, abs=1e-12)
-    negative = widest(measured("1n2g", declared, {"latency": -8.0}, {"latency": -8.2}, {"latency": -8.1}))
+    negative = widest(
+        measured("1n2g", declared, {"latency": -8.0}, {"latency": -8.2}, {"latency": -8.1})
+    )
     assert negative and negative.share == pytest.approx(share, rel=0.01)
     around_zero = widest(measured("1n2g", declared, {"latency": -1.0}, {"latency": 1.0}))
     assert around_zero == Width("latency of 1n2g", math.inf)
@@ -135,7 +174,9 @@ def test_one_repeat_is_never_narrow() -> None:
     assert widest([]) is None
 
 
-def test_a_cell_whose_last_three_repeats_failed_is_given_up_and_no_longer_keeps_the_others_going() -> None:
+def test_a_cell_whose_last_three_repeats_failed_is_given_up_and_no_longer_keeps_the_others_going() -> (
+    None
+):
     base, double = CELLS
     steady = runs(base, [100.0, 100.1, 100.0, 99.9, 100.0])
     assert given_up([*steady, *runs(double, [200.0, 180.0, None, None])]) == []
@@ -149,7 +190,9 @@ def test_a_cell_whose_last_three_repeats_failed_is_given_up_and_no_longer_keeps_
 
 
 @given(st.sampled_from(["interleaved", "random"]), st.integers(0, 1 << 32), st.integers(1, 12))
-def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, seed: int, repeats: int) -> None:
+def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(
+    order: str, seed: int, repeats: int
+) -> None:
     plan = Bench("bench-1", CELLS, {"simulated": FOLDER}, Schedule(order, seed, repeats=repeats))
     again = replace(plan, schedule=replace(plan.schedule, repeats=1))
     blocks = [again.block(repeat) for repeat in range(1, repeats + 1)]
@@ -164,14 +207,18 @@ def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(order: str, 
 def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> BenchDir:
     """Return a bench of two cells whose journal has these events at these times."""
     plan = Bench(name, CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
-    bench = BenchDir.create(root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"]).as_dict())
+    bench = BenchDir.create(
+        root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"]).as_dict()
+    )
     names = [run.run_id for run in plan.planned()]
     for at, event, run in journal:
         bench.event(event, at=at, **({"run": names[int(run) - 1]} if run else {}))
     return bench
 
 
-def test_a_run_takes_from_its_plan_to_its_logs_and_the_longest_of_a_cell_counts(tmp_path: Path) -> None:
+def test_a_run_takes_from_its_plan_to_its_logs_and_the_longest_of_a_cell_counts(
+    tmp_path: Path,
+) -> None:
     journal = [
         (100.0, "begun", ""), (101.0, "planned", "1"), (109.0, "finished", "1"), (110.0, "collected", "1"),
         (110.5, "planned", "2"), (130.5, "finished", "2"), (131.0, "planned", "3"), (136.0, "failed", "3"),
@@ -186,7 +233,9 @@ def test_a_run_takes_from_its_plan_to_its_logs_and_the_longest_of_a_cell_counts(
     assert expected(tmp_path, CELLS) == [(CELLS[0], 9.0), (CELLS[1], 20.0)]
 
 
-def test_time_between_two_controllers_is_not_spent_and_a_run_seen_by_both_has_no_length(tmp_path: Path) -> None:
+def test_time_between_two_controllers_is_not_spent_and_a_run_seen_by_both_has_no_length(
+    tmp_path: Path,
+) -> None:
     journal = [
         (100.0, "begun", ""),
         (101.0, "planned", "1"),
@@ -206,7 +255,9 @@ def test_runs_that_are_added_and_left_out_stand_in_the_record(tmp_path: Path) ->
     add_block(bench, plan, plan.block(3))
     added = [run.run_id for run in plan.block(3)]
     assert bench.record().runs == (*before, *added)
-    assert (bench.record().plan or {})[added[1]] == PlanEntry(cell=0, repeat=3)  # the third block runs backwards
+    assert (bench.record().plan or {})[added[1]] == PlanEntry(
+        cell=0, repeat=3
+    )  # the third block runs backwards
     leave_out(bench, added, ["left out: 2"])
     record = bench.record()
     assert (record.runs, record.left_out, record.notes) == (before, tuple(added), ("left out: 2",))

@@ -1,4 +1,6 @@
-"""What the controller makes of what its nodes say, and of what they do not say: the first cause, and an end everywhere."""
+"""What the controller makes of what its nodes say, and of what they do not say: the first cause,
+and an end everywhere.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def ending(code: int, after_s: float):
 
 def reason(rig: FakeBench, name: str) -> str:
     """Why a node ended the run, by its own record."""
-    return json.loads((rig.nodes[name].folder(rig.first.run_id) / "exit.json").read_text())["reason"]
+    return json.loads((rig.nodes[name].folder(rig.first.run_id) / "exit.json").read_text())[
+        "reason"
+    ]
 
 
 def cut_off(node: FakeNode, seconds: float) -> None:
@@ -50,7 +54,9 @@ def test_the_log_is_shown_as_it_grows_and_every_end_is_told(rig: FakeBench) -> N
     rig.launch().run()
     shown = b"".join(event.data for event in rig.shown if isinstance(event, LogGrew))
     assert shown.startswith(b"orch rank=0 local_rank=0 world_size=2") and shown.count(b"\n") == 9
-    assert sorted((event.host, event.state) for event in rig.shown if isinstance(event, NodeEnded)) == [
+    assert sorted(
+        (event.host, event.state) for event in rig.shown if isinstance(event, NodeEnded)
+    ) == [
         ("a", "finished"),
         ("b", "finished"),
     ]
@@ -59,18 +65,29 @@ def test_the_log_is_shown_as_it_grows_and_every_end_is_told(rig: FakeBench) -> N
 def test_a_rank_that_fails_ends_the_run_everywhere(rig: FakeBench) -> None:
     rig.runs(lasting, b=ending(3, 0.05))
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "rank_failed", "b")
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == (
+        "failed",
+        "rank_failed",
+        "b",
+    )
     assert outcome.error.message == "rank 1 ended with exit code 3"
     assert reason(rig, "a") == A_NODE_FAILED and not rig.a.supervisors and not rig.b.supervisors
     assert [event.reason for event in rig.shown if isinstance(event, Stopping)] == [A_NODE_FAILED]
-    assert [entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.STOPPING] == [A_NODE_FAILED]
+    assert [
+        entry.fields["reason"] for entry in rig.bench.events() if entry.event == Event.STOPPING
+    ] == [A_NODE_FAILED]
 
 
-def test_the_first_cause_is_what_happened_first_and_not_what_was_heard_first(rig: FakeBench) -> None:
+def test_the_first_cause_is_what_happened_first_and_not_what_was_heard_first(
+    rig: FakeBench,
+) -> None:
     rig.runs(a=ending(5, 0.15), b=ending(4, 0.05))
     rig.when[Started] = lambda: cut_off(rig.b, 0.2)
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.error.host, outcome.error.message) == ("b", "rank 1 ended with exit code 4")
+    assert outcome.error and (outcome.error.host, outcome.error.message) == (
+        "b",
+        "rank 1 ended with exit code 4",
+    )
     assert [error.host for error in outcome.rivals] == ["a"]  # which clocks alone cannot rule out
 
 
@@ -79,14 +96,21 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_stopped(tmp_path: P
     rig.runs(lasting)
     rig.when[Started] = lambda: setattr(rig.b, "silent", True)
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "node_lost", "b")
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == (
+        "lost",
+        "node_lost",
+        "b",
+    )
     assert "it stops the run by itself within 9 s" in outcome.error.message
     assert outcome.answers["b"].silent and not outcome.answers["a"].silent
     assert reason(rig, "a") == A_NODE_FAILED
 
 
 def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path) -> None:
-    rig = FakeBench(tmp_path, limits=Limits(beat_s=0.05, lost_s=1.25, doubt_s=1.5, grace_s=0.2, arm_s=2, ask_s=2))
+    rig = FakeBench(
+        tmp_path,
+        limits=Limits(beat_s=0.05, lost_s=1.25, doubt_s=1.5, grace_s=0.2, arm_s=2, ask_s=2),
+    )
     rig.runs(training(rig.spec, after_s=1.6))
     rig.b.greets = True
 
@@ -96,7 +120,9 @@ def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path
 
     rig.when[Started] = falls_silent
     outcome = rig.launch().run()
-    assert (outcome.state, outcome.error) == ("finished", None) and outcome.answers["b"].longest_silence_s > 1.35
+    assert (outcome.state, outcome.error) == ("finished", None) and outcome.answers[
+        "b"
+    ].longest_silence_s > 1.35
 
 
 def test_a_line_that_breaks_is_made_again_and_the_run_goes_on(rig: FakeBench) -> None:
@@ -118,11 +144,17 @@ def test_a_stop_reaches_a_node_whose_line_was_broken_when_it_was_ordered(rig: Fa
     rig.runs(lasting, a=ending(2, 0.1))
     rig.when[Started] = lambda: cut_off(rig.b, 0.2)
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.host) == ("failed", "a") and reason(rig, "b") == A_NODE_FAILED
+    assert (
+        outcome.error
+        and (outcome.state, outcome.error.host) == ("failed", "a")
+        and reason(rig, "b") == A_NODE_FAILED
+    )
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "a rank failed first", "the user interrupts"])
-def test_another_host_key_at_a_reconnection_is_reported_and_never_contacted_again(rig: FakeBench, meanwhile: str) -> None:
+def test_another_host_key_at_a_reconnection_is_reported_and_never_contacted_again(
+    rig: FakeBench, meanwhile: str
+) -> None:
     rig.runs(lasting, a=ending(2, 0.0) if meanwhile == "a rank failed first" else lasting)
 
     def taken_over() -> None:
@@ -132,7 +164,11 @@ def test_another_host_key_at_a_reconnection_is_reported_and_never_contacted_agai
 
     rig.when[Started] = taken_over
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "host_key_changed", "b")
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == (
+        "lost",
+        "host_key_changed",
+        "b",
+    )
     assert outcome.error.exit_code == 3 and rig.b.contacts == 1 and "b" not in rig.cluster.nodes
 
 
@@ -141,26 +177,45 @@ def test_a_supervisor_that_was_killed_fails_the_run_and_its_ranks_are_ended(rig:
     rig.b.leftovers = [7]
     rig.when[Started] = rig.b.die
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("failed", "node_lost", "b")
-    assert "its remaining ranks were ended" in outcome.error.message and rig.b.asked[-1] == "stop" and rig.b.leftovers == []
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == (
+        "failed",
+        "node_lost",
+        "b",
+    )
+    assert (
+        "its remaining ranks were ended" in outcome.error.message
+        and rig.b.asked[-1] == "stop"
+        and rig.b.leftovers == []
+    )
 
 
-def test_what_may_be_left_of_a_run_without_its_supervisor_is_named_with_the_first_cause(rig: FakeBench) -> None:
+def test_what_may_be_left_of_a_run_without_its_supervisor_is_named_with_the_first_cause(
+    rig: FakeBench,
+) -> None:
     rig.runs(lasting)
     rig.b.unverified = [(11, "sleep"), (12, "python3")]
     rig.when[Started] = rig.b.die
     outcome = rig.launch().run()
     assert outcome.error and (outcome.error.kind, outcome.error.host) == ("node_lost", "b")
-    assert "not verified: processes 11 (sleep), 12 (python3) may belong to the run" in outcome.error.message
+    assert (
+        "not verified: processes 11 (sleep), 12 (python3) may belong to the run"
+        in outcome.error.message
+    )
 
 
-def test_a_rank_that_its_node_ended_is_no_cause_although_the_offset_of_its_clock_has_changed() -> None:
+def test_a_rank_that_its_node_ended_is_no_cause_although_the_offset_of_its_clock_has_changed() -> (
+    None
+):
     peer = Peer("a", None, offset_s=0.0)
     peer.blame_stop("storage_full: No space left on device", 100.0, None)
     peer.offset_s = 0.010  # a beat in between estimates another one
     peer.blame_rank(RankRecord(1, None, "SIGTERM", ended_mono_s=100.002), None)
     state, error = first_cause({"a": peer}, "r1")
-    assert error and (state, error.kind, error.message) == ("failed", "storage_full", "No space left on device")
+    assert error and (state, error.kind, error.message) == (
+        "failed",
+        "storage_full",
+        "No space left on device",
+    )
     failed_first = Peer("a", None)
     failed_first.blame_rank(RankRecord(1, None, "SIGKILL", ended_mono_s=99.9), None)
     failed_first.blame_stop("rank_failed: rank 1 ended with SIGKILL", 100.0, None)
@@ -204,10 +259,14 @@ def test_what_is_being_stopped_neither_hangs_nor_goes_on(rig: FakeBench) -> None
     assert taken == ["stalled", "resumed", "collectives"]
 
 
-def test_a_lost_node_was_alive_when_it_wrote_its_last_answer_and_not_when_that_was_read(rig: FakeBench) -> None:
+def test_a_lost_node_was_alive_when_it_wrote_its_last_answer_and_not_when_that_was_read(
+    rig: FakeBench,
+) -> None:
     watch = rig.launch().watch
     peer = watch.peers["a"] = Peer("a", None, offset_s=1000.0)
-    watch._take("a", peer, {"event": "beat", "n": 1, "mono": 1005.0, "at": 9.0})  # the controller was stopped for 4 s
+    watch._take(
+        "a", peer, {"event": "beat", "n": 1, "mono": 1005.0, "at": 9.0}
+    )  # the controller was stopped for 4 s
     assert (peer.last_answer, peer.alive_at) == (9.0, 5.0)
 
 
@@ -220,7 +279,11 @@ def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:
 
     rig.when[Started] = reboot
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == ("lost", "node_rebooted", "b")
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.host) == (
+        "lost",
+        "node_rebooted",
+        "b",
+    )
     assert "stop" not in rig.b.asked
 
 
@@ -233,11 +296,17 @@ def test_a_node_that_was_started_again_is_named_as_such(rig: FakeBench) -> None:
         ("somebody's own reason", "failed", "interrupted", "somebody's own reason"),
     ],
 )
-def test_a_node_that_stops_by_itself_says_why(rig: FakeBench, said: str, state: str, kind: str, message: str) -> None:
+def test_a_node_that_stops_by_itself_says_why(
+    rig: FakeBench, said: str, state: str, kind: str, message: str
+) -> None:
     rig.runs(lasting)
     rig.when[Started] = lambda: rig.b.supervisors[rig.first.run_id].stop(said)
     outcome = rig.launch().run()
-    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.message) == (state, kind, message)
+    assert outcome.error and (outcome.state, outcome.error.kind, outcome.error.message) == (
+        state,
+        kind,
+        message,
+    )
     assert reason(rig, "b") == said
 
 
@@ -245,8 +314,14 @@ def test_a_signal_stops_every_node(rig: FakeBench) -> None:
     rig.runs(lasting)
     rig.when[Started] = lambda: setattr(rig.interrupt, "signal", 2)
     outcome = rig.launch().run()
-    assert isinstance(outcome.error, Interrupted) and outcome.state == "interrupted" and outcome.error.exit_code == 130
-    assert {reason(rig, name) for name in ("a", "b")} == {"interrupted: the controller got a signal"}
+    assert (
+        isinstance(outcome.error, Interrupted)
+        and outcome.state == "interrupted"
+        and outcome.error.exit_code == 130
+    )
+    assert {reason(rig, name) for name in ("a", "b")} == {
+        "interrupted: the controller got a signal"
+    }
 
 
 def test_what_only_waits_for_the_first_node_is_finished_with_it(rig: FakeBench) -> None:
@@ -257,6 +332,8 @@ def test_what_only_waits_for_the_first_node_is_finished_with_it(rig: FakeBench) 
 
 def test_a_runner_that_says_something_malformed_fails_the_run(rig: FakeBench) -> None:
     rig.runs(lasting)
-    rig.when[Started] = lambda: rig.b.supervisors[rig.first.run_id].tell("rank", code=1, ended_mono_s=0.0)
+    rig.when[Started] = lambda: rig.b.supervisors[rig.first.run_id].tell(
+        "rank", code=1, ended_mono_s=0.0
+    )
     outcome = rig.launch().run()
     assert outcome.error and (outcome.error.kind, outcome.error.host) == ("result_invalid", "b")

@@ -28,7 +28,9 @@ def data(name: str) -> str:
 
 
 def two_mi300x(process: str = "", **of_second: Any) -> dict[str, Any]:
-    """The facts of a node with the two GPUs whose metrics are recorded; the second is like the first, but for ``of_second``."""
+    """The facts of a node with the two GPUs whose metrics are recorded; the second is like the
+    first, but for ``of_second``.
+    """
     (entry,) = json.loads(data("mi300x-static.json"))["gpu_data"]
     second = {**entry, "gpu": 1, "bus": {"bdf": "0000:93:00.0"}, **of_second}
     static = json.dumps({"gpu_data": [entry, second]})
@@ -48,34 +50,57 @@ def test_a_recorded_mi300x_tells_model_driver_memory_and_use() -> None:
         }
         for index, used, busy in ((0, 17153, 94), (1, 284, 0))
     ]
-    assert (facts["gpu"]["uuid"], facts["gpu"]["bus_id"]) == ("GPU-6f1f0a2b3c4d5e6f", ["0000:83:00.0", "0000:93:00.0"])
+    assert (facts["gpu"]["uuid"], facts["gpu"]["bus_id"]) == (
+        "GPU-6f1f0a2b3c4d5e6f",
+        ["0000:83:00.0", "0000:93:00.0"],
+    )
 
 
 def test_a_recorded_mi210_tells_limit_clocks_lanes_ecc_and_numa_node() -> None:
     facts = amd_gpu_facts(data("mi210-static.json"), "", "Invalid platform", {})
     (state,) = gpu_states(facts)
-    assert (state["name"], state["memory_mib"], state["power_limit_w"]) == ("AMD Instinct MI210", 65520, 300)
-    assert (state["sm_max_mhz"], state["mem_max_mhz"], state["pcie_width_max"], state["pcie_gen_max"]) == (1700, 1600, 16, 4)
+    assert (state["name"], state["memory_mib"], state["power_limit_w"]) == (
+        "AMD Instinct MI210",
+        65520,
+        300,
+    )
+    assert (
+        state["sm_max_mhz"],
+        state["mem_max_mhz"],
+        state["pcie_width_max"],
+        state["pcie_gen_max"],
+    ) == (1700, 1600, 16, 4)
     assert (state["ecc"], state["numa_node"]) == ("Enabled", 1)
     assert state["used_mib"] is state["utilization"] is None  # unknown, not zero
-    assert {check.name: check.found for check in gpu_checks(HOST, facts, 1)}["clocks"] == "up to 1700 MHz, 300 W"
+    assert {check.name: check.found for check in gpu_checks(HOST, facts, 1)}[
+        "clocks"
+    ] == "up to 1700 MHz, 300 W"
 
 
 def test_a_recorded_mi250_of_the_older_program_tells_one_device_a_die() -> None:
     facts = rocm_gpu_facts("WARNING: deprecated\n" + data("mi250-rocm-smi.json"), {})
     assert [gpu["name"] for gpu in facts["gpus"]] == ["AMD INSTINCT MI250 (MCM) OAM AC MBA"] * 2
-    assert [(gpu["driver"], gpu["utilization"]) for gpu in facts["gpus"]] == [("6.2.4", 10), ("6.2.4", 20)]
+    assert [(gpu["driver"], gpu["utilization"]) for gpu in facts["gpus"]] == [
+        ("6.2.4", 10),
+        ("6.2.4", 20),
+    ]
     assert facts["gpu"]["power_limit_w"] == 560 and facts["gpu"]["mem_mhz"] == 1600
     (device,) = devices_in(facts["gpus"][0]["name"]).values()
     assert (device.name, device.peak("bf16")) == ("MI250", 362.1e12 / 2)
 
 
 def test_processes_are_told_with_gpu_and_user_and_a_sentence_is_none() -> None:
-    info = {"name": "/usr/bin/python3", "pid": 4242, "memory_usage": {"vram_mem": {"value": 17 * 2**30, "unit": "B"}}}
+    info = {
+        "name": "/usr/bin/python3",
+        "pid": 4242,
+        "memory_usage": {"vram_mem": {"value": 17 * 2**30, "unit": "B"}},
+    }
     listed = [{"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}]
     listed += [{"gpu": 1, "process_list": [{"process_info": info}]}]
     facts = two_mi300x(json.dumps(listed))
-    assert facts["gpu_processes"] == [{"gpu": "1", "pid": "4242", "user": "alice", "name": "python3", "used_mib": 17 * 1024}]
+    assert facts["gpu_processes"] == [
+        {"gpu": "1", "pid": "4242", "user": "alice", "name": "python3", "used_mib": 17 * 1024}
+    ]
     idle = next(check for check in gpu_checks(HOST, facts, 2) if check.name == "idle")
     assert idle.found == (
         "GPU 1: python3 of alice (process 4242); GPU 0: memory or time used by processes that amd-smi does not list"
@@ -97,8 +122,12 @@ def test_partitions_are_a_warning_and_have_no_peak() -> None:
     assert devices_of_node(parts) == ["AMD Instinct MI300X", "AMD Instinct MI300X CPX"]
     modes = next(check for check in gpu_checks(HOST, parts, 2) if check.name == "modes")
     assert (modes.verdict, modes.found) == ("warning", "GPU 1: in partitions (CPX)")
-    observed = {"devices": [{"name": "AMD Instinct MI300X", "count": 2}]}  # HIP names a partition so too
-    assert (device := device_of(with_devices(observed, devices_of_node(whole)))) and device.name == "MI300X"
+    observed = {
+        "devices": [{"name": "AMD Instinct MI300X", "count": 2}]
+    }  # HIP names a partition so too
+    assert (
+        device := device_of(with_devices(observed, devices_of_node(whole)))
+    ) and device.name == "MI300X"
     assert device_of(with_devices(observed, devices_of_node(parts))) is None
 
 
@@ -108,7 +137,9 @@ def test_partitions_are_a_warning_and_have_no_peak() -> None:
     ("AMD Instinct MI210", "MI210", 181),
     ("AMD Instinct MI300X VF", "MI300X", 1307.4),
 ])  # fmt: skip
-def test_peaks_are_those_of_what_hip_shows_as_a_device(name: str, device: str, tflops: float) -> None:
+def test_peaks_are_those_of_what_hip_shows_as_a_device(
+    name: str, device: str, tflops: float
+) -> None:
     (found,) = devices_in(name).values()
     assert (found.name, found.peak("bf16")) == (device, pytest.approx(tflops * 1e12))
 
@@ -118,11 +149,18 @@ def test_a_name_that_leaves_open_which_model_it_is_has_no_peak() -> None:
 
 
 def test_the_checks_of_a_node_name_amds_programs_and_know_no_xids() -> None:
-    raw = {"amd_static": {"code": 0, "text": data("mi300x-static.json")}, "kernel_log": {"lines": [], "total": 0}}
+    raw = {
+        "amd_static": {"code": 0, "text": data("mi300x-static.json")},
+        "kernel_log": {"lines": [], "total": 0},
+    }
     facts = told_facts(raw)
     assert "xids" not in facts and facts["gpus"][0]["name"] == "AMD Instinct MI300X"
     few = {check.name: check for check in gpu_checks(replace(HOST, gpus=8), facts, 8)}["gpus"]
-    assert (few.verdict, few.found, few.expected) == ("failed", "1 GPU", "8 GPUs") and "amd-smi" in few.hint
+    assert (few.verdict, few.found, few.expected) == (
+        "failed",
+        "1 GPU",
+        "8 GPUs",
+    ) and "amd-smi" in few.hint
     ports = {"infiniband": [], "infiniband_gbit": 400.0, "peermem": False, "open_driver": False}
     assert "gdr" not in {check.name for check in judge(HOST, facts | ports | rest(), None, None)}
 
@@ -161,25 +199,35 @@ def test_devices_are_chosen_by_number_and_by_the_uuid_that_rocr_takes() -> None:
     assert [gpu["index"] for gpu in selected(facts, "GPU-6f1f")["gpus"]] == ["0"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "[1]", '{"gpu_data": 3}', '[{"gpu": 0, "asic": "N/A"}]', "[" * 100000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "[1]", '{"gpu_data": 3}', '[{"gpu": 0, "asic": "N/A"}]', "[" * 100000]
+)
 def test_what_is_not_of_amd_smi_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         amd_gpu_facts(text, "", "", {})
 
 
-@pytest.mark.parametrize("text", ["UNKNOWN", "AMDSMI_STATUS_UNEXPECTED_DATA", "Unable to get usage", "ERROR: GPU[1]"])
+@pytest.mark.parametrize(
+    "text", ["UNKNOWN", "AMDSMI_STATUS_UNEXPECTED_DATA", "Unable to get usage", "ERROR: GPU[1]"]
+)
 def test_an_error_in_place_of_a_value_fails_the_gpu(text: str) -> None:
     static, metric = (json.loads(data(f"mi300x-{part}.json")) for part in ("static", "metric"))
     entries = metric["gpu_data"] if isinstance(metric, dict) else metric
     entries[0]["usage"]["gfx_activity"] = text
     facts = amd_gpu_facts(json.dumps(static), json.dumps(metric), "", {})
     check = gpu_checks(replace(HOST, gpus=1), facts, 1)[0]
-    assert (check.verdict, "GPU 0: " in check.found, facts["gpus"][0]["utilization"]) == ("failed", True, None)
+    assert (check.verdict, "GPU 0: " in check.found, facts["gpus"][0]["utilization"]) == (
+        "failed",
+        True,
+        None,
+    )
 
 
 def test_gpus_whose_metrics_cannot_be_had_are_not_called_idle() -> None:
     facts = amd_gpu_facts(data("mi300x-static.json"), "Invalid platform", "", {})
-    idle = next(check for check in gpu_checks(replace(HOST, gpus=1), facts, 1) if check.name == "idle")
+    idle = next(
+        check for check in gpu_checks(replace(HOST, gpus=1), facts, 1) if check.name == "idle"
+    )
     assert (idle.verdict, idle.found[:9]) == ("warning", "not known")
 
 
@@ -187,8 +235,13 @@ def test_gpus_whose_metrics_cannot_be_had_are_not_called_idle() -> None:
 def test_a_number_of_a_gpu_that_is_none_costs_no_other_fact(number: Any) -> None:
     (entry,) = json.loads(data("mi300x-static.json"))["gpu_data"]
     told = json.dumps({"gpu_data": [{**entry, "gpu": number}]})
-    facts = amd_gpu_facts(told, told, json.dumps([{"gpu": number, "process_list": [{"pid": 7}]}]), {})
-    assert facts["gpus"][0]["name"] == "AMD Instinct MI300X" and facts["gpu_processes"][0]["gpu"] == "0"
+    facts = amd_gpu_facts(
+        told, told, json.dumps([{"gpu": number, "process_list": [{"pid": 7}]}]), {}
+    )
+    assert (
+        facts["gpus"][0]["name"] == "AMD Instinct MI300X"
+        and facts["gpu_processes"][0]["gpu"] == "0"
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,19 @@ def test_a_file_adds_a_vendor_with_its_facts_its_variable_and_its_peaks(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     gpus, tool, has_xids, shown, half = json.loads(done.stdout)
-    assert (gpus, tool, has_xids, half) == ([{"index": "0", "name": "Abacus X1"}], "abacus", False, 2e12)
-    assert shown == f"export CUDA_VISIBLE_DEVICES=0,1\n{show_devices('0,1')}export BEADS_VISIBLE=0,1\n"
+    assert (gpus, tool, has_xids, half) == (
+        [{"index": "0", "name": "Abacus X1"}],
+        "abacus",
+        False,
+        2e12,
+    )
+    assert (
+        shown == f"export CUDA_VISIBLE_DEVICES=0,1\n{show_devices('0,1')}export BEADS_VISIBLE=0,1\n"
+    )
 
 
 def test_each_vendor_knows_other_devices() -> None:
     names = [device.name for vendor in vendors() for device in vendor.devices]
-    assert [vendor.name for vendor in vendors()] == ["nvidia", "amd"] and len(names) == len(set(names))
+    assert [vendor.name for vendor in vendors()] == ["nvidia", "amd"] and len(names) == len(
+        set(names)
+    )

@@ -14,7 +14,9 @@ from tests.support.faultlab import mend
 
 @pytest.fixture
 def controller(shared_lab: Lab, tmp_path: Path) -> Iterator[Controller]:
-    """A fresh project beside the worker's lab; afterwards every node answers again and nothing of ours is left on any."""
+    """A fresh project beside the worker's lab; afterwards every node answers again and nothing of
+    ours is left on any.
+    """
     made = Controller(shared_lab, tmp_path)
     yield made
     made.let_go()

@@ -1,4 +1,6 @@
-"""What end-to-end tests share: the real program on the controller's side of a lab, and eyes that do not belong to it."""
+"""What end-to-end tests share: the real program on the controller's side of a lab, and eyes that do
+not belong to it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,38 @@ from tests.support.commands import inherited_environment
 from tests.support.judge import Proc
 
 REPOSITORY = Path(__file__).parents[2]
-ORCH = (sys.executable, "-c", "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()")
+ORCH = (
+    sys.executable,
+    "-c",
+    "import sys; sys.argv[0] = 'orch'; from orchestrator.cli.process import run; run()",
+)
 """The program without its console script, so that tests run in a bare source tree as well."""
 
-SMALL = ("resnet50", "-f", "simulated", "--set", "gradient_mb=0.1", "--no-baseline", "--repeats", "1", "--stop-grace", "0.5")
+SMALL = (
+    "resnet50",
+    "-f",
+    "simulated",
+    "--set",
+    "gradient_mb=0.1",
+    "--no-baseline",
+    "--repeats",
+    "1",
+    "--stop-grace",
+    "0.5",
+)
 QUICK = (*SMALL, "--set", "compute_ms=5", "--steps", "4", "--warmup-steps", "1")
 """A bench that is over in a second."""
-LONG = (*SMALL, "--set", "compute_ms=100", "--steps", "1000", "--warmup-steps", "1", "--set", "peer_timeout_s=30")
+LONG = (
+    *SMALL,
+    "--set",
+    "compute_ms=100",
+    "--steps",
+    "1000",
+    "--warmup-steps",
+    "1",
+    "--set",
+    "peer_timeout_s=30",
+)
 """A bench that has to be ended."""
 GRACE_S = 0.5
 """Seconds from terminate to kill in all of these."""
@@ -67,7 +94,9 @@ class Controller:
         process = subprocess.Popen(
             labs.argv_inside(self.lab, [*(program or self.program), *words]),
             cwd=self.project,
-            env=outer_environment(self.project) | dict(labs.environment(self.lab)) | self.environment,
+            env=outer_environment(self.project)
+            | dict(labs.environment(self.lab))
+            | self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -84,7 +113,9 @@ class Controller:
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
-            raise AssertionError(f"not over within {timeout_s:g} s; it said:\n{out}\n{err}") from None
+            raise AssertionError(
+                f"not over within {timeout_s:g} s; it said:\n{out}\n{err}"
+            ) from None
         return Done(process.returncode, out, err)
 
     def let_go(self) -> None:
@@ -99,7 +130,9 @@ class Controller:
     @property
     def bench(self) -> Path:
         """The newest bench's folder."""
-        return max(self.project.glob("runs/*/bench.json"), key=lambda path: path.stat().st_mtime_ns).parent
+        return max(
+            self.project.glob("runs/*/bench.json"), key=lambda path: path.stat().st_mtime_ns
+        ).parent
 
     @property
     def runs(self) -> list[Path]:
@@ -117,17 +150,25 @@ class Controller:
 
     def exit_record(self, host: str) -> dict[str, Any]:
         """The exit record of a host in the newest bench's last run."""
-        value: dict[str, Any] = json.loads((self.runs[-1] / "logs" / host / "exit.json").read_text())
+        value: dict[str, Any] = json.loads(
+            (self.runs[-1] / "logs" / host / "exit.json").read_text()
+        )
         return value
 
     # -- what is true on the nodes, seen from outside
 
     def node_run(self, node: str) -> Path:
-        """The newest bench's last run directory on a node, as the node sees it: something may be mounted there."""
+        """The newest bench's last run directory on a node, as the node sees it: something may be
+        mounted there.
+        """
         if self.shared:
             return self.shared / run_path(node, self.runs[-1].name)
         one = self.lab.node(node)
-        home = Path(f"/proc/{one.pid}/root{machine.HOME}") if self.lab.kind == "namespaces" and one.pid else one.home
+        home = (
+            Path(f"/proc/{one.pid}/root{machine.HOME}")
+            if self.lab.kind == "namespaces" and one.pid
+            else one.home
+        )
         return home / ".orch-node" / run_path(node, self.runs[-1].name)
 
     def wait_for_step(self, step: int, *, node: str = "node1", within_s: float = 20.0) -> None:
@@ -135,7 +176,10 @@ class Controller:
 
         def there() -> bool:
             try:
-                return f"orch step={step} " in (self.node_run(node) / "logs" / "rank-0.out").read_text()
+                return (
+                    f"orch step={step} "
+                    in (self.node_run(node) / "logs" / "rank-0.out").read_text()
+                )
             except (OSError, ValueError):
                 return False
 
@@ -168,25 +212,46 @@ class Controller:
 
     def sessions(self, node: str) -> list[Proc]:
         """The SSH server's processes that serve a connection."""
-        return [one for one in judge.processes(self.lab, node) if one.comm.startswith("sshd") and not one.defunct]
+        return [
+            one
+            for one in judge.processes(self.lab, node)
+            if one.comm.startswith("sshd") and not one.defunct
+        ]
 
     def assert_all_bytes_are_home(self, *hosts: str) -> None:
-        """Compare every log of the last run with the node's own file, by SHA-256, read past the tool."""
+        """Compare every log of the last run with the node's own file, by SHA-256, read past the
+        tool.
+        """
         for host in hosts:
-            there = judge.digests(self.lab, host, f".orch-node/{run_path(host, self.runs[-1].name)}/logs")
-            here = {path.name: judge.sha256(path) for path in (self.runs[-1] / "logs" / host).iterdir()}
+            there = judge.digests(
+                self.lab, host, f".orch-node/{run_path(host, self.runs[-1].name)}/logs"
+            )
+            here = {
+                path.name: judge.sha256(path) for path in (self.runs[-1] / "logs" / host).iterdir()
+            }
             assert here.pop("exit.json") == judge.sha256(self.node_run(host) / "exit.json")
             assert here == there and there, host
 
 
-def running(controller: Controller, *words: str, nodes: int = 4, step: int = 3) -> subprocess.Popen[str]:
+def running(
+    controller: Controller, *words: str, nodes: int = 4, step: int = 3
+) -> subprocess.Popen[str]:
     """Start a bench that lasts, and return once its first rank has done a few steps."""
     process = controller.start("bench", *LONG, "--nodes", str(nodes), "--gpus", "1", *words)
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned"
+    )
     controller.wait_for_step(step)
     return process
 
 
 def outer_environment(home: Path) -> dict[str, str]:
-    """Return the environment without anything of the developer's: no agent, no ssh settings, no other lab."""
-    return inherited_environment() | {"HOME": str(home), "PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1", "COLUMNS": "160"}
+    """Return the environment without anything of the developer's: no agent, no ssh settings, no
+    other lab.
+    """
+    return inherited_environment() | {
+        "HOME": str(home),
+        "PYTHONPATH": str(REPOSITORY),
+        "NO_COLOR": "1",
+        "COLUMNS": "160",
+    }

@@ -1,5 +1,5 @@
-"""`orch accept` in a lab of four nodes: one that is slow for real is named, a killed controller is gone on with, and the sealed
-certificate is verified and refused after a change."""
+"""`orch accept` in a lab of four nodes: one that is slow for real is named, a killed controller is
+gone on with, and the sealed certificate is verified and refused after a change."""
 
 from __future__ import annotations
 
@@ -47,22 +47,34 @@ def folder_of(controller: Controller) -> Path:
     return record.parent
 
 
-def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(project: Controller) -> None:
+def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(
+    project: Controller,
+) -> None:
     plan = project.orch("accept", "small", "--dry-run", "--budget", "310s")
     assert plan.code == 0 and "left out: links: needs 99 nodes, 4 left" in plan.out, plan
-    assert "left out: again: takes about 6s, 5s of the budget is left" in plan.out and not list(project.project.glob("runs/*"))
+    assert "left out: again: takes about 6s, 5s of the budget is left" in plan.out and not list(
+        project.project.glob("runs/*")
+    )
     key = project.project / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
 
     # Less than a busy machine leaves to the others, and enough for a sign of life in time.
     faults.cpu(project.lab, "node2", 5.0)
-    done = project.orch("accept", "small", "--budget", "310s", "--json", "--sign", str(key), timeout_s=200)
+    done = project.orch(
+        "accept", "small", "--budget", "310s", "--json", "--sign", str(key), timeout_s=200
+    )
     faults.heal(project.lab)
     assert done.code == 5 and "accept: stage again fits the budget after all" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
     assert verdicts.pop("node2") == "fail" and "fail" not in verdicts.values(), done
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "peers"]
-    assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == ["node2"]
+    assert [finding["subject"] for finding in bar["findings"] if finding["verdict"] == "fail"] == [
+        "node2"
+    ]
     assert set(done.json["not_tested"]) == {
         "links",
         "against the last acceptance",
@@ -76,7 +88,11 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
     allowed = project.project / "allowed"
     allowed.write_text(f"ops@example.org {key.with_suffix('.pub').read_text()}")
     verified = project.orch("verify", str(archive), "--signers", str(allowed))
-    assert verified.code == 0 and "node2 fail" in verified.out and "signed by ops@example.org" in verified.out, verified
+    assert (
+        verified.code == 0
+        and "node2 fail" in verified.out
+        and "signed by ops@example.org" in verified.out
+    ), verified
     changed = project.project / "changed.tar"
     data = bytearray(archive.read_bytes())
     place = data.index(b"hashed rate=") + len("hashed rate=")
@@ -89,7 +105,9 @@ def test_a_slow_node_is_named_alone_and_its_certificate_is_sealed_and_signed(pro
 
 def test_a_killed_acceptance_goes_on_and_an_unfit_node_is_left_out(project: Controller) -> None:
     text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
-    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n'))
+    (project.project / "planted.yaml").write_text(
+        text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n')
+    )
     process = project.start("accept", "small", "--hosts", "planted.yaml")
 
     def has_started_the_second_bench() -> bool:
@@ -107,7 +125,10 @@ def test_a_killed_acceptance_goes_on_and_an_unfit_node_is_left_out(project: Cont
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "checks"]
     assert "expected kernel 1.0*" in bar["findings"][0]["text"]
     stages = {stage["name"]: stage for stage in done.json["stages"]}
-    assert stages["hashing"]["hosts"] == ["node1", "node2", "node3"] and stages["again"]["measured"] == 2
+    assert (
+        stages["hashing"]["hosts"] == ["node1", "node2", "node3"]
+        and stages["again"]["measured"] == 2
+    )
     record = json.loads((folder_of(project) / "acceptance.json").read_text())
     assert len(record["attempts"]) == 2 and "left out of what follows" not in done.err
     assert project.orch("verify", done.json["archive"]).code == 0
@@ -118,16 +139,42 @@ def test_a_gate_leaves_an_unfit_node_out_of_the_bench_after_it(project: Controll
         "stages: [{name: checks, checks: [expect], framework: hashing, run: 5s}]"
     )
     text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
-    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n'))
-    done = project.orch("bench", "hashing", "--repeats", "1", "--gate", "fit", "--hosts", "planted.yaml", timeout_s=120)
+    (project.project / "planted.yaml").write_text(
+        text.replace("  node4:\n", '  node4:\n    expect: {kernel: "1.0*"}\n')
+    )
+    done = project.orch(
+        "bench",
+        "hashing",
+        "--repeats",
+        "1",
+        "--gate",
+        "fit",
+        "--hosts",
+        "planted.yaml",
+        timeout_s=120,
+    )
     assert done.code == 0 and "node4 is suspect from now on" in done.err, done
     assert project.manifest()["spec"]["nodes"] == 3 and "left out: node4 is suspect" in done.out
-    # Without the bar that it failed, the verdict of the suspect is open: it stays if it is asked for, and not otherwise.
-    again = project.orch("bench", "hashing", "--repeats", "1", "--gate", "fit", "--with-suspects", timeout_s=120)
+    # Without the bar that it failed, the verdict of the suspect is open: it stays if it is asked
+    # for, and not otherwise.
+    again = project.orch(
+        "bench", "hashing", "--repeats", "1", "--gate", "fit", "--with-suspects", timeout_s=120
+    )
     assert again.code == 0 and "undecided" in again.err and "suspect" not in again.err, again
-    assert project.manifest()["spec"]["nodes"] == 4 and "node4  suspect" in project.orch("nodes").out
+    assert (
+        project.manifest()["spec"]["nodes"] == 4 and "node4  suspect" in project.orch("nodes").out
+    )
     failed = project.orch(
-        "bench", "hashing", "--repeats", "1", "--gate", "fit", "--with-suspects", "--hosts", "planted.yaml", timeout_s=120
+        "bench",
+        "hashing",
+        "--repeats",
+        "1",
+        "--gate",
+        "fit",
+        "--with-suspects",
+        "--hosts",
+        "planted.yaml",
+        timeout_s=120,
     )
     assert failed.code == 0 and project.manifest()["spec"]["nodes"] == 3, failed
 
@@ -139,7 +186,11 @@ def test_a_cable_that_loses_its_link_for_a_moment_fails_its_node(project: Contro
     started = list[Path]()
 
     def is_started() -> bool:
-        started[:] = [path for path in project.project.glob("runs/*/*/events.jsonl") if '"started"' in path.read_text()]
+        started[:] = [
+            path
+            for path in project.project.glob("runs/*/*/events.jsonl")
+            if '"started"' in path.read_text()
+        ]
         return bool(started)
 
     judge.wait_for(is_started, 60, "nothing was started")
@@ -149,7 +200,9 @@ def test_a_cable_that_loses_its_link_for_a_moment_fails_its_node(project: Contro
     assert done.code == 5, done
     assert {node["host"]: node["verdict"] for node in done.json["nodes"]}["node3"] == "fail"
     (bar,) = [bar for bar in done.json["judged"] if bar["kind"] == "lost links"]
-    assert [finding["text"] for finding in bar["findings"]] == ["eth0 lost its link once during its runs"]
+    assert [finding["text"] for finding in bar["findings"]] == [
+        "eth0 lost its link once during its runs"
+    ]
     (stage,) = done.json["stages"]
     assert "eth0 of node3 lost its link once" in stage["notes"]
 
@@ -162,11 +215,18 @@ def test_a_node_that_a_failed_run_names_fails_if_the_stage_succeeds_without_it_a
     leaving = "{removes: /root/interpreter, runner_python: /root/interpreter}"
     text = Path(labs.environment(project.lab)["ORCH_HOSTS"]).read_text()
     text = text.replace("  node3:\n", "  node3:\n    vars: {broken: true}\n")
-    (project.project / "planted.yaml").write_text(text.replace("  node4:\n", f"  node4:\n    vars: {leaving}\n"))
+    (project.project / "planted.yaml").write_text(
+        text.replace("  node4:\n", f"  node4:\n    vars: {leaving}\n")
+    )
     done = project.orch("accept", "small", "--hosts", "planted.yaml", "--json", timeout_s=200)
     assert done.code == 5 and "node3 is left out of the remaining stages" in done.err, done
     verdicts = {node["host"]: node["verdict"] for node in done.json["nodes"]}
-    assert [verdicts.pop(name) for name in ("node3", "node4")] == ["fail", "fail"] and "fail" not in verdicts.values(), done
+    assert [verdicts.pop(name) for name in ("node3", "node4")] == [
+        "fail",
+        "fail",
+    ] and "fail" not in verdicts.values(), done
     (stage,) = [stage for stage in done.json["stages"] if stage["name"] == "hashing"]
     assert (stage["hosts"], stage["measured"]) == (["node1", "node2"], 5)
-    assert len(list(folder_of(project).glob("*/bench.json"))) == 4  # hashing, without node3, without node4 too, and again
+    assert (
+        len(list(folder_of(project).glob("*/bench.json"))) == 4
+    )  # hashing, without node3, without node4 too, and again

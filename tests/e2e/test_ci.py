@@ -1,4 +1,6 @@
-"""What docs/ci.md and docs/api.md tell people to copy: the lines of both pipelines and the program, run in a lab."""
+"""What docs/ci.md and docs/api.md tell people to copy: the lines of both pipelines and the program,
+run in a lab.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,17 @@ from tests.support.judge import LIMIT_S
 
 pytestmark = pytest.mark.timeout(400)
 
-# In place of what takes minutes and GPUs: a suite that looks at facts alone, and a resnet50 that waits instead of computing.
+# In place of what takes minutes and GPUs: a suite that looks at facts alone, and a resnet50 that
+# waits instead of computing.
 SUITE = """\
 title: facts
 stages:
   - {name: checks, checks: all, framework: simulated, run: 5s}
 """
 VERDICTS = (0, 5, 6)
-"""Of `orch gate` and `orch accept`: benches on a busy machine may differ, and a suite of facts alone decides nothing."""
+"""Of `orch gate` and `orch accept`: benches on a busy machine may differ, and a suite of facts
+alone decides nothing.
+"""
 
 
 def pipelines() -> dict[str, dict[str, Any]]:
@@ -53,7 +58,11 @@ def lines_of_gitlab(pipeline: Mapping[str, Any]) -> Iterator[str]:
 
 def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> None:
     github, gitlab = pipelines()["GitHub"], pipelines()["GitLab"]
-    assert github["env"] == gitlab["variables"] == {"ORCH_PROJECT": "/srv/orch/nightly", "ORCH_HOSTS": "inventory/cluster.yaml"}
+    assert (
+        github["env"]
+        == gitlab["variables"]
+        == {"ORCH_PROJECT": "/srv/orch/nightly", "ORCH_HOSTS": "inventory/cluster.yaml"}
+    )
     project, checkout = controller.project / "nightly", controller.project / "checkout"
     for folder in (project / "suites", project / "templates", checkout, controller.project / "bin"):
         folder.mkdir(parents=True)
@@ -64,19 +73,45 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
     program.write_text(f'#!/bin/sh\nexec {shlex.join(ORCH)} "$@"\n')
     program.chmod(0o755)
     variables = outer_environment(controller.project) | dict(labs.environment(controller.lab))
-    variables |= {"PATH": f"{program.parent}:{os.environ['PATH']}", "ORCH_PROJECT": str(project), "PYTHONPATH": str(REPOSITORY)}
-    variables |= {"GITHUB_SHA": "1a2b3c", "CI_COMMIT_SHA": "1a2b3c", "GITHUB_STEP_SUMMARY": "summary.md"}
+    variables |= {
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "ORCH_PROJECT": str(project),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    variables |= {
+        "GITHUB_SHA": "1a2b3c",
+        "CI_COMMIT_SHA": "1a2b3c",
+        "GITHUB_STEP_SUMMARY": "summary.md",
+    }
 
     def done(line: str) -> subprocess.CompletedProcess[str]:
         argv = labs.argv_inside(controller.lab, ["bash", "-ec", line])
-        return subprocess.run(argv, cwd=checkout, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return subprocess.run(
+            argv,
+            cwd=checkout,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
 
     of_gitlab = [line for line in lines_of_gitlab(gitlab) if not line.startswith("test -s ")]
-    same = {line.replace("$CI_COMMIT_SHA", "$GITHUB_SHA"): "" for line in (*lines_of_github(github), *of_gitlab)}
-    # Each job installs orch for itself: another may have run elsewhere. The lab has the orch of this tree in its place.
+    same = {
+        line.replace("$CI_COMMIT_SHA", "$GITHUB_SHA"): ""
+        for line in (*lines_of_github(github), *of_gitlab)
+    }
+    # Each job installs orch for itself: another may have run elsewhere. The lab has the orch of
+    # this tree in its place.
     for job in github["jobs"].values():
-        assert sum("pip install /srv/orch/dist" in str(step.get("run")) for step in job["steps"]) == 1
-    lines = [line for line in same if "pip install /srv/orch/dist" not in line and not line.startswith("export PATH=")]
+        assert (
+            sum("pip install /srv/orch/dist" in str(step.get("run")) for step in job["steps"]) == 1
+        )
+    lines = [
+        line
+        for line in same
+        if "pip install /srv/orch/dist" not in line and not line.startswith("export PATH=")
+    ]
     assert sum("orch " in line for line in lines) >= 6
     short = "--set gradient_mb=0.1 --set compute_ms=5 --steps 6 --warmup-steps 1 --no-baseline --repeats 2"
     good = done(f"orch deploy && orch bench resnet50 --nodes 1,2 --label good {short}")
@@ -84,12 +119,22 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
     for line in lines:
         shortened = f"{line} {short}" if line.startswith("orch bench") else line
         ended = done(shortened)
-        assert ended.returncode in (VERDICTS if line.startswith(("orch gate", "orch accept")) else (0,)), (line, ended)
+        assert ended.returncode in (
+            VERDICTS if line.startswith(("orch gate", "orch accept")) else (0,)
+        ), (line, ended)
     made = {path.name for path in checkout.iterdir()}
-    assert made == {"accept.path", "certificate.html", "bench.path", "junit.xml", "summary.md", "bench.tar"}
+    assert made == {
+        "accept.path",
+        "certificate.html",
+        "bench.path",
+        "junit.xml",
+        "summary.md",
+        "bench.tar",
+    }
     assert done("orch verify bench.tar").returncode == 0
 
-    # A night whose bench is refused: each job as a whole, as a runner executes it, publishes nothing of the night before.
+    # A night whose bench is refused: each job as a whole, as a runner executes it, publishes
+    # nothing of the night before.
     for name in made:
         (checkout / name).unlink()
     for stage, refuse in (("accept", "--hosts gone.yaml"), ("bench", "--nodes 99")):
@@ -99,10 +144,16 @@ def test_the_lines_of_both_pipelines_run_in_a_lab(controller: Controller) -> Non
         assert done(job["after_script"]).returncode == 0
         assert list(checkout.iterdir()) == [], "nothing to publish"
     moved = done("orch label 1a2b3c good")
-    assert moved.returncode == 0 and "(good) is now " in moved.stdout and moved.stdout.endswith("(good)\n"), moved
+    assert (
+        moved.returncode == 0
+        and "(good) is now " in moved.stdout
+        and moved.stdout.endswith("(good)\n")
+    ), moved
 
 
-def test_the_program_of_the_page_runs_a_bench_that_the_command_line_reads(controller: Controller) -> None:
+def test_the_program_of_the_page_runs_a_bench_that_the_command_line_reads(
+    controller: Controller,
+) -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^## Run\n\n```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert controller.orch("deploy", "-f", "simulated").code == 0
@@ -110,13 +161,23 @@ def test_the_program_of_the_page_runs_a_bench_that_the_command_line_reads(contro
     ended = controller.end(controller.start("-c", program, program=[sys.executable]), 60)
     assert ended.code == 0, ended.err
     rows = controller.orch("summarize", "--json").json["rows"]
-    assert ended.out == "".join(f"{row['shape']} {row['n']} {row['value']} {row['unit']}\n" for row in rows)
+    assert ended.out == "".join(
+        f"{row['shape']} {row['n']} {row['value']} {row['unit']}\n" for row in rows
+    )
     assert {row["nodes"] for row in rows} == {1, 2} and {row["n"] for row in rows} == {2}
-    assert controller.events()[0]["argv"][:5] == ["orch", "bench", "resnet50", "--set", "compute_ms=5"]
+    assert controller.events()[0]["argv"][:5] == [
+        "orch",
+        "bench",
+        "resnet50",
+        "--set",
+        "compute_ms=5",
+    ]
     assert f"{2 * len(rows)}/{2 * len(rows)}" in (controller.bench / "progress.log").read_text()
 
 
-def test_ctrl_c_in_a_program_stops_its_bench_and_orch_resumes_it(controller: Controller, tmp_path: Path) -> None:
+def test_ctrl_c_in_a_program_stops_its_bench_and_orch_resumes_it(
+    controller: Controller, tmp_path: Path
+) -> None:
     program = (
         "import orchestrator, sys\n"
         "plan = orchestrator.prepare('resnet50', framework='simulated', nodes=2, baseline=False, repeats=2, steps=30,\n"

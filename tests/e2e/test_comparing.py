@@ -1,4 +1,6 @@
-"""Benches that are alike and benches that are not, measured on a lab: what `orch compare` and `orch gate` make of them."""
+"""Benches that are alike and benches that are not, measured on a lab: what `orch compare` and `orch
+gate` make of them.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,39 @@ from tests.e2e.rig import REPOSITORY, SMALL, Controller
 
 pytestmark = pytest.mark.timeout(180)
 
-REPEATED = (*SMALL[: SMALL.index("--repeats")], "--repeats", "5", "--stop-grace", "0.5", "--steps", "7", "--warmup-steps", "2")
+REPEATED = (
+    *SMALL[: SMALL.index("--repeats")],
+    "--repeats",
+    "5",
+    "--stop-grace",
+    "0.5",
+    "--steps",
+    "7",
+    "--warmup-steps",
+    "2",
+)
 
 
 def measured(controller: Controller, compute_ms: int, *words: str) -> str:
-    done = controller.orch("bench", *REPEATED, "--set", f"compute_ms={compute_ms}", *words, timeout_s=90)
+    done = controller.orch(
+        "bench", *REPEATED, "--set", f"compute_ms={compute_ms}", *words, timeout_s=90
+    )
     assert done.code == 0, done
     return controller.bench.name
 
 
-def test_benches_alike_do_not_differ_and_an_option_that_costs_a_tenth_is_named_first(controller: Controller) -> None:
+def test_benches_alike_do_not_differ_and_an_option_that_costs_a_tenth_is_named_first(
+    controller: Controller,
+) -> None:
     shapes = ("--shape", "1n1g,2n1g")
     one, other, slow = (measured(controller, compute_ms, *shapes) for compute_ms in (60, 60, 66))
     alike = controller.orch("compare", one, other, "--json")
-    assert alike.code == 0 and [pair["case"] for pair in alike.json["pairs"]] == ["1n1g", "2n1g"], alike
-    assert all(pair["verdict"] in ("no difference", "slight") for pair in alike.json["pairs"]), alike.out
+    assert alike.code == 0 and [pair["case"] for pair in alike.json["pairs"]] == ["1n1g", "2n1g"], (
+        alike
+    )
+    assert all(pair["verdict"] in ("no difference", "slight") for pair in alike.json["pairs"]), (
+        alike.out
+    )
     assert alike.json["distinctions"] == [] and alike.json["files"] == []
 
     found = controller.orch("compare", one, slow, "--json").json
@@ -33,16 +53,24 @@ def test_benches_alike_do_not_differ_and_an_option_that_costs_a_tenth_is_named_f
     assert "slower" in verdicts and "faster" not in verdicts, found["pairs"]
     assert [each["name"] for each in found["distinctions"]] == ["options.compute_ms", "command"]
     (file,) = found["files"]
-    assert (file["path"], file["cases"], file["node_ranks"]) == ("launch.sh", ["1n1g", "2n1g"], [0, 1])
+    assert (file["path"], file["cases"], file["node_ranks"]) == (
+        "launch.sh",
+        ["1n1g", "2n1g"],
+        [0, 1],
+    )
     assert [line.split("=")[1].split()[0] for line in file["lines"]] == ["60.0", "66.0"]
     refused = controller.orch("gate", "--baseline", one, slow)
     assert refused.code == 6 and "its spec differs in options.compute_ms" in refused.err
 
 
-def test_a_gate_stops_a_changed_template_that_costs_a_third_and_names_it(controller: Controller, tmp_path: Path) -> None:
+def test_a_gate_stops_a_changed_template_that_costs_a_third_and_names_it(
+    controller: Controller, tmp_path: Path
+) -> None:
     shutil.copytree(REPOSITORY / "templates" / "simulated", tmp_path / "changed" / "simulated")
     launch = tmp_path / "changed" / "simulated" / "launch.sh.j2"
-    launch.write_text(launch.read_text().replace("{{ options.compute_ms }}", "{{ options.compute_ms * 1.35 }}"))
+    launch.write_text(
+        launch.read_text().replace("{{ options.compute_ms }}", "{{ options.compute_ms * 1.35 }}")
+    )
     before = measured(controller, 60, "--shape", "1n1g")
     measured(controller, 60, "--shape", "1n1g", "--templates", str(tmp_path / "changed"))
     done = controller.orch("gate", "--baseline", before, "--json")

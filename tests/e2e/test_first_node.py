@@ -1,4 +1,6 @@
-"""A launcher that starts on the first node only: the others wait, end with it, and what it started there is theirs to end."""
+"""A launcher that starts on the first node only: the others wait, end with it, and what it started
+there is theirs to end.
+"""
 
 from __future__ import annotations
 
@@ -74,14 +76,21 @@ def test_the_others_wait_and_end_with_the_first(controller: Controller, template
     records = {host: controller.exit_record(host) for host in ("node1", "node2", "node3")}
     assert {record["state"] for record in records.values()} == {"finished"}
     ends = {host: record["ended_mono_s"] for host, record in records.items()}
-    assert min(ends["node2"], ends["node3"]) >= ends["node1"] and max(ends.values()) - ends["node1"] < 2.0
+    assert (
+        min(ends["node2"], ends["node3"]) >= ends["node1"]
+        and max(ends.values()) - ends["node1"] < 2.0
+    )
     assert (controller.runs[-1] / "rendered/node2/launch.sh").read_text() != (
         controller.runs[-1] / "rendered/node1/launch.sh"
     ).read_text()
 
 
-def test_what_the_launcher_started_on_a_waiting_node_ends_with_the_run(controller: Controller, templates: Path) -> None:
-    process = controller.start(*bench(templates, "--set", "pause_s=6"))  # in which ssh gets there, on a busy machine too
+def test_what_the_launcher_started_on_a_waiting_node_ends_with_the_run(
+    controller: Controller, templates: Path
+) -> None:
+    process = controller.start(
+        *bench(templates, "--set", "pause_s=6")
+    )  # in which ssh gets there, on a busy machine too
     waiting = "node2", "launch.sh"
 
     def launched() -> set[tuple[str, str]]:
@@ -100,10 +109,16 @@ def test_what_the_launcher_started_on_a_waiting_node_ends_with_the_run(controlle
     assert controller.manifest()["outcome"]["clean"]["node2"] == {"checked": True, "left": []}
     assert (controller.runs[-1] / "logs" / "node2" / "nccl.log").read_text() == "by node1\n"
     assert controller.orch("collect", "--prune").code == 0
-    assert not list((controller.lab.node("node2").home / ".orch-node").glob(f"nodes/*/runs/{controller.runs[-1].name}"))
+    assert not list(
+        (controller.lab.node("node2").home / ".orch-node").glob(
+            f"nodes/*/runs/{controller.runs[-1].name}"
+        )
+    )
 
 
-def test_a_launcher_that_fails_fails_the_run_and_frees_those_that_wait(controller: Controller, templates: Path) -> None:
+def test_a_launcher_that_fails_fails_the_run_and_frees_those_that_wait(
+    controller: Controller, templates: Path
+) -> None:
     began = time.monotonic()
     done = controller.orch(*bench(templates, "--set", "code=3"))
     assert done.code == 1 and "node1: its launch script ended with exit code 3" in done.err, done
@@ -112,7 +127,9 @@ def test_a_launcher_that_fails_fails_the_run_and_frees_those_that_wait(controlle
     assert not judge.ours(controller.lab)
 
 
-def test_the_same_folder_starts_on_every_node_where_an_option_says_so(controller: Controller, templates: Path) -> None:
+def test_the_same_folder_starts_on_every_node_where_an_option_says_so(
+    controller: Controller, templates: Path
+) -> None:
     assert controller.orch(*bench(templates, "--set", "style=plain")).code == 0
     for host in ("node1", "node2", "node3"):
         assert "step=3" in (controller.runs[-1] / "logs" / host / "node.out").read_text()

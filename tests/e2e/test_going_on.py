@@ -12,13 +12,31 @@ from orchestrator.lab import faults
 from tests.e2e.rig import LONG, SMALL, Controller
 from tests.support import judge
 
-SLOW = ("--set", "compute_ms=200", "--steps", "20", "--warmup-steps", "1", "--set", "peer_timeout_s=30")
+SLOW = (
+    "--set",
+    "compute_ms=200",
+    "--steps",
+    "20",
+    "--warmup-steps",
+    "1",
+    "--set",
+    "peer_timeout_s=30",
+)
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_detached_bench_goes_on_and_attach_ends_as_it_does(controller: Controller) -> None:
-    words = ("--set", "fail_at_step=30", "--set", "fail_rank=1", "--set", "fail_mode=exit3", "--repeats", "2")
+    words = (
+        "--set",
+        "fail_at_step=30",
+        "--set",
+        "fail_rank=1",
+        "--set",
+        "fail_mode=exit3",
+        "--repeats",
+        "2",
+    )
     begun = controller.orch("bench", *LONG, "--nodes", "2", "--gpus", "1", "--detach", *words)
     assert begun.code == 0 and f"orch attach {controller.bench.name}" in begun.err, begun
     assert "run by" in controller.orch("status").out
@@ -31,14 +49,22 @@ def test_a_detached_bench_goes_on_and_attach_ends_as_it_does(controller: Control
 
 
 def test_a_detached_bench_that_cannot_begin_says_so_at_once(controller: Controller) -> None:
-    done = controller.orch("bench", "resnet50", "-f", "tensorflow", "--nodes", "2", "--no-baseline", "--detach")
+    done = controller.orch(
+        "bench", "resnet50", "-f", "tensorflow", "--nodes", "2", "--no-baseline", "--detach"
+    )
     assert done.code == 1 and "expected the probe of tensorflow to run" in done.err, done
 
 
-def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fresh_attempt(controller: Controller) -> None:
+def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fresh_attempt(
+    controller: Controller,
+) -> None:
     words = (*SMALL, *SLOW, "--nodes", "2", "--repeats", "2")
     assert controller.orch("bench", *words, "--detach").code == 0
-    judge.wait_for(lambda: any(event["event"] == "started" for event in controller.events()), 20, "nothing started")
+    judge.wait_for(
+        lambda: any(event["event"] == "started" for event in controller.events()),
+        20,
+        "nothing started",
+    )
     cancel = controller.orch("cancel", controller.bench.name)
     assert cancel.code == 0 and "stopping its controller" in cancel.out, cancel
     assert judge.ours(controller.lab) == []
@@ -50,16 +76,24 @@ def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fr
     assert done.code == 0, done
     record = json.loads((controller.bench / "bench.json").read_text())
     assert record["superseded"] == {cut.name: f"{cut.name}-a2"} and len(record["runs"]) == 2
-    assert {path: path.read_bytes() for path in before} == before, "the run that was cut short was touched"
+    assert {path: path.read_bytes() for path in before} == before, (
+        "the run that was cut short was touched"
+    )
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
     prune = controller.orch("collect", "--prune")
     assert prune.code == 0, prune
-    assert not list((controller.lab.node("node1").home / ".orch-node").glob(f"nodes/*/runs/{controller.bench.name}*"))
+    assert not list(
+        (controller.lab.node("node1").home / ".orch-node").glob(
+            f"nodes/*/runs/{controller.bench.name}*"
+        )
+    )
 
 
 def test_a_bench_that_lost_a_node_is_gone_on_with_when_it_is_back(controller: Controller) -> None:
     process = controller.start("bench", *SMALL, *SLOW, "--nodes", "2", "--repeats", "2")
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned"
+    )
     controller.wait_for_step(2)
     faults.crash(controller.lab, "node2")
     done = controller.end(process, 30)
@@ -72,18 +106,26 @@ def test_a_bench_that_lost_a_node_is_gone_on_with_when_it_is_back(controller: Co
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
 
 
-def test_a_run_whose_folder_is_lost_is_told_and_its_nodes_keep_what_they_have(controller: Controller) -> None:
+def test_a_run_whose_folder_is_lost_is_told_and_its_nodes_keep_what_they_have(
+    controller: Controller,
+) -> None:
     assert controller.orch("bench", *SMALL, "--nodes", "2", "--repeats", "2").code == 0
     lost = controller.runs[-1]
     before = judge.digests(controller.lab, "node1", f".orch-node/nodes/node1/runs/{lost.name}")
     lost.rename(controller.project / "elsewhere")
     for words in (("collect",), ("summarize",), ("archive", "--output", "a.tar")):
         done = controller.orch(*words)
-        assert done.code == 4 and f"{lost.name}" in done.out + done.err and "found none" in done.err, done
-    assert [(row["n"], row["failed"]) for row in controller.orch("summarize", "--json").json["rows"]] == [(1, 0)]
+        assert (
+            done.code == 4 and f"{lost.name}" in done.out + done.err and "found none" in done.err
+        ), done
+    assert [
+        (row["n"], row["failed"]) for row in controller.orch("summarize", "--json").json["rows"]
+    ] == [(1, 0)]
     done = controller.orch("resume")
     assert done.code == 0, done
-    assert judge.digests(controller.lab, "node1", f".orch-node/nodes/node1/runs/{lost.name}") == before
+    assert (
+        judge.digests(controller.lab, "node1", f".orch-node/nodes/node1/runs/{lost.name}") == before
+    )
     assert controller.runs[-1].name == f"{lost.name}-a2"
     assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [2]
     assert controller.orch("archive", "--output", "a.tar").code == 0
@@ -91,10 +133,14 @@ def test_a_run_whose_folder_is_lost_is_told_and_its_nodes_keep_what_they_have(co
 
 def test_attach_says_when_the_controller_has_died_and_can_be_left(controller: Controller) -> None:
     process = controller.start("bench", *LONG, "--nodes", "1", "--gpus", "1", "--lease", "3")
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned"
+    )
     follower, second = controller.start("attach"), controller.start("attach")
     controller.wait_for_step(3)
-    assert second.stderr and any(line.startswith("[1/1] ") for line in iter(second.stderr.readline, ""))
+    assert second.stderr and any(
+        line.startswith("[1/1] ") for line in iter(second.stderr.readline, "")
+    )
     os.kill(second.pid, signal.SIGINT)
     left = controller.end(second, 10)
     assert left.code == 130 and "still running; to stop it: orch cancel" in left.err, left

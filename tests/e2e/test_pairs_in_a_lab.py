@@ -1,4 +1,6 @@
-"""`orch bench pairs` in a lab of four nodes, of which one, or what two send each other, is limited for real."""
+"""`orch bench pairs` in a lab of four nodes, of which one, or what two send each other, is limited
+for real.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ pytestmark = pytest.mark.timeout(700)
 
 
 def verdict(controller: Controller) -> Done:
-    """The result of a short bench; of a longer one, as it proposes, where the noise of this machine hides everything."""
+    """The result of a short bench; of a longer one, as it proposes, where the noise of this machine
+    hides everything.
+    """
     for steps in STEPS:
         done = controller.orch("bench", "pairs", "--steps", str(steps), timeout_s=200)
         if "hides nearly everything" not in done.out:
@@ -22,7 +26,9 @@ def verdict(controller: Controller) -> Done:
     return done
 
 
-def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(controller: Controller) -> None:
+def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(
+    controller: Controller,
+) -> None:
     needs("torch")
     lab = controller.lab
 
@@ -32,7 +38,10 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
     finally:
         faults.rate(lab, "node3", None)
     assert found.code == 1, found
-    assert found.err.splitlines()[-1].startswith("orch: node3: ") and "slower to every partner" in found.err
+    assert (
+        found.err.splitlines()[-1].startswith("orch: node3: ")
+        and "slower to every partner" in found.err
+    )
     assert "node_unfit" not in found.out and found.out.count(" slow\n") == 1
     spec = controller.manifest()["spec"]
     assert (spec["nodes"], spec["gpus"]) == (4, 1) and spec["steps"] in STEPS
@@ -52,7 +61,9 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
         found = verdict(controller)
     finally:
         faults.pair_rate(lab, "node1", "node4", None)
-    assert found.code == 1 and found.err.splitlines()[-1].startswith("orch: link node1 to node4: "), found
+    assert found.code == 1 and found.err.splitlines()[-1].startswith(
+        "orch: link node1 to node4: "
+    ), found
 
     clean = verdict(controller)
     assert clean.code == 0 and "nothing stands out: all pairs within" in clean.out, clean
@@ -61,4 +72,6 @@ def test_a_limited_node_and_a_limited_pair_are_named_and_nothing_without_them(co
 def test_one_node_is_no_pair(controller: Controller) -> None:
     done = controller.orch("bench", "pairs", "--nodes", "1")
     assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[-1] == "orch: --nodes: pairs: expected 2 or more: a pair is two nodes"
+    assert (
+        done.err.splitlines()[-1] == "orch: --nodes: pairs: expected 2 or more: a pair is two nodes"
+    )

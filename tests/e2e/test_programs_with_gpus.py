@@ -1,6 +1,7 @@
 """Programs that need GPUs, launched for real on two nodes of two.
 
-Stand-ins are nvidia-smi, mpirun, and programs that print logs of real ones. What starts and reads them is the real thing.
+Stand-ins are nvidia-smi, mpirun, and programs that print logs of real ones. What starts and reads
+them is the real thing.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def write(path: Path, text: str) -> None:
 
 
 def prepared(controller: Controller, variable: str, program: str, logs: dict[str, str]) -> str:
-    """Put a program that prints a log of its node on both nodes; return the inventory that says where it is."""
+    """Put a program that prints a log of its node on both nodes; return the inventory that says
+    where it is.
+    """
     for name, log in logs.items():
         folder = controller.lab.node(name).home / Path(TOP).name
         shutil.rmtree(folder, ignore_errors=True)
@@ -67,7 +70,11 @@ def prepared(controller: Controller, variable: str, program: str, logs: dict[str
         write(folder / "bin/mpirun", MPIRUN.format(top=TOP))
         write(folder / "programs" / program, PROGRAM.format(top=TOP))
         write(folder / "log", log)
-    own = {"runner_python": f"{TOP}/bin/runner", "python": f"{TOP}/bin/runner", "mpirun": f"{TOP}/bin/mpirun"}
+    own = {
+        "runner_python": f"{TOP}/bin/runner",
+        "python": f"{TOP}/bin/runner",
+        "mpirun": f"{TOP}/bin/mpirun",
+    }
     own |= {variable: f"{TOP}/programs"}
     text = Path(controller.lab.inventory).read_text().replace("  gpus: 0\n", "  gpus: 2\n")
     for name in logs:
@@ -86,16 +93,34 @@ def table(controller: Controller) -> dict[tuple[str, ...], float]:
     done = controller.orch("summarize", "--format", "csv")
     rows = csv.DictReader(io.StringIO(done.out))
     keys = [name for name in rows.fieldnames or () if name.startswith("key.")]
-    return {(row["metric"], *(row[name] for name in keys)): float(row["value"]) for row in rows if row["value"]}
+    return {
+        (row["metric"], *(row[name] for name in keys)): float(row["value"])
+        for row in rows
+        if row["value"]
+    }
 
 
-def test_each_gpu_of_each_node_has_its_rate_and_a_wrong_result_names_the_node(controller: Controller) -> None:
+def test_each_gpu_of_each_node_has_its_rate_and_a_wrong_result_names_the_node(
+    controller: Controller,
+) -> None:
     logs = {
         "node1": BURN.format(first=26500, errors="0 ", verdict="OK"),
         "node2": BURN.format(first=20100, errors="0 ", verdict="OK"),
     }
     inventory = prepared(controller, "gpu_burn_dir", "gpu_burn", logs)
-    words = ("bench", "gpu_burn", "--nodes", "2", "--steps", "10", "--warmup-steps", "1", "--no-baseline", "-H", inventory)
+    words = (
+        "bench",
+        "gpu_burn",
+        "--nodes",
+        "2",
+        "--steps",
+        "10",
+        "--warmup-steps",
+        "1",
+        "--no-baseline",
+        "-H",
+        inventory,
+    )
     done = controller.orch(*words)
     assert done.code == 0, done
     assert given(controller, "node2") == [f"{TOP}/programs", "0,1", "-m", "90%", "10"]
@@ -116,10 +141,24 @@ def test_each_gpu_of_each_node_has_its_rate_and_a_wrong_result_names_the_node(co
 
 def test_the_rows_of_an_nccl_test_become_metrics_by_size(controller: Controller) -> None:
     log = (REPOSITORY / "templates" / "nccl_tests" / "sample.log").read_text()
-    device = "#  Rank  {} Group  0 Pid  24926 on  nid007109 device  1 [0009:01:00] NVIDIA GH200 120GB\n"
+    device = (
+        "#  Rank  {} Group  0 Pid  24926 on  nid007109 device  1 [0009:01:00] NVIDIA GH200 120GB\n"
+    )
     log = log.replace("#\n#    ", "".join(device.format(rank) for rank in (2, 3)) + "#\n#    ", 1)
-    inventory = prepared(controller, "nccl_tests_dir", "all_reduce_perf", {"node1": log, "node2": log})
-    done = controller.orch("bench", "all_reduce_perf", "--nodes", "2", "--repeats", "2", "--no-baseline", "-H", inventory)
+    inventory = prepared(
+        controller, "nccl_tests_dir", "all_reduce_perf", {"node1": log, "node2": log}
+    )
+    done = controller.orch(
+        "bench",
+        "all_reduce_perf",
+        "--nodes",
+        "2",
+        "--repeats",
+        "2",
+        "--no-baseline",
+        "-H",
+        inventory,
+    )
     assert done.code == 0, done
     values = table(controller)
     assert len(values) == 24
@@ -130,8 +169,20 @@ def test_the_rows_of_an_nccl_test_become_metrics_by_size(controller: Controller)
     assert given(controller, "node1")[2:4] == ["--minbytes", "1024"]
     assert not (controller.lab.node("node2").home / Path(TOP).name / "given").exists()
 
-    wrong = log.replace("22.86   22.86       0", "22.86   22.86      12").replace("values : 0 OK", "values : 12 FAILED")
+    wrong = log.replace("22.86   22.86       0", "22.86   22.86      12").replace(
+        "values : 0 OK", "values : 12 FAILED"
+    )
     prepared(controller, "nccl_tests_dir", "all_reduce_perf", {"node1": wrong, "node2": log})
-    done = controller.orch("bench", "all_reduce_perf", "--nodes", "2", "--repeats", "1", "--no-baseline", "-H", inventory)
+    done = controller.orch(
+        "bench",
+        "all_reduce_perf",
+        "--nodes",
+        "2",
+        "--repeats",
+        "1",
+        "--no-baseline",
+        "-H",
+        inventory,
+    )
     assert done.code == 1 and "node1: its launch script ended with exit code 1" in done.err, done
     assert table(controller) == {}

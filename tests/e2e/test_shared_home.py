@@ -31,15 +31,25 @@ def work(controller: Controller) -> Iterator[Path]:
             yield folder
         finally:
             for name in NODES:
-                subprocess.run(labs.argv_on(controller.lab, name, ["umount", "-l", "/root/.orch-node"]), check=True)
+                subprocess.run(
+                    labs.argv_on(controller.lab, name, ["umount", "-l", "/root/.orch-node"]),
+                    check=True,
+                )
 
 
-def test_the_whole_job_runs_on_nodes_that_share_their_home(controller: Controller, work: Path) -> None:
+def test_the_whole_job_runs_on_nodes_that_share_their_home(
+    controller: Controller, work: Path
+) -> None:
     deploy = controller.orch("deploy", "-f", "simulated")
     assert deploy.code == 0, deploy
     (line,) = [line for line in deploy.out.splitlines() if line.startswith("shared ")]
-    assert line.split()[1:3] == ["node[1-3]", "ok"] and "/root/.orch-node is one directory on node[1-3]" in line, line
-    assert controller.orch("check", "-f", "simulated", "--only", "shared").out.count("node[1-3]") == 2
+    assert (
+        line.split()[1:3] == ["node[1-3]", "ok"]
+        and "/root/.orch-node is one directory on node[1-3]" in line
+    ), line
+    assert (
+        controller.orch("check", "-f", "simulated", "--only", "shared").out.count("node[1-3]") == 2
+    )
     bench = controller.orch("bench", *QUICK, "--nodes", "1,4", "--gpus", "2")
     assert bench.code == 0, bench
     assert controller.orch("collect").code == controller.orch("summarize").code == 0
@@ -54,7 +64,13 @@ def test_the_whole_job_runs_on_nodes_that_share_their_home(controller: Controlle
             f"rank-{2 * rank}.out",
             f"rank-{2 * rank + 1}.out",
         }
-        top = (work if host in NODES else controller.lab.node(host).home / ".orch-node") / "nodes" / host / "runs" / run.name
+        top = (
+            (work if host in NODES else controller.lab.node(host).home / ".orch-node")
+            / "nodes"
+            / host
+            / "runs"
+            / run.name
+        )
         assert here.pop("exit.json") == judge.sha256(top / "exit.json")
         assert here == {path.name: judge.sha256(path) for path in (top / "logs").iterdir()}
     prune = controller.orch("collect", "--prune")

@@ -1,4 +1,6 @@
-"""Runs in a real job of Slurm: over steps byte for byte, and over ssh, where the run still ends with its job."""
+"""Runs in a real job of Slurm: over steps byte for byte, and over ssh, where the run still ends
+with its job.
+"""
 
 from __future__ import annotations
 
@@ -55,19 +57,35 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     done = controller.end(controller.start("-c", CHANNEL, number, program=[sys.executable]), 120)
     assert done.code == 0, done
 
-    other = controller.lab.inventory.read_text().replace('runner_python: "', 'runner_python: "/etc/passwd ')
+    other = controller.lab.inventory.read_text().replace(
+        'runner_python: "', 'runner_python: "/etc/passwd '
+    )
     (controller.project / "other.yaml").write_text(other)
     controller.environment["ORCH_HOSTS"] = str(controller.project / "other.yaml")
     refused = controller.orch("check", "--only", "disk", "--hosts", f"srun:{number}")
-    assert refused.code == 1 and "no interpreter '/etc/passwd" in refused.err and "Permission denied" in refused.err, refused
+    assert (
+        refused.code == 1
+        and "no interpreter '/etc/passwd" in refused.err
+        and "Permission denied" in refused.err
+    ), refused
     del controller.environment["ORCH_HOSTS"]
 
-    by_steps = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", f"srun:{number}", timeout_s=120)
-    assert by_steps.code == 0 and f"srun-{number}.yaml (--hosts), 2 of 2 hosts" in by_steps.err, by_steps
+    by_steps = controller.orch(
+        "bench", *QUICK, "--nodes", "2", "--hosts", f"srun:{number}", timeout_s=120
+    )
+    assert by_steps.code == 0 and f"srun-{number}.yaml (--hosts), 2 of 2 hosts" in by_steps.err, (
+        by_steps
+    )
     controller.assert_all_bytes_are_home("node1", "node2")
 
-    process = controller.start("bench", *LONG, "--nodes", "2", "--gpus", "1", "--hosts", f"slurm:{number}")
-    judge.wait_for(lambda: len(list(controller.project.glob("runs/*/*/manifest.json"))) > 1, 60, "no run was planned")
+    process = controller.start(
+        "bench", *LONG, "--nodes", "2", "--gpus", "1", "--hosts", f"slurm:{number}"
+    )
+    judge.wait_for(
+        lambda: len(list(controller.project.glob("runs/*/*/manifest.json"))) > 1,
+        60,
+        "no run was planned",
+    )
     controller.wait_for_step(3, within_s=60)
     asked(controller.lab, "scancel", number)
     by_ssh = controller.end(process, 60)
@@ -75,17 +93,36 @@ def test_a_job_by_steps_and_by_ssh(controller: Controller) -> None:
     controller.assert_all_bytes_are_home("node1", "node2")
     judge.wait_until_clean(controller.lab, 10)
 
-    # Slurm goes on to list the job, as COMPLETING, until each node has told it that the processes are gone.
+    # Slurm goes on to list the job, as COMPLETING, until each node has told it that the processes
+    # are gone.
     judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 30, "the job is listed")
     refused = controller.orch("check", "--only", "reach", "--hosts", f"srun:{number}")
-    assert refused.code == 2 and f"Slurm's job {number}: expected a running job, got one in state CANCELLED" in refused.err
+    assert (
+        refused.code == 2
+        and f"Slurm's job {number}: expected a running job, got one in state CANCELLED"
+        in refused.err
+    )
 
 
 def test_a_tune_has_one_job_for_its_whole_search(controller: Controller, tmp_path: Path) -> None:
     space = "\ntunes:\n  - {env: [COMPUTE_MS], default: '60', values: [[10]]}\n"
     budget = f"{40 * judge.patience:g}s"  # enough for all of it; where runs take two seconds it is over before
-    options = ("--templates", str(templates(tmp_path, space)), "--stop-grace", "0.5", "--budget", budget)
+    options = (
+        "--templates",
+        str(templates(tmp_path, space)),
+        "--stop-grace",
+        "0.5",
+        "--budget",
+        budget,
+    )
     done = controller.orch("tune", *TUNE, *options, "--slurm", "time=10m", timeout_s=60)
-    assert done.code == 0 and "to use it: env ORCH_HOSTS=runs/" in done.out and "nodelist=node[1-2]'" in done.out, done
-    assert done.err.count("submitted: --time=10 --nodes=2") == 1 and done.err.count("is CANCELLED and out of the queue") == 1
+    assert (
+        done.code == 0
+        and "to use it: env ORCH_HOSTS=runs/" in done.out
+        and "nodelist=node[1-2]'" in done.out
+    ), done
+    assert (
+        done.err.count("submitted: --time=10 --nodes=2") == 1
+        and done.err.count("is CANCELLED and out of the queue") == 1
+    )
     assert len(controller.runs) > 2

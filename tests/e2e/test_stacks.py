@@ -1,4 +1,6 @@
-"""A rank that hangs, from the first suspicion to the verdict, and what one sees of it in the meantime."""
+"""A rank that hangs, from the first suspicion to the verdict, and what one sees of it in the
+meantime.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,24 @@ def test_a_stopped_rank_is_shown_suspected_and_named(controller: Controller) -> 
         assert "hang.json" in controller.exit_record(name)["files"]
     controller.assert_all_bytes_are_home("node1", "node2")
     (hang,) = json.loads(controller.orch("summarize", "--json").out)["hangs"]
-    assert (hang["kind"], hang["ranks"], hang["host"], hang["waiting"]) == ("stopped", [1], "node2", [0]), hang
+    assert (hang["kind"], hang["ranks"], hang["host"], hang["waiting"]) == (
+        "stopped",
+        [1],
+        "node2",
+        [0],
+    ), hang
     waiting, stopped = hang["seen"]
     assert (waiting["does"].partition(" of step")[0], stopped["state"], stopped["host"]) == (
         "waits in a collective",
         "T",
         "node2",
     )
-    assert any("in train" in line for line in waiting["stack"]) and not stopped["stack"], hang["seen"]
-    assert hang["sentence"].startswith("rank 1 on node2 stopped in step ") and hang["suspicions"][0]["after_s"] > 0
+    assert any("in train" in line for line in waiting["stack"]) and not stopped["stack"], hang[
+        "seen"
+    ]
+    assert (
+        hang["sentence"].startswith("rank 1 on node2 stopped in step ")
+        and hang["suspicions"][0]["after_s"] > 0
+    )
     done = controller.orch("stacks")
     assert done.code == 2 and "no run is in progress" in done.err, done

@@ -1,7 +1,9 @@
-"""Programs that cannot be installed here, launched for real: a stand-in keeps what it was given and says what they say.
+"""Programs that cannot be installed here, launched for real: a stand-in keeps what it was given and
+says what they say.
 
-Two nodes with two GPUs each go through `orch bench`, `collect` and `summarize`. Stand-ins are the interpreter that has the
-framework, the text of the program and nvidia-smi; the folders with their probes, SSH and the node runner are the real ones.
+Two nodes with two GPUs each go through `orch bench`, `collect` and `summarize`. Stand-ins are the
+interpreter that has the framework, the text of the program and nvidia-smi; the folders with their
+probes, SSH and the node runner are the real ones.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from tests.e2e.rig import Controller
 
 pytestmark = pytest.mark.timeout(120)
 TOP = "/root/stand-in"  # where everything lies, seen from a node
-NODES = {"node1": ("10.11.0.2", "0,1"), "node2": ("10.11.0.3", "7,6")}  # addresses, and the devices that the run must see
+NODES = {
+    "node1": ("10.11.0.2", "0,1"),
+    "node2": ("10.11.0.3", "7,6"),
+}  # addresses, and the devices that the run must see
 
 RUNNER = '#!/bin/sh\nPATH={top}/bin:$PATH exec {python} "$@"\n'
 NVIDIA_SMI = """\
@@ -53,7 +58,9 @@ TEXT = "loader(batch_size=16)\ndist_strategy = make()\ndist_strategy.nccl_comm_n
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One program: where the inventory finds it, what each node must give it, what it says and what speed that is."""
+    """One program: where the inventory finds it, what each node must give it, what it says and what
+    speed that is.
+    """
 
     variable: str
     program: str
@@ -132,7 +139,10 @@ def prepared(controller: Controller, case: Case) -> str:
         write(folder / "bin/nvidia-smi", NVIDIA_SMI)
         write(folder / "programs" / case.program, TEXT)
         write(folder / "log", "" if name == case.silent else case.log)
-        write(folder / "site" / f"{case.package}-1.8.3.dist-info/METADATA", f"Name: {case.package}\nVersion: 1.8.3\n")
+        write(
+            folder / "site" / f"{case.package}-1.8.3.dist-info/METADATA",
+            f"Name: {case.package}\nVersion: 1.8.3\n",
+        )
         (folder / "data").mkdir()
     text = Path(controller.lab.inventory).read_text().replace("  gpus: 0\n", "  gpus: 4\n")
     own = {"runner_python": f"{TOP}/bin/runner", "python": f"{TOP}/bin/python"}
@@ -145,7 +155,9 @@ def prepared(controller: Controller, case: Case) -> str:
 
 
 @pytest.mark.parametrize("case", [PADDLE_MODELS, FLEETX, ONEFLOW], ids=lambda case: case.words[2])
-def test_a_program_gets_its_recipe_and_its_lines_become_its_speed(controller: Controller, case: Case) -> None:
+def test_a_program_gets_its_recipe_and_its_lines_become_its_speed(
+    controller: Controller, case: Case
+) -> None:
     inventory = prepared(controller, case)
     done = controller.orch("bench", *case.words, *SHAPE, "-H", inventory)
     assert done.code == 0, done
@@ -161,12 +173,23 @@ def test_a_program_gets_its_recipe_and_its_lines_become_its_speed(controller: Co
         env = {key: value.format(port=port) for key, value in case.env.items()}
         env |= {"CUDA_VISIBLE_DEVICES": gpus, "NCCL_SOCKET_IFNAME": "eth0", "ORCH_RUN_ID": run_id}
         assert {key: record["env"].get(key) for key in env} == env
-        assert (record["program"], (folder / "programs" / case.program).read_text()) == (case.text, TEXT)
+        assert (record["program"], (folder / "programs" / case.program).read_text()) == (
+            case.text,
+            TEXT,
+        )
         assert manifest["facts"][name]["framework"] == {case.package: "1.8.3"}
-        assert [gpu["name"] for gpu in manifest["facts"][name]["gpus"]] == ["Stand-in"] * (4 if name == "node2" else 8)
+        assert [gpu["name"] for gpu in manifest["facts"][name]["gpus"]] == ["Stand-in"] * (
+            4 if name == "node2" else 8
+        )
 
     shutil.rmtree(controller.runs[-1] / "logs")  # so that collect has something to bring
     assert controller.orch("collect").code == 0
     (row,) = controller.orch("summarize", "--json").json["rows"]
-    assert (row["shape"], row["n"], row["failed"], row["world_size"], row["simulated"]) == ("2n2g", 1, 0, 4, False)
+    assert (row["shape"], row["n"], row["failed"], row["world_size"], row["simulated"]) == (
+        "2n2g",
+        1,
+        0,
+        4,
+        False,
+    )
     assert row["median"] == pytest.approx(case.samples_per_s, rel=1e-9)

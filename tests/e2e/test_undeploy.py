@@ -1,4 +1,6 @@
-"""`orch undeploy`: the nodes are as before the first deploy, except for what nobody has collected and what runs."""
+"""`orch undeploy`: the nodes are as before the first deploy, except for what nobody has collected
+and what runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def own_workdir(controller: Controller, tmp_path: Path) -> None:
     """A work directory that no other test of this lab uses, in the home of each node."""
     inventory = tmp_path / "cluster.yaml"
     inventory.write_text(
-        controller.lab.inventory.read_text().replace("  vars:\n", f"  vars:\n    workdir: /root/{WORKDIR}\n", 1)
+        controller.lab.inventory.read_text().replace(
+            "  vars:\n", f"  vars:\n    workdir: /root/{WORKDIR}\n", 1
+        )
     )
     controller.environment["ORCH_HOSTS"] = str(inventory)
 
@@ -28,7 +32,9 @@ def files(controller: Controller, node: str) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_payload_and_collected_runs_go_and_other_runs_stay_unless_forced(controller: Controller, tmp_path: Path) -> None:
+def test_payload_and_collected_runs_go_and_other_runs_stay_unless_forced(
+    controller: Controller, tmp_path: Path
+) -> None:
     assert controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1").code == 0
     other = Controller(controller.lab, tmp_path / "other", controller.environment)
     other.project.mkdir()
@@ -53,7 +59,11 @@ def test_payload_and_collected_runs_go_and_other_runs_stay_unless_forced(control
 
 def test_a_run_in_progress_stays_with_its_payload_even_if_forced(controller: Controller) -> None:
     process = controller.start("bench", *LONG, "--nodes", "1", "--gpus", "1")
-    judge.wait_for(lambda: any(name.endswith("rank-0.out") for name in files(controller, "node1")), 30, "no rank has started")
+    judge.wait_for(
+        lambda: any(name.endswith("rank-0.out") for name in files(controller, "node1")),
+        30,
+        "no rank has started",
+    )
     before = [name for name in files(controller, "node1") if not name.endswith(".tmp")]
     refused = controller.orch("undeploy", "--force")
     assert refused.code == 1 and "node1: a run is in progress and stays" in refused.err, refused

@@ -20,7 +20,9 @@ def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Control
     assert refused.code == 3 and re.search(f"orch: gone: {reason}", refused.err), refused
     assert "reached all 4 hosts" in controller.orch("check", "--only", "reach", *words).out
     done = controller.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", *words)
-    assert done.code == 0 and said.search(done.err) and said.search(" ".join(done.out.split())), done
+    assert done.code == 0 and said.search(done.err) and said.search(" ".join(done.out.split())), (
+        done
+    )
     few = controller.orch("bench", *QUICK, "--nodes", "5", "--gpus", "1", *words)
     assert few.code == 2 and "expected 5 hosts, 4 selected" in few.err, few
     none = controller.orch("check", "--only", "reach", "-x", "node[1-4]", *words)

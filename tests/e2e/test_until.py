@@ -26,10 +26,16 @@ def record_of(controller: Controller) -> dict[str, Any]:
 
 def decisions(controller: Controller) -> list[tuple[str, int]]:
     """Return reason and number of blocks of each decision in the journal."""
-    return [(event["reason"], event["blocks"]) for event in controller.events() if event["event"] == "decided"]
+    return [
+        (event["reason"], event["blocks"])
+        for event in controller.events()
+        if event["event"] == "decided"
+    ]
 
 
-def test_repeats_are_added_block_by_block_to_the_baseline_too_and_the_table_says_so(controller: Controller) -> None:
+def test_repeats_are_added_block_by_block_to_the_baseline_too_and_the_table_says_so(
+    controller: Controller,
+) -> None:
     aim = ("--until-ci", "0.001%", "--repeats", "2", "--max-repeats", "4", "--order", "random")
     done = controller.orch("bench", *QUICK, "--nodes", "1,2", "--gpus", "1", *aim, "--json")
     assert done.code == 0, done
@@ -39,26 +45,68 @@ def test_repeats_are_added_block_by_block_to_the_baseline_too_and_the_table_says
     notes = done.json["notes"]  # a busy machine may become slower on the way, which is a note too
     order, end = [note for note in notes if not note.startswith("all configurations became")]
     assert order == f"random order in blocks, seed {record_of(controller)['course']['seed']}"
-    assert end.startswith("after 4 repeats, the maximum, not every 95 % interval is within ±0.001%; the widest is ±")
+    assert end.startswith(
+        "after 4 repeats, the maximum, not every 95 % interval is within ±0.001%; the widest is ±"
+    )
     assert decisions(controller) == [("wide", 2), ("wide", 3), ("most", 4)]
     blocks = [json.loads((run / "manifest.json").read_text())["repeat"] for run in controller.runs]
     assert blocks == [1, 1, 2, 2, 3, 3, 4, 4]
     assert controller.orch("summarize", "--json").out == done.out
 
-    again = ("bench", *QUICK, "--baseline", "--nodes", "2", "--gpus", "1", "--repeats", "2", "--dry-run")
+    again = (
+        "bench",
+        *QUICK,
+        "--baseline",
+        "--nodes",
+        "2",
+        "--gpus",
+        "1",
+        "--repeats",
+        "2",
+        "--dry-run",
+    )
     borrowing, measuring = controller.orch(*again), controller.orch(*again, "--until-ci", "1%")
     assert ("-1n1g-" in borrowing.out, "-1n1g-" in measuring.out) == (False, True)
 
 
-def test_a_bench_that_is_narrow_enough_ends_with_the_repeats_it_began_with(controller: Controller) -> None:
+def test_a_bench_that_is_narrow_enough_ends_with_the_repeats_it_began_with(
+    controller: Controller,
+) -> None:
     done = controller.orch("bench", *STEADY, "--nodes", "2", "--until-ci", "99%", "--repeats", "3")
     assert done.code == 0 and decisions(controller) == [("narrow", 3)], done
-    assert "repeats were added until every 95 % interval was within ±99%: 3; the widest is" in done.out
+    assert (
+        "repeats were added until every 95 % interval was within ±99%: 3; the widest is" in done.out
+    )
 
 
-def test_resume_after_a_kill_in_an_added_block_ends_as_the_bench_would_have(controller: Controller) -> None:
-    words = (*SMALL, "--set", "compute_ms=40", "--steps", "15", "--warmup-steps", "1", "--nodes", "1,2", "--gpus", "1")
-    process = controller.start("bench", *words, "--until-ci", "0.001%", "--repeats", "2", "--max-repeats", "3", "--lease", "5")
+def test_resume_after_a_kill_in_an_added_block_ends_as_the_bench_would_have(
+    controller: Controller,
+) -> None:
+    words = (
+        *SMALL,
+        "--set",
+        "compute_ms=40",
+        "--steps",
+        "15",
+        "--warmup-steps",
+        "1",
+        "--nodes",
+        "1,2",
+        "--gpus",
+        "1",
+    )
+    process = controller.start(
+        "bench",
+        *words,
+        "--until-ci",
+        "0.001%",
+        "--repeats",
+        "2",
+        "--max-repeats",
+        "3",
+        "--lease",
+        "5",
+    )
     judge.wait_for(lambda: list(controller.project.glob("runs/*/events.jsonl")), 20, "no bench")
     judge.wait_for(lambda: decisions(controller) == [("wide", 2)], 40, "no block was added")
     judge.wait_for(lambda: len(controller.runs) == 5, 20, "no run of the added block")
@@ -75,14 +123,19 @@ def test_resume_after_a_kill_in_an_added_block_ends_as_the_bench_would_have(cont
     assert [row["n"] for row in done.json["rows"]] == [3, 3]
     assert decisions(controller) == [("wide", 2), ("most", 3)]
     again = controller.orch("resume", "--json")
-    assert (again.code, again.out) == (0, done.out) and record_of(controller)["runs"] == after["runs"]
+    assert (again.code, again.out) == (0, done.out) and record_of(controller)["runs"] == after[
+        "runs"
+    ]
 
 
-def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(controller: Controller) -> None:
+def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(
+    controller: Controller,
+) -> None:
     words = (*STEADY, "--nodes", "1,2", "--gpus", "1", "--repeats", "40")
     began = time.monotonic()
     assert controller.orch("bench", *STEADY, "--nodes", "1,2", "--gpus", "1").code == 0
-    # Of a block of both; what orch itself takes to start is a part of it, the more the busier the machine is.
+    # Of a block of both; what orch itself takes to start is a part of it, the more the busier the
+    # machine is.
     budget_s = max(4, round(2 * (time.monotonic() - began)))
     done = controller.orch("bench", *words, "--budget", f"{budget_s}s", "--json")
     assert done.code == 0, done
@@ -95,7 +148,9 @@ def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(co
     assert sorted(rest.split(", ")) == sorted([f"{40 - first} of 1n1g", f"{40 - second} of 2n1g"])
     assert note in done.err and "s of the budget left" in done.err
     events = controller.events()
-    begun, ended = (next(one["at"] for one in events if one["event"] == name) for name in ("begun", "decided"))
+    begun, ended = (
+        next(one["at"] for one in events if one["event"] == name) for name in ("begun", "decided")
+    )
     assert ended - begun < 2 * budget_s
     assert "to continue" not in controller.orch("status").out
     assert controller.orch("resume", "--json").out == done.out
@@ -103,12 +158,26 @@ def test_a_budget_leaves_out_what_does_not_fit_whole_blocks_first_and_says_so(co
     plan = controller.orch("bench", *words, "--budget", "1m", "--dry-run")
     assert plan.code == 0 and "a budget of 60 s, enough for about " in plan.out
     short = controller.orch("bench", *words, "--budget", "0.2s")
-    assert short.code == 1 and "used up before the first run of 1n1g fp32. use a larger --budget" in short.err, short
+    assert (
+        short.code == 1
+        and "used up before the first run of 1n1g fp32. use a larger --budget" in short.err
+    ), short
     assert not controller.runs and controller.orch("resume", controller.bench.name).code == 1
 
 
-def test_cells_that_only_fail_end_a_bench_and_a_detached_one_tells_so_too(controller: Controller) -> None:
-    words = ("--set", "fail_at_step=2", "--until-ci", "5%", "--repeats", "3", "--keep-going", "--detach")
+def test_cells_that_only_fail_end_a_bench_and_a_detached_one_tells_so_too(
+    controller: Controller,
+) -> None:
+    words = (
+        "--set",
+        "fail_at_step=2",
+        "--until-ci",
+        "5%",
+        "--repeats",
+        "3",
+        "--keep-going",
+        "--detach",
+    )
     assert controller.orch("bench", *QUICK, "--nodes", "1", "--gpus", "1", *words).code == 0
     done = controller.orch("attach", "--json")
     assert done.code == 1 and decisions(controller) == [("failing", 3)], done

@@ -1,4 +1,6 @@
-"""A folder with a wrong pattern: what its bench says after one run, and the repair from the logs that were collected."""
+"""A folder with a wrong pattern: what its bench says after one run, and the repair from the logs
+that were collected.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.e2e.rig import QUICK, REPOSITORY, Controller
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_wrong_pattern_ends_a_bench_after_one_run_and_is_repaired_from_its_logs(controller: Controller) -> None:
+def test_a_wrong_pattern_ends_a_bench_after_one_run_and_is_repaired_from_its_logs(
+    controller: Controller,
+) -> None:
     folder = controller.project / "templates" / "simulated"
     shutil.copytree(REPOSITORY / "templates" / "simulated", folder)
     declared = folder / "framework.yaml"
@@ -22,8 +26,14 @@ def test_a_wrong_pattern_ends_a_bench_after_one_run_and_is_repaired_from_its_log
     stopped = controller.orch("bench", *words)
 
     assert stopped.code == 4, stopped
-    assert "finished in" in stopped.err and ", no number: expected lines for steps 2…4, found 0" in stopped.err
-    assert "node1: rank-0.out: expected lines for steps 2…4, found 0; log.patterns[0] comes nearest: line" in stopped.err
+    assert (
+        "finished in" in stopped.err
+        and ", no number: expected lines for steps 2…4, found 0" in stopped.err
+    )
+    assert (
+        "node1: rank-0.out: expected lines for steps 2…4, found 0; log.patterns[0] comes nearest: line"
+        in stopped.err
+    )
     assert "3 further runs were not started: their logs would give no number either" in stopped.err
     assert "0 of 4 planned runs measured, 1 failed, 3 never run" in " ".join(stopped.out.split())
     assert controller.orch("history").code == 0
@@ -35,7 +45,9 @@ def test_a_wrong_pattern_ends_a_bench_after_one_run_and_is_repaired_from_its_log
     assert again.code == 0 and "the log of 1 run is read again" in again.err, again
     (row,) = [row for row in again.json["rows"] if row["n"]]
     assert any(text.startswith("log read again on ") for text in row["qualifications"])
-    assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [row["n"] for row in again.json["rows"]]
+    assert [row["n"] for row in controller.orch("summarize", "--json").json["rows"]] == [
+        row["n"] for row in again.json["rows"]
+    ]
 
     resumed = controller.orch("resume", "--json")
     assert resumed.code == 0, resumed

@@ -1,4 +1,5 @@
-"""The faults of a cluster as rows: injected into a lab with real sshd, judged from outside, counted.
+"""The faults of a cluster as rows: injected into a lab with real sshd, judged from outside,
+counted.
 
 See ``docs/results/reliability.md``.
 """

@@ -2,8 +2,8 @@
 
     python -m tests.faults [ROW…] [--trials N] [--jobs N] [--seed N] [--json FILE] [--list]
 
-A row is named whole (``N1``) or by how it begins (``N``). Every job has a lab of its own. The exit status is 1 where a trial
-failed.
+A row is named whole (``N1``) or by how it begins (``N``). Every job has a lab of its own. The exit
+status is 1 where a trial failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from tests.faults.suite import ROWS, Result, Row, select
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Run rows of the fault suite and print what was counted.")
+    parser = argparse.ArgumentParser(
+        description="Run rows of the fault suite and print what was counted."
+    )
     parser.add_argument("rows", nargs="*", metavar="ROW")
     parser.add_argument("--trials", type=int, help="trials of each row, in place of its own number")
     parser.add_argument("--jobs", type=int, default=2, help="labs side by side")
@@ -57,11 +59,17 @@ def main() -> int:
 
 
 def _run(chosen: Sequence[Row], trials: int | None, jobs: int, seed: int) -> Iterable[Result]:
-    """Yield the result of every trial as it comes, with a line for each failure and each finished row."""
+    """Yield the result of every trial as it comes, with a line for each failure and each finished
+    row.
+    """
     open_trials = {row.name: trials or row.trials for row in chosen}
-    planned = [(row.name, number) for row in chosen for number in range(1, open_trials[row.name] + 1)]
+    planned = [
+        (row.name, number) for row in chosen for number in range(1, open_trials[row.name] + 1)
+    ]
     with _labs(jobs) as (base, pool):
-        for future in as_completed([pool.submit(worker.trial, base, name, number, seed) for name, number in planned]):
+        for future in as_completed(
+            [pool.submit(worker.trial, base, name, number, seed) for name, number in planned]
+        ):
             result = future.result()
             open_trials[result.row] -= 1
             if not result.passed:
@@ -73,11 +81,15 @@ def _run(chosen: Sequence[Row], trials: int | None, jobs: int, seed: int) -> Ite
 
 @contextmanager
 def _labs(jobs: int) -> Iterator[tuple[str, ProcessPoolExecutor]]:
-    """Have so many workers, each with a lab of its own in the folder that is returned; nothing of it is left afterwards."""
+    """Have so many workers, each with a lab of its own in the folder that is returned; nothing of
+    it is left afterwards.
+    """
     base = Path(tempfile.mkdtemp(prefix="faults-"))
     context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=worker.start_lab, initargs=(str(base),)) as pool:
+        with ProcessPoolExecutor(
+            jobs, mp_context=context, initializer=worker.start_lab, initargs=(str(base),)
+        ) as pool:
             try:
                 yield str(base), pool
             finally:  # an interrupt reaches this process alone where it is sent by number: what is under way ends, no more
@@ -89,16 +101,26 @@ def _labs(jobs: int) -> Iterator[tuple[str, ProcessPoolExecutor]]:
 
 
 def table(chosen: Sequence[Row], results: Sequence[Result]) -> str:
-    """Return a line for each row: trials, passes, worst times in seconds, what was left, what was lost."""
-    lines = [f"{'row':4} {'trials':>6} {'passed':>6} {'detect':>7} {'stop':>7} {'left':>5} {'lost':>6}  fault"]
+    """Return a line for each row: trials, passes, worst times in seconds, what was left, what was
+    lost.
+    """
+    lines = [
+        f"{'row':4} {'trials':>6} {'passed':>6} {'detect':>7} {'stop':>7} {'left':>5} {'lost':>6}  fault"
+    ]
     for row in chosen:
         mine = [result for result in results if result.row == row.name]
-        detect = max((result.detected_s for result in mine if result.detected_s is not None), default=None)
-        stop = max((result.stopped_s for result in mine if result.stopped_s is not None), default=None)
+        detect = max(
+            (result.detected_s for result in mine if result.detected_s is not None), default=None
+        )
+        stop = max(
+            (result.stopped_s for result in mine if result.stopped_s is not None), default=None
+        )
         counts = len(mine), sum(result.passed for result in mine)
         sums = sum(result.leftovers for result in mine), sum(result.lost_bytes for result in mine)
         worst = f"{_seconds(detect):>7} {_seconds(stop):>7}"
-        lines.append(f"{row.name:4} {counts[0]:6} {counts[1]:6} {worst} {sums[0]:5} {sums[1]:6}  {row.fault}")
+        lines.append(
+            f"{row.name:4} {counts[0]:6} {counts[1]:6} {worst} {sums[0]:5} {sums[1]:6}  {row.fault}"
+        )
     return "\n".join(lines)
 
 

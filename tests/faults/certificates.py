@@ -1,16 +1,20 @@
-"""Plant faults in labs of many nodes, run `orch accept` there, and count whom its certificates name.
+"""Plant faults in labs of many nodes, run `orch accept` there, and count whom its certificates
+name.
 
     python -m tests.faults.certificates [--nodes 16,64] [--faults cpu,one-way,…] [--trials N] [--together N] [--clean N]
                                         [--suite quick] [--seed N] [--json FILE]
 
-Needs root. Each lab is real sshd in network namespaces of this machine, and each acceptance the real command. The suite is the
-shape of `quick` in a size for many nodes on few cores: all checks, a program that measures each node alone, all pairs; a
-fault is measured by the stages that can show it (`PLANTS`). ``--suite quick`` takes the shipped one. ``--together`` plants all
-faults of ``--faults`` at once, each on a node of its own, which one certificate must name. A ``--clean`` acceptance has no
-fault; all clean ones of a lab are of one project, so that each is also compared with the last one that passed.
+Needs root. Each lab is real sshd in network namespaces of this machine, and each acceptance the
+real command. The suite is the shape of `quick` in a size for many nodes on few cores: all checks, a
+program that measures each node alone, all pairs; a fault is measured by the stages that can show it
+(`PLANTS`). ``--suite quick`` takes the shipped one. ``--together`` plants all faults of
+``--faults`` at once, each on a node of its own, which one certificate must name. A ``--clean``
+acceptance has no fault; all clean ones of a lab are of one project, so that each is also compared
+with the last one that passed.
 
-A trial is right if exactly the planted nodes fail, open if one of them is only named as undecided and nobody else fails, wrong
-if anybody else fails: a node, a link or the cluster. Processes that are left on nodes are counted by the judge of the tests.
+A trial is right if exactly the planted nodes fail, open if one of them is only named as undecided
+and nobody else fails, wrong if anybody else fails: a node, a link or the cluster. Processes that
+are left on nodes are counted by the judge of the tests.
 """
 
 from __future__ import annotations
@@ -73,7 +77,9 @@ RUNNER = '#!/bin/sh\nPATH=/root/stand-in:$PATH exec {python} "$@"\n'
 
 @dataclass(slots=True)
 class World:
-    """A lab, the nodes of a fault in it, and what the inventory has to say of hosts: ``given`` by host."""
+    """A lab, the nodes of a fault in it, and what the inventory has to say of hosts: ``given`` by
+    host.
+    """
 
     lab: Lab
     given: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -81,7 +87,9 @@ class World:
 
     def on(self, node: str, script: str) -> None:
         """Run a script as root on a node."""
-        subprocess.run(labs.argv_on(self.lab, node, ["sh", "-ec", script]), check=True, capture_output=True)
+        subprocess.run(
+            labs.argv_on(self.lab, node, ["sh", "-ec", script]), check=True, capture_output=True
+        )
 
     def inventory(self, project: Path) -> Path:
         """Write the lab's inventory into a project, with what is given, and return its path."""
@@ -133,25 +141,35 @@ def flapping(world: World, node: str, down_s: float = 0.4, up_s: float = 6.0) ->
 
 @contextmanager
 def small_memory(world: World, node: str) -> Iterator[None]:
-    """Programs on the node have 192 MiB of memory: less than PyTorch needs to start, enough for everything else."""
+    """Programs on the node have 192 MiB of memory: less than PyTorch needs to start, enough for
+    everything else.
+    """
     faults.memory(world.lab, node, 192 << 20)
     yield
 
 
 @contextmanager
 def wrong_driver(world: World, node: str) -> Iterator[None]:
-    """Every node has a stand-in for nvidia-smi; that of this node tells of another driver than the inventory expects."""
+    """Every node has a stand-in for nvidia-smi; that of this node tells of another driver than the
+    inventory expects.
+    """
     world.gpus = 1
     for machine in world.lab.nodes:
         folder = machine.home / "stand-in"
         folder.mkdir(exist_ok=True)
         driver = "535.54.03" if machine.name == node else "580.95.05"
-        texts = {"nvidia-smi": NVIDIA_SMI.format(driver=driver), "runner": RUNNER.format(python=world.lab.python)}
+        texts = {
+            "nvidia-smi": NVIDIA_SMI.format(driver=driver),
+            "runner": RUNNER.format(python=world.lab.python),
+        }
         for name, text in texts.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         of_host = world.given.setdefault(machine.name, {})
-        of_host |= {"expect": {"driver": "580*"}, "vars": {"runner_python": "/root/stand-in/runner"}}
+        of_host |= {
+            "expect": {"driver": "580*"},
+            "vars": {"runner_python": "/root/stand-in/runner"},
+        }
     try:
         yield
     finally:
@@ -169,7 +187,10 @@ def wrong_kernel(world: World, node: str) -> Iterator[None]:
 @contextmanager
 def full_disk(world: World, node: str) -> Iterator[None]:
     """The file system of the node's work directory has 40 MiB left."""
-    world.on(node, "mkdir -p -m 700 ~/.orch-node && mount -t tmpfs -o size=300m,mode=0700 none ~/.orch-node")
+    world.on(
+        node,
+        "mkdir -p -m 700 ~/.orch-node && mount -t tmpfs -o size=300m,mode=0700 none ~/.orch-node",
+    )
     world.on(node, "head -c 260m /dev/zero > ~/.orch-node/filler")
     try:
         yield
@@ -186,7 +207,9 @@ def dying_rank(world: World, node: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A fault: how it is planted, the stages that can show it, and what the certificate must say of the node."""
+    """A fault: how it is planted, the stages that can show it, and what the certificate must say of
+    the node.
+    """
 
     plant: Callable[[World, str], Any]
     stages: tuple[str, ...]
@@ -208,8 +231,9 @@ SEVEN = ("cpu", "one-way", "flapping", "memory", "driver", "disk", "rank")
 
 @dataclass(slots=True)
 class Result:
-    """One acceptance. ``planted``: fault by node. ``named``: the words of each subject that failed, ``undecided`` of each that
-    is open. ``stages_s`` are seconds by stage, ``rest_s`` those from the end of the last run to the end of the command."""
+    """One acceptance. ``planted``: fault by node. ``named``: the words of each subject that failed,
+    ``undecided`` of each that is open. ``stages_s`` are seconds by stage, ``rest_s`` those from the
+    end of the last run to the end of the command."""
 
     nodes: int
     kind: str
@@ -236,12 +260,17 @@ class Result:
 
     def reasons(self) -> dict[str, bool]:
         """Return by planted node whether the certificate has the words that belong to its fault."""
-        texts = {node: " ".join([*self.named.get(node, ()), *self.undecided.get(node, ())]) for node in self.planted}
+        texts = {
+            node: " ".join([*self.named.get(node, ()), *self.undecided.get(node, ())])
+            for node in self.planted
+        }
         return {node: PLANTS[fault].words in texts[node] for node, fault in self.planted.items()}
 
 
 def suite_text(nodes: int, stages: Sequence[str], pairs: str) -> str:
-    """Return the suite for so many nodes. Those of one machine share its cores: messages are smaller, measurements longer."""
+    """Return the suite for so many nodes. Those of one machine share its cores: messages are
+    smaller, measurements longer.
+    """
     many = nodes > _FEW
     size, sweeps = (262144, 7) if many else (1048576, 13)
     text = SUITE.format(seconds=4 if many else 2, sweeps=sweeps, size=size, pairs=pairs)
@@ -253,7 +282,9 @@ def suite_text(nodes: int, stages: Sequence[str], pairs: str) -> str:
 def accept(
     world: World, project: Path, suite: str, stages: Sequence[str], pairs: str
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Run the command; return its status, its certificate, and seconds, by stage, of the rest, and all together."""
+    """Run the command; return its status, its certificate, and seconds, by stage, of the rest, and
+    all together.
+    """
     controller = Controller(world.lab, project)
     if not (project / "templates").exists():
         hashing.write(project)
@@ -295,16 +326,26 @@ def subjects(content: Mapping[str, Any], verdict: str) -> dict[str, list[str]]:
     for bar in content.get("judged", ()):
         for finding in bar["findings"]:
             if finding["verdict"] == verdict:
-                name = finding["hosts"][0] if finding["kind"] == "node" else f"{finding['kind']} {finding['subject']}"
+                name = (
+                    finding["hosts"][0]
+                    if finding["kind"] == "node"
+                    else f"{finding['kind']} {finding['subject']}"
+                )
                 texts.setdefault(name, []).append(f"{bar['stage']}: {finding['text']}")
     return texts
 
 
-def trial(lab: Lab, kind: str, planted: Mapping[str, str], suite: str, pairs: str, project: Path) -> Result:
+def trial(
+    lab: Lab, kind: str, planted: Mapping[str, str], suite: str, pairs: str, project: Path
+) -> Result:
     """Plant faults, by node, run an acceptance, mend the lab, and return what was counted."""
     project.mkdir(parents=True, exist_ok=True)
     world = World(lab)
-    stages = {stage for fault in planted.values() for stage in PLANTS[fault].stages} or {"checks", "hashing", "pairs"}
+    stages = {stage for fault in planted.values() for stage in PLANTS[fault].stages} or {
+        "checks",
+        "hashing",
+        "pairs",
+    }
     load = float(Path("/proc/loadavg").read_text().split()[0])
     try:
         with ExitStack() as stack:
@@ -318,31 +359,56 @@ def trial(lab: Lab, kind: str, planted: Mapping[str, str], suite: str, pairs: st
     named, is_open = subjects(content, "fail"), subjects(content, "undecided")
     verdict = str(content.get("verdict", "none"))
     times = seconds["all"], seconds["stages"], seconds["rest"]
-    return Result(len(lab.nodes), kind, dict(planted), code, verdict, named, is_open, *times, len(left), sizes, load)
+    return Result(
+        len(lab.nodes),
+        kind,
+        dict(planted),
+        code,
+        verdict,
+        named,
+        is_open,
+        *times,
+        len(left),
+        sizes,
+        load,
+    )
 
 
 def table(results: Sequence[Result]) -> str:
     """Return a line for each kind of trial of each lab."""
-    lines = ["| nodes | planted | runs | right | open | nothing | wrong | reason | left | seconds, median |"]
+    lines = [
+        "| nodes | planted | runs | right | open | nothing | wrong | reason | left | seconds, median |"
+    ]
     lines.append("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for nodes, kind in dict.fromkeys((result.nodes, result.kind) for result in results):
         mine = [result for result in results if (result.nodes, result.kind) == (nodes, kind)]
-        counts = [sum(result.outcome == outcome for result in mine) for outcome in ("right", "open", "nothing", "wrong")]
+        counts = [
+            sum(result.outcome == outcome for result in mine)
+            for outcome in ("right", "open", "nothing", "wrong")
+        ]
         reasons = [is_said for result in mine for is_said in result.reasons().values()]
         shown = f"{sum(reasons)} of {len(reasons)}" if reasons else "–"
-        left, median = sum(result.left for result in mine), statistics.median(result.seconds for result in mine)
+        left, median = (
+            sum(result.left for result in mine),
+            statistics.median(result.seconds for result in mine),
+        )
         words = " | ".join(map(str, counts))
-        lines.append(f"| {nodes} | {kind} | {len(mine)} | {words} | {shown} | {left} | {median:.0f} |")
+        lines.append(
+            f"| {nodes} | {kind} | {len(mine)} | {words} | {shown} | {left} | {median:.0f} |"
+        )
     return "\n".join(lines)
 
 
-def planned(args: argparse.Namespace, nodes: Sequence[str], chance: random.Random) -> Iterator[tuple[str, dict[str, str]]]:
+def planned(
+    args: argparse.Namespace, nodes: Sequence[str], chance: random.Random
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the kind of each trial and what is planted in it."""
     chosen = args.faults.split(",") if args.faults else list(SEVEN)
     for _ in range(args.trials):
         for fault in chosen:
             yield fault, {chance.choice(nodes): fault}
-    # Nodes with stand-ins for GPUs have no pairs to measure: among others, the fact that is wrong is the kernel.
+    # Nodes with stand-ins for GPUs have no pairs to measure: among others, the fact that is wrong
+    # is the kernel.
     others = list(dict.fromkeys("kernel" if fault == "driver" else fault for fault in chosen))
     for _ in range(args.together):
         yield "together", dict(zip(chance.sample(list(nodes), len(others)), others, strict=True))
@@ -352,33 +418,59 @@ def planned(args: argparse.Namespace, nodes: Sequence[str], chance: random.Rando
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", default="16,64")
-    parser.add_argument("--faults", default="", help=f"of {', '.join(PLANTS)}; {', '.join(SEVEN)} if empty")
+    parser.add_argument(
+        "--faults", default="", help=f"of {', '.join(PLANTS)}; {', '.join(SEVEN)} if empty"
+    )
     parser.add_argument("--trials", type=int, default=1, help="acceptances with each fault alone")
     parser.add_argument("--together", type=int, default=0, help="acceptances with all of them")
     parser.add_argument("--clean", type=int, default=0, help="acceptances without a fault")
     parser.add_argument("--suite", default="lab", help="lab, or any suite of orch")
-    parser.add_argument("--pairs", default="plain_pairs", choices=["pairs", "plain_pairs"], help="what measures pairs in lab")
+    parser.add_argument(
+        "--pairs",
+        default="plain_pairs",
+        choices=["pairs", "plain_pairs"],
+        help="what measures pairs in lab",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="append every trial to this file, a line each")
-    parser.add_argument("--keep", type=Path, help="a folder for the projects, which are removed otherwise")
+    parser.add_argument(
+        "--keep", type=Path, help="a folder for the projects, which are removed otherwise"
+    )
     args = parser.parse_args()
     chance, results = random.Random(args.seed), list[Result]()
     with tempfile.TemporaryDirectory(prefix="certificates-") as scratch:
         for count in map(int, args.nodes.split(",")):
             projects = (args.keep or Path(scratch)) / f"{count}"
-            lab = labs.up(Path(scratch) / f"lab{count}", nodes=count, gpus_per_node=0, kind="namespaces", say=lambda _: None)
+            lab = labs.up(
+                Path(scratch) / f"lab{count}",
+                nodes=count,
+                gpus_per_node=0,
+                kind="namespaces",
+                say=lambda _: None,
+            )
             try:
-                for number, (kind, planted) in enumerate(planned(args, [node.name for node in lab.nodes], chance), start=1):
+                for number, (kind, planted) in enumerate(
+                    planned(args, [node.name for node in lab.nodes], chance), start=1
+                ):
                     project = projects / (kind if kind == "clean" else f"{number}-{kind}")
                     result = trial(lab, kind, planted, args.suite, args.pairs, project)
                     results.append(result)
-                    words = json.dumps({"named": result.named, "undecided": result.undecided}, indent=1)
-                    print(f"{count} nodes, {kind} {planted}: {result.outcome}, {result.seconds:.0f} s {words}", file=sys.stderr)
+                    words = json.dumps(
+                        {"named": result.named, "undecided": result.undecided}, indent=1
+                    )
+                    print(
+                        f"{count} nodes, {kind} {planted}: {result.outcome}, {result.seconds:.0f} s {words}",
+                        file=sys.stderr,
+                    )
                     if args.json:
                         with args.json.open("a") as file:
-                            file.write(json.dumps({**asdict(result), "outcome": result.outcome}) + "\n")
+                            file.write(
+                                json.dumps({**asdict(result), "outcome": result.outcome}) + "\n"
+                            )
             finally:
                 labs.down(lab.directory)
     print(table(results))

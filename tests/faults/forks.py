@@ -1,9 +1,11 @@
-"""Fork ranks of `injected/own_training.py` from a process that has imported PyTorch once: an import takes longer than a trial.
+"""Fork ranks of `injected/own_training.py` from a process that has imported PyTorch once: an import
+takes longer than a trial.
 
     python -m tests.faults.forks SOCKET
 
-A launch script connects (`ask`), and says where and with which environment and arguments its rank is to run. The rank has the
-wrapper of every other rank. It is ended when the connection ends, and its exit code is sent when it ends.
+A launch script connects (`ask`), and says where and with which environment and arguments its rank
+is to run. The rank has the wrapper of every other rank. It is ended when the connection ends, and
+its exit code is sent when it ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Hang ranks of the simulated trainer in every way, many times, and print how often the right one was named, and how soon.
+"""Hang ranks of the simulated trainer in every way, many times, and print how often the right one
+was named, and how soon.
 
     python -m tests.faults.hangs [--trials N] [--faults stop,loop,…] [--jobs N] [--seed N] [--json FILE]
     python -m tests.faults.hangs --torch gloo|gloo-lm|nccl [--trials N] [--faults stop,nosync,…] [--jobs N]
 
-Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many trials run side by side: a
-node is a work directory of this machine with a supervisor of its own. Ranks are broken from outside as in `rows.hangs`. With
+Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many
+trials run side by side: a node is a work directory of this machine with a supervisor of its own.
+Ranks are broken from outside as in `rows.hangs`. With
 ``--torch gloo`` they train ResNet-50, with ``gloo-lm`` a small language model, whose steps are short on a busy machine too;
-with ``nccl`` ranks are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose `NCCL_HOSTID` differs.
+with ``nccl`` ranks are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose
+`NCCL_HOSTID` differs.
 `pauses` counts false alarms.
 """
 
@@ -77,7 +80,9 @@ TORCH_FAULTS = ("stop", "loop", "asleep", "nosync", "barrier", "kill")
 
 @dataclass(slots=True)
 class Result:
-    """One trial: who was named (None: nobody), after how many seconds, and the suspicions on the way."""
+    """One trial: who was named (None: nobody), after how many seconds, and the suspicions on the
+    way.
+    """
 
     fault: str
     nodes: int
@@ -96,7 +101,9 @@ class Result:
     def is_wrong(self) -> bool:
         """Whether a healthy rank was named, at the end or in a suspicion."""
         accusing = [line for line in self.said if re.search(ACCUSING, line)]
-        suspected = [line for line in accusing if f" s: rank {self.rank} on node{self.rank + 1} " not in line]
+        suspected = [
+            line for line in accusing if f" s: rank {self.rank} on node{self.rank + 1} " not in line
+        ]
         return bool(suspected) or (self.named is not None and not self.is_right)
 
 
@@ -104,10 +111,17 @@ class World:
     """The nodes of one run, with a rank each, and what a controller does with their events."""
 
     def __init__(
-        self, scratch: Path, nodes: int, given: str, backend: str = "", script: str = SCRIPT, steps: Sequence[str] = ()
+        self,
+        scratch: Path,
+        nodes: int,
+        given: str,
+        backend: str = "",
+        script: str = SCRIPT,
+        steps: Sequence[str] = (),
     ) -> None:
         self.machines = [
-            Machine(scratch / f"node{rank + 1}", name=f"node{rank + 1}", mark=f"{scratch}/{rank}") for rank in range(nodes)
+            Machine(scratch / f"node{rank + 1}", name=f"node{rank + 1}", mark=f"{scratch}/{rank}")
+            for rank in range(nodes)
         ]
         self.run_id = f"run-{os.urandom(6).hex()}"
         self.lines: list[Line] = []
@@ -141,12 +155,21 @@ class World:
                 "given": self.given,
                 "trainer": self.trainer,
             }
-            words |= {"python": sys.executable, "wrapper": machine.root / "payload/x/rank_wrapper.py"}
+            words |= {
+                "python": sys.executable,
+                "wrapper": machine.root / "payload/x/rank_wrapper.py",
+            }
             script = self.script.format(**words, remote=FLAT)
             files = machine.stage(self.run_id, script)
             line = machine.supervisor(self.run_id)
             self.lines.append(line)
-            limits = {"limit_s": 36000.0, "first_line_s": 600.0, "stall_s": 600.0, "lease_s": 120.0, "node_rank": rank}
+            limits = {
+                "limit_s": 36000.0,
+                "first_line_s": 600.0,
+                "stall_s": 600.0,
+                "lease_s": 120.0,
+                "node_rank": rank,
+            }
             logs = {
                 "progress": ["rank-0.out"] if rank == 0 else [],
                 "rank_logs": ["rank-*.out"],
@@ -175,7 +198,11 @@ class World:
                 if rank not in self.ended:
                     with suppress(BrokenPipeError):  # its end has not been heard yet
                         line.order("beat", n=1)
-        outputs = {line.process.stdout: rank for rank, line in enumerate(self.lines) if rank not in self.ended}
+        outputs = {
+            line.process.stdout: rank
+            for rank, line in enumerate(self.lines)
+            if rank not in self.ended
+        }
         for stream in select.select(list(outputs), [], [], 0.1)[0]:
             rank = outputs[stream]
             line = self.lines[rank]
@@ -205,14 +232,19 @@ class World:
         return (self.folder(rank) / "logs" / f"rank-{rank}.out").read_text()
 
     def judge(self, reason: str) -> tuple[tuple[int, ...], str]:
-        """Return who is named for the end of the run, and the sentence: the verdict, or the first failure by the clock of the
-        ranks, as the controller takes it, and not the first that was heard."""
+        """Return who is named for the end of the run, and the sentence: the verdict, or the first
+        failure by the clock of the ranks, as the controller takes it, and not the first that was
+        heard."""
         if reason and (ended_by := self.hang.ended_by):
             return ended_by.ranks, ended_by.sentence
         self.stop(A_NODE_FAILED)
         record = min((event for _, event in self.failures), key=lambda event: event["ended_mono_s"])
         how = record["signal"] or f"exit code {record['code']}"
-        first = RunError(f"rank {record['rank']} ended with {how}", kind="rank_failed", host=self.hang.placed[record["rank"]])
+        first = RunError(
+            f"rank {record['rank']} ended with {how}",
+            kind="rank_failed",
+            host=self.hang.placed[record["rank"]],
+        )
         _, told = self.hang.outcome("failed", first)
         assert told
         named = re.match(r"ranks? ((?:\d+(?:, )?)+)", told.message)
@@ -247,7 +279,11 @@ class World:
 
 def gpus() -> int:
     """Return the number of GPUs of this machine."""
-    return len(subprocess.run(["nvidia-smi", "--list-gpus"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines())
+    return len(
+        subprocess.run(
+            ["nvidia-smi", "--list-gpus"], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout.splitlines()
+    )
 
 
 @contextmanager
@@ -278,7 +314,9 @@ def trial(number: int, fault: str, seed: int, backend: str) -> Result:
     chance = random.Random(f"{seed}/{number}")
     nodes = (2, 4)[number % 2]
     rank = number // 2 % nodes
-    if fault == "barrier":  # of two ranks in different collectives, which one is wrong cannot be told
+    if (
+        fault == "barrier"
+    ):  # of two ranks in different collectives, which one is wrong cannot be told
         nodes, rank = 4, number % 4
     result = Result(fault, nodes, rank)
     with tempfile.TemporaryDirectory(prefix="hang-", ignore_cleanup_errors=True) as name:
@@ -286,7 +324,10 @@ def trial(number: int, fault: str, seed: int, backend: str) -> Result:
         world = World(scratch, nodes, f"INJECT_FAULT={scratch}/fault", backend)
         try:
             world.begin()
-            until, ready = time.monotonic() + 600, READY_STEP // (3 if backend else 1) + chance.randrange(20)
+            until, ready = (
+                time.monotonic() + 600,
+                READY_STEP // (3 if backend else 1) + chance.randrange(20),
+            )
             while world.step() < ready:
                 world.turn()
                 if time.monotonic() > until or world.failures:
@@ -317,14 +358,23 @@ def _watch(world: World, result: Result) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return a line for each fault: trials, right ones, wrong ones, none; median and longest seconds."""
-    lines = [f"{'fault':8} {'trials':>6} {'right':>6} {'wrong':>6} {'none':>5} {'median':>8} {'longest':>8}"]
+    """Return a line for each fault: trials, right ones, wrong ones, none; median and longest
+    seconds.
+    """
+    lines = [
+        f"{'fault':8} {'trials':>6} {'right':>6} {'wrong':>6} {'none':>5} {'median':>8} {'longest':>8}"
+    ]
     for fault in dict.fromkeys([*(result.fault for result in results), "all"]):
         mine = [result for result in results if fault in (result.fault, "all")]
         times = [result.seconds for result in mine if result.seconds is not None] or [float("nan")]
-        right, wrong = sum(result.is_right for result in mine), sum(result.is_wrong for result in mine)
+        right, wrong = (
+            sum(result.is_right for result in mine),
+            sum(result.is_wrong for result in mine),
+        )
         none = sum(result.named is None for result in mine)
-        lines.append(f"{fault:8} {len(mine):6} {right:6} {wrong:6} {none:5} {statistics.median(times):8.1f} {max(times):8.1f}")
+        lines.append(
+            f"{fault:8} {len(mine):6} {right:6} {wrong:6} {none:5} {statistics.median(times):8.1f} {max(times):8.1f}"
+        )
     return "\n".join(lines)
 
 
@@ -333,23 +383,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Hang ranks and count who is named.")
     parser.add_argument("--trials", type=int, default=24, help="trials of each fault")
     parser.add_argument(
-        "--torch", choices=sorted(filter(None, TRAINERS)), default="", help="ranks of PyTorch, not simulated ones"
+        "--torch",
+        choices=sorted(filter(None, TRAINERS)),
+        default="",
+        help="ranks of PyTorch, not simulated ones",
     )
-    parser.add_argument("--first", type=int, default=0, help="number of the first trial, to go on where others ended")
-    parser.add_argument("--faults", default="", help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        help="number of the first trial, to go on where others ended",
+    )
+    parser.add_argument(
+        "--faults",
+        default="",
+        help=f"of {', '.join(FAULTS)}; with --torch of {', '.join(TORCH_FAULTS)}",
+    )
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
         faults = args.faults.split(",") if args.faults else TORCH_FAULTS if args.torch else FAULTS
-        work = [(number, fault) for number in range(args.first, args.first + args.trials) for fault in faults]
+        work = [
+            (number, fault)
+            for number in range(args.first, args.first + args.trials)
+            for fault in faults
+        ]
         results = []
         for result in pool.map(lambda pair: _one(*pair, args.seed, args.torch), work):
             results.append(result)
             mark = "WRONG" if result.is_wrong else "ok" if result.is_right else "none"
             where = f"{result.fault} {result.nodes}n rank {result.rank}"
-            print(f"{mark:5} {where}: {result.seconds or -1:.1f} s: {result.sentence or result.said}", flush=True)
+            print(
+                f"{mark:5} {where}: {result.seconds or -1:.1f} s: {result.sentence or result.said}",
+                flush=True,
+            )
     if args.json:
         args.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
     print(table(results))

@@ -1,18 +1,21 @@
-"""Hang ranks of a training program that knows nothing of orch in many ways, and print how often the right one was named.
+"""Hang ranks of a training program that knows nothing of orch in many ways, and print how often the
+right one was named.
 
     python -m tests.faults.kinds [--trials N] [--kinds sleep,skip_barrier,…] [--given spy,hook,…] [--jobs N] [--json FILE]
                                  [--start fork|exec] [--limit SECONDS]
 
 Three nodes with a rank each, real supervisors, wrappers and reports, as in `hangs`; the program is
 `injected/own_training.py`. Its ranks are forked (`forks`), or, with ``--start exec``, each imports PyTorch itself, as many
-cores can. None sees a GPU. After ``--limit`` no further trial begins. ``--given`` is what the program has:
+cores can. None sees a GPU. After ``--limit`` no further trial begins. ``--given`` is what the
+program has:
 
     spy    nothing but py-spy beside its interpreter
     hook   the flight recorder, and `rank_progress` with a mark a step
     one    the same, whose mark is called ``compute``, as an example of the documentation had it
     full   the flight recorder and a mark for each phase
 
-A trial counts as right where the verdict, or the last suspicion that names anybody, names the broken rank and no other.
+A trial counts as right where the verdict, or the last suspicion that names anybody, names the
+broken rank and no other.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo CUDA_VISIBLE_DEVICES= {given}
 {start}
 """
 FORK = "{python} -I -S -c '{ask}' {socket} {words}".replace("{ask}", ASK)
-EXEC = "PYTHONPATH={remote} {python} -I -S {wrapper} -- {python} -u {injected}/own_training.py {words}"
+EXEC = (
+    "PYTHONPATH={remote} {python} -I -S {wrapper} -- {python} -u {injected}/own_training.py {words}"
+)
 GIVEN = {
     "spy": ("", "--marks none"),
     "hook": ("TORCH_FR_BUFFER_SIZE=512", "--marks one --phase step"),
@@ -60,8 +65,8 @@ STEP = r"step (?P<step>\d+) "
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to hang: what the program is given (``words``), what is done from outside, and who may be named: the broken rank,
-    or nobody at all where what happens tells nobody's fault."""
+    """A way to hang: what the program is given (``words``), what is done from outside, and who may
+    be named: the broken rank, or nobody at all where what happens tells nobody's fault."""
 
     words: str = ""
     outside: str = ""
@@ -74,7 +79,17 @@ ALONE = (
     "full_pipe", "stop_itself",
     "extra_barrier", "extra_reduction", "extra_monitored", "missing_key", "no_sync",
 )  # fmt: skip
-SKIPPED = ("barrier", "monitored", "store_barrier", "roots", "gathering", "to_root", "exchange", "ring", "objects")
+SKIPPED = (
+    "barrier",
+    "monitored",
+    "store_barrier",
+    "roots",
+    "gathering",
+    "to_root",
+    "exchange",
+    "ring",
+    "objects",
+)
 KINDS: dict[str, Kind] = {name: Kind() for name in ALONE}
 KINDS |= {f"skip_{name}": Kind(f"--calls {name},barrier --fault skip_{name}") for name in SKIPPED}
 KINDS |= {
@@ -92,13 +107,21 @@ KINDS |= {
     "freeze": Kind("--fault nothing", "freeze"),
     "stopped_child": Kind("--fault nothing --workers 1", "child"),
 }
-KINDS |= {f"{name}_among_stores": Kind(f"--calls store_barrier,checkpoint --fault {name}") for name in ("sleep", "compute")}
-KINDS |= {f"{name}_among_roots": Kind(f"--calls roots,objects --fault {name}") for name in ("sleep", "compute")}
+KINDS |= {
+    f"{name}_among_stores": Kind(f"--calls store_barrier,checkpoint --fault {name}")
+    for name in ("sleep", "compute")
+}
+KINDS |= {
+    f"{name}_among_roots": Kind(f"--calls roots,objects --fault {name}")
+    for name in ("sleep", "compute")
+}
 
 
 @dataclass(slots=True)
 class Trial:
-    """One trial: who was named in the end, after how many seconds; when the broken rank was first suspected."""
+    """One trial: who was named in the end, after how many seconds; when the broken rank was first
+    suspected.
+    """
 
     kind: str
     given: str
@@ -117,7 +140,9 @@ class Trial:
 
     @property
     def outcome(self) -> str:
-        """`right`, `healthy` where another rank was ever named, or `nobody`, which is right where nobody's fault is told."""
+        """`right`, `healthy` where another rank was ever named, or `nobody`, which is right where
+        nobody's fault is told.
+        """
         accused = self.accused()
         if any(ranks - {self.rank} for ranks in accused):
             return "healthy"
@@ -131,20 +156,29 @@ def accused_by(words: str) -> list[int]:
 
 
 def trial(number: int, kind: str, given: str, seed: int, socket: str) -> Trial:
-    """Run one trial. ``socket``: of the process that forks ranks; empty where each is a process of its own."""
+    """Run one trial. ``socket``: of the process that forks ranks; empty where each is a process of
+    its own.
+    """
     chance = random.Random(f"{seed}/{number}/{kind}/{given}")
     rank = chance.randrange(NODES)
     if kind == "skip_checkpoint":  # only the rank that writes keeps others waiting
         rank = 0
     result = Trial(kind, given, rank)
-    with tempfile.TemporaryDirectory(prefix="kind-", ignore_cleanup_errors=True) as name, ExitStack() as disk:
+    with (
+        tempfile.TemporaryDirectory(prefix="kind-", ignore_cleanup_errors=True) as name,
+        ExitStack() as disk,
+    ):
         mount = disk.enter_context(stalled_files(kind))
         variables, marks = GIVEN[given]
         words = f"--fault {kind} --calls barrier,store_barrier {KINDS[kind].words} {marks}"
         words += f" --rank {rank} --at {40 + chance.randrange(20)}"
         start = FORK if socket else EXEC
-        script = SCRIPT.replace("{start}", start).replace("{words}", words).replace("{socket}", socket)
-        world = World(Path(name), NODES, f"{variables} INJECT_STALLED={mount}", script=script, steps=[STEP])
+        script = (
+            SCRIPT.replace("{start}", start).replace("{words}", words).replace("{socket}", socket)
+        )
+        world = World(
+            Path(name), NODES, f"{variables} INJECT_STALLED={mount}", script=script, steps=[STEP]
+        )
         try:
             world.begin()
             _until_step(world, 30)
@@ -179,7 +213,9 @@ def _watch(world: World, result: Trial) -> None:
             step, silent_since = world.step(), now
         if silent_since - begun > 120:
             raise RuntimeError("it did not hang")
-        if result.suspected_s is None and any(accused_by(line) == [result.rank] for line in world.said):
+        if result.suspected_s is None and any(
+            accused_by(line) == [result.rank] for line in world.said
+        ):
             result.suspected_s = now - silent_since
         failed = world.failures and now - world.failures[0][0] > ORDER_S
         if (reason and world.hang.ended_by) or failed:
@@ -201,7 +237,9 @@ def done_from_outside(what: str, world: World, rank: int) -> Iterator[None]:
         (group / "cgroup.procs").write_text(str(pid))
         (group / "freezer.state").write_text("FROZEN")
     elif what == "child":
-        children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True).stdout.split()
+        children = subprocess.run(
+            ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
         os.kill(int(children[-1]), signal.SIGSTOP)
     try:
         yield
@@ -220,8 +258,13 @@ def table(results: Sequence[Trial]) -> str:
     ]
     for kind in [*dict.fromkeys(result.kind for result in results), "all"]:
         mine = [result for result in results if kind in (result.kind, "all")]
-        counts = [sum(result.outcome == word for result in mine) for word in ("right", "healthy", "nobody")]
-        first = [result.suspected_s for result in mine if result.suspected_s is not None] or [float("nan")]
+        counts = [
+            sum(result.outcome == word for result in mine)
+            for word in ("right", "healthy", "nobody")
+        ]
+        first = [result.suspected_s for result in mine if result.suspected_s is not None] or [
+            float("nan")
+        ]
         ended = [result.seconds for result in mine if result.seconds is not None] or [float("nan")]
         times = f"{statistics.median(first):9.1f} {statistics.median(ended):8.1f} {max(ended):8.1f}"
         lines.append(f"{kind:22} {len(mine):6} {counts[0]:6} {counts[1]:7} {counts[2]:6} {times}")
@@ -233,7 +276,12 @@ def forking(python: str = sys.executable) -> Iterator[str]:
     """Have a process that forks ranks; its socket is returned."""
     with tempfile.TemporaryDirectory(prefix="forks-") as name:
         path = f"{name}/socket"
-        server = subprocess.Popen([python, "-m", "tests.faults.forks", path], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [python, "-m", "tests.faults.forks", path],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             assert server.stdout and server.stdout.readline() == "ready\n"
             yield path
@@ -244,24 +292,50 @@ def forking(python: str = sys.executable) -> Iterator[str]:
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Hang ranks of a program of one's own and count who is named.")
-    parser.add_argument("--trials", type=int, default=1, help="trials of each kind and of each that it is given")
-    parser.add_argument("--first", type=int, default=0, help="number of the first trial, to go on where others ended")
+    parser = argparse.ArgumentParser(
+        description="Hang ranks of a program of one's own and count who is named."
+    )
+    parser.add_argument(
+        "--trials", type=int, default=1, help="trials of each kind and of each that it is given"
+    )
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        help="number of the first trial, to go on where others ended",
+    )
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--given", default="hook,spy", help=f"of {', '.join(GIVEN)}")
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--start", choices=("fork", "exec"), default="fork", help="how a rank begins")
-    parser.add_argument("--limit", type=float, default=float("inf"), metavar="SECONDS", help="begin no trial after so long")
+    parser.add_argument(
+        "--start", choices=("fork", "exec"), default="fork", help="how a rank begins"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="begin no trial after so long",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     until = time.monotonic() + args.limit
     numbers = range(args.first, args.first + args.trials)
-    kinds = [kind for kind in args.kinds.split(",") if FREEZER.is_dir() or KINDS[kind].outside != "freeze"]
+    kinds = [
+        kind
+        for kind in args.kinds.split(",")
+        if FREEZER.is_dir() or KINDS[kind].outside != "freeze"
+    ]
     work = [(n, kind, given) for n in numbers for kind in kinds for given in args.given.split(",")]
     results: list[Trial] = []
-    with forking() if args.start == "fork" else nullcontext("") as socket, ThreadPoolExecutor(args.jobs) as pool:
-        for result in pool.map(lambda row: _one(*row, args.seed, socket) if time.monotonic() < until else None, work):
+    with (
+        forking() if args.start == "fork" else nullcontext("") as socket,
+        ThreadPoolExecutor(args.jobs) as pool,
+    ):
+        for result in pool.map(
+            lambda row: _one(*row, args.seed, socket) if time.monotonic() < until else None, work
+        ):
             if result is None:
                 continue
             results.append(result)

@@ -2,8 +2,9 @@
 
     python -m tests.faults.pauses HOURS [--jobs N]
 
-Nothing is broken: ranks pause as checkpoints, evaluations, compilations and late samples do, for so many hours of runs
-together, ``--jobs`` of them side by side on nodes as those of `hangs`. Every stop is a false alarm.
+Nothing is broken: ranks pause as checkpoints, evaluations, compilations and late samples do, for so
+many hours of runs together, ``--jobs`` of them side by side on nodes as those of `hangs`. Every
+stop is a false alarm.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ PAUSES = (
 
 
 def pausing(number: int, hours: float) -> dict[str, Any]:
-    """Run with pauses for so long; return what was said, of it what names a rank that did not pause, and why it was stopped."""
+    """Run with pauses for so long; return what was said, of it what names a rank that did not
+    pause, and why it was stopped.
+    """
     kind, given = PAUSES[number % len(PAUSES)]
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pause-", ignore_cleanup_errors=True) as name:
         paused = Path(name) / "paused"
         paused.touch()
-        world = World(Path(name), (2, 4)[number // len(PAUSES) % 2], f"{given} INJECT_PAUSED={paused}")
+        world = World(
+            Path(name), (2, 4)[number // len(PAUSES) % 2], f"{given} INJECT_PAUSED={paused}"
+        )
         reason = ""
         try:
             world.begin()
@@ -45,7 +50,10 @@ def pausing(number: int, hours: float) -> dict[str, Any]:
             world.stop()
         finally:
             world.close()
-        pauses = [(int(rank), float(at), word) for rank, at, word in map(str.split, paused.read_text().splitlines())]
+        pauses = [
+            (int(rank), float(at), word)
+            for rank, at, word in map(str.split, paused.read_text().splitlines())
+        ]
     took = (time.monotonic() - begun) / 3600
     return {
         "kind": kind,
@@ -55,15 +63,24 @@ def pausing(number: int, hours: float) -> dict[str, Any]:
         "reason": reason,
         "failures": failures if not reason else [],
         "said": world.said,
-        "wrong": [words for words, at in zip(world.said, world.said_at, strict=True) if accuses(words, at, pauses)],
+        "wrong": [
+            words
+            for words, at in zip(world.said, world.said_at, strict=True)
+            if accuses(words, at, pauses)
+        ],
     }
 
 
 def accuses(words: str, at: float, pauses: Sequence[tuple[int, float, str]]) -> bool:
-    """Return whether a suspicion names a rank that had no pause then. ``pauses``: rank, time, and kind or ``over``."""
+    """Return whether a suspicion names a rank that had no pause then. ``pauses``: rank, time, and
+    kind or ``over``.
+    """
     named = re.search(ACCUSING, words)
     last = {rank: word for rank, time_s, word in pauses if time_s <= at}
-    return any(last.get(int(rank), "over") == "over" for rank in re.findall(r"\d+", named[1] if named else ""))
+    return any(
+        last.get(int(rank), "over") == "over"
+        for rank in re.findall(r"\d+", named[1] if named else "")
+    )
 
 
 def pauses_line(kind: str, told: Sequence[dict[str, Any]]) -> str:
@@ -82,7 +99,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4, help="runs side by side")
     args = parser.parse_args()
     with ThreadPoolExecutor(args.jobs) as pool:
-        told = list(pool.map(lambda number: pausing(number, args.hours / args.jobs), range(args.jobs)))
+        told = list(
+            pool.map(lambda number: pausing(number, args.hours / args.jobs), range(args.jobs))
+        )
     for run in told:
         print(json.dumps(run))
     for kind, _ in PAUSES:

@@ -1,8 +1,9 @@
 """What a row of the fault suite is, and how one trial of it is run and judged.
 
-A row is a function that takes a `Trial`: it starts the real program in a lab, breaks something, and asserts with the judge's
-own clock, process counts and checksums what must be true then. Whatever it leaves broken is mended afterwards; a process of
-ours that is still on a node when the function has returned fails the trial, whatever the tool said about it.
+A row is a function that takes a `Trial`: it starts the real program in a lab, breaks something, and
+asserts with the judge's own clock, process counts and checksums what must be true then. Whatever it
+leaves broken is mended afterwards; a process of ours that is still on a node when the function has
+returned fails the trial, whatever the tool said about it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _DOWN_S = 60.0
 
 @dataclass(slots=True)
 class Trial:
-    """One injection of one fault: the controller to use, chance with a printed seed, and what is measured on the way.
+    """One injection of one fault: the controller to use, chance with a printed seed, and what is
+    measured on the way.
 
     ``full`` is false in a short run, where rows that last minutes take a fraction of them. Seconds are the judge's.
     """
@@ -44,7 +46,9 @@ class Trial:
     detected_s: float | None = None
     stopped_s: float | None = None
     left: int = 0
-    """How many containers and processes a row itself has counted as left, before the lab was mended."""
+    """How many containers and processes a row itself has counted as left, before the lab was
+    mended.
+    """
     lost_bytes: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -68,7 +72,9 @@ class Trial:
 
     @contextmanager
     def own_lab(self, *, nodes: int = 4, **wishes: object) -> Iterator[Controller]:
-        """Have a controller with a lab of its own, for rows that need other nodes than the shared four."""
+        """Have a controller with a lab of its own, for rows that need other nodes than the shared
+        four.
+        """
         directory = self.scratch / "lab"
         lab = labs.up(directory, nodes=nodes, gpus_per_node=0, say=lambda _: None, **wishes)  # type: ignore[arg-type]
         project = self.scratch / "own"
@@ -83,11 +89,15 @@ class Trial:
             _down(directory)
 
     def clean_within(self, seconds: float) -> None:
-        """Wait until no process of ours is left on any node, and note how long that took as the time to stop."""
+        """Wait until no process of ours is left on any node, and note how long that took as the
+        time to stop.
+        """
         self.stopped_s = judge.wait_until_clean(self.lab, seconds)
 
     def keep(self, *hosts: str, controller: Controller | None = None) -> None:
-        """Count the bytes of every run's logs that are on these nodes (all of them) and not, alike, in the project."""
+        """Count the bytes of every run's logs that are on these nodes (all of them) and not, alike,
+        in the project.
+        """
         owner = controller or self.controller
         for manifest in owner.project.glob("runs/*/*/manifest.json"):
             for host in hosts or self.nodes:
@@ -196,7 +206,9 @@ def run_trial(name: str, number: int, seed: int, lab: Lab, scratch: Path, *, ful
 
 def _why(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in last if "faults" in frame.filename and "suite.py" not in frame.filename]
+    ours = [
+        frame for frame in last if "faults" in frame.filename and "suite.py" not in frame.filename
+    ]
     place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
     return f"{place} {type(error).__name__}: {str(error)[:2000]}".strip()
 
@@ -218,9 +230,13 @@ def _limit(seconds: float) -> Iterator[None]:
 
 
 def select(names: Sequence[str]) -> list[Row]:
-    """Return the rows of these names, or those whose names begin with one that is no row itself; all where none is given."""
+    """Return the rows of these names, or those whose names begin with one that is no row itself;
+    all where none is given.
+    """
     unknown = [name for name in names if not any(row.startswith(name) for row in ROWS)]
     if unknown:
         raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     begun = tuple(name for name in names if name not in ROWS)
-    return [row for row in ROWS.values() if not names or row.name in names or row.name.startswith(begun)]
+    return [
+        row for row in ROWS.values() if not names or row.name in names or row.name.startswith(begun)
+    ]

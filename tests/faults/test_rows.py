@@ -1,4 +1,6 @@
-"""One trial of every row that fits, with all other tests; ``make faults`` runs them as often as they ought to be."""
+"""One trial of every row that fits, with all other tests; ``make faults`` runs them as often as
+they ought to be.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ _on_trial, _orphaned = threading.Lock(), threading.Event()
 
 
 def start_lab(base: str) -> None:
-    """Start this process's lab in ``base``; whoever made ``base`` takes it down, or this process if that one is killed."""
+    """Start this process's lab in ``base``; whoever made ``base`` takes it down, or this process if
+    that one is killed.
+    """
     global _lab
     signal.signal(signal.SIGINT, _interrupt)
     _lab = four_nodes(Path(base) / f"lab-{os.getpid()}")
@@ -46,7 +48,9 @@ def _interrupt(*_: object) -> None:
 
 
 def _leave() -> None:
-    """Stop a trial that is under way as Ctrl-C does, which also ends what it has outside the lab; then end lab and process."""
+    """Stop a trial that is under way as Ctrl-C does, which also ends what it has outside the lab;
+    then end lab and process.
+    """
     assert _lab
     _orphaned.set()
     os.kill(os.getpid(), signal.SIGINT)

@@ -24,13 +24,22 @@ hosts: {"gpu[01-04]": {}, big1: {address: 10.0.0.9, gpus: 0, slots: 64}}
 """
 
 
-def test_without_an_inventory_hosts_have_the_gpus_of_the_job_or_a_rank_for_each_task(tmp_path: Path) -> None:
+def test_without_an_inventory_hosts_have_the_gpus_of_the_job_or_a_rank_for_each_task(
+    tmp_path: Path,
+) -> None:
     assert doctest.testmod(allocation).failed == 0
     path = tmp_path / "slurm-7.yaml"
     path.write_text(inventory_text(slurm.parse(JOB), "ssh", "", {}))
-    seen = [(host.name, host.gpus, host.slots, dict(host.vars)) for host in open_inventory(str(path)).hosts]
+    seen = [
+        (host.name, host.gpus, host.slots, dict(host.vars))
+        for host in open_inventory(str(path)).hosts
+    ]
     facts = {"slurm_job": "7", "cuda_visible_devices": "1,3"}
-    assert seen == [("gpu01", 2, 1, facts), ("gpu02", 2, 1, facts), ("big1", 0, 4, {"slurm_job": "7"})]
+    assert seen == [
+        ("gpu01", 2, 1, facts),
+        ("gpu02", 2, 1, facts),
+        ("big1", 0, 4, {"slurm_job": "7"}),
+    ]
 
 
 def test_on_an_inventory_only_what_belongs_to_the_job_changes(tmp_path: Path) -> None:
@@ -41,7 +50,10 @@ def test_on_an_inventory_only_what_belongs_to_the_job_changes(tmp_path: Path) ->
     path = tmp_path / "slurm-7.yaml"
     path.write_text(inventory_text(job, "ssh", str(tmp_path / "cluster.yaml"), {"gpu01": "0,1"}))
     hosts = open_inventory(str(path)).of(names_of(job))
-    assert [(host.gpus, host.slots, host.vars.get("cuda_visible_devices"), host.vars["python"]) for host in hosts] == [
+    assert [
+        (host.gpus, host.slots, host.vars.get("cuda_visible_devices"), host.vars["python"])
+        for host in hosts
+    ] == [
         (2, 1, "0,1", "/opt/py"),
         (2, 1, "1,3", "/opt/py"),
         (0, 64, None, "/opt/py"),
@@ -49,16 +61,22 @@ def test_on_an_inventory_only_what_belongs_to_the_job_changes(tmp_path: Path) ->
     assert hosts[2].address == "10.0.0.9"
 
 
-def test_an_inventory_that_lists_some_hosts_of_the_job_is_refused_and_one_of_other_machines_is_not_used(tmp_path: Path) -> None:
+def test_an_inventory_that_lists_some_hosts_of_the_job_is_refused_and_one_of_other_machines_is_not_used(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "cluster.yaml").write_text(BASE)
     base = open_inventory(str(tmp_path / "cluster.yaml"))
-    with pytest.raises(ConfigError, match=r"expected all hosts of the job, gpu\[05-06\] are missing"):
+    with pytest.raises(
+        ConfigError, match=r"expected all hosts of the job, gpu\[05-06\] are missing"
+    ):
         lists_all(base, ["gpu04", "gpu05", "gpu06"])
     assert not lists_all(base, ["node1"])
 
 
 def test_a_job_that_waits_has_no_hosts() -> None:
-    with pytest.raises(ConfigError, match=r"expected a running job, got one in state PENDING \(Resources\)"):
+    with pytest.raises(
+        ConfigError, match=r"expected a running job, got one in state PENDING \(Resources\)"
+    ):
         names_of(slurm.parse("JobId=7 JobState=PENDING Reason=Resources NodeList=(null)"))
 
 
@@ -66,7 +84,9 @@ def test_a_job_that_waits_has_no_hosts() -> None:
 def test_a_job_of_several_parts_is_refused_with_their_numbers(
     fields: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [f"JobId={7 + at} {fields.format(at)} JobState=RUNNING NodeList=n{at}\n" for at in range(2)]
+    lines = [
+        f"JobId={7 + at} {fields.format(at)} JobState=RUNNING NodeList=n{at}\n" for at in range(2)
+    ]
     (tmp_path / "scontrol").write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(lines) + "END\n")
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -80,7 +100,10 @@ def test_a_job_of_several_parts_is_refused_with_their_numbers(
 def test_outside_of_a_job_the_way_into_one_is_named(tmp_path: Path) -> None:
     done = orch(tmp_path, "check", "--hosts", "slurm")
     assert done.returncode == 2
-    assert "--hosts slurm: expected to run inside a job of Slurm: SLURM_JOB_ID is not set. start it with salloc" in done.stderr
+    assert (
+        "--hosts slurm: expected to run inside a job of Slurm: SLURM_JOB_ID is not set. start it with salloc"
+        in done.stderr
+    )
     done = orch(tmp_path, "check", "--hosts", "srun:a1")
     assert (done.returncode, "expected the number of a job, got 'a1'" in done.stderr) == (2, True)
     assert not (tmp_path / ".orch").exists()

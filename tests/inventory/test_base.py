@@ -25,14 +25,18 @@ def written(folder: Path, text: str, name: str = "over.yaml") -> str:
     return str(folder / name)
 
 
-def test_variables_go_over_those_of_the_hosts_named_and_all_else_is_the_base(tmp_path: Path) -> None:
+def test_variables_go_over_those_of_the_hosts_named_and_all_else_is_the_base(
+    tmp_path: Path,
+) -> None:
     text = 'schema: 1\nbase: cluster.yaml\nhosts:\n  "@pair": {env: {A: pair, C: pair}}\n  n2: {env: {C: n2}}\n'
     found = open_inventory(written(tmp_path, text))
     assert [dict(host.env) for host in found.hosts] == [
         {"A": "pair", "B": "base", "C": "pair"}, {"A": "pair", "B": "base", "C": "n2"}, {"A": "base", "B": "base"},
     ]  # fmt: skip
     base = open_inventory(str(tmp_path / "cluster.yaml"))
-    assert [(host.name, host.address, host.gpus) for host in found.hosts] == [(h.name, h.address, h.gpus) for h in base.hosts]
+    assert [(host.name, host.address, host.gpus) for host in found.hosts] == [
+        (h.name, h.address, h.gpus) for h in base.hosts
+    ]
     assert (found.groups, found.secrets) == (base.groups, ("B",))
 
 
@@ -44,20 +48,31 @@ def test_devices_slots_and_facts_of_a_host_go_over_those_of_the_base(tmp_path: P
     assert seen == [(1, 1, {"cuda_visible_devices": "1"}, env), (0, 4, {}, env), (2, 1, {}, env)]
 
 
-def test_what_the_base_hides_by_pattern_and_what_looks_like_a_secret_is_hidden_in_what_is_laid_over_it(tmp_path: Path) -> None:
+def test_what_the_base_hides_by_pattern_and_what_looks_like_a_secret_is_hidden_in_what_is_laid_over_it(
+    tmp_path: Path,
+) -> None:
     text = "schema: 1\nbase: cluster.yaml\nhosts: {n1: {env: {B2: xxxx, C: x, HF_TOKEN: xxxx}}}\n"
     path = written(tmp_path, text)
     (tmp_path / "cluster.yaml").write_text(BASE.replace("[B]", "['B*']"))
     assert set(open_inventory(path).secrets) == {"B", "B2", "HF_TOKEN"}
 
 
-def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(tmp_path: Path) -> None:
+def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "hostfile").write_text("n1 slots=8\nn2 slots=8\n")
-    (tmp_path / "deep" / "one.yaml").write_text("schema: 1\nbase: ../hostfile\nhosts: {n1: {env: {A: one, B: one}}}\n")
-    (tmp_path / "two.yaml").write_text("schema: 1\nbase: deep/one.yaml\nhosts: {'n[1-2]': {env: {A: two}}}\n")
+    (tmp_path / "deep" / "one.yaml").write_text(
+        "schema: 1\nbase: ../hostfile\nhosts: {n1: {env: {A: one, B: one}}}\n"
+    )
+    (tmp_path / "two.yaml").write_text(
+        "schema: 1\nbase: deep/one.yaml\nhosts: {'n[1-2]': {env: {A: two}}}\n"
+    )
     found = open_inventory(str(tmp_path / "two.yaml"))
-    assert [(host.gpus, dict(host.env)) for host in found.hosts] == [(8, {"A": "two", "B": "one"}), (8, {"A": "two"})]
+    assert [(host.gpus, dict(host.env)) for host in found.hosts] == [
+        (8, {"A": "two", "B": "one"}),
+        (8, {"A": "two"}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +90,9 @@ def test_a_base_is_seen_from_its_file_may_have_any_format_and_a_base_of_its_own(
         ("schema: 1\nbase: cluster.yaml\ngroups: {a: [n1]}\nhosts: []\n", ["over.yaml:3: groups", "over.yaml:4: hosts"]),
     ],
 )  # fmt: skip
-def test_what_is_no_overlay_is_refused_with_its_line(tmp_path: Path, text: str, words: list[str]) -> None:
+def test_what_is_no_overlay_is_refused_with_its_line(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
     with pytest.raises(OrchError) as caught:
         open_inventory(written(tmp_path, text))
     assert isinstance(caught.value, ConfigError | Faults) and caught.value.exit_code == 2

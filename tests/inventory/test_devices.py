@@ -8,11 +8,17 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, Inventory
 from orchestrator.inventory.devices import chosen, devices_of, split_exclude
 
-HOSTS = (Host("a1", "a1", gpus=4), Host("a2", "a2", gpus=4, vars={"cuda_visible_devices": "2, 3,GPU-8c"}), Host("b", "b"))
+HOSTS = (
+    Host("a1", "a1", gpus=4),
+    Host("a2", "a2", gpus=4, vars={"cuda_visible_devices": "2, 3,GPU-8c"}),
+    Host("b", "b"),
+)
 INVENTORY = Inventory("x.yaml", HOSTS, {"a": ("a1", "a2")})
 
 
-def listed(given: tuple[str, ...] = (), exclude: str = "") -> dict[str, tuple[int | None, str | None]]:
+def listed(
+    given: tuple[str, ...] = (), exclude: str = ""
+) -> dict[str, tuple[int | None, str | None]]:
     """Number of GPUs and the devices of each host after a choice."""
     hosts = chosen(INVENTORY, HOSTS, given, split_exclude(exclude)[1])
     return {host.name: (host.gpus, host.vars.get("cuda_visible_devices")) for host in hosts}
@@ -25,7 +31,11 @@ def listed(given: tuple[str, ...] = (), exclude: str = "") -> dict[str, tuple[in
         ((), "a1:0,a1:gpu[2-3]", {"a1": (1, "1")}),
         ((), "@a:gpu3", {"a1": (3, "0,1,2"), "a2": (2, "2,GPU-8c")}),
         (("b:0-1",), "", {"b": (2, "0,1")}),
-        (("0-1", "a2:3", "b:MIG-1,MIG-2"), "", {"a1": (2, "0,1"), "a2": (1, "3"), "b": (2, "MIG-1,MIG-2")}),
+        (
+            ("0-1", "a2:3", "b:MIG-1,MIG-2"),
+            "",
+            {"a1": (2, "0,1"), "a2": (1, "3"), "b": (2, "MIG-1,MIG-2")},
+        ),
         (("a1:0-3",), "a1:gpu[1-2]", {"a1": (2, "0,3")}),
     ],
 )
@@ -45,7 +55,9 @@ def test_a_choice_is_the_visible_devices_and_the_number_of_gpus(
         (("c:0",), "", "no host 'c' in x.yaml"),
     ],
 )
-def test_an_impossible_choice_is_refused(given: tuple[str, ...], exclude: str, message: str) -> None:
+def test_an_impossible_choice_is_refused(
+    given: tuple[str, ...], exclude: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         listed(given, exclude)
     assert message in str(caught.value)

@@ -22,7 +22,14 @@ from orchestrator.inventory.hostset import (
 )
 from tests.support.examples import examples
 
-GROUPS = {"lab": ["node[1-2]", "@old"], "old": ["gpu[01-02],node2"], "empty": [], "a": ["@b"], "b": ["@c"], "c": ["x,@a"]}
+GROUPS = {
+    "lab": ["node[1-2]", "@old"],
+    "old": ["gpu[01-02],node2"],
+    "empty": [],
+    "a": ["@b"],
+    "b": ["@c"],
+    "c": ["x,@a"],
+}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,9 @@ GROUPS = {"lab": ["node[1-2]", "@old"], "old": ["gpu[01-02],node2"], "empty": []
         ("@old,@old", "gpu01 gpu02 node2"),
     ],
 )
-def test_an_expression_gives_its_names_once_and_in_written_order(expression: str, names: str) -> None:
+def test_an_expression_gives_its_names_once_and_in_written_order(
+    expression: str, names: str
+) -> None:
     assert expand(expression, GROUPS) == names.split()
 
 
@@ -86,7 +95,9 @@ def test_an_expression_gives_its_names_once_and_in_written_order(expression: str
         ("n[" + "9" * 5000 + "]", "a number or a range", "node[1-4]"),
     ],
 )
-def test_a_bad_expression_is_a_configuration_error_with_place_and_hint(expression: str, message: str, hint: str) -> None:
+def test_a_bad_expression_is_a_configuration_error_with_place_and_hint(
+    expression: str, message: str, hint: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         expand(expression, GROUPS)
     assert message in caught.value.message
@@ -132,9 +143,17 @@ SPANS = st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 4), st.
 
 
 @settings(deadline=None)
-@given(st.sampled_from(["n", "r2-n", "10.1.0."]), st.lists(SPANS, min_size=1, max_size=3), st.sampled_from(["", "-x"]))
-def test_brackets_mean_what_clustershell_says_they_mean(head: str, spans: list[tuple[int, int, int, int]], tail: str) -> None:
-    text = ",".join(f"{first:0{width}d}-{first + more:0{width}d}/{step}" for first, more, width, step in spans)
+@given(
+    st.sampled_from(["n", "r2-n", "10.1.0."]),
+    st.lists(SPANS, min_size=1, max_size=3),
+    st.sampled_from(["", "-x"]),
+)
+def test_brackets_mean_what_clustershell_says_they_mean(
+    head: str, spans: list[tuple[int, int, int, int]], tail: str
+) -> None:
+    text = ",".join(
+        f"{first:0{width}d}-{first + more:0{width}d}/{step}" for first, more, width, step in spans
+    )
     expression = f"{head}[{text}]{tail}"
     assert set(expand(expression)) == set(NodeSet(expression, resolver=RESOLVER_NOGROUP))
 
@@ -156,7 +175,9 @@ def test_any_text_expands_or_is_refused(expression: str) -> None:
         ("10.11.0.3 10.11.0.2 10.11.0.5", "10.11.0.[2-3,5]"),
         ("fd00::1 fd00::2", "fd00::1,fd00::2"),
         ("n1 fd00::2 n2", "n[1-2],fd00::2"),
-        pytest.param(f"n1 n{'9' * 100} n2", f"n[1-2],n{'9' * 100}", id="more digits than a number has"),
+        pytest.param(
+            f"n1 n{'9' * 100} n2", f"n[1-2],n{'9' * 100}", id="more digits than a number has"
+        ),
         ("", ""),
     ],
 )
@@ -172,7 +193,9 @@ def test_nearest_suggests_only_what_is_near() -> None:
     assert nearest("docker", ["docker", "podman"]) == "", "what was meant is what was written"
 
 
-@pytest.mark.parametrize("name", ["node1", "gpu-01.lab.example.org", "10.11.0.2", "_x", "a" * 128, "condor", "nullity"])
+@pytest.mark.parametrize(
+    "name", ["node1", "gpu-01.lab.example.org", "10.11.0.2", "_x", "a" * 128, "condor", "nullity"]
+)
 def test_a_good_alias_passes(name: str) -> None:
     check_alias(name, "here")
 
@@ -216,7 +239,18 @@ def test_a_bad_alias_is_refused_with_its_place(name: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["10.11.0.2", "fd00::1", "::1", "node1", "node1.lab.", "a_b", "1e3", "xn--sterreich-z7a.at", "gate+node1", "gate/node1"],
+    [
+        "10.11.0.2",
+        "fd00::1",
+        "::1",
+        "node1",
+        "node1.lab.",
+        "a_b",
+        "1e3",
+        "xn--sterreich-z7a.at",
+        "gate+node1",
+        "gate/node1",
+    ],
 )
 def test_a_good_address_passes(address: str) -> None:
     check_address(address, "here")

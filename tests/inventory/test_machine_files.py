@@ -1,4 +1,6 @@
-"""Hosts as an expression and as machine files of schedulers: what they mean, and why one is refused."""
+"""Hosts as an expression and as machine files of schedulers: what they mean, and why one is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,24 @@ def test_an_expression_is_an_inventory_without_counts(expression: str, hosts: st
 
 def test_hosts_may_be_written_with_their_user() -> None:
     inventory = from_expression("me@node[1-2],you@n9")
-    assert [(host.name, host.ssh.user) for host in inventory.hosts] == [("node1", "me"), ("node2", "me"), ("n9", "you")]
+    assert [(host.name, host.ssh.user) for host in inventory.hosts] == [
+        ("node1", "me"),
+        ("node2", "me"),
+        ("n9", "you"),
+    ]
     hosts = read("me@node1 slots=8\nnode2\n").hosts
-    assert [(host.name, host.ssh.user, host.gpus) for host in hosts] == [("node1", "me", 8), ("node2", None, None)]
+    assert [(host.name, host.ssh.user, host.gpus) for host in hosts] == [
+        ("node1", "me", 8),
+        ("node2", None, None),
+    ]
 
 
 def test_a_machine_file_with_a_line_for_each_slot_names_each_host_once() -> None:
     hosts = read("node1\nnode1\nnode2\nnode2\n").hosts  # as PBS writes it
-    assert [(host.name, host.slots, host.gpus) for host in hosts] == [("node1", 2, None), ("node2", 2, None)]
+    assert [(host.name, host.slots, host.gpus) for host in hosts] == [
+        ("node1", 2, None),
+        ("node2", 2, None),
+    ]
 
 
 def test_a_number_after_the_colon_is_a_port_where_it_cannot_be_slots() -> None:
@@ -84,21 +96,33 @@ def test_a_user_without_a_host_is_refused(text: str) -> None:
         "n1 n1 n2",  # $LSB_HOSTS
     ],
 )
-def test_machine_files_of_schedulers_count_slots_and_leave_gpus_to_be_asked(text: str, tmp_path: Path) -> None:
+def test_machine_files_of_schedulers_count_slots_and_leave_gpus_to_be_asked(
+    text: str, tmp_path: Path
+) -> None:
     path = tmp_path / "1234.server"
     path.write_text(text)
     inventories = [open_inventory(str(path))] if "\n" in text else []
     for inventory in [*inventories, *([open_inventory(text.strip())] if " " in text else [])]:
-        assert [(host.name, host.slots, host.gpus) for host in inventory.hosts] == [("n1", 2, None), ("n2", 1, None)]
+        assert [(host.name, host.slots, host.gpus) for host in inventory.hosts] == [
+            ("n1", 2, None),
+            ("n2", 1, None),
+        ]
 
 
 def test_spaces_around_the_equals_sign_of_slots_are_read() -> None:
-    assert [(host.name, host.gpus) for host in read("n1 slots = 4 max_slots=8\nn2 slots= 2\n").hosts] == [("n1", 4), ("n2", 2)]
+    assert [
+        (host.name, host.gpus) for host in read("n1 slots = 4 max_slots=8\nn2 slots= 2\n").hosts
+    ] == [("n1", 4), ("n2", 2)]
 
 
 def test_an_expression_may_count_gpus_as_horovod_does() -> None:
     inventory = from_expression("a:8,gpu[1-2]:4,c")
-    assert [(host.name, host.gpus) for host in inventory.hosts] == [("a", 8), ("gpu1", 4), ("gpu2", 4), ("c", None)]
+    assert [(host.name, host.gpus) for host in inventory.hosts] == [
+        ("a", 8),
+        ("gpu1", 4),
+        ("gpu2", 4),
+        ("c", None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +153,11 @@ def test_a_bad_expression_makes_no_inventory(expression: str, message: str) -> N
 def test_a_list_is_the_expression_that_it_folds_to(first: int, more: int) -> None:
     names = expand(f"gpu[{first}-{first + more}]")
     listed = read("\n".join(names) + "\n")
-    assert [host.name for host in listed.hosts] == names == [host.name for host in from_expression(",".join(names)).hosts]
+    assert (
+        [host.name for host in listed.hosts]
+        == names
+        == [host.name for host in from_expression(",".join(names)).hosts]
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,15 +165,27 @@ def test_a_list_is_the_expression_that_it_folds_to(first: int, more: int) -> Non
     [
         ("rank 0=nodea slot=0:0-3\nrank 1=+n1 slot=1\n", "a rankfile of Open MPI"),
         ("# ranks\nrank 0 = nodea slot=0:0-3  # first\n", "a rankfile of Open MPI"),
-        ("node1 8 all.q@node1 UNDEFINED\nnode2 8 all.q@node2 <NULL>\n", "$PE_HOSTFILE of Grid Engine"),
+        (
+            "node1 8 all.q@node1 UNDEFINED\nnode2 8 all.q@node2 <NULL>\n",
+            "$PE_HOSTFILE of Grid Engine",
+        ),
         ("host1 0,1,2,3\nhost2 4,5,6,7\n", "$LSB_AFFINITY_HOSTFILE of LSF"),
-        ("NodeName=n1 Arch=x86_64 CoresPerSocket=32\n   CPUAlloc=0 CPUTot=64\n", "records of Slurm"),
-        ("NodeName=n[1-4] Gres=gpu:8 State=UNKNOWN\nPartitionName=gpu Nodes=ALL\n", "records of Slurm"),
+        (
+            "NodeName=n1 Arch=x86_64 CoresPerSocket=32\n   CPUAlloc=0 CPUTot=64\n",
+            "records of Slurm",
+        ),
+        (
+            "NodeName=n[1-4] Gres=gpu:8 State=UNKNOWN\nPartitionName=gpu Nodes=ALL\n",
+            "records of Slurm",
+        ),
         ("(node1:ncpus=8:ngpus=2)+(node2:ncpus=8:ngpus=2)\n", "exec_vnode of PBS"),
         ("node1/0+node1/1+node2/0\n", "exec_host of PBS"),
         ("node1 rack=3,gpus=8,compute\nnode2 all\n", "a genders file"),
         ("# nodes\nGresTypes=gpu\nNodeName=n[1-4] NodeAddr=10.0.0.[1-4]\n", "records of Slurm"),
-        ("Include ~/.ssh/more\nHost *\n  ServerAliveInterval 30\n  Port=22\n", "an ssh configuration"),
+        (
+            "Include ~/.ssh/more\nHost *\n  ServerAliveInterval 30\n  Port=22\n",
+            "an ssh configuration",
+        ),
         ("PARTITION AVAIL NODES STATE NODELIST\ngpu* up 2 idle n[1-2]\n", "a table"),
         ("n1 1 gpu* idle\nn2 1 gpu* drain\n", "a table"),
         ("n1:8 ib0\nn2:8 ib0\n", "a table"),
@@ -173,7 +213,10 @@ def test_a_file_of_another_tool_is_refused_by_its_name(text: str, name: str) -> 
         ("a slot=8\nb slot=8\n", "got slot=. did you mean slots=8?"),
         ("a cpus=8\n", "got cpus=. did you mean slots=8?"),
         ("node1 np=8\n", "got np=. did you mean slots=8?"),
-        ("node1:8 binding=map=0,2\nnode2:8 binding=map=0,2\n", "got binding=. orch places and binds ranks itself"),
+        (
+            "node1:8 binding=map=0,2\nnode2:8 binding=map=0,2\n",
+            "got binding=. orch places and binds ranks itself",
+        ),
         ("node1:4 user=bob\n", "got user=. write the user before the host: bob@node1"),
         ("node1:4 ifname=eth1\n", "got ifname=. leave ifname= out"),
         ("node1:8:mlx5_0\n", "expected a host name"),
@@ -194,5 +237,7 @@ def test_a_setting_that_is_not_understood_is_not_lost(text: str, hint: str) -> N
         ("gpu[01-02]\n", [("gpu01", None, None), ("gpu02", None, None)]),
     ],
 )
-def test_what_is_understood_is_read_as_before(text: str, hosts: list[tuple[str, int | None, int | None]]) -> None:
+def test_what_is_understood_is_read_as_before(
+    text: str, hosts: list[tuple[str, int | None, int | None]]
+) -> None:
     assert [(host.name, host.gpus, host.ssh.port) for host in read(text).hosts] == hosts

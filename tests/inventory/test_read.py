@@ -1,6 +1,8 @@
-"""Inventories in every format: what good ones mean, and that all faults of a bad one are found, placed and explained.
+"""Inventories in every format: what good ones mean, and that all faults of a bad one are found,
+placed and explained.
 
-A file in ``data/inventories/good`` has its meaning beside it as JSON, a file in ``bad`` the whole text of its refusal.
+A file in ``data/inventories/good`` has its meaning beside it as JSON, a file in ``bad`` the whole
+text of its refusal.
 """
 
 from __future__ import annotations
@@ -31,12 +33,19 @@ REFERENCE = Path(__file__).parents[2] / "inventory" / "cluster.yaml"
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_inventory_means_what_stands_beside_it(name: str) -> None:
     path = DATA / "good" / name
-    assert plain(read(path.read_text(), name)) == json.loads(path.with_name(f"{name}.json").read_text())
+    assert plain(read(path.read_text(), name)) == json.loads(
+        path.with_name(f"{name}.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("path", ["/data", "~/images", "~bench/images", "~"])
 def test_a_data_set_lies_at_the_root_or_in_a_home(path: str) -> None:
-    assert read(f"schema: 1\nhosts: {{a: {{vars: {{data_dir: '{path}'}}}}}}\n").hosts[0].vars["data_dir"] == path
+    assert (
+        read(f"schema: 1\nhosts: {{a: {{vars: {{data_dir: '{path}'}}}}}}\n")
+        .hosts[0]
+        .vars["data_dir"]
+        == path
+    )
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -48,7 +57,9 @@ def test_a_bad_inventory_is_refused_with_all_its_faults_together(name: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in BAD if name.endswith(".yaml")])
 def test_a_fault_names_the_line_that_holds_its_key(name: str) -> None:
-    """Independent of the golden text: the last part of each key path is written on the line that the fault names."""
+    """Independent of the golden text: the last part of each key path is written on the line that
+    the fault names.
+    """
     lines = (DATA / "bad" / name).read_text().splitlines()
     for fault in faults_of(lambda: read((DATA / "bad" / name).read_text(), name)):
         match = re.match(rf"{re.escape(name)}:(\d+): (\S+): expected", fault)
@@ -60,7 +71,9 @@ def test_a_fault_names_the_line_that_holds_its_key(name: str) -> None:
 def test_every_fault_says_what_was_expected_and_what_came() -> None:
     for path in (DATA / "bad").glob("*.expected"):
         for line in path.read_text().splitlines():
-            assert re.match(rf"{re.escape(path.stem)}(:\d+)?: (.+: )?expected .+, got .+", line), line
+            assert re.match(rf"{re.escape(path.stem)}(:\d+)?: (.+: )?expected .+, got .+", line), (
+                line
+            )
 
 
 def test_the_reference_inventory_is_four_nodes_with_eight_gpus() -> None:
@@ -74,9 +87,13 @@ def test_the_reference_inventory_is_four_nodes_with_eight_gpus() -> None:
 
 
 def test_what_the_reference_inventory_comments_out_is_valid_too() -> None:
-    text = re.sub(r"^(\s*)# (\w+: |node5: |secrets: )", r"\1\2", REFERENCE.read_text(), flags=re.MULTILINE)
+    text = re.sub(
+        r"^(\s*)# (\w+: |node5: |secrets: )", r"\1\2", REFERENCE.read_text(), flags=re.MULTILINE
+    )
     secrets = 'DB_URL: "x"\n    WANDB_USER: "y"'
-    text = text.replace("hosts:  ", "hosts:\n ").replace("NCCL_DEBUG: INFO", f"NCCL_DEBUG: INFO\n    {secrets}")
+    text = text.replace("hosts:  ", "hosts:\n ").replace(
+        "NCCL_DEBUG: INFO", f"NCCL_DEBUG: INFO\n    {secrets}"
+    )
     inventory = read(text)
     assert (len(inventory.hosts), inventory.secrets) == (5, ("DB_URL", "WANDB_USER"))
     assert inventory.hosts[4].ssh == SshSettings(
@@ -93,7 +110,9 @@ def test_what_the_reference_inventory_comments_out_is_valid_too() -> None:
 
 def test_a_host_overrides_defaults_key_by_key() -> None:
     hosts = read((DATA / "good" / "ours.yaml").read_text()).hosts
-    assert hosts[0].ssh == SshSettings(user="bench", key="~/.ssh/id_bench", port=2222, connect_timeout_s=2.5)
+    assert hosts[0].ssh == SshSettings(
+        user="bench", key="~/.ssh/id_bench", port=2222, connect_timeout_s=2.5
+    )
     assert dict(hosts[0].env) == {"NCCL_DEBUG": "WARN", "TOKEN": "abc"}
     assert dict(hosts[1].vars) == {"interface": "eth0", "data_dir": "/data", "racks": [1, 2]}
 
@@ -110,8 +129,14 @@ def test_ranges_of_name_and_address_expand_in_step_and_in_written_order() -> Non
 NODE_IN_PARTS = unicodedata.normalize("NFD", "nodé")
 ODD_HOSTS = {
     "300 bytes": (f'  "{"a" * 300}": {{address: h}}', "at most 128 bytes, got 300 bytes"),
-    "again in capitals": ("  node1: {address: a}\n  Node1: {address: b}", "each host once, got 'Node1' again"),
-    "again in another unicode form": (f"  nodé: {{address: a}}\n  {NODE_IN_PARTS}: {{address: b}}", "letters, digits"),
+    "again in capitals": (
+        "  node1: {address: a}\n  Node1: {address: b}",
+        "each host once, got 'Node1' again",
+    ),
+    "again in another unicode form": (
+        f"  nodé: {{address: a}}\n  {NODE_IN_PARTS}: {{address: b}}",
+        "letters, digits",
+    ),
     "full width": ("  node1: {address: a}\n  ｎode1: {address: b}", "letters, digits"),
     "duplicate key": ("  a: {}\n  a: {}", "each key once, got 'a' again"),
     "too many": ('  "n[1-10001]": {}', "at most 10000 hosts, got 10001"),
@@ -119,8 +144,14 @@ ODD_HOSTS = {
     "tag": ("  a: !!python/object/apply:os.system [id]", "expected no tags"),
     "3000 brackets": ("  a: " + "[" * 3000 + "]" * 3000, "at most 50 levels"),
     "tab": ("\ta: {}", "spaces, not with tabs"),
-    "a name and another's address": ("  a: {address: b}\n  b: {address: c}", "got 'b', the address of 'a'"),
-    "two on one machine": ("  a: {address: H}\n  b: {address: h., ssh: {port: 22}}", "one name per machine, got 'a' and 'b'"),
+    "a name and another's address": (
+        "  a: {address: b}\n  b: {address: c}",
+        "got 'b', the address of 'a'",
+    ),
+    "two on one machine": (
+        "  a: {address: H}\n  b: {address: h., ssh: {port: 22}}",
+        "one name per machine, got 'a' and 'b'",
+    ),
 }
 
 
@@ -134,8 +165,13 @@ def test_an_odd_host_is_refused_with_its_line(case: str) -> None:
 
 
 def test_a_jump_host_may_be_a_pattern_of_the_ssh_configuration() -> None:
-    assert read("schema: 1\nhosts: {a: {ssh: {jump: 'me@gate+inner:22'}}}").hosts[0].ssh.jump == "me@gate+inner:22"
-    (fault,) = faults_of(lambda: read("schema: 1\nhosts: {a: {ssh: {jump: gate/inner}}}"))  # ssh refuses it, too
+    assert (
+        read("schema: 1\nhosts: {a: {ssh: {jump: 'me@gate+inner:22'}}}").hosts[0].ssh.jump
+        == "me@gate+inner:22"
+    )
+    (fault,) = faults_of(
+        lambda: read("schema: 1\nhosts: {a: {ssh: {jump: gate/inner}}}")
+    )  # ssh refuses it, too
     assert "expected a jump host" in fault
 
 
@@ -178,7 +214,9 @@ def test_deeply_nested_groups_are_refused_not_followed() -> None:
         ("@both", "gpu01", "node1 gpu02 gpu03 10.11.0.9"),
     ],
 )
-def test_hosts_are_selected_by_name_address_and_group(expression: str, exclude: str, names: str) -> None:
+def test_hosts_are_selected_by_name_address_and_group(
+    expression: str, exclude: str, names: str
+) -> None:
     inventory = read((DATA / "good" / "ours.yaml").read_text())
     assert [host.name for host in inventory.select(expression, exclude)] == names.split()
 
@@ -187,11 +225,15 @@ def test_an_unknown_host_is_refused_with_the_nearest() -> None:
     inventory = read(REFERENCE.read_text(), "cluster.yaml")
     with pytest.raises(ConfigError) as caught:
         inventory.select("nod1")
-    assert str(caught.value) == ("hosts 'nod1': no host 'nod1' in cluster.yaml. known hosts: node[1-4]; did you mean 'node1'?")
+    assert str(caught.value) == (
+        "hosts 'nod1': no host 'nod1' in cluster.yaml. known hosts: node[1-4]; did you mean 'node1'?"
+    )
 
 
 def test_an_address_of_two_hosts_selects_both() -> None:
-    inventory = read("schema: 1\nhosts:\n  a: {address: h, ssh: {port: 1}}\n  b: {address: h, ssh: {port: 2}}")
+    inventory = read(
+        "schema: 1\nhosts:\n  a: {address: h, ssh: {port: 1}}\n  b: {address: h, ssh: {port: 2}}"
+    )
     assert [host.name for host in inventory.select("h")] == ["a", "b"]
 
 
@@ -229,9 +271,39 @@ def test_a_format_is_recognised_by_its_text(text: str, kind: str) -> None:
     assert recognise(text) == kind
 
 
-OURS = ["schema: 1\n", "hosts:\n", "  node1:", " {gpus: 8}\n", "groups: {a: ['@a']}\n", "defaults: {}\n", "@lab"]
-ANSIBLE = ["[lab]\n", "[lab:vars]\n", "[a:children]\n", "lab\n", " ansible_host=x", "all:\n", "  children:\n", "    hosts:\n"]
-OTHERS = ["node[01:03]", "node[a:c]:22", " slots=8", ":8", "n1", "\n", "  ", "# c\n", "'", '"', ",", "fd00::1"]
+OURS = [
+    "schema: 1\n",
+    "hosts:\n",
+    "  node1:",
+    " {gpus: 8}\n",
+    "groups: {a: ['@a']}\n",
+    "defaults: {}\n",
+    "@lab",
+]
+ANSIBLE = [
+    "[lab]\n",
+    "[lab:vars]\n",
+    "[a:children]\n",
+    "lab\n",
+    " ansible_host=x",
+    "all:\n",
+    "  children:\n",
+    "    hosts:\n",
+]
+OTHERS = [
+    "node[01:03]",
+    "node[a:c]:22",
+    " slots=8",
+    ":8",
+    "n1",
+    "\n",
+    "  ",
+    "# c\n",
+    "'",
+    '"',
+    ",",
+    "fd00::1",
+]
 ODDITIES = ["{{ x }}", "=", "\t", "\0", "é", "..", "/", "\u202e"]
 PIECES = st.sampled_from(OURS + ANSIBLE + OTHERS + ODDITIES)
 
@@ -247,12 +319,16 @@ def test_any_text_is_an_inventory_or_refused_with_its_source(text: str) -> None:
         return
     assert inventory.hosts
     assert len({host.name.casefold() for host in inventory.hosts}) == len(inventory.hosts)
-    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", host.name) for host in inventory.hosts)
+    assert all(
+        re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", host.name) for host in inventory.hosts
+    )
 
 
 @settings(deadline=None, max_examples=examples(150))
 @given(st.binary(max_size=50))
-def test_any_bytes_are_an_inventory_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_are_an_inventory_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz-inventory"
     path.write_bytes(data)
     try:
@@ -263,7 +339,9 @@ def test_any_bytes_are_an_inventory_or_refused(tmp_path_factory: pytest.TempPath
 
 KEYS = ["schema", "hosts", "groups", "defaults", "secrets", "gpus", "ssh", "env", "vars", "n1"]
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=6)),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=6)
+    ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner),
     max_leaves=15,
 )
@@ -290,5 +368,9 @@ def test_the_transport_of_a_host_is_its_own_or_its_last_groups_or_the_default() 
         "b": "openssh",
     }
     assert read("schema: 1\nhosts: {a: {address: 10.0.0.1}}\n").hosts[0].transport == "ssh"
-    fault = faults_of(lambda: read(text.replace("a3: {transport: openssh}", "a3: {transport: rsh}")))
-    assert fault == ["lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, got the text 'rsh'"]
+    fault = faults_of(
+        lambda: read(text.replace("a3: {transport: openssh}", "a3: {transport: rsh}"))
+    )
+    assert fault == [
+        "lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, got the text 'rsh'"
+    ]

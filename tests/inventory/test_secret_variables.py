@@ -1,4 +1,6 @@
-"""Variables that an inventory keeps secret: by what they are known, and that nothing said of an inventory quotes one."""
+"""Variables that an inventory keeps secret: by what they are known, and that nothing said of an
+inventory quotes one.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,23 @@ def test_secrets_are_named_one_by_one_by_pattern_and_by_what_a_name_looks_like()
     text = f"schema: 1\nhosts:\n  a: {{env: {env}}}\n  b: {{env: {{DB: h, MY_PASSWORD: i, {plain}}}}}\n"
     looks = ("API_TOKEN", "hf_secret", "AWS_ACCESS_KEY_ID", "MY_PASSWORD")
     assert read(text).secrets == looks
-    assert set(read(text + "secrets: ['WANDB_?RL', 'K[0-9]', '*B', '*_TOKEN']\n").secrets) == {*looks, "WANDB_URL", "K1", "DB"}
-    assert set(read(text + "secrets: ['*']\n").secrets) == {name for host in read(text).hosts for name in host.env}
+    assert set(read(text + "secrets: ['WANDB_?RL', 'K[0-9]', '*B', '*_TOKEN']\n").secrets) == {
+        *looks,
+        "WANDB_URL",
+        "K1",
+        "DB",
+    }
+    assert set(read(text + "secrets: ['*']\n").secrets) == {
+        name for host in read(text).hosts for name in host.env
+    }
 
 
 def test_a_pattern_that_no_variable_matches_is_refused_as_a_misspelt_name_is() -> None:
     text = "schema: 1\nsecrets: ['*_TOKEM', '*_token']\nhosts: {a: {env: {HF_TOKEN: hunter2}}}\n"
     found = faults_of(lambda: read(text))
-    assert len(found) == 2 and all("expected the name of a variable, got a text." in each for each in found)
+    assert len(found) == 2 and all(
+        "expected the name of a variable, got a text." in each for each in found
+    )
     assert "did you mean 'HF_TOKEN'?" in found[0]
 
 
@@ -67,7 +78,9 @@ def test_a_value_of_env_is_never_shown() -> None:
         f"all: {{children: {{HF_TOKEN={SECRET}: {{hosts: a}}}}}}\n",
     ],
 )
-def test_nothing_said_of_an_inventory_quotes_what_may_be_a_secret(tmp_path: Path, text: str) -> None:
+def test_nothing_said_of_an_inventory_quotes_what_may_be_a_secret(
+    tmp_path: Path, text: str
+) -> None:
     path = tmp_path / "hosts.yaml"
     for source in (text, text.replace("schema: 1\n", "schema: 1\nbase: other.yaml\n")):
         path.write_text(source)
@@ -108,21 +121,31 @@ def test_an_overlay_keeps_no_secret_either(tmp_path: Path) -> None:
     base = f"schema: 1\nhosts: {{a: {{gpus: 1, vars: {{admin_password: {SECRET}}}}}}}\n"
     (tmp_path / "base.yaml").write_text(base)
     path = tmp_path / "over.yaml"
-    path.write_text(f"schema: 1\nbase: base.yaml\nhosts: {{a: {{vars: {{db_pass: {SECRET}, data_dir: /d}}}}}}\n")
+    path.write_text(
+        f"schema: 1\nbase: base.yaml\nhosts: {{a: {{vars: {{db_pass: {SECRET}, data_dir: /d}}}}}}\n"
+    )
     inventory = open_inventory(str(path))
     assert SECRET not in repr(inventory) and dict(inventory.hosts[0].vars) == {"data_dir": "/d"}
-    assert [note.split(" (")[0] for note in inventory.notes] == ["not read: admin_password", "not read: db_pass"]
+    assert [note.split(" (")[0] for note in inventory.notes] == [
+        "not read: admin_password",
+        "not read: db_pass",
+    ]
 
 
 def test_what_an_earlier_version_kept_is_no_difference_and_is_not_written_again() -> None:
-    now = PlannedWith.of(read("schema: 1\nhosts: {a: {gpus: 1, vars: {rack: 3, admin_password: x}}}\n").hosts, (), {})
-    before = PlannedWith({"a": {**now.hosts["a"], "vars": {"rack": 3, "admin_password": SECRET}}}, {})
+    now = PlannedWith.of(
+        read("schema: 1\nhosts: {a: {gpus: 1, vars: {rack: 3, admin_password: x}}}\n").hosts, (), {}
+    )
+    before = PlannedWith(
+        {"a": {**now.hosts["a"], "vars": {"rack": 3, "admin_password": SECRET}}}, {}
+    )
     assert before.without(()) == now
 
 
 def test_switches_and_names_that_only_look_alike_stay_variables() -> None:
     names = (
-        "tokenizer: a, max_tokens: 512, passwordless: true, bypass: 1, key_name: k, rdma_network: 10.0.0.0, public_key: ssh-rsa"
+        "tokenizer: a, max_tokens: 512, passwordless: true, bypass: 1, key_name: k, "
+        "rdma_network: 10.0.0.0, public_key: ssh-rsa"
     )
     assert len(read(f"schema: 1\nhosts: {{a: {{vars: {{{names}}}}}}}\n").hosts[0].vars) == 7
 
@@ -130,15 +153,22 @@ def test_switches_and_names_that_only_look_alike_stay_variables() -> None:
 @pytest.mark.parametrize("value", ["abc", "'a b c'", "\"'abc'\"", "x"])
 def test_a_secret_that_is_too_short_to_be_hidden_is_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "hosts.yaml"
-    path.write_text(f"schema: 1\ndefaults: {{env: {{HF_TOKEN: {value}, A: x}}}}\nhosts: {{'n[1-3]': {{}}}}\n")
+    path.write_text(
+        f"schema: 1\ndefaults: {{env: {{HF_TOKEN: {value}, A: x}}}}\nhosts: {{'n[1-3]': {{}}}}\n"
+    )
     (fault,) = faults_of(lambda: open_inventory(str(path)))
     assert (
-        fault.startswith(f"{path}: env.HF_TOKEN of n[1-3]: expected a secret of at least 4 characters") and "abc" not in fault
+        fault.startswith(
+            f"{path}: env.HF_TOKEN of n[1-3]: expected a secret of at least 4 characters"
+        )
+        and "abc" not in fault
     )
 
 
 @pytest.mark.parametrize("value", ["abcd", "'1'", "'off'", "'True'", "''", "'120'"])
 def test_switches_may_have_the_name_of_a_secret(tmp_path: Path, value: str) -> None:
     path = tmp_path / "hosts.yaml"
-    path.write_text(f"schema: 1\ndefaults: {{env: {{HF_HUB_DISABLE_IMPLICIT_TOKEN: {value}}}}}\nhosts: {{n1: {{}}}}\n")
+    path.write_text(
+        f"schema: 1\ndefaults: {{env: {{HF_HUB_DISABLE_IMPLICIT_TOKEN: {value}}}}}\nhosts: {{n1: {{}}}}\n"
+    )
     assert open_inventory(str(path)).secrets == ("HF_HUB_DISABLE_IMPLICIT_TOKEN",)

@@ -29,7 +29,9 @@ def make_lab(tmp_path: Path) -> Iterator[MakeLab]:
 
     def make(**wishes: Any) -> Lab:
         made.append(tmp_path / f"lab{len(made)}")
-        return labs.up(made[-1], **{"nodes": 2, "gpus_per_node": 0, "say": lambda _: None, **wishes})
+        return labs.up(
+            made[-1], **{"nodes": 2, "gpus_per_node": 0, "say": lambda _: None, **wishes}
+        )
 
     yield make
     for directory in made:
@@ -44,7 +46,9 @@ def ssh() -> Ssh:
 
 @pytest.fixture
 def user_folder() -> Iterator[Path]:
-    """Return a folder that an ordinary user owns, outside pytest's own, which only their owner may enter."""
+    """Return a folder that an ordinary user owns, outside pytest's own, which only their owner may
+    enter.
+    """
     with tempfile.TemporaryDirectory(prefix="orch-test-", dir="/tmp") as name:
         folder = Path(name)
         if os.geteuid() == 0:
@@ -55,22 +59,39 @@ def user_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def as_user(user_folder: Path) -> AsUser:
-    """Return a function that runs Python code as an ordinary user, with the folder as its only argument."""
+    """Return a function that runs Python code as an ordinary user, with the folder as its only
+    argument.
+    """
 
     def run(code: str, *, hidden: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-c", code, str(user_folder)]
-        variables = {"PATH": os.environ["PATH"], "HOME": str(user_folder), "PYTHONPATH": str(REPOSITORY), "SHELL": "/bin/bash"}
+        variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(user_folder),
+            "PYTHONPATH": str(REPOSITORY),
+            "SHELL": "/bin/bash",
+        }
         if os.geteuid() == 0:
             argv = _unprivileged(argv, hidden)
-        return subprocess.run(argv, env=variables, cwd="/", capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return subprocess.run(
+            argv,
+            env=variables,
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
 
     return run
 
 
 def _unprivileged(argv: Sequence[str], hidden: Sequence[str]) -> list[str]:
-    """Drop root in a mount namespace in which the interpreter and the repository can be reached by everybody.
+    """Drop root in a mount namespace in which the interpreter and the repository can be reached by
+    everybody.
 
-    A root home is 0700, and continuous integration often keeps both there. ``hidden`` programs look as if not installed.
+    A root home is 0700, and continuous integration often keeps both there. ``hidden`` programs look
+    as if not installed.
     """
     needed = {Path(sys.prefix), Path(sys.base_prefix), REPOSITORY}
     closed = {ancestor for path in needed for ancestor in _closed(path)}
@@ -82,7 +103,10 @@ def _unprivileged(argv: Sequence[str], hidden: Sequence[str]) -> list[str]:
         if any(path.is_relative_to(ancestor) for ancestor in closed):
             lines += [f'mkdir -p "{path}"', f'mount --rbind "$stage/{number}" "{path}"']
     lines += [f"echo 'tester:x:{USER_ID}:{USER_ID}::/:/bin/bash' > \"$stage/passwd\""]
-    lines += [f"grep -v ':x:{USER_ID}:' /etc/passwd >> \"$stage/passwd\"", 'mount --bind "$stage/passwd" /etc/passwd']
+    lines += [
+        f"grep -v ':x:{USER_ID}:' /etc/passwd >> \"$stage/passwd\"",
+        'mount --bind "$stage/passwd" /etc/passwd',
+    ]
     lines += [f'mount --bind /dev/null "{program}"' for program in hidden if Path(program).exists()]
     lines += ['umount -l "$stage"; rmdir "$stage"']
     lines += [f'exec setpriv --reuid {USER_ID} --regid {USER_ID} --clear-groups -- "$@"']
@@ -91,4 +115,6 @@ def _unprivileged(argv: Sequence[str], hidden: Sequence[str]) -> list[str]:
 
 def _closed(path: Path) -> list[Path]:
     """Return the outermost folder above ``path`` that others may not enter."""
-    return [ancestor for ancestor in reversed(path.parents) if not ancestor.stat().st_mode & 0o001][:1]
+    return [ancestor for ancestor in reversed(path.parents) if not ancestor.stat().st_mode & 0o001][
+        :1
+    ]

@@ -20,7 +20,9 @@ from tests.support.judge import LIMIT_S
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 
-def test_a_crashed_node_falls_silent_and_boots_with_its_home_and_an_empty_tmp(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_a_crashed_node_falls_silent_and_boots_with_its_home_and_an_empty_tmp(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     lab = make_lab()
     ssh(lab, "node2", "echo kept > ~/kept; echo lost > /tmp/lost")
     line, before = held_line(lab, "node2"), lab.node("node2").pid
@@ -34,7 +36,11 @@ def test_a_crashed_node_falls_silent_and_boots_with_its_home_and_an_empty_tmp(ma
     finally:
         let_go(line)
     assert lab.node("node2").pid not in (0, before)
-    done = ssh(lab, "node2", "hostname; cat ~/kept; test -e /tmp/lost || echo empty; cat /sys/class/net/eth0/address")
+    done = ssh(
+        lab,
+        "node2",
+        "hostname; cat ~/kept; test -e /tmp/lost || echo empty; cat /sys/class/net/eth0/address",
+    )
     assert done.stdout.decode().split() == ["node2", "kept", "empty", "02:00:0a:0b:00:03"]
 
 
@@ -67,7 +73,9 @@ def test_a_frozen_node_answers_after_the_thaw(make_lab: MakeLab) -> None:
     assert answers(lab, "node1", timeout_s=LIMIT_S)
 
 
-def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     lab, data = make_lab(nodes=1), bytes(2_000_000)
     faults.rate(lab, "node1", "20mbit")
     begin = time.monotonic()
@@ -75,7 +83,12 @@ def test_a_limited_rate_slows_the_line_down_and_only_until_it_is_lifted(make_lab
     limited_s = time.monotonic() - begin
     assert limited_s > 0.6  # 16 Mbit at 20 Mbit/s, less the burst
     faults.rate(lab, "node1", None)
-    assert b"tbf" not in subprocess.run(labs.argv_on(lab, "node1", ["tc", "qdisc"]), capture_output=True, check=True).stdout
+    assert (
+        b"tbf"
+        not in subprocess.run(
+            labs.argv_on(lab, "node1", ["tc", "qdisc"]), capture_output=True, check=True
+        ).stdout
+    )
 
 
 def test_one_way_of_a_line_is_limited_and_the_other_is_not(make_lab: MakeLab) -> None:
@@ -99,25 +112,38 @@ def test_a_limited_pair_is_slow_to_each_other_and_to_nobody_else(make_lab: MakeL
 
 
 def _wait_for_a_quick_way(lab: Lab, sender: str, receiver: str) -> None:
-    """Repeat until 2 MB take less than they do at 20 Mbit/s: a busy machine delays many, and leaves one alone."""
-    judge.wait_for(lambda: _sending_s(lab, sender, receiver) < 0.4, 5, f"slow from {sender} to {receiver}")
+    """Repeat until 2 MB take less than they do at 20 Mbit/s: a busy machine delays many, and leaves
+    one alone.
+    """
+    judge.wait_for(
+        lambda: _sending_s(lab, sender, receiver) < 0.4, 5, f"slow from {sender} to {receiver}"
+    )
 
 
 def _sending_s(lab: Lab, sender: str, receiver: str) -> float:
-    """Seconds for 2 MB from one node to another, without ssh: its programs take longer than the bytes on a busy machine."""
+    """Seconds for 2 MB from one node to another, without ssh: its programs take longer than the
+    bytes on a busy machine.
+    """
     listen = "import socket; s = socket.create_server(('', 2000)); print('on', flush=True); c = s.accept()[0]\n"
     code = listen + "left = 2_000_000\nwhile left: left -= len(c.recv(left))\nc.sendall(b'.')"
-    with subprocess.Popen(labs.argv_on(lab, receiver, [sys.executable, "-c", code]), stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        labs.argv_on(lab, receiver, [sys.executable, "-c", code]), stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout and process.stdout.readline() == b"on\n"
         send = f"c = socket.create_connection(({lab.node(receiver).address!r}, 2000)); c.sendall(bytes(2_000_000)); c.recv(1)"
         code = f"import socket, time; begin = time.monotonic(); {send}; print(time.monotonic() - begin)"
         done = subprocess.run(
-            labs.argv_on(lab, sender, [sys.executable, "-c", code]), capture_output=True, check=True, timeout=LIMIT_S
+            labs.argv_on(lab, sender, [sys.executable, "-c", code]),
+            capture_output=True,
+            check=True,
+            timeout=LIMIT_S,
         )
         return float(done.stdout)
 
 
-def test_partitioned_nodes_hear_the_controller_but_not_each_other(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_partitioned_nodes_hear_the_controller_but_not_each_other(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     lab = make_lab()
     faults.partition(lab, "node1", "node2")
     across = "timeout 1 bash -c 'exec 3<>/dev/tcp/node2/22'"
@@ -148,7 +174,9 @@ def test_a_stopped_listener_refuses_newcomers_and_keeps_sessions(make_lab: MakeL
         let_go(line)
 
 
-def test_the_judge_sees_every_process_of_a_node_and_none_of_another(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_the_judge_sees_every_process_of_a_node_and_none_of_another(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     lab = make_lab()
     assert judge.ours(lab) == []
     line = held_line(lab, "node1")
@@ -156,7 +184,12 @@ def test_the_judge_sees_every_process_of_a_node_and_none_of_another(make_lab: Ma
         ssh(lab, "node1", "ORCH_RUN_ID=r-1 setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
         judge.wait_for(lambda: judge.ours(lab), 5, "the marked process was not seen")
         (found,) = judge.ours(lab)
-        assert (found.node, found.comm, found.environ_run_id, found.cmdline) == ("node1", "sleep", "r-1", "sleep 1000")
+        assert (found.node, found.comm, found.environ_run_id, found.cmdline) == (
+            "node1",
+            "sleep",
+            "r-1",
+            "sleep 1000",
+        )
         everything = [one.cmdline for one in judge.processes(lab, "node1")]
         assert everything.count("sleep 1000") == 2
         assert not any("nodeinit" in text or "[listener]" in text for text in everything)
@@ -184,7 +217,9 @@ def test_the_judge_counts_defunct_processes_as_left_behind(make_lab: MakeLab) ->
 
 def test_files_of_a_home_are_judged_from_outside(make_lab: MakeLab, ssh: Ssh) -> None:
     lab = make_lab(nodes=1)
-    text = ssh(lab, "node1", "mkdir -p ~/d/e; head -c 1000000 /dev/urandom > ~/d/e/f; sha256sum ~/d/e/f").stdout.decode()
+    text = ssh(
+        lab, "node1", "mkdir -p ~/d/e; head -c 1000000 /dev/urandom > ~/d/e/f; sha256sum ~/d/e/f"
+    ).stdout.decode()
     assert judge.digests(lab, "node1", "d") == {"e/f": text.split()[0]}
 
 
@@ -197,7 +232,9 @@ def test_faults_of_the_network_need_namespaces(make_lab: MakeLab) -> None:
     assert Path(lab.directory).exists()
 
 
-def test_every_boot_has_an_identity_of_its_own_and_a_clock_where_asked_for(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_every_boot_has_an_identity_of_its_own_and_a_clock_where_asked_for(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     lab = make_lab()
     asked = f"cat /proc/sys/kernel/random/boot_id; {sys.executable} -c 'import time; print(time.monotonic())'"
     machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -231,7 +268,9 @@ def test_a_frozen_node_sees_no_signal_and_can_be_killed_as_it_is(make_lab: MakeL
 
 
 @pytest.mark.skipif(bool(cgroups.obstacle("memory")), reason="no control groups")
-def test_a_node_short_of_memory_loses_its_largest_program_until_the_limit_is_lifted(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_a_node_short_of_memory_loses_its_largest_program_until_the_limit_is_lifted(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     lab = make_lab(nodes=1)
     hog = f"{sys.executable} -c 'x = bytearray(200 << 20)'; echo $?"
     faults.memory(lab, "node1", 100 << 20)
@@ -265,11 +304,16 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
 
 def test_what_is_lost_each_way_is_lost_each_way(make_lab: MakeLab) -> None:
     lab = make_lab(nodes=1)
-    ends = {"10.11.0.1": labs.argv_inside(lab, [sys.executable]), "10.11.0.2": labs.argv_on(lab, "node1", [sys.executable])}
+    ends = {
+        "10.11.0.1": labs.argv_inside(lab, [sys.executable]),
+        "10.11.0.2": labs.argv_on(lab, "node1", [sys.executable]),
+    }
 
     def arrived(address: str) -> int:
         sender = next(argv for other, argv in ends.items() if other != address)
-        with subprocess.Popen([*ends[address], "-c", _COUNT], stdout=subprocess.PIPE, text=True) as counter:
+        with subprocess.Popen(
+            [*ends[address], "-c", _COUNT], stdout=subprocess.PIPE, text=True
+        ) as counter:
             assert counter.stdout and counter.stdout.readline() == "on\n"
             subprocess.run([*sender, "-c", _SEND, address], check=True, timeout=LIMIT_S)
             return int(counter.stdout.readline())

@@ -19,7 +19,10 @@ from tests.support import commands, judge
 from tests.support.faultlab import MakeLab, Ssh
 
 KINDS = [
-    pytest.param("namespaces", marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")),
+    pytest.param(
+        "namespaces",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+    ),
     "asyncssh",
 ]
 
@@ -33,9 +36,15 @@ def machine_unchanged() -> Iterator[None]:
 
 
 def _machine() -> tuple[str, list[str], list[str]]:
-    mounts = "\n".join(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/lab" in line)
+    mounts = "\n".join(
+        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "/lab" in line
+    )
     named = Path("/run/netns")
-    return mounts, sorted(os.listdir("/sys/class/net")), sorted(os.listdir(named)) if named.exists() else []
+    return (
+        mounts,
+        sorted(os.listdir("/sys/class/net")),
+        sorted(os.listdir(named)) if named.exists() else [],
+    )
 
 
 def _living(marker: str) -> list[int]:
@@ -43,7 +52,10 @@ def _living(marker: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and f"ORCH_LAB={marker}".encode() in (entry / "environ").read_bytes():
+            if (
+                entry.name.isdigit()
+                and f"ORCH_LAB={marker}".encode() in (entry / "environ").read_bytes()
+            ):
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -54,7 +66,8 @@ def _nothing_is_left(lab: Lab) -> None:
     assert not lab.directory.exists()
     assert _living(lab.marker) == []
     assert all(node.pid == 0 for node in lab.nodes)
-    # Not Path.glob, which fails where the lab of another test removes a control group at the same time.
+    # Not Path.glob, which fails where the lab of another test removes a control group at the same
+    # time.
     assert not glob.glob(f"/sys/fs/cgroup/**/orch-lab-{lab.marker}-*", recursive=True)
 
 
@@ -62,12 +75,17 @@ def _nothing_is_left(lab: Lab) -> None:
 def test_down_ends_everything_and_says_what(make_lab: MakeLab, ssh: Ssh, kind: str) -> None:
     lab = make_lab(kind=kind)
     ssh(lab, "node1", "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
-    outside = subprocess.Popen(labs.argv_inside(lab, ["sleep", "1000"]), env=os.environ | labs.environment(lab))
-    judge.wait_for(lambda: _arguments(outside.pid) == b"sleep\x001000\0", 5, "the program inside did not start")
+    outside = subprocess.Popen(
+        labs.argv_inside(lab, ["sleep", "1000"]), env=os.environ | labs.environment(lab)
+    )
+    judge.wait_for(
+        lambda: _arguments(outside.pid) == b"sleep\x001000\0", 5, "the program inside did not start"
+    )
     assert len(_living(lab.marker)) >= 3
     ended = labs.down(lab.directory)
     assert ended[0] == "node[1-2]" and ended[-1] == str(lab.directory)
-    # What runs inside a node of namespaces ends with it; elsewhere it is found and ended like the one outside.
+    # What runs inside a node of namespaces ends with it; elsewhere it is found and ended like the
+    # one outside.
     assert f"{1 if kind == 'namespaces' else 2} x sleep" in ended, ended
     outside.returncode = -signal.SIGKILL  # reaped by down, as a child of this very process
     _nothing_is_left(lab)
@@ -77,7 +95,9 @@ def test_down_ends_everything_and_says_what(make_lab: MakeLab, ssh: Ssh, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_second_up_in_the_same_place_is_refused_and_harms_nothing(make_lab: MakeLab, ssh: Ssh, kind: str) -> None:
+def test_a_second_up_in_the_same_place_is_refused_and_harms_nothing(
+    make_lab: MakeLab, ssh: Ssh, kind: str
+) -> None:
     lab = make_lab(kind=kind, nodes=1)
     with pytest.raises(ConfigError, match="is already up in"):
         labs.up(lab.directory, nodes=1, kind=kind, gpus_per_node=0, say=print)
@@ -92,10 +112,20 @@ def test_a_folder_with_somebodys_files_is_neither_taken_nor_removed(tmp_path: Pa
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
-@pytest.mark.parametrize(("kind", "wish"), [("asyncssh", {"python": "no-such-python"}), ("spaceship", {})])
-def test_a_wrong_wish_is_refused_before_anything_is_written(tmp_path: Path, kind: str, wish: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "wish"), [("asyncssh", {"python": "no-such-python"}), ("spaceship", {})]
+)
+def test_a_wrong_wish_is_refused_before_anything_is_written(
+    tmp_path: Path, kind: str, wish: dict[str, str]
+) -> None:
     with pytest.raises(ConfigError, match="expected"):
-        labs.up(tmp_path / "lab", kind=kind, gpus_per_node=0, say=print, python=wish.get("python", sys.executable))
+        labs.up(
+            tmp_path / "lab",
+            kind=kind,
+            gpus_per_node=0,
+            say=print,
+            python=wish.get("python", sys.executable),
+        )
     assert not (tmp_path / "lab").exists()
 
 
@@ -118,12 +148,16 @@ def _arguments(pid: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("moment", ["lab.json", "work/inventory/cluster.yaml", "holder.pid", "nodes/node3/pid", "ready"])
+@pytest.mark.parametrize(
+    "moment", ["lab.json", "work/inventory/cluster.yaml", "holder.pid", "nodes/node3/pid", "ready"]
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_what_a_killed_up_leaves_is_found_and_ended(tmp_path: Path, moment: str) -> None:
     directory = tmp_path / "lab"
     code = "import pathlib, sys\nfrom orchestrator import lab\nlab.up(pathlib.Path(sys.argv[1]), gpus_per_node=0, say=print)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(directory)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(directory)], stdout=subprocess.DEVNULL
+    )
     try:
         judge.wait_for((directory / moment).exists, 30, f"no {moment}")
     finally:
@@ -140,7 +174,9 @@ def test_what_a_killed_up_leaves_is_found_and_ended(tmp_path: Path, moment: str)
     assert _living(marker) == []
 
 
-def test_an_up_that_was_killed_while_it_wrote_keeps_no_other_from_the_directory(tmp_path: Path) -> None:
+def test_an_up_that_was_killed_while_it_wrote_keeps_no_other_from_the_directory(
+    tmp_path: Path,
+) -> None:
     directory = tmp_path / "lab"
     directory.mkdir()
     (directory / f".{'0' * 16}.part").write_text('{"schema"')
@@ -156,7 +192,11 @@ def test_an_up_that_was_killed_while_it_wrote_keeps_no_other_from_the_directory(
 def test_a_lab_that_died_is_recognised_and_replaced(make_lab: MakeLab, ssh: Ssh) -> None:
     lab = make_lab(nodes=1)
     os.kill(lab.holder, signal.SIGKILL)
-    judge.wait_for(lambda: not lab.holder and not lab.nodes[0].pid, 10, "the holder's end did not end the nodes")
+    judge.wait_for(
+        lambda: not lab.holder and not lab.nodes[0].pid,
+        10,
+        "the holder's end did not end the nodes",
+    )
     with pytest.raises(ConfigError, match="died.*orch lab down"):
         labs.load(lab.directory)
     again = labs.up(lab.directory, nodes=1, gpus_per_node=0, say=print)
@@ -166,17 +206,25 @@ def test_a_lab_that_died_is_recognised_and_replaced(make_lab: MakeLab, ssh: Ssh)
 def test_down_removes_what_the_lab_made_and_nothing_else(make_lab: MakeLab) -> None:
     """Benches that were made inside the lab's directory are results, and stay."""
     lab = make_lab(kind="asyncssh", nodes=1)
-    results = [lab.work / "runs" / "20260101-000000-abcd" / "bench.json", lab.directory / "runs" / "x" / "bench.json"]
+    results = [
+        lab.work / "runs" / "20260101-000000-abcd" / "bench.json",
+        lab.directory / "runs" / "x" / "bench.json",
+    ]
     for path in results:
         path.parent.mkdir(parents=True)
         path.write_text("{}")
     last = labs.down(lab.directory)[-1]
-    assert last == f"{lab.directory} is kept, because it has files that do not belong to the lab: runs, work/runs"
+    assert (
+        last
+        == f"{lab.directory} is kept, because it has files that do not belong to the lab: runs, work/runs"
+    )
     assert sorted(path for path in lab.directory.rglob("*") if path.is_file()) == sorted(results)
     assert labs.down(lab.directory) == []
 
 
-def test_a_lab_starts_again_next_to_benches_that_an_earlier_one_left_in_its_folder(make_lab: MakeLab) -> None:
+def test_a_lab_starts_again_next_to_benches_that_an_earlier_one_left_in_its_folder(
+    make_lab: MakeLab,
+) -> None:
     lab = make_lab(kind="asyncssh", nodes=1)
     (lab.work / "runs").mkdir()
     labs.down(lab.directory)
@@ -184,15 +232,35 @@ def test_a_lab_starts_again_next_to_benches_that_an_earlier_one_left_in_its_fold
     assert again.inventory.exists() and (lab.work / "runs").is_dir()
 
 
-def test_shell_and_exec_stay_in_the_project_of_the_caller(make_lab: MakeLab, tmp_path: Path) -> None:
-    """And the name of the default inventory means the lab's, although the project has machines of its own under this name."""
+def test_shell_and_exec_stay_in_the_project_of_the_caller(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    """And the name of the default inventory means the lab's, although the project has machines of
+    its own under this name.
+    """
     lab = make_lab(kind="asyncssh", nodes=1)
     project = tmp_path / "project"
     (project / "inventory").mkdir(parents=True)
-    (project / "inventory" / "cluster.yaml").write_text("schema: 1\nhosts:\n  real:\n    address: 192.0.2.1\n")
-    where = commands.orch(project, "lab", "shell", "--dir", str(lab.directory), environment={"SHELL": "/bin/pwd"})
+    (project / "inventory" / "cluster.yaml").write_text(
+        "schema: 1\nhosts:\n  real:\n    address: 192.0.2.1\n"
+    )
+    where = commands.orch(
+        project, "lab", "shell", "--dir", str(lab.directory), environment={"SHELL": "/bin/pwd"}
+    )
     assert (where.returncode, where.stdout) == (0, f"{project}\n"), where.stderr
-    inside = ("lab", "exec", "--dir", str(lab.directory), "--", sys.executable, "-m", "orchestrator")
+    inside = (
+        "lab",
+        "exec",
+        "--dir",
+        str(lab.directory),
+        "--",
+        sys.executable,
+        "-m",
+        "orchestrator",
+    )
     for given in ("inventory/cluster.yaml", "./inventory/cluster.yaml"):
         done = commands.orch(project, *inside, "bench", "resnet50", "--dry-run", "--hosts", given)
-        assert f"inventory: {lab.inventory} (the lab's, in place of {given}), 1 of 1 hosts" in done.stderr
+        assert (
+            f"inventory: {lab.inventory} (the lab's, in place of {given}), 1 of 1 hosts"
+            in done.stderr
+        )

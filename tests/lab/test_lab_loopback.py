@@ -58,7 +58,9 @@ print(json.dumps(result))
 
 @pytest.fixture(params=["loopback", "asyncssh"])
 def session(request: pytest.FixtureRequest, as_user: AsUser) -> dict[str, object]:
-    """Return what an ordinary user saw of the lab that came up, with and without sshd on the machine."""
+    """Return what an ordinary user saw of the lab that came up, with and without sshd on the
+    machine.
+    """
     hidden = ["/usr/sbin/sshd", "/usr/bin/sshd"] if request.param == "asyncssh" else []
     if hidden and os.geteuid():
         pytest.skip("hiding the installed sshd needs root")
@@ -88,10 +90,16 @@ def test_the_user_is_told_why_it_is_not_the_better_lab(session: dict[str, object
     assert isinstance(said, list)
     assert said[0] == "lab: not namespaces: needs root"
     if session["kind"] == "asyncssh":
-        assert "not loopback: missing sshd (apt-get install --no-install-recommends openssh-server)" in said[1]
+        assert (
+            "not loopback: missing sshd (apt-get install --no-install-recommends openssh-server)"
+            in said[1]
+        )
         assert "a Python SSH server, not OpenSSH" in said[2]
     else:
-        assert "3 nodes of 1 CPU slot, 127.0.0.2 to 127.0.0.4 port" in said[1] and "share files and ports" in said[1]
+        assert (
+            "3 nodes of 1 CPU slot, 127.0.0.2 to 127.0.0.4 port" in said[1]
+            and "share files and ports" in said[1]
+        )
     assert '    interface: "lo"\n' in str(session["inventory"])
 
 
@@ -102,11 +110,21 @@ def python_lab(make_lab: MakeLab) -> Lab:
 
 
 def test_a_client_that_disappears_ends_nothing(python_lab: Lab, ssh: Ssh) -> None:
-    argv = ["ssh", "-F", str(python_lab.ssh_config), "node1", "echo on; cat; echo over > ~/mark; exec sleep 1000"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+    argv = [
+        "ssh",
+        "-F",
+        str(python_lab.ssh_config),
+        "node1",
+        "echo on; cat; echo over > ~/mark; exec sleep 1000",
+    ]
+    with subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as client:
         assert client.stdout and client.stdout.readline() == b"on\n"
         client.kill()
-    judge.wait_for((python_lab.node("node1").home / "mark").exists, 10, "the command's stdin was not closed")
+    judge.wait_for(
+        (python_lab.node("node1").home / "mark").exists, 10, "the command's stdin was not closed"
+    )
     judge.wait_for(lambda: "sleep 1000" in _commands(python_lab), 5, "the command was ended")
 
 
@@ -115,7 +133,9 @@ def _commands(lab: Lab) -> list[str]:
 
 
 def test_a_session_lasts_until_its_output_is_closed(python_lab: Lab, ssh: Ssh) -> None:
-    assert ssh(python_lab, "node1", "(sleep 0.5; echo late) & echo early").stdout == b"early\nlate\n"
+    assert (
+        ssh(python_lab, "node1", "(sleep 0.5; echo late) & echo early").stdout == b"early\nlate\n"
+    )
 
 
 def test_a_death_by_signal_is_reported_as_one(python_lab: Lab, ssh: Ssh) -> None:
@@ -124,7 +144,9 @@ def test_a_death_by_signal_is_reported_as_one(python_lab: Lab, ssh: Ssh) -> None
 
 def test_sessions_side_by_side_do_not_disturb_each_other(python_lab: Lab) -> None:
     argv = ["ssh", "-F", str(python_lab.ssh_config), "node2", "cat"]
-    clients = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(6)]
+    clients = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(6)
+    ]
     for number, client in enumerate(clients):
         payload = bytes([number]) * 300_000
         assert client.communicate(payload, timeout=LIMIT_S)[0] == payload
@@ -134,13 +156,20 @@ def test_a_node_is_killed_and_boots_while_the_others_go_on(python_lab: Lab, ssh:
     ssh(python_lab, "node1", "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")
     faults.kill(python_lab, "node1")
     assert python_lab.node("node1").pid == 0 and judge.processes(python_lab, "node1") == []
-    assert ssh(python_lab, "node1", "true").returncode == 255 and ssh(python_lab, "node2", "true").returncode == 0
+    assert (
+        ssh(python_lab, "node1", "true").returncode == 255
+        and ssh(python_lab, "node2", "true").returncode == 0
+    )
     faults.boot(python_lab, "node1")
     assert ssh(python_lab, "node1", "true").returncode == 0
 
 
 def test_a_program_runs_on_a_node_past_ssh(python_lab: Lab) -> None:
     done = subprocess.run(
-        labs.argv_on(python_lab, "node2", ["pwd"]), capture_output=True, text=True, timeout=LIMIT_S, check=True
+        labs.argv_on(python_lab, "node2", ["pwd"]),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
     )
     assert Path(done.stdout.strip()) == python_lab.node("node2").home

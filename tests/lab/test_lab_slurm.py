@@ -1,4 +1,6 @@
-"""The lab's Slurm: real jobs on real nodes, whose processes end with their step, and nothing left when the lab is down."""
+"""The lab's Slurm: real jobs on real nodes, whose processes end with their step, and nothing left
+when the lab is down.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ needs_slurm = pytest.mark.skipif(
 def _inside(lab: labs.Lab, *argv: str) -> str:
     command = labs.argv_inside(lab, argv)
     variables = {**os.environ, **labs.environment(lab)}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+    return subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True
+    ).stdout
 
 
 def _until_idle(lab: labs.Lab, limit_s: float = 40.0) -> None:
@@ -39,13 +43,18 @@ def _until_idle(lab: labs.Lab, limit_s: float = 40.0) -> None:
 
 
 @needs_slurm
-def test_jobs_run_on_the_nodes_end_with_their_step_and_with_the_lab(make_lab: MakeLab, ssh: Ssh) -> None:
+def test_jobs_run_on_the_nodes_end_with_their_step_and_with_the_lab(
+    make_lab: MakeLab, ssh: Ssh
+) -> None:
     said: list[str] = []
     lab = make_lab(nodes=2, slots=2, slurm=True, say=said.append)
     assert said[-1].endswith("and Slurm")
 
     assert sorted(_inside(lab, "srun", "-N2", "hostname").split()) == ["node1", "node2"]
-    assert ssh(lab, "node1", "srun -N2 -w node[1-2] hostname | sort").stdout.split() == [b"node1", b"node2"]
+    assert ssh(lab, "node1", "srun -N2 -w node[1-2] hostname | sort").stdout.split() == [
+        b"node1",
+        b"node2",
+    ]
     assert "CPUTot=2" in _inside(lab, "scontrol", "show", "node", "node2")
 
     if Path("/sys/fs/cgroup/freezer/release_agent").exists():
@@ -61,7 +70,11 @@ def test_jobs_run_on_the_nodes_end_with_their_step_and_with_the_lab(make_lab: Ma
     _inside(lab, "sbatch", "-N2", "--output=/dev/null", "--wrap", "srun -N2 sleep 988")
     labs.down(lab.directory)
     _nothing_is_left(lab)
-    assert not [group for group in glob.glob("/sys/fs/cgroup/freezer/slurm_node*/uid_0/job_*") if _is_of(lab, group)]
+    assert not [
+        group
+        for group in glob.glob("/sys/fs/cgroup/freezer/slurm_node*/uid_0/job_*")
+        if _is_of(lab, group)
+    ]
 
 
 def _is_of(lab: labs.Lab, group: str) -> bool:
@@ -71,11 +84,18 @@ def _is_of(lab: labs.Lab, group: str) -> bool:
 def test_a_lab_that_cannot_have_slurm_is_refused_before_anything_starts(
     make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="expected a lab of namespaces for Slurm, got one of asyncssh"):
+    with pytest.raises(
+        ConfigError, match="expected a lab of namespaces for Slurm, got one of asyncssh"
+    ):
         make_lab(kind="asyncssh", slurm=True)
     monkeypatch.setattr(programs, "_SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="not installed: munged, slurmctld, slurmd, srun") as caught:
+    with pytest.raises(
+        ConfigError, match="not installed: munged, slurmctld, slurmd, srun"
+    ) as caught:
         require("namespaces", tmp_path)
-    assert caught.value.hint == "apt-get install --no-install-recommends munge slurm-client slurmctld slurmd"
+    assert (
+        caught.value.hint
+        == "apt-get install --no-install-recommends munge slurm-client slurmctld slurmd"
+    )
     assert list(tmp_path.iterdir()) == []

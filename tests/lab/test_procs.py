@@ -1,4 +1,6 @@
-"""Namespaces by which processes are ended must stay the ones they were: the kernel gives a number again at once."""
+"""Namespaces by which processes are ended must stay the ones they were: the kernel gives a number
+again at once.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def networks(count: int) -> Iterator[list[int]]:
         stack.callback(lambda: [one.kill() for one in started])
         own = namespace(os.getpid(), "net")
         for one in started:
-            judge.wait_for(lambda pid=one.pid: namespace(pid, "net") not in ("", own), 10, "no network came")
+            judge.wait_for(
+                lambda pid=one.pid: namespace(pid, "net") not in ("", own), 10, "no network came"
+            )
         yield [one.pid for one in started]
 
 
@@ -39,10 +43,15 @@ def test_the_number_of_a_held_namespace_is_given_to_nobody_else() -> None:
         assert held == {namespace(pid, "net") for pid in pids}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        judge.wait_for(lambda: not any(namespace(pid, "net") for pid in pids), 10, "they do not end")
+        judge.wait_for(
+            lambda: not any(namespace(pid, "net") for pid in pids), 10, "they do not end"
+        )
         assert not any(held & numbers_of_newcomers(16) for _ in range(4))
-    # Let go of, they are: the fault that holding prevents. Another program may have taken some of them.
-    judge.wait_for(lambda: held & numbers_of_newcomers(16), 30, f"none of {sorted(held)} is ever used again")
+    # Let go of, they are: the fault that holding prevents. Another program may have taken some of
+    # them.
+    judge.wait_for(
+        lambda: held & numbers_of_newcomers(16), 30, f"none of {sorted(held)} is ever used again"
+    )
 
 
 def test_a_process_that_is_gone_holds_nothing() -> None:

@@ -16,7 +16,9 @@ def in_words(parsed: Parsed) -> str:
 
 
 def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
-    """The plain way: every line is decoded, cleaned and searched for every pattern, whatever literals it holds."""
+    """The plain way: every line is decoded, cleaned and searched for every pattern, whatever
+    literals it holds.
+    """
     collector = _Collector(grammar)
     collector.patterns = [replace(reader, literal="") for reader in collector.patterns]
     collector.rows = [replace(reader, literal="") for reader in collector.rows]
@@ -31,7 +33,11 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
     end = max(last, 0)
     for line in re.findall(rb"[^\r\n]+", data[:end]):
         text = line[:LINE_LIMIT].decode("utf-8", "replace")
-        text = re.sub(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]", "", text)
+        text = re.sub(
+            r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]",
+            "",
+            text,
+        )
         text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
         collector.left_out.hits.clear()
         collector.line(text, cut=len(line) > LINE_LIMIT)

@@ -43,10 +43,13 @@ TENSORPACK = LogGrammar(
     ),
 )
 ONEFLOW = LogGrammar(
-    files=("*.log",), patterns=(r"iter (?P<step>[0-9]+), [^\n]{0,200}samples/s: [0-9.]+ (?P<timestamp>[0-9.]+)",)
+    files=("*.log",),
+    patterns=(r"iter (?P<step>[0-9]+), [^\n]{0,200}samples/s: [0-9.]+ (?P<timestamp>[0-9.]+)",),
 )
 TF_CNN = LogGrammar(
-    files=("*.log",), patterns=(r"(?P<step>[0-9]+)\timages/sec: (?P<samples_per_s>[0-9.]+) \+/-",), cumulative=True
+    files=("*.log",),
+    patterns=(r"(?P<step>[0-9]+)\timages/sec: (?P<samples_per_s>[0-9.]+) \+/-",),
+    cumulative=True,
 )
 LOG = (
     b"+ exec python train.py\n"
@@ -67,5 +70,14 @@ def step_line(step: int, at: float) -> bytes:
     return f"orch step={step} t={at:.3f} step_time_s=0.5 samples=64 loss=1\n".encode()
 
 
-RULES = [OURS, PYTORCH, TENSORFLOW, PADDLE, TENSORPACK, ONEFLOW, TF_CNN, LogGrammar(("x",), (r"(?P<step>[0-9]+)",))]
+RULES = [
+    OURS,
+    PYTORCH,
+    TENSORFLOW,
+    PADDLE,
+    TENSORPACK,
+    ONEFLOW,
+    TF_CNN,
+    LogGrammar(("x",), (r"(?P<step>[0-9]+)",)),
+]
 RULES += [opened(name).framework.log for name in library.frameworks()]

@@ -1,4 +1,6 @@
-"""Known ways to fail, found in the words in which real programs say them, and not in harmless uses of the same words."""
+"""Known ways to fail, found in the words in which real programs say them, and not in harmless uses
+of the same words.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ HARMLESS = (
 
 
 def test_the_examples_in_the_docstrings_hold() -> None:
-    assert all(doctest.testmod(module).failed == 0 for module in (diagnosis, endings, known_failure))
+    assert all(
+        doctest.testmod(module).failed == 0 for module in (diagnosis, endings, known_failure)
+    )
 
 
 @pytest.mark.parametrize("name", [*CAUSES, *SYMPTOMS])
@@ -129,7 +133,11 @@ def test_harmless_lines_blame_nobody(text: str) -> None:
 
 def test_a_cause_goes_before_a_symptom_and_of_exceptions_the_last_one_counts() -> None:
     timeout, full, module = SYMPTOMS["watchdog"][0], CAUSES["disk"][0], CAUSES["module"][0]
-    assert [found.kind for text in (f"{timeout}\n{full}\n{module}", f"{module}\n{full}") if (found := diagnose(text))] == [
+    assert [
+        found.kind
+        for text in (f"{timeout}\n{full}\n{module}", f"{module}\n{full}")
+        if (found := diagnose(text))
+    ] == [
         "missing_module",
         "disk_full",
     ]
@@ -137,7 +145,11 @@ def test_a_cause_goes_before_a_symptom_and_of_exceptions_the_last_one_counts() -
 
 def test_of_plain_lines_the_first_cause_counts() -> None:
     memory, loss = CAUSES["kernel"][0], CAUSES["nvml"][0]
-    assert [found.kind for text in (f"{memory}\n{loss}", f"{loss}\n{memory}") if (found := diagnose(text))] == [
+    assert [
+        found.kind
+        for text in (f"{memory}\n{loss}", f"{loss}\n{memory}")
+        if (found := diagnose(text))
+    ] == [
         "host_out_of_memory",
         "driver_mismatch",
     ]
@@ -145,12 +157,20 @@ def test_of_plain_lines_the_first_cause_counts() -> None:
 
 def test_nccl_on_tcp_is_told_only_where_nothing_else_is() -> None:
     fallback = "n:1:1 [0] NCCL INFO NET/IB : No device found."
-    assert (found := diagnose(fallback)) and found.kind == "network_fallback" and not is_consequence(fallback)
-    assert (found := diagnose(f"{fallback}\n{SYMPTOMS['system'][0]}")) and found.kind == "nccl_system_error"
+    assert (
+        (found := diagnose(fallback))
+        and found.kind == "network_fallback"
+        and not is_consequence(fallback)
+    )
+    assert (
+        found := diagnose(f"{fallback}\n{SYMPTOMS['system'][0]}")
+    ) and found.kind == "nccl_system_error"
 
 
 ROWS = yaml.safe_load(Path(__file__).with_name("known_failures.yaml").read_text(encoding="utf-8"))
-UNKNOWN = 'Traceback (most recent call last):\n  File "own.py", line 7, in <module>\nValueError: got 7\n'
+UNKNOWN = (
+    'Traceback (most recent call last):\n  File "own.py", line 7, in <module>\nValueError: got 7\n'
+)
 
 
 def test_each_known_failure_has_its_cases() -> None:
@@ -159,14 +179,22 @@ def test_each_known_failure_has_its_cases() -> None:
     assert all(row["seen"] and row["harmless"] for row in ROWS)
 
 
-@pytest.mark.parametrize(("kind", "text"), [(row["kind"], text) for row in ROWS for text in row["seen"]])
+@pytest.mark.parametrize(
+    ("kind", "text"), [(row["kind"], text) for row in ROWS for text in row["seen"]]
+)
 def test_a_known_failure_is_found_where_it_ended_the_program(kind: str, text: str) -> None:
-    for log in (text, f"step 1\n{text}", f"mbind: Operation not permitted\nstep 1 loss 2.3\n{text}\n\n"):
+    for log in (
+        text,
+        f"step 1\n{text}",
+        f"mbind: Operation not permitted\nstep 1 loss 2.3\n{text}\n\n",
+    ):
         found = diagnose(log)
         assert found and found.kind == kind, found
 
 
-@pytest.mark.parametrize(("kind", "text"), [(row["kind"], text) for row in ROWS for text in row["harmless"]])
+@pytest.mark.parametrize(
+    ("kind", "text"), [(row["kind"], text) for row in ROWS for text in row["harmless"]]
+)
 def test_the_same_words_in_a_harmless_line_are_no_cause(kind: str, text: str) -> None:
     """Neither alone, nor before another end, known or not; nor behind the other lines of a log."""
     other = MEMORY if kind != "out_of_memory" else "ModuleNotFoundError: No module named 'apex'\n"
@@ -176,7 +204,10 @@ def test_the_same_words_in_a_harmless_line_are_no_cause(kind: str, text: str) ->
     assert found and found.kind != kind and found.is_end
 
 
-RANKS = [{"rank": 0, "code": None, "signal": "SIGTERM"}, {"rank": 1, "code": None, "signal": "SIGKILL"}]
+RANKS = [
+    {"rank": 0, "code": None, "signal": "SIGTERM"},
+    {"rank": 1, "code": None, "signal": "SIGKILL"},
+]
 
 
 @pytest.mark.parametrize(
@@ -275,13 +306,19 @@ SAID = {
 
 
 @pytest.mark.parametrize(("text", "sentence"), SAID.values(), ids=SAID)
-def test_the_last_output_of_a_program_is_the_sentence_with_which_it_ended(text: str, sentence: str) -> None:
+def test_the_last_output_of_a_program_is_the_sentence_with_which_it_ended(
+    text: str, sentence: str
+) -> None:
     assert last_output(text.splitlines()) == LAST_OUTPUT + sentence
 
 
 def test_a_step_is_no_last_word_but_an_exception_among_steps_is() -> None:
     assert last_output(["step 1", "step 2"], exceptions_only=True) == "" == last_output([])
     assert last_output(
-        ["step 1", "Traceback (most recent call last):", "  File", "ValueError: x"], exceptions_only=True
+        ["step 1", "Traceback (most recent call last):", "  File", "ValueError: x"],
+        exceptions_only=True,
     ).endswith(": x")
-    assert last_output(["Traceback (most recent call last):", "  File"]) == f"{LAST_OUTPUT}Traceback (most recent call last):"
+    assert (
+        last_output(["Traceback (most recent call last):", "  File"])
+        == f"{LAST_OUTPUT}Traceback (most recent call last):"
+    )

@@ -54,14 +54,18 @@ def test_a_damaged_closing_line_is_a_warning_with_its_reason(closing: bytes, why
 
 
 def test_a_value_that_is_no_number_leaves_its_line_out_with_one_warning() -> None:
-    log = b"".join(b"orch step=%d t=1.2.3 step_time_s=0.5 samples=64\n" % step for step in range(1000)) + step_line(7, 1.0)
+    log = b"".join(
+        b"orch step=%d t=1.2.3 step_time_s=0.5 samples=64\n" % step for step in range(1000)
+    ) + step_line(7, 1.0)
     parsed = parse(log, OURS)
     assert steps(parsed.samples) == [7]
     assert len(parsed.warnings) == 1
 
 
 def test_a_step_of_thousands_of_digits_is_no_step() -> None:
-    assert parse(b"orch step=" + b"9" * 5000 + b" t=1 step_time_s=1 samples=1\n", OURS).samples == ()
+    assert (
+        parse(b"orch step=" + b"9" * 5000 + b" t=1 step_time_s=1 samples=1\n", OURS).samples == ()
+    )
 
 
 @settings(max_examples=examples(300))
@@ -70,10 +74,15 @@ def test_a_step_of_thousands_of_digits_is_no_step() -> None:
     st.integers(-2, 40),
     st.integers(0, 200),
     st.lists(
-        st.tuples(st.integers(0, 199), st.sampled_from(["7", "007", "", "-1", "1.0", "1_0", " 1", "٣", "9" * 15, "9" * 16]))
+        st.tuples(
+            st.integers(0, 199),
+            st.sampled_from(["7", "007", "", "-1", "1.0", "1_0", " 1", "٣", "9" * 15, "9" * 16]),
+        )
     ),
 )
-def test_numbers_that_count_up_are_read_as_any_others(first: int, apart: int, count: int, odd: list[tuple[int, str]]) -> None:
+def test_numbers_that_count_up_are_read_as_any_others(
+    first: int, apart: int, count: int, odd: list[tuple[int, str]]
+) -> None:
     texts = [str(abs(first + apart * row)) for row in range(count)]
     for row, text in odd:
         texts[row : row + 1] = [text] * (row < count)
@@ -86,7 +95,9 @@ def test_numbers_that_count_up_are_read_as_any_others(first: int, apart: int, co
 
 def test_digits_of_other_scripts_are_no_digits() -> None:
     loose = LogGrammar(files=("x",), patterns=(r"step=(?P<step>\d+) t=(?P<timestamp>\S+)",))
-    assert parse("step=٣ t=1\nstep=3 t=2\n".encode(), loose).samples == (StepSample(3, timestamp=2.0),)
+    assert parse("step=٣ t=1\nstep=3 t=2\n".encode(), loose).samples == (
+        StepSample(3, timestamp=2.0),
+    )
 
 
 def test_a_number_at_the_cut_of_an_endless_line_is_not_taken() -> None:
@@ -127,11 +138,15 @@ def test_the_caller_can_end_a_file_that_takes_too_long() -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\x1b[0m"])
 def test_an_unended_last_line_with_results_is_not_read_and_is_named(end: bytes) -> None:
-    grammar = LogGrammar(files=("node.out",), patterns=(), readings=(r"^size=(?P<size>\S+) rate=(?P<rate>[0-9.]+)",))
+    grammar = LogGrammar(
+        files=("node.out",), patterns=(), readings=(r"^size=(?P<size>\S+) rate=(?P<rate>[0-9.]+)",)
+    )
     log = b"size=1 rate=100\nsize=2 rate=200\nsize=4 rate=90"
     parsed = parse(log + end, grammar)
     assert [line["size"] for line in parsed.readings] == ["1", "2"]
-    assert parsed.warnings == ("the last line has no line end, so it may be cut off, and was not read: size=4 rate=90",)
+    assert parsed.warnings == (
+        "the last line has no line end, so it may be cut off, and was not read: size=4 rate=90",
+    )
     assert parse(b"size=4 rate=90", grammar).warnings == parsed.warnings
     for ended in (log + b"0\n", log + b"0\r", log + b"0\n 99%|done", b""):
         assert parse(ended, grammar).warnings == ()

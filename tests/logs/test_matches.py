@@ -1,4 +1,6 @@
-"""What a grammar makes of a log: matches, near misses, values that are no numbers, and lines that are left out."""
+"""What a grammar makes of a log: matches, near misses, values that are no numbers, and lines that
+are left out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_the_example_holds() -> None:
 
 
 @pytest.mark.parametrize("name", frameworks())
-def test_the_sample_of_every_shipped_folder_gives_a_number_and_each_pattern_matches(name: str) -> None:
+def test_the_sample_of_every_shipped_folder_gives_a_number_and_each_pattern_matches(
+    name: str,
+) -> None:
     folder = frameworks()[name]
     log = matches((folder / "sample.log").read_bytes(), read_folder(folder).framework.log)
     assert log.has_number
@@ -47,14 +51,20 @@ def test_a_line_that_another_pattern_matches_is_no_near_miss() -> None:
 def test_a_near_miss_keeps_the_number_of_its_line() -> None:
     log = matches(b"step 1 tps: 7\n\n[1,0]<stdout>:step 2 tps; 7\n", LogGrammar((), (STEP,)))
     assert log.patterns[0].count == 1 and log.patterns[0].near_miss
-    assert (log.patterns[0].near_miss.number, log.patterns[0].near_miss.line) == (3, "step 2 tps; 7")
+    assert (log.patterns[0].near_miss.number, log.patterns[0].near_miss.line) == (
+        3,
+        "step 2 tps; 7",
+    )
 
 
 def test_a_log_of_other_lines_gives_no_number_and_says_where_the_pattern_stops() -> None:
     log = matches(b"hello\nstep 1 took 5 s\n", LogGrammar((), (STEP,)))
     (pattern,) = log.patterns
     assert not log.has_number and pattern.count == 0 and pattern.near_miss
-    assert (pattern.near_miss.number, pattern.near_miss.line[pattern.near_miss.column - 1 :]) == (2, "ook 5 s")
+    assert (pattern.near_miss.number, pattern.near_miss.line[pattern.near_miss.column - 1 :]) == (
+        2,
+        "ook 5 s",
+    )
     assert (log.lines, log.unmatched_count) == (2, 2)
 
 
@@ -64,7 +74,9 @@ def test_a_log_without_a_whole_step_line_is_no_error(data: bytes) -> None:
 
 
 def test_the_tags_of_a_launcher_are_no_part_of_a_line() -> None:
-    log = matches(b"[1,0]<stdout>:step 1 tps: 5\n[1,1]<stdout>:step 1 tps: 5\n", LogGrammar((), (STEP,)))
+    log = matches(
+        b"[1,0]<stdout>:step 1 tps: 5\n[1,1]<stdout>:step 1 tps: 5\n", LogGrammar((), (STEP,))
+    )
     assert log.patterns[0].count == 2 and log.unmatched == ()
 
 

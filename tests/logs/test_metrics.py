@@ -16,7 +16,15 @@ RATE = Metric("rate", "GB/s", keys=("size",), scope="rank", across="sum")
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("mean", 7 / 3), ("harmonic_mean", 12 / 7), ("median", 2.0), ("min", 1.0), ("max", 4.0), ("sum", 7.0), ("last", 1.0)],
+    [
+        ("mean", 7 / 3),
+        ("harmonic_mean", 12 / 7),
+        ("median", 2.0),
+        ("min", 1.0),
+        ("max", 4.0),
+        ("sum", 7.0),
+        ("last", 1.0),
+    ],
 )
 def test_several_values_become_one(name: str, expected: float) -> None:
     assert COMBINED[name]([2.0, 4.0, 1.0]) == pytest.approx(expected)
@@ -40,7 +48,10 @@ def test_every_way_of_combining_is_known() -> None:
 
 
 def test_a_metric_reads_back_as_it_is_recorded() -> None:
-    for metric in (RATE, Metric("errors", "", "lower", "wrong results", "bad", 2.0, primary=True, speedup=True)):
+    for metric in (
+        RATE,
+        Metric("errors", "", "lower", "wrong results", "bad", 2.0, primary=True, speedup=True),
+    ):
         assert metric_of({**asdict(metric), "keys": list(metric.keys)}) == metric
 
 
@@ -66,7 +77,10 @@ def test_a_damaged_metric_is_refused(damage: dict[str, Any]) -> None:
 
 def test_values_that_stay_apart_have_a_column_for_what_they_are_of() -> None:
     assert RATE.key_columns == ("size",)
-    assert Metric("rate", "GB/s", keys=("size",), scope="node", across="each").key_columns == ("size", "node")
+    assert Metric("rate", "GB/s", keys=("size",), scope="node", across="each").key_columns == (
+        "size",
+        "node",
+    )
 
 
 def test_the_first_metric_stands_for_a_run_unless_another_one_says_so() -> None:

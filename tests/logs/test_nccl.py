@@ -29,15 +29,27 @@ def test_infiniband_is_named_and_a_looked_for_network_alone_is_not_a_choice() ->
 
 
 def test_ranks_that_chose_differently_are_all_named() -> None:
-    logs = [b"NCCL INFO Using network IB\n", b"NCCL INFO Using network Socket\r\n", b"NCCL INFO Using network AWS Libfabric\n"]
+    logs = [
+        b"NCCL INFO Using network IB\n",
+        b"NCCL INFO Using network Socket\r\n",
+        b"NCCL INFO Using network AWS Libfabric\n",
+    ]
     assert networks(logs) == ("NET/AWS Libfabric", "NET/IB", "NET/Socket")
 
 
 def test_a_real_log_tells_paths_channels_rings_and_trees() -> None:
-    """Counted by eye in the log of one of eight ranks: two channels to its neighbour, two sends over the network."""
+    """Counted by eye in the log of one of eight ranks: two channels to its neighbour, two sends
+    over the network.
+    """
     found = transport([SOCKET.read_bytes()])
     assert found.paths == {"NET/Socket": 2, "P2P/CUMEM": 2}
-    assert (found.coll_channels, found.p2p_channels, found.nvls_channels, found.rings, found.trees) == (2, 2, 0, 2, 2)
+    assert (
+        found.coll_channels,
+        found.p2p_channels,
+        found.nvls_channels,
+        found.rings,
+        found.trees,
+    ) == (2, 2, 0, 2, 2)
     assert (found.gdrdma, found.multicast, found.p2p_refused) == (False, None, False)
     assert found.words(nodes=4, world_size=8) == ("NET/Socket on eth0", "P2P/CUMEM", "2 channels")
 
@@ -66,7 +78,9 @@ def test_a_recorded_log_of_rccl_tells_the_same() -> None:
     ("Channel 02 : 0[c1000] -> 1[c6000] via P2P/direct pointer comm 0x95cdeb0 nRanks 08", {"P2P/direct pointer": 1}, None),
     ("Channel 02 : 0[c1000] -> 1[c6000] via SHM/direct/direct comm 0x95cdeb0 nRanks 08", {"SHM": 1}, None),
 ])  # fmt: skip
-def test_paths_of_all_versions_are_understood(line: str, paths: dict[str, int], gdrdma: bool | None) -> None:
+def test_paths_of_all_versions_are_understood(
+    line: str, paths: dict[str, int], gdrdma: bool | None
+) -> None:
     found = transport([log(line)])
     assert (found.paths, found.gdrdma) == (paths, gdrdma)
 
@@ -86,15 +100,24 @@ def test_multicast_is_had_where_every_device_has_it() -> None:
         "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
         "NVLS multicast support is not available on dev 1",
     )
-    assert [transport([log(*some)]).multicast for some in ([yes], [no], [yes, no], [])] == [True, False, False, None]
+    assert [transport([log(*some)]).multicast for some in ([yes], [no], [yes, no], [])] == [
+        True,
+        False,
+        False,
+        None,
+    ]
 
 
 def test_a_run_on_one_node_does_not_name_the_network_that_it_does_not_use() -> None:
     lines = log(
-        "Using network Socket", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM"
+        "Using network Socket",
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM",
     )
     assert transport([lines]).words(nodes=1, world_size=2) == ("P2P/CUMEM",)
-    unknown = transport([log("Using network Socket", "24 coll channels, 16 p2p channels, 2 p2p channels per peer")])
+    unknown = transport(
+        [log("Using network Socket", "24 coll channels, 16 p2p channels, 2 p2p channels per peer")]
+    )
     assert unknown.words(nodes=1, world_size=2) == ("24 channels",)
     assert unknown.words(nodes=2, world_size=2) == ("NET/Socket", "24 channels")
 
@@ -108,7 +131,9 @@ def test_of_one_rank_nothing_is_told_as_nothing_travels() -> None:
     assert found.networks == ("NET/Socket on eth0",) and found.coll_channels == 64
     assert found.words(nodes=1, world_size=1) == ()
     assert fallbacks(found, 1, 1, {"node1": 400.0}) == []
-    assert fallbacks(found, 1, 2, {"node1": 400.0}) == ["NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0"]
+    assert fallbacks(found, 1, 2, {"node1": 400.0}) == [
+        "NCCL does not use NVLS: NCCL_NVLS_ENABLE is 0"
+    ]
 
 
 IB = {"node1": 400.0, "node2": 400.0}
@@ -147,9 +172,15 @@ def test_a_fallback_is_told_and_nothing_else(
 
 
 @given(
-    st.lists(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: log(text, f"Channel 00/0 : {text}")), max_size=3)
+    st.lists(
+        st.binary(max_size=200)
+        | st.text(max_size=100).map(lambda text: log(text, f"Channel 00/0 : {text}")),
+        max_size=3,
+    )
 )
 def test_no_log_is_too_odd_to_be_read(logs: list[bytes]) -> None:
     found = transport(logs)
-    assert all(isinstance(word, str) and word.isprintable() for word in found.words(nodes=2, world_size=4))
+    assert all(
+        isinstance(word, str) and word.isprintable() for word in found.words(nodes=2, world_size=4)
+    )
     assert dataclasses.replace(found) == found and isinstance(found, Paths)

@@ -28,7 +28,9 @@ LOG = "loading data\nepoch 1 step 10 | loss 6.9 | tps: 7,512\nepoch 1 step 20 | 
         (r"epoch 1 (?!step)(?P<step>\d+)", "epoch 1 ", "(?!step)(?P<step>\\d+)"),
     ],
 )  # fmt: skip
-def test_a_pattern_stops_in_the_first_line_that_it_matches_longest(pattern: str, upto: str, rest: str) -> None:
+def test_a_pattern_stops_in_the_first_line_that_it_matches_longest(
+    pattern: str, upto: str, rest: str
+) -> None:
     miss = near_miss(pattern, LOG)
 
     assert miss
@@ -38,7 +40,10 @@ def test_a_pattern_stops_in_the_first_line_that_it_matches_longest(pattern: str,
 
 
 def test_the_line_that_matches_longest_counts_not_the_first() -> None:
-    miss = near_miss(r"step (?P<step>[0-9]+) took (?P<step_time_s>[0-9.]+) s", "step\nstep 3\nstep 3 took 5 ms\nstep 3 t\n")
+    miss = near_miss(
+        r"step (?P<step>[0-9]+) took (?P<step_time_s>[0-9.]+) s",
+        "step\nstep 3\nstep 3 took 5 ms\nstep 3 t\n",
+    )
 
     assert miss
     assert (miss.number, miss.column) == (3, len("step 3 took 5 ") + 1)
@@ -67,7 +72,8 @@ def test_a_sentence_says_what_came_and_what_the_pattern_has() -> None:
     )
     ended = near_miss(r"done in (?P<elapsed_s>[0-9]+)", LOG)
     assert (
-        str(ended) == "line 4 matches up to 'done', then the end of the line where the pattern has ' in (?P<elapsed_s>[0-9]+)'"
+        str(ended)
+        == "line 4 matches up to 'done', then the end of the line where the pattern has ' in (?P<elapsed_s>[0-9]+)'"
     )
 
 
@@ -84,9 +90,13 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 
 
 def test_a_large_log_takes_no_longer_than_a_reader_waits() -> None:
-    text = "".join(f"[{i}] NCCL INFO Channel {i % 32}/0 : {i} -> {i + 1} via P2P/CUMEM\n" for i in range(100_000))
+    text = "".join(
+        f"[{i}] NCCL INFO Channel {i % 32}/0 : {i} -> {i + 1} via P2P/CUMEM\n"
+        for i in range(100_000)
+    )
     near_miss(
-        r"^\[?(?P<timestamp>[0-9: ]+)\]? step (?P<step>[0-9]+) .* loss=(?P<loss>[0-9.]+) in (?P<step_time_s>[0-9.]+)", text
+        r"^\[?(?P<timestamp>[0-9: ]+)\]? step (?P<step>[0-9]+) .* loss=(?P<loss>[0-9.]+) in (?P<step_time_s>[0-9.]+)",
+        text,
     )
 
 
@@ -94,7 +104,9 @@ def test_a_large_log_takes_no_longer_than_a_reader_waits() -> None:
     st.text(alphabet="ab1 .", max_size=30),
     st.sampled_from([r"a+ (?P<step>[0-9])\.b", r"(?:ab|b1)(?P<step>1*) a", r"^a.?b|1 1 1"]),
 )
-def test_the_two_parts_are_the_pattern_and_the_first_one_matches_up_to_the_column(text: str, pattern: str) -> None:
+def test_the_two_parts_are_the_pattern_and_the_first_one_matches_up_to_the_column(
+    text: str, pattern: str
+) -> None:
     miss = near_miss(pattern, text)
 
     if miss:
@@ -109,4 +121,7 @@ def test_the_two_parts_are_the_pattern_and_the_first_one_matches_up_to_the_colum
 
 def test_the_rest_of_a_pattern_is_quoted_as_it_is_in_the_folder() -> None:
     miss = near_miss(r"step (?P<step>[0-9]+) \| lr \d+\.\d", "step 10 | loss 6.9\n")
-    assert str(miss) == r"line 1 matches up to 'step 10 | l', then 'oss 6.9' where the pattern has 'r \d+\.\d'"
+    assert (
+        str(miss)
+        == r"line 1 matches up to 'step 10 | l', then 'oss 6.9' where the pattern has 'r \d+\.\d'"
+    )

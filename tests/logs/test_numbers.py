@@ -29,11 +29,17 @@ def test_the_examples_hold() -> None:
         ("-0.25", -0.25, 0.01),
     ],
 )
-def test_a_number_is_read_with_the_worth_of_its_last_digit(text: str, number: float, resolution: float) -> None:
-    assert FORM.number(text) == pytest.approx(number) and FORM.resolution(text) == pytest.approx(resolution)
+def test_a_number_is_read_with_the_worth_of_its_last_digit(
+    text: str, number: float, resolution: float
+) -> None:
+    assert FORM.number(text) == pytest.approx(number) and FORM.resolution(text) == pytest.approx(
+        resolution
+    )
 
 
-@pytest.mark.parametrize("text", ["5,76", "5762,1", ",762", "1,2345", "7 GB", "K", "1.2.3K", "12k", "N/A", ""])
+@pytest.mark.parametrize(
+    "text", ["5,76", "5762,1", ",762", "1,2345", "7 GB", "K", "1.2.3K", "12k", "N/A", ""]
+)
 def test_what_has_another_form_is_no_number(text: str) -> None:
     assert FORM.number(text) is None
     with pytest.raises(ValueError, match="not numbers"):

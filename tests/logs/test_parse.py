@@ -1,4 +1,6 @@
-"""Logs as bytes: whole, cut, glued, coloured, of one rank or of several, of one attempt or of several."""
+"""Logs as bytes: whole, cut, glued, coloured, of one rank or of several, of one attempt or of
+several.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from orchestrator.logs import text as logtext
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import RankAggregate, StepSample
-from tests.logs.programs import LOG, ONEFLOW, OURS, PADDLE, PYTORCH, TENSORFLOW, TENSORPACK, TF_CNN, step_line, steps
+from tests.logs.programs import (
+    LOG,
+    ONEFLOW,
+    OURS,
+    PADDLE,
+    PYTORCH,
+    TENSORFLOW,
+    TENSORPACK,
+    TF_CNN,
+    step_line,
+    steps,
+)
 from tests.support.examples import examples
 
 
@@ -36,7 +49,11 @@ def test_our_own_log_is_understood_whole() -> None:
 
 
 def test_a_log_cut_at_any_byte_says_what_its_whole_lines_say() -> None:
-    for log, grammar in ((LOG, OURS), (LOG.replace(b"\n", b"\r\n"), OURS), (INTERLEAVED[:1500], PYTORCH)):
+    for log, grammar in (
+        (LOG, OURS),
+        (LOG.replace(b"\n", b"\r\n"), OURS),
+        (INTERLEAVED[:1500], PYTORCH),
+    ):
         for cut in range(len(log) + 1):
             whole = max(log.rfind(b"\n", 0, cut), log.rfind(b"\r", 0, cut)) + 1
             cut_short, ended = parse(log[:cut], grammar), parse(log[:whole], grammar)
@@ -45,7 +62,18 @@ def test_a_log_cut_at_any_byte_says_what_its_whole_lines_say() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    st.lists(st.sampled_from([*LOG.splitlines(keepends=True), b"\xf0\x9f", b"\r", b"\x1b[3", b"[1,1]<stdout>:", b"\n"])),
+    st.lists(
+        st.sampled_from(
+            [
+                *LOG.splitlines(keepends=True),
+                b"\xf0\x9f",
+                b"\r",
+                b"\x1b[3",
+                b"[1,1]<stdout>:",
+                b"\n",
+            ]
+        )
+    ),
     st.data(),
 )
 def test_a_cut_never_adds_a_sample(pieces: list[bytes], data: st.DataObject) -> None:
@@ -70,7 +98,10 @@ def test_a_cut_never_adds_a_sample(pieces: list[bytes], data: st.DataObject) -> 
             b"23:59:59.000000 1 a.py:1] TimeHistory: 1 seconds, 5.0 examples/second between steps 0 and 100\n"
             b"00:00:09.500000 1 a.py:1] TimeHistory: 1 seconds, 5.0 examples/second between steps 100 and 200\n",
             TENSORFLOW,
-            [StepSample(100, timestamp=86399.0, samples_per_s=5.0), StepSample(200, timestamp=86409.5, samples_per_s=5.0)],
+            [
+                StepSample(100, timestamp=86399.0, samples_per_s=5.0),
+                StepSample(200, timestamp=86409.5, samples_per_s=5.0),
+            ],
         ),
         (
             "OneFlow with the time of day as a float",
@@ -80,7 +111,9 @@ def test_a_cut_never_adds_a_sample(pieces: list[bytes], data: st.DataObject) -> 
         ),
         (
             "cumulative speeds of tf_cnn_benchmarks",
-            b"Step\tImg/sec\ttotal_loss\n1\timages/sec: 1571.2 +/- 0.0 (jitter = 0.0)\t8.291\n" + b"-" * 64 + b"\n"
+            b"Step\tImg/sec\ttotal_loss\n1\timages/sec: 1571.2 +/- 0.0 (jitter = 0.0)\t8.291\n"
+            + b"-" * 64
+            + b"\n"
             b"total images/sec: 1580.58\n",
             TF_CNN,
             [StepSample(1, samples_per_s=1571.2)],
@@ -114,7 +147,9 @@ def test_real_lines(name: str, log: bytes, grammar: LogGrammar, expected: list[S
 
 def test_dated_clock_differences_are_seconds() -> None:
     line = "2020-08-{} 21:10:{},{}-INFO: [Pass 0, train batch {}] \tloss 7.0, elapse 0.39 sec\n"
-    log = line.format(31, "59", "902", 20) + line.replace("2020-08", "2020-09").format("01", "00", "002", 119)
+    log = line.format(31, "59", "902", 20) + line.replace("2020-08", "2020-09").format(
+        "01", "00", "002", 119
+    )
     first, last = parse(log.encode(), PADDLE).samples
     assert first.timestamp is not None and last.timestamp is not None
     assert last.timestamp - first.timestamp == pytest.approx(86400 - 59.9)
@@ -152,7 +187,9 @@ def test_interleaved_appended_and_separate_ranks_give_the_same_series() -> None:
     separate = aggregate.samples()
     interleaved = parse(INTERLEAVED, PYTORCH)
     appended = parse(APPENDED, PYTORCH)
-    wanted = [pytest.approx(math.fsum(times[step] for times in RANK_TIMES) / 8) for step in range(14)]
+    wanted = [
+        pytest.approx(math.fsum(times[step] for times in RANK_TIMES) / 8) for step in range(14)
+    ]
     for series in (separate, interleaved.samples, appended.samples):
         assert steps(series) == list(range(14))
         assert [sample.step_time_s for sample in series] == wanted
@@ -182,8 +219,12 @@ def test_rates_of_ranks_are_combined_by_time() -> None:
     ("attempts", "taken"),
     [([57, 120], 1), ([120, 50], 0), ([120, 120], 1), ([3, 60, 120, 7], 2), ([0, 1, 120], 2)],
 )
-def test_of_several_attempts_the_last_complete_one_is_taken(attempts: list[int], taken: int) -> None:
-    log = b"".join(step_line(s, 1000 * i + s) for i, last in enumerate(attempts) for s in range(last + 1))
+def test_of_several_attempts_the_last_complete_one_is_taken(
+    attempts: list[int], taken: int
+) -> None:
+    log = b"".join(
+        step_line(s, 1000 * i + s) for i, last in enumerate(attempts) for s in range(last + 1)
+    )
     parsed = parse(log, OURS)
     assert steps(parsed.samples) == list(range(121))
     assert parsed.samples[1].timestamp == 1000 * taken + 1
@@ -192,7 +233,10 @@ def test_of_several_attempts_the_last_complete_one_is_taken(attempts: list[int],
 
 
 def test_ranks_that_print_the_global_rate_are_taken_once() -> None:
-    log = b"".join(b"[1,%d]<stdout>:100\timages/sec: 1580.9 +/- 0.6 (jitter = 4.9)\t7.981\n" % rank for rank in (3, 0, 7))
+    log = b"".join(
+        b"[1,%d]<stdout>:100\timages/sec: 1580.9 +/- 0.6 (jitter = 4.9)\t7.981\n" % rank
+        for rank in (3, 0, 7)
+    )
     assert parse(log, TF_CNN).samples == (StepSample(100, samples_per_s=1580.9),)
 
 

@@ -17,8 +17,15 @@ from tests.support.examples import examples
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.sampled_from([text for rules in RULES for text in (*rules.patterns, rules.rank, rules.closing) if text]), st.data())
-def test_the_literal_of_a_pattern_is_in_each_of_its_matches(pattern: str, data: st.DataObject) -> None:
+@given(
+    st.sampled_from(
+        [text for rules in RULES for text in (*rules.patterns, rules.rank, rules.closing) if text]
+    ),
+    st.data(),
+)
+def test_the_literal_of_a_pattern_is_in_each_of_its_matches(
+    pattern: str, data: st.DataObject
+) -> None:
     reader = compiled("x", pattern, tuple(re.compile(pattern).groupindex))
     match = reader.pattern.search(data.draw(st.from_regex(reader.pattern)))
     assert match and reader.literal in match[0]
@@ -62,7 +69,8 @@ def test_a_pattern_that_cannot_be_used_is_refused(pattern: str, why: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"[(+*]+(?P<step>[0-9]+)", r"\(+(?P<step>[0-9]+(?:[.][0-9]+)?)", r"(?P<step>[0-9]{1,9})[]+]*"]
+    "pattern",
+    [r"[(+*]+(?P<step>[0-9]+)", r"\(+(?P<step>[0-9]+(?:[.][0-9]+)?)", r"(?P<step>[0-9]{1,9})[]+]*"],
 )
 def test_a_plain_pattern_is_not_refused(pattern: str) -> None:
     assert parse(b"", LogGrammar(files=("x",), patterns=(pattern,))).samples == ()

@@ -17,11 +17,19 @@ def test_thousands_and_suffixes_are_read_in_blocks_and_line_by_line(escape: str)
     pattern = r"step: +(?P<step>[0-9,]+) .*tps: (?P<samples_per_s>[0-9.,KM]+)"
     grammar = LogGrammar((), (pattern,), thousands=",", suffixes={"K": 1000, "M": 1000000})
     texts = ["5,762", "106K", "1.31M", "98.2"]
-    log = "".join(f"[titan] step:  1,00{step} loss: 7.1 {escape}tps: {text}\n" for step, text in enumerate(texts, start=1))
+    log = "".join(
+        f"[titan] step:  1,00{step} loss: 7.1 {escape}tps: {text}\n"
+        for step, text in enumerate(texts, start=1)
+    )
     for read in (parse, line_by_line):
         parsed = read(log.encode(), grammar)
         assert [sample.samples_per_s for sample in parsed.samples] == [5762.0, 106e3, 1.31e6, 98.2]
-        assert [sample.step for sample in parsed.samples] == [1001, 1002, 1003, 1004] and not parsed.misread
+        assert [sample.step for sample in parsed.samples] == [
+            1001,
+            1002,
+            1003,
+            1004,
+        ] and not parsed.misread
 
 
 def test_a_decimal_comma_is_no_separator_and_is_named() -> None:
@@ -47,13 +55,21 @@ def test_a_prefix_tells_the_lines_of_ranks_apart(launcher: str) -> None:
         prefix=prefix,
     )
     ranks = range(12)
-    lines = [printed.format(rank) + f"step {step} {rank + step}.5 s" for step in (1, 2, 3) for rank in ranks]
+    lines = [
+        printed.format(rank) + f"step {step} {rank + step}.5 s"
+        for step in (1, 2, 3)
+        for rank in ranks
+    ]
     lines += [printed.format(rank) + f"memory {rank}" for rank in ranks] + ["step 1 of nothing"]
     for read in (parse, line_by_line):
         parsed = read("\n".join(["", *lines, ""]).encode(), grammar)
-        assert [sample.step_time_s for sample in parsed.samples] == [6.0 + step for step in (1, 2, 3)]
+        assert [sample.step_time_s for sample in parsed.samples] == [
+            6.0 + step for step in (1, 2, 3)
+        ]
         group = "local_rank" if launcher == "torchrun" else "rank"
-        assert [(line[group], line["memory"]) for line in parsed.readings] == [(str(rank), str(rank)) for rank in ranks]
+        assert [(line[group], line["memory"]) for line in parsed.readings] == [
+            (str(rank), str(rank)) for rank in ranks
+        ]
 
 
 @pytest.mark.parametrize(
@@ -75,10 +91,20 @@ def test_lines_of_steps_may_have_metrics() -> None:
         r"iter (?P<step>[0-9]+): (?P<step_time_s>[0-9.]+) s, mfu (?:(?P<mfu>[0-9.]+)%|none) ",
         r"loss (?P<loss>[0-9.]+) tps (?P<tps>[0-9]+) ",
     )
-    grammar = LogGrammar(("*",), patterns, counts_from=0, metrics=(Metric("mfu", "%"), Metric("tps", "tokens/s")))
-    lines = [b"iter 0: 0.5 s, mfu none ", b"loss 2.5 tps 7 ", b"iter 1: 0.25 s, mfu 41.5% ", b"loss 2.4 tps 8 "]
+    grammar = LogGrammar(
+        ("*",), patterns, counts_from=0, metrics=(Metric("mfu", "%"), Metric("tps", "tokens/s"))
+    )
+    lines = [
+        b"iter 0: 0.5 s, mfu none ",
+        b"loss 2.5 tps 7 ",
+        b"iter 1: 0.25 s, mfu 41.5% ",
+        b"loss 2.4 tps 8 ",
+    ]
     parsed = parse(b"\n".join([*lines, b""]), grammar)
-    assert [(sample.step, sample.step_time_s, sample.loss) for sample in parsed.samples] == [(1, 0.5, 2.5), (2, 0.25, 2.4)]
+    assert [(sample.step, sample.step_time_s, sample.loss) for sample in parsed.samples] == [
+        (1, 0.5, 2.5),
+        (2, 0.25, 2.4),
+    ]
     # A line without a step belongs to the step before it, as the program counts.
     assert [(line["step"], line.get("mfu"), line.get("tps")) for line in parsed.readings] == [
         ("0", None, None), ("0", None, "7"), ("1", "41.5", None), ("1", None, "8"),
@@ -88,4 +114,9 @@ def test_lines_of_steps_may_have_metrics() -> None:
 
 def test_a_group_of_a_step_that_is_no_metric_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected named groups from step, .*, mfu, got tps"):
-        parse(b"", LogGrammar(("*",), (r"(?P<step>[0-9]+) (?P<tps>[0-9]+)",), metrics=(Metric("mfu", "%"),)))
+        parse(
+            b"",
+            LogGrammar(
+                ("*",), (r"(?P<step>[0-9]+) (?P<tps>[0-9]+)",), metrics=(Metric("mfu", "%"),)
+            ),
+        )

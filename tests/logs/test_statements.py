@@ -1,4 +1,6 @@
-"""What a log says of itself: verdicts, facts, lists of ranks, headers with units, and rows that contradict themselves."""
+"""What a log says of itself: verdicts, facts, lists of ranks, headers with units, and rows that
+contradict themselves.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_the_examples_hold(module: str) -> None:
     assert doctest.testmod(importlib.import_module(f"orchestrator.{module}")).failed == 0
 
 
-def table(*lines: str, headers: tuple[Header, ...] = (), agreements: tuple[Agreement, ...] = ()) -> Parsed:
+def table(
+    *lines: str, headers: tuple[Header, ...] = (), agreements: tuple[Agreement, ...] = ()
+) -> Parsed:
     grammar = LogGrammar(("node.out",), readings=(ROWS,), headers=headers, agreements=agreements)
     return parse("".join(f"{line}\n" for line in lines).encode(), grammar)
 
@@ -43,7 +47,9 @@ def test_rows_are_in_the_unit_of_the_header_above_them() -> None:
 
 
 def test_a_scaled_number_has_no_digits_that_were_not_printed() -> None:
-    parsed = table("size GB/s", "65536 1.0 10874.66", headers=(Header("^size GB/s$", {"rate": 0.008388608}),))
+    parsed = table(
+        "size GB/s", "65536 1.0 10874.66", headers=(Header("^size GB/s$", {"rate": 0.008388608}),)
+    )
 
     assert parsed.readings[0]["rate"] == "91.22326"
 
@@ -57,7 +63,9 @@ def test_a_later_header_counts_for_the_rows_below_it() -> None:
 def test_a_row_without_a_header_has_no_unit() -> None:
     parsed = table("1048576 163 6.43", headers=UNITS)
 
-    with pytest.raises(DataError, match="no header of log.headers stands above the row '1048576 163 6.43'"):
+    with pytest.raises(
+        DataError, match="no header of log.headers stands above the row '1048576 163 6.43'"
+    ):
         verify_statements(parsed, {})
 
 
@@ -65,7 +73,9 @@ def test_a_row_that_agrees_with_itself_needs_no_header() -> None:
     assert table("1048576 163.1 6.43", headers=UNITS, agreements=(RATE,)).void == ()
 
 
-@pytest.mark.parametrize(("row", "agrees"), [("1000000 500 2.0", True), ("1000000 0.5 2.0", False), ("999 3 0.3", True)])
+@pytest.mark.parametrize(
+    ("row", "agrees"), [("1000000 500 2.0", True), ("1000000 0.5 2.0", False), ("999 3 0.3", True)]
+)
 def test_a_row_may_differ_from_itself_by_its_digits_only(row: str, agrees: bool) -> None:
     assert (table(row, agreements=(RATE,)).void == ()) is agrees
 
@@ -78,20 +88,30 @@ def test_a_verdict_voids_a_log_with_results_and_is_quoted() -> None:
         verify_statements(parsed, {})
 
 
-@pytest.mark.parametrize(("log", "is_void"), [(b"1 2 3\n", True), (b"1 2 3\nresults are right\n", False), (b"\n", False)])
+@pytest.mark.parametrize(
+    ("log", "is_void"), [(b"1 2 3\n", True), (b"1 2 3\nresults are right\n", False), (b"\n", False)]
+)
 def test_a_log_with_results_needs_the_line_that_confirms_them(log: bytes, is_void: bool) -> None:
-    parsed = parse(log, LogGrammar(("node.out",), readings=(ROWS,), confirm=("^results are right$",)))
+    parsed = parse(
+        log, LogGrammar(("node.out",), readings=(ROWS,), confirm=("^results are right$",))
+    )
 
     assert bool(parsed.void) is is_void
 
 
-@pytest.mark.parametrize("folder", ["nccl_tests", "perftest_bw", "perftest_lat", "stream", "hpl", "hpcc", "fio"])
+@pytest.mark.parametrize(
+    "folder", ["nccl_tests", "perftest_bw", "perftest_lat", "stream", "hpl", "hpcc", "fio"]
+)
 def test_a_log_that_is_cut_at_any_line_has_no_result(folder: str) -> None:
     lines = (TEMPLATES / folder / "sample.log").read_bytes().splitlines(keepends=True)
     grammar = open_framework(folder).framework.log
     logs = [parse(b"".join(lines[:count]), grammar) for count in range(len(lines) + 1)]
 
-    complete = next(count for count, log in enumerate(logs) if log.readings == logs[-1].readings and not log.void)
+    complete = next(
+        count
+        for count, log in enumerate(logs)
+        if log.readings == logs[-1].readings and not log.void
+    )
     assert logs[-1].readings
     assert all(not log.readings or log.void for log in logs[:complete])
     assert not any(log.void for log in logs[complete:])
@@ -116,7 +136,9 @@ def test_an_end_counts_behind_the_last_row_and_without_a_line_end() -> None:
 )
 def test_a_list_has_each_rank_of_the_run_once(ranks: list[int], said: str) -> None:
     log = "".join(f"# rank {rank} on a\n" for rank in ranks).encode()
-    parsed = parse(log, LogGrammar(("node.out",), readings=(ROWS,), rank_list="^# rank (?P<rank>[0-9]+) on "))
+    parsed = parse(
+        log, LogGrammar(("node.out",), readings=(ROWS,), rank_list="^# rank (?P<rank>[0-9]+) on ")
+    )
 
     with pytest.raises(DataError, match=said):
         verify_statements(parsed, {"world_size": 2})
@@ -131,10 +153,14 @@ def test_a_list_that_is_right_and_a_run_of_unknown_size_pass() -> None:
 
 
 def test_facts_agree_with_the_run_and_with_each_other() -> None:
-    grammar = LogGrammar(("node.out",), facts=(r"^batch (?P<batch_size>[0-9,]+)",), readings=(ROWS,))
+    grammar = LogGrammar(
+        ("node.out",), facts=(r"^batch (?P<batch_size>[0-9,]+)",), readings=(ROWS,)
+    )
 
     verify_statements(parse(b"batch 1,024\nbatch 1,024\n", grammar), {"batch_size": 1024})
-    with pytest.raises(DataError, match="expected batch_size 512, the log says 1024: 'batch 1,024'"):
+    with pytest.raises(
+        DataError, match="expected batch_size 512, the log says 1024: 'batch 1,024'"
+    ):
         verify_statements(parse(b"batch 1,024\n", grammar), {"batch_size": 512})
     with pytest.raises(DataError, match="expected one batch_size, the log says 1024 and 512"):
         verify_statements(parse(b"batch 1,024\nbatch 512\n", grammar), {})
@@ -152,13 +178,21 @@ def test_rows_that_another_line_has_broken_are_counted() -> None:
 
 
 def test_step_lines_that_are_broken_are_counted_in_blocks_too() -> None:
-    log = b"".join(b"iter %d: loss 2.0, time 5 ms\n" % step for step in range(200)) + b"iter 200: loss 2.NCCL INFO\n"
-    grammar = LogGrammar(("node.out",), (r"iter (?P<step>[0-9]+): loss (?P<loss>[0-9.]+), time (?P<step_time_s>[0-9.]+) ms",))
+    log = (
+        b"".join(b"iter %d: loss 2.0, time 5 ms\n" % step for step in range(200))
+        + b"iter 200: loss 2.NCCL INFO\n"
+    )
+    grammar = LogGrammar(
+        ("node.out",),
+        (r"iter (?P<step>[0-9]+): loss (?P<loss>[0-9.]+), time (?P<step_time_s>[0-9.]+) ms",),
+    )
 
     parsed = parse(log, grammar)
 
     assert len(parsed.samples) == 200
-    assert parsed.warnings == ("1 line begins like those of log.patterns[0] and was left out: 'iter 200: loss 2.NCCL INFO'",)
+    assert parsed.warnings == (
+        "1 line begins like those of log.patterns[0] and was left out: 'iter 200: loss 2.NCCL INFO'",
+    )
 
 
 @pytest.mark.parametrize("steps", [range(1, 161), range(4, 161, 4)])

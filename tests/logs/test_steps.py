@@ -21,7 +21,9 @@ def plainly(ranks: list[Rank]) -> list[StepSample]:
     by_step: dict[int, list[dict[str, Any]]] = {}
     for steps, values in ranks:
         for row, step in enumerate(steps):
-            by_step.setdefault(step, []).append({name: column[row] for name, column in values.items()})
+            by_step.setdefault(step, []).append(
+                {name: column[row] for name, column in values.items()}
+            )
     counts = Counter(len(said) for said in by_step.values())
     voices = max(counts, key=lambda count: (counts[count], count), default=0)
     return [averaged(step, said) for step, said in sorted(by_step.items()) if len(said) == voices]
@@ -49,7 +51,11 @@ def averaged(step: int, said: list[dict[str, Any]]) -> StepSample:
 
 def alike(one: StepSample, other: StepSample) -> bool:
     pairs = ((getattr(one, name), getattr(other, name)) for name in ("step", *VALUES))
-    return all(a == b or (a is not None and b is not None and a == pytest.approx(b, rel=1e-12, nan_ok=True)) for a, b in pairs)
+    return all(
+        a == b
+        or (a is not None and b is not None and a == pytest.approx(b, rel=1e-12, nan_ok=True))
+        for a, b in pairs
+    )
 
 
 def one_rank(chance: random.Random, hostile: bool) -> Rank:
@@ -64,7 +70,12 @@ def one_rank(chance: random.Random, hostile: bool) -> Rank:
         "samples": [chance.choice([64, 64, 64, 32]) if hostile else 64 for _ in steps],
     }
     if hostile:
-        for name, odd in (("timestamp", 1e300), ("samples_per_s", 0.0), ("samples_per_s", -3.0), ("samples_per_s", math.nan)):
+        for name, odd in (
+            ("timestamp", 1e300),
+            ("samples_per_s", 0.0),
+            ("samples_per_s", -3.0),
+            ("samples_per_s", math.nan),
+        ):
             if chance.random() < 0.2:
                 values[name][chance.randrange(last)] = odd
         for column in values.values():
@@ -107,9 +118,13 @@ def test_the_clocks_of_thousands_of_ranks_lose_no_digit_that_matters() -> None:
     aggregate, chance = RankAggregate(), random.Random(1)
     for _ in range(2048):
         start = 1.7e9 + chance.random()
-        aggregate.add(list(range(1, 51)), {"timestamp": [start + step * 0.001 for step in range(1, 51)]})
+        aggregate.add(
+            list(range(1, 51)), {"timestamp": [start + step * 0.001 for step in range(1, 51)]}
+        )
     marks = [sample.timestamp for sample in aggregate.samples()]
-    assert all(later - earlier == pytest.approx(0.001, abs=1e-6) for earlier, later in pairwise(marks))
+    assert all(
+        later - earlier == pytest.approx(0.001, abs=1e-6) for earlier, later in pairwise(marks)
+    )
 
 
 def test_many_ranks_take_the_room_of_one() -> None:

@@ -1,4 +1,6 @@
-"""Logs that come home from a node that behaves: resumed, proven, never overwritten, and nothing that is no log."""
+"""Logs that come home from a node that behaves: resumed, proven, never overwritten, and nothing
+that is no log.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ ORDER = {"run_id": RUN, "node_rank": 0, "files": {}, "owner": {}}
 
 @pytest.fixture
 def node(tmp_path: Path) -> FakeNode:
-    node = FakeNode(Host("a", "10.11.0.2", gpus=0), tmp_path / "node", lambda order: {0: Rank(b"0123456789")})
+    node = FakeNode(
+        Host("a", "10.11.0.2", gpus=0), tmp_path / "node", lambda order: {0: Rank(b"0123456789")}
+    )
     (node.folder(RUN)).mkdir(parents=True)
     line = node.supervisor(RUN, start=True, timeout_s=1)
     line.send("arm", **ORDER)
@@ -39,7 +43,9 @@ def planned(host: Host) -> dict[str, Any]:
     """Return the manifest of the run as its controller writes it before the start."""
     folder = open_framework("simulated")
     (spec,) = checked_specs(Request("resnet50", nodes=(1,), gpus=(1,)), [folder], [host])
-    return manifest_of(plan_run(folder, spec, [host], run_id=RUN, repeat=1, port=20000), folder, "bench", {})
+    return manifest_of(
+        plan_run(folder, spec, [host], run_id=RUN, repeat=1, port=20000), folder, "bench", {}
+    )
 
 
 def end(node: FakeNode, code: int = 0) -> None:
@@ -52,21 +58,37 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path / "bench" / RUN)
 
 
-def test_only_what_is_new_is_brought_and_a_run_that_goes_on_is_not_complete(node: FakeNode, run: RunDir) -> None:
+def test_only_what_is_new_is_brought_and_a_run_that_goes_on_is_not_complete(
+    node: FakeNode, run: RunDir
+) -> None:
     moved: list[int] = []
     first = collect_host(node, run, moved=moved.append)
-    assert (first.new_bytes, first.files, first.complete, first.note) == (10, 4, False, "still running on the node")
+    assert (first.new_bytes, first.files, first.complete, first.note) == (
+        10,
+        4,
+        False,
+        "still running on the node",
+    )
     assert first.lives
     log = node.folder(RUN) / "logs" / "rank-0.out"
     log.write_bytes(log.read_bytes() + b"abc")
     end(node)
     second = collect_host(node, run, moved=moved.append)
-    assert (second.new_bytes, second.complete, second.note, second.lives) == (3, True, "", False) and moved == [10, 3]
-    assert run.log_path("a", "rank-0.out").read_bytes() == b"0123456789abc" and is_complete(run, "a")
+    assert (second.new_bytes, second.complete, second.note, second.lives) == (
+        3,
+        True,
+        "",
+        False,
+    ) and moved == [10, 3]
+    assert run.log_path("a", "rank-0.out").read_bytes() == b"0123456789abc" and is_complete(
+        run, "a"
+    )
     assert collect_host(node, run).new_bytes == 0
 
 
-def test_a_log_that_came_altered_is_fetched_again_and_the_first_copy_is_kept(node: FakeNode, run: RunDir) -> None:
+def test_a_log_that_came_altered_is_fetched_again_and_the_first_copy_is_kept(
+    node: FakeNode, run: RunDir
+) -> None:
     end(node)
     node.corrupt_fetches = 1
     assert collect_host(node, run).complete
@@ -74,12 +96,18 @@ def test_a_log_that_came_altered_is_fetched_again_and_the_first_copy_is_kept(nod
     assert run.log_path("a", "rank-0.out.refused").read_bytes() == b"1123456789"
 
 
-def test_logs_that_come_altered_twice_are_an_error_that_names_them(node: FakeNode, run: RunDir) -> None:
+def test_logs_that_come_altered_twice_are_an_error_that_names_them(
+    node: FakeNode, run: RunDir
+) -> None:
     end(node)
     node.corrupt_fetches = 2
     with pytest.raises(TransportError, match=r"rank-0\.out") as caught:
         collect_host(node, run)
-    assert (caught.value.kind, caught.value.host, caught.value.run_id) == ("transfer_corrupt", "a", RUN)
+    assert (caught.value.kind, caught.value.host, caught.value.run_id) == (
+        "transfer_corrupt",
+        "a",
+        RUN,
+    )
     assert not is_complete(run, "a")
 
 
@@ -122,7 +150,10 @@ def test_a_log_that_has_changed_here_is_not_complete(node: FakeNode, run: RunDir
     assert not is_complete(run, "a")
 
 
-@pytest.mark.parametrize(("code", "state", "message"), [(0, "finished", None), (3, "failed", "rank 0 ended with exit code 3")])
+@pytest.mark.parametrize(
+    ("code", "state", "message"),
+    [(0, "finished", None), (3, "failed", "rank 0 ended with exit code 3")],
+)
 def test_the_outcome_of_a_run_without_a_controller_follows_from_its_records(
     node: FakeNode, run: RunDir, code: int, state: str, message: str | None
 ) -> None:
@@ -140,7 +171,11 @@ def test_the_outcome_of_a_run_without_a_controller_follows_from_its_records(
 @pytest.mark.parametrize(
     ("reason", "kind", "message"),
     [
-        ("cancelled with orch cancel by me@desk: now", "interrupted", "cancelled with orch cancel by me@desk: now"),
+        (
+            "cancelled with orch cancel by me@desk: now",
+            "interrupted",
+            "cancelled with orch cancel by me@desk: now",
+        ),
         ("a node of the run has failed", "interrupted", "a node of the run has failed"),
         ("lease_expired: nobody renewed it", "lease_expired", "nobody renewed it"),
     ],
@@ -159,7 +194,12 @@ def test_the_outcome_of_a_run_that_was_stopped_has_a_kind_that_exists(
 
 def test_what_is_left_of_a_run_is_asked_without_bringing_its_logs(node: FakeNode) -> None:
     left = left_behind(node, RUN, timeout_s=1)
-    assert left and (left.record, left.alive, left.started, left.boot_id) == (None, True, True, node.boot_id)
+    assert left and (left.record, left.alive, left.started, left.boot_id) == (
+        None,
+        True,
+        True,
+        node.boot_id,
+    )
     end(node)
     left = left_behind(node, RUN, timeout_s=1)
     assert left and left.record and left.record.state == "finished"

@@ -1,4 +1,6 @@
-"""Payloads on nodes that behave: sent once, then only looked at, and sent again where anything has changed."""
+"""Payloads on nodes that behave: sent once, then only looked at, and sent again where anything has
+changed.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def cluster(tmp_path: Path) -> Any:
     return FakeCluster([FakeNode(host, tmp_path / host.name) for host in hosts]).open()
 
 
-def deployed(cluster: Any, path: Path, *folders: FrameworkFolder) -> tuple[dict[str, int], dict[str, float]]:
-    """Deploy, as a command does that reads its memory anew; return bytes sent, and when facts were captured that still hold."""
+def deployed(
+    cluster: Any, path: Path, *folders: FrameworkFolder
+) -> tuple[dict[str, int], dict[str, float]]:
+    """Deploy, as a command does that reads its memory anew; return bytes sent, and when facts were
+    captured that still hold.
+    """
     for node in cluster.nodes.values():
         node.asked.clear()
     chosen = folders or (FOLDER,)
@@ -44,7 +50,9 @@ def test_what_stands_is_only_looked_at(cluster: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["payload", "boot", "interpreter", "memory"])
-def test_a_node_on_which_anything_has_changed_is_deployed_anew(cluster: Any, tmp_path: Path, change: str) -> None:
+def test_a_node_on_which_anything_has_changed_is_deployed_anew(
+    cluster: Any, tmp_path: Path, change: str
+) -> None:
     memory, b = tmp_path / "deployed.json", cluster.nodes["b"]
     deployed(cluster, memory)
     match change:
@@ -58,7 +66,10 @@ def test_a_node_on_which_anything_has_changed_is_deployed_anew(cluster: Any, tmp
             memory.write_text("}")
     sent, kept = deployed(cluster, memory)
     assert set(kept) == (set() if change == "memory" else {"a"}) and b.asked == ["status", "facts"]
-    assert sent == {"a": 0, "b": len(FOLDER.payload["train_simulated.py"]) if change == "payload" else 0}
+    assert sent == {
+        "a": 0,
+        "b": len(FOLDER.payload["train_simulated.py"]) if change == "payload" else 0,
+    }
 
 
 def test_a_lock_that_was_seen_once_is_not_remembered(cluster: Any, tmp_path: Path) -> None:
@@ -66,7 +77,11 @@ def test_a_lock_that_was_seen_once_is_not_remembered(cluster: Any, tmp_path: Pat
     memory = Memory(tmp_path / "deployed.json", [FOLDER])
     _, facts, _ = deploy(cluster, [FOLDER], memory)
     remembered = memory.of(cluster.hosts[0])
-    assert facts["simulated"]["a"]["held_by"] == "run r9" and remembered and remembered.facts["simulated"]["held_by"] is None
+    assert (
+        facts["simulated"]["a"]["held_by"] == "run r9"
+        and remembered
+        and remembered.facts["simulated"]["held_by"] is None
+    )
 
 
 def test_two_names_of_one_machine_are_refused(cluster: Any, tmp_path: Path) -> None:
@@ -87,8 +102,15 @@ def test_a_node_that_does_not_answer_is_named(cluster: Any, tmp_path: Path) -> N
 def test_a_set_is_named_by_its_digest_and_sent_once(cluster: Any) -> None:
     node = cluster.nodes["a"]
     assert [stage_payload(node, FOLDER), stage_payload(node, FOLDER)] == [SIZE, 0]
-    sent = {path.relative_to(node.root).as_posix(): path.read_bytes() for path in node.root.rglob("*") if path.is_file()}
-    assert sent == {payload_path(name, FOLDER.payload_digest): content for name, content in FOLDER.payload.items()}
+    sent = {
+        path.relative_to(node.root).as_posix(): path.read_bytes()
+        for path in node.root.rglob("*")
+        if path.is_file()
+    }
+    assert sent == {
+        payload_path(name, FOLDER.payload_digest): content
+        for name, content in FOLDER.payload.items()
+    }
 
 
 def test_what_a_node_holds_in_another_set_is_not_sent_again(cluster: Any) -> None:
@@ -96,7 +118,11 @@ def test_what_a_node_holds_in_another_set_is_not_sent_again(cluster: Any) -> Non
     stage_payload(node, FOLDER)
     changed = replace(FOLDER, payload={**FOLDER.payload, "train_simulated.py": b"print()\n"})
     assert changed.payload_digest != FOLDER.payload_digest
-    assert [stage_payload(node, changed), stage_payload(node, changed), stage_payload(node, FOLDER)] == [8, 0, 0]
+    assert [
+        stage_payload(node, changed),
+        stage_payload(node, changed),
+        stage_payload(node, FOLDER),
+    ] == [8, 0, 0]
     for folder in (FOLDER, changed):
         for name, content in folder.payload.items():
             assert (node.root / payload_path(name, folder.payload_digest)).read_bytes() == content

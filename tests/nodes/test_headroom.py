@@ -1,4 +1,6 @@
-"""Limits of the process are found before a host is contacted, raised where they may be, and named with what is needed."""
+"""Limits of the process are found before a host is contacted, raised where they may be, and named
+with what is needed.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,21 @@ def test_the_limit_of_open_files_is_raised_or_named(
     soft: int, hard: int, hosts: int, by_program: int, said: str, after: int
 ) -> None:
     argv = [sys.executable, "-c", CODE, *map(str, (soft, hard, hosts, by_program))]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=True, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
     assert json.loads(done.stdout) == [said, after, hard]
 
 
 def test_a_disk_without_room_for_the_plan_is_named_with_what_is_needed(tmp_path: Path) -> None:
     disk_room(tmp_path / "not" / "yet" / "there", runs=1, hosts=1)
     with pytest.raises(
-        ConfigError, match=r"the plan of 1000000 runs on up to 1000 hosts needs 62500001 MiB, but only \d+ MiB are free"
+        ConfigError,
+        match=r"the plan of 1000000 runs on up to 1000 hosts needs 62500001 MiB, but only \d+ MiB are free",
     ):
         disk_room(tmp_path, runs=1_000_000, hosts=1000)

@@ -31,22 +31,35 @@ def test_every_kind_of_rest_is_an_error_of_its_run_and_node() -> None:
         ("a", "r5", "not_verified", 1),
     ]
     assert errors[0].message == "processes 7, 8 still run after SIGKILL"
-    assert "processes 11 (sleep), 12 (python3) may belong to the run" in errors[2].message and "ps -fp 11,12" in errors[2].hint
+    assert (
+        "processes 11 (sleep), 12 (python3) may belong to the run" in errors[2].message
+        and "ps -fp 11,12" in errors[2].hint
+    )
     assert "another PID namespace" in errors[3].message and errors[3].hint == ""
     assert remains.processes == ((11, "sleep"), (12, "python3"), (0, "not visible"))
-    assert all(words in remains.words for words in ("7, 8, 9 still run", "not verified: processes 11", "supervisor of r5"))
+    assert all(
+        words in remains.words
+        for words in ("7, 8, 9 still run", "not verified: processes 11", "supervisor of r5")
+    )
 
 
 def test_a_container_that_may_be_left_is_not_verified_and_says_why() -> None:
     remains = Remains.of(
-        {"left": [], "containers": {"r1": ["docker: no answer within 8 s"], "r2": ["container orch-r2-0"]}}, "a"
+        {
+            "left": [],
+            "containers": {"r1": ["docker: no answer within 8 s"], "r2": ["container orch-r2-0"]},
+        },
+        "a",
     )
     assert [(error.run_id, error.kind, error.exit_code) for error in remains.errors("a")] == [
         ("r1", "not_verified", 1),
         ("r2", "not_verified", 1),
     ]
     assert "no answer within 8 s" in remains.errors("a")[0].message
-    assert remains.words == "not verified: docker: no answer within 8 s; not verified: container orch-r2-0"
+    assert (
+        remains.words
+        == "not verified: docker: no answer within 8 s; not verified: container orch-r2-0"
+    )
     assert remains.processes == ((0, "docker: no answer within 8 s"), (0, "container orch-r2-0"))
     with pytest.raises(RunError, match="something malformed"):
         Remains.of({"left": [], "containers": ["r1"]}, "a")
@@ -57,7 +70,10 @@ def test_a_crowd_is_counted_and_not_listed() -> None:
     assert error.message.endswith("118, 119 and 10 more still run after SIGKILL")
 
 
-@pytest.mark.parametrize("answer", [{"left": 7}, {"left": [[1]]}, {"unverified": {"r": [["x", "y"]]}}, {"unverified": [1]}])
+@pytest.mark.parametrize(
+    "answer",
+    [{"left": 7}, {"left": [[1]]}, {"unverified": {"r": [["x", "y"]]}}, {"unverified": [1]}],
+)
 def test_an_answer_that_is_none_is_named_as_such(answer: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="malformed") as caught:
         Remains.of(answer, "a")

@@ -22,7 +22,10 @@ FRAMEWORK = replace(
     MILL,
     models={"resnet50": {}},
     device_defaults={"cpu": {"repeats": 2}},
-    options={"layout": Option("str", "auto", choices=("auto", "on", "off")), "seed": Option("int", 0)},
+    options={
+        "layout": Option("str", "auto", choices=("auto", "on", "off")),
+        "seed": Option("int", 0),
+    },
     tunes=(
         Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",))),
         Knob((), "layout", (("on",),)),
@@ -36,7 +39,9 @@ HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
 CPUS = [Host(f"c{n}", f"10.0.0.{n}", gpus=0, slots=2) for n in range(1, 5)]
 
 
-def bench_of(request: Request, *folders: FrameworkFolder, hosts: list[Host] = HOSTS, seed: int = 7) -> Bench:
+def bench_of(
+    request: Request, *folders: FrameworkFolder, hosts: list[Host] = HOSTS, seed: int = 7
+) -> Bench:
     return planned(request, folders or (FOLDER,), hosts, bench_id="b1", seed=seed)
 
 

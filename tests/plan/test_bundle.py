@@ -1,4 +1,6 @@
-"""The programs that travel to nodes: one text each, of parts that each stand on their own, for any Python from 3.6 on."""
+"""The programs that travel to nodes: one text each, of parts that each stand on their own, for any
+Python from 3.6 on.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,30 @@ from tests.support.judge import LIMIT_S
 from tests.support.machine import old_interpreters, python_name
 
 FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
-BUNDLES = {"serve": runner_source, "rank": rank_source, "inside": inside_source, "telemetry": telemetry_source}
+BUNDLES = {
+    "serve": runner_source,
+    "rank": rank_source,
+    "inside": inside_source,
+    "telemetry": telemetry_source,
+}
 
 
 def names_defined(path: Path) -> list[str]:
-    """The names that a part adds to the namespace of its bundle, modules of the standard library left out."""
+    """The names that a part adds to the namespace of its bundle, modules of the standard library
+    left out.
+    """
     names: list[str] = []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names += [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            names += [
+                name.id
+                for target in targets
+                for name in ast.walk(target)
+                if isinstance(name, ast.Name)
+            ]
     return names
 
 
@@ -65,9 +79,13 @@ def test_a_part_comes_after_all_that_it_imports(entry: str) -> None:
     for name in parts(FOLDER, entry):
         tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
         for node in imports_of_parts(tree):
-            assert isinstance(node, ast.ImportFrom) and node in tree.body and node.module, f"{name}.py:{node.lineno}"
+            assert isinstance(node, ast.ImportFrom) and node in tree.body and node.module, (
+                f"{name}.py:{node.lineno}"
+            )
             assert node.module.removeprefix("noderun.") in earlier, f"{name}.py:{node.lineno}"
-            assert not [alias for alias in node.names if alias.asname or alias.name == "*"], f"{name}.py:{node.lineno}"
+            assert not [alias for alias in node.names if alias.asname or alias.name == "*"], (
+                f"{name}.py:{node.lineno}"
+            )
         earlier.add(name)
 
 
@@ -75,7 +93,9 @@ def test_a_part_comes_after_all_that_it_imports(entry: str) -> None:
 def test_a_bundle_is_python_3_6_and_imports_nothing_of_ours(entry: str) -> None:
     tree = ast.parse(BUNDLES[entry](), feature_version=(3, 6))
     assert imports_of_parts(tree) == []
-    defined = Counter(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef))
+    defined = Counter(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    )
     assert defined == Counter(
         node.name
         for name in parts(FOLDER, entry)
@@ -85,24 +105,43 @@ def test_a_bundle_is_python_3_6_and_imports_nothing_of_ours(entry: str) -> None:
 
 
 def test_a_rank_waits_for_few_modules() -> None:
-    imported = {alias.name for node in ast.parse(rank_source()).body if isinstance(node, ast.Import) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.parse(rank_source()).body
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     assert imported <= {"errno", "json", "os", "signal", "sys", "time"}
     assert len(rank_source()) * 5 < len(runner_source())
 
 
-def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(tmp_path: Path) -> None:
+def test_imports_over_several_lines_are_left_out_and_the_rest_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.py").write_text('FIRST, SECOND = 1, "from noderun.b import x"\n')
     (tmp_path / "b.py").write_text(
         '"""About b."""\n\nfrom noderun.a import (\n    FIRST,\n    SECOND,\n)\n\nprint(FIRST, SECOND)'
     )
     text = bundle(tmp_path, "b").decode()
-    assert text.splitlines()[0] == "# ---- noderun/a.py" and "# ---- noderun/b.py" in text and '"""About b."""' in text
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    assert (
+        text.splitlines()[0] == "# ---- noderun/a.py"
+        and "# ---- noderun/b.py" in text
+        and '"""About b."""' in text
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
     assert done.stdout == "1 from noderun.b import x\n"
 
 
 @pytest.mark.parametrize("python", old_interpreters(), ids=python_name)
-def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, tmp_path: Path) -> None:
+def test_both_bundles_run_bare_under_every_python_of_this_machine(
+    python: str, tmp_path: Path
+) -> None:
     request = {"op": "status", "nonce": "n", "root": str(tmp_path / "work"), "node": "a"}
     runner = runner_source()
     argv = [python, *boot_arguments(runner)]
@@ -116,11 +155,18 @@ def test_both_bundles_run_bare_under_every_python_of_this_machine(python: str, t
     (tmp_path / "rank_wrapper.py").write_bytes(rank_source())
     argv = [python, "-I", "-S", "rank_wrapper.py", "--", "/bin/sh", "-c", "echo $RANK; exit 3"]
     variables = {"PATH": os.environ["PATH"], "RANK": "5", "LOCAL_RANK": "1"}
-    done = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        argv, env=variables, cwd=tmp_path, capture_output=True, timeout=LIMIT_S, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
     assert (tmp_path / "logs" / "rank-5.out").read_text() == "5\n"
     record = json.loads((tmp_path / "ranks" / "5.json").read_text())
-    assert (record["rank"], record["local_rank"], record["code"], record["signal"]) == (5, 1, 3, None)
+    assert (record["rank"], record["local_rank"], record["code"], record["signal"]) == (
+        5,
+        1,
+        3,
+        None,
+    )
 
 
 @pytest.mark.parametrize("words", [[], ["--"], ["rank", "--", "true"]])
@@ -128,4 +174,7 @@ def test_a_wrapper_without_a_command_says_what_it_expects(tmp_path: Path, words:
     (tmp_path / "rank_wrapper.py").write_bytes(rank_source())
     argv = [sys.executable, "-I", "-S", str(tmp_path / "rank_wrapper.py"), *words]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert (done.returncode, done.stderr) == (1, f"rank_wrapper.py: expected -- and the command of a rank, got {words}\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"rank_wrapper.py: expected -- and the command of a rank, got {words}\n",
+    )

@@ -60,7 +60,10 @@ def test_what_orch_sets_is_left_out_and_the_rest_is_kept(typed: str, taken: dict
         ("python -c 'print()'", "expected a script, got -c"),
         ("torchrun gone.py", "found no gone.py here"),
         ("./gone --x", "found no ./gone here"),
-        ("python train.py | tee log", "expected one command, got '|'. put the command into a script"),
+        (
+            "python train.py | tee log",
+            "expected one command, got '|'. put the command into a script",
+        ),
         ("python train.py; rm -rf x", "expected one command, got ';'"),
         ("python train.py --steps 3&& true", "expected one command, got '&&'"),
         ("python train.py --day $(date)", "expected one command, got '$('"),
@@ -70,8 +73,14 @@ def test_what_orch_sets_is_left_out_and_the_rest_is_kept(typed: str, taken: dict
             "expected a word without shell syntax, got '$HOME/data'. write the value, or",
         ),
         ('A="b ${C}" python train.py', "expected a word without shell syntax, got 'b ${C}'"),
-        ("python train.py --files *.txt", "expected a word without shell syntax, got '*.txt'. put the command into a script"),
-        ("mpirun -np 8 python train.py", "expected a command without a launcher of its own, got mpirun. give the command"),
+        (
+            "python train.py --files *.txt",
+            "expected a word without shell syntax, got '*.txt'. put the command into a script",
+        ),
+        (
+            "mpirun -np 8 python train.py",
+            "expected a command without a launcher of its own, got mpirun. give the command",
+        ),
     ],
 )
 def test_what_is_no_training_command_is_refused(typed: str, said: str) -> None:

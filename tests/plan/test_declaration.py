@@ -1,4 +1,6 @@
-"""Mistakes in a framework folder: each is one sentence with file, line and key, and all of a file come together."""
+"""Mistakes in a framework folder: each is one sentence with file, line and key, and all of a file
+come together.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from tests.support.own_folders import WHOLE, folder_of
 MISTAKES = yamlfile.load(Path(__file__).parents[1] / "data" / "framework_mistakes.yaml").value
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake["said"].split(":")[0] for mistake in MISTAKES])
-def test_a_mistake_is_said_with_its_file_line_and_key(tmp_path: Path, mistake: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "mistake", MISTAKES, ids=[mistake["said"].split(":")[0] for mistake in MISTAKES]
+)
+def test_a_mistake_is_said_with_its_file_line_and_key(
+    tmp_path: Path, mistake: dict[str, Any]
+) -> None:
     assert mistake["old"] in WHOLE
     folder = folder_of(tmp_path / "mlp", WHOLE.replace(mistake["old"], mistake["new"], 1))
     with pytest.raises(OrchError) as caught:
@@ -25,7 +31,9 @@ def test_a_mistake_is_said_with_its_file_line_and_key(tmp_path: Path, mistake: d
     errors = caught.value.errors if isinstance(caught.value, Faults) else (caught.value,)
     assert len(errors) == 1, str(caught.value)
     text = str(errors[0])
-    assert text.startswith(f"{folder}/framework.yaml:{mistake['line']}: ") and mistake["said"] in text, text
+    assert (
+        text.startswith(f"{folder}/framework.yaml:{mistake['line']}: ") and mistake["said"] in text
+    ), text
 
 
 def test_forty_mistakes_and_more_are_in_the_table() -> None:
@@ -38,9 +46,15 @@ def test_the_file_without_a_mistake_is_read(tmp_path: Path) -> None:
 
 def test_all_mistakes_of_a_file_come_together_in_the_order_of_their_lines(tmp_path: Path) -> None:
     text = (
-        WHOLE.replace("title: my MLP", "titel: my MLP").replace("default: 1024", "default: big").replace("  repeats: 3\n", "")
+        WHOLE.replace("title: my MLP", "titel: my MLP")
+        .replace("default: 1024", "default: big")
+        .replace("  repeats: 3\n", "")
     )
-    text = text.replace("choices: [fast, slow]", "choices: fast").replace("[0-9.]+", "[0-9.+").replace("train.py]", "trian.py]")
+    text = (
+        text.replace("choices: [fast, slow]", "choices: fast")
+        .replace("[0-9.]+", "[0-9.+")
+        .replace("train.py]", "trian.py]")
+    )
     with pytest.raises(Faults) as caught:
         read_folder(folder_of(tmp_path / "mlp", text))
     keys = [str(error.where).rsplit(": ", 1)[1] for error in caught.value.errors]

@@ -17,9 +17,18 @@ from orchestrator.plan.expectations import Expectation, expectation_of
     [
         ("busbw >= 350", Expectation("busbw", ">=", 350.0)),
         (" busbw>=3.5e2 ", Expectation("busbw", ">=", 350.0)),
-        ("lat <= 2.5 size=4096 dtype=fp16", Expectation("lat", "<=", 2.5, {"size": "4096", "dtype": "fp16"})),
-        ('iops>=1 test="random read" nodes=2', Expectation("iops", ">=", 1, {"test": "random read", "nodes": "2"})),
-        ("iops >= 1 test='say \"hi\"' a=it's", Expectation("iops", ">=", 1, {"test": 'say "hi"', "a": "it's"})),
+        (
+            "lat <= 2.5 size=4096 dtype=fp16",
+            Expectation("lat", "<=", 2.5, {"size": "4096", "dtype": "fp16"}),
+        ),
+        (
+            'iops>=1 test="random read" nodes=2',
+            Expectation("iops", ">=", 1, {"test": "random read", "nodes": "2"}),
+        ),
+        (
+            "iops >= 1 test='say \"hi\"' a=it's",
+            Expectation("iops", ">=", 1, {"test": 'say "hi"', "a": "it's"}),
+        ),
         (
             'iops >= 1 a="" b="""" c="x=1 y=2" d=e=f',
             Expectation("iops", ">=", 1, {"a": "", "b": '"', "c": "x=1 y=2", "d": "e=f"}),
@@ -34,12 +43,30 @@ def test_a_bound_and_where_it_applies(text: str, expected: Expectation) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "busbw", "busbw > 3", "busbw >= x", "busbw >= nan", "busbw >= 3 size", ">= 3", "b >= 3 =4", "a" * 400),
-        *("b >= 3 test=random read", 'b >= 3 test="random read', "b >= 3 test=\"random read'", 'b >= 3 test="a"b', "b >= 3 a="),
+        *(
+            "",
+            "busbw",
+            "busbw > 3",
+            "busbw >= x",
+            "busbw >= nan",
+            "busbw >= 3 size",
+            ">= 3",
+            "b >= 3 =4",
+            "a" * 400,
+        ),
+        *(
+            "b >= 3 test=random read",
+            'b >= 3 test="random read',
+            "b >= 3 test=\"random read'",
+            'b >= 3 test="a"b',
+            "b >= 3 a=",
+        ),
     ],
 )
 def test_what_is_no_bound_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--expect: expected a bound such as busbw >= 350, got ") as caught:
+    with pytest.raises(
+        ConfigError, match=r"--expect: expected a bound such as busbw >= 350, got "
+    ) as caught:
         expectation_of(text, "--expect")
     assert "nodes=2" in caught.value.hint and 'test="random read"' in caught.value.hint
 
@@ -80,7 +107,9 @@ def test_a_bound_is_recorded_with_every_digit(text: str, shown: str) -> None:
 
 
 def test_a_name_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--expect: expected each name once, got size again") as caught:
+    with pytest.raises(
+        ConfigError, match="--expect: expected each name once, got size again"
+    ) as caught:
         expectation_of("rate >= 1 size=1 nodes=2 size=64K", "--expect")
     assert "a bound of its own" in caught.value.hint
 

@@ -1,4 +1,6 @@
-"""The folder for fio: what is read in its JSON, and what a run of it leaves behind, with the real fio where it is installed."""
+"""The folder for fio: what is read in its JSON, and what a run of it leaves behind, with the real
+fio where it is installed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def planned(model: str = "randread", **sets: str) -> Plan:
 
 
 def staged(plan: Plan, folder: Path) -> Path:
-    """Return the run's directory, with its files and the payload where the launch script looks for it."""
+    """Return the run's directory, with its files and the payload where the launch script looks for
+    it.
+    """
     run = folder / "nodes" / "node1" / "runs" / "b1.001"
     (run / "logs").mkdir(parents=True)
     for file in plan.nodes[0].files:
@@ -68,7 +72,10 @@ def test_the_json_of_a_run_gives_the_lines_of_its_log(tmp_path: Path) -> None:
     assert len(done.stdout.splitlines()) == 3 and log.endswith(done.stdout)
     # Older versions write their notes into the same file.
     assert (
-        read("fio: this platform does not support process shared mutexes\n" + RESULT.read_text(), tmp_path).stdout
+        read(
+            "fio: this platform does not support process shared mutexes\n" + RESULT.read_text(),
+            tmp_path,
+        ).stdout
         == done.stdout
     )
 
@@ -89,13 +96,21 @@ NOTHING: dict[str, Any] = {"total_ios": 0}
         ("fio: failed to open the file\n", "expected the JSON of fio, got none"),
         (changed(error=28), "expected a job without error, got errno 28"),
         (changed(read=NOTHING, write=NOTHING), "expected accesses after the warm-up, got none"),
-        (changed(read={"total_ios": 7, "bw": 12}), "expected the JSON of fio 3, got one without 'clat_ns'"),
-        ('{"fio version": "fio-3.33", "jobs": []}', "expected one job, got 0; fio needs group_reporting"),
+        (
+            changed(read={"total_ios": 7, "bw": 12}),
+            "expected the JSON of fio 3, got one without 'clat_ns'",
+        ),
+        (
+            '{"fio version": "fio-3.33", "jobs": []}',
+            "expected one job, got 0; fio needs group_reporting",
+        ),
         ('{"fio version": ', "fio.json: "),
     ],
     ids=["no JSON", "an error", "no access", "another version", "no job", "cut"],
 )
-def test_a_file_without_a_result_is_named_and_gives_no_line(text: str, words: str, tmp_path: Path) -> None:
+def test_a_file_without_a_result_is_named_and_gives_no_line(
+    text: str, words: str, tmp_path: Path
+) -> None:
     done = read(text, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr and "fio.json" in done.stderr and "Traceback" not in done.stderr
@@ -123,33 +138,68 @@ def test_what_fio_cannot_do_is_refused_while_planning(sets: dict[str, str], word
     ],
 )
 def test_files_are_where_the_option_says_or_the_host(sets: dict[str, str], directory: str) -> None:
-    script = next(file.content for file in planned("randwrite", **sets).nodes[0].files if file.path == "launch.sh")
+    script = next(
+        file.content
+        for file in planned("randwrite", **sets).nodes[0].files
+        if file.path == "launch.sh"
+    )
     assert f"\n{directory}\n" in script
 
 
 @needs_fio
-@pytest.mark.parametrize(("model", "directions"), [("randrw", {"read", "write"}), ("write", {"write"})])
-def test_a_run_measures_each_direction_and_removes_its_files(model: str, directions: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "directions"), [("randrw", {"read", "write"}), ("write", {"write"})]
+)
+def test_a_run_measures_each_direction_and_removes_its_files(
+    model: str, directions: set[str], tmp_path: Path
+) -> None:
     odd = tmp_path / "a:b $(touch pwned) 'c"
     odd.mkdir()
-    run = staged(planned(model, size="4m", ioengine="psync", direct="false", directory=str(odd)), tmp_path)
-    done = subprocess.run(["/bin/bash", "launch.sh"], cwd=run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    run = staged(
+        planned(model, size="4m", ioengine="psync", direct="false", directory=str(odd)), tmp_path
+    )
+    done = subprocess.run(
+        ["/bin/bash", "launch.sh"],
+        cwd=run,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    found = {line["direction"]: line for line in parse(done.stdout.encode(), opened("fio").framework.log).readings}
+    found = {
+        line["direction"]: line
+        for line in parse(done.stdout.encode(), opened("fio").framework.log).readings
+    }
     assert found.keys() == directions
     job = json.loads((run / "logs" / "fio.json").read_text())["jobs"][0]
     for direction, line in found.items():
         assert float(line["bytes_per_s"]) == job[direction]["bw_bytes"] > 0
-        assert float(line["lat_mean_us"]) == pytest.approx(job[direction]["clat_ns"]["mean"] / 1000, abs=0.001)
+        assert float(line["lat_mean_us"]) == pytest.approx(
+            job[direction]["clat_ns"]["mean"] / 1000, abs=0.001
+        )
     assert list(odd.iterdir()) == [] and not list(tmp_path.rglob("pwned"))
 
 
 @needs_fio
 def test_a_run_that_is_stopped_removes_its_files(tmp_path: Path) -> None:
-    run = staged(planned(size="4m", ioengine="psync", direct="false", directory=str(tmp_path / "files"), steps="60"), tmp_path)
-    with subprocess.Popen(["/bin/bash", "launch.sh"], cwd=run, stdout=subprocess.DEVNULL, start_new_session=True) as launch:
+    run = staged(
+        planned(
+            size="4m",
+            ioengine="psync",
+            direct="false",
+            directory=str(tmp_path / "files"),
+            steps="60",
+        ),
+        tmp_path,
+    )
+    with subprocess.Popen(
+        ["/bin/bash", "launch.sh"], cwd=run, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as launch:
         deadline = time.monotonic() + 30
-        while len(list((tmp_path / "files").rglob("randread.*"))) < 2 and time.monotonic() < deadline:
+        while (
+            len(list((tmp_path / "files").rglob("randread.*"))) < 2 and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         assert len(list((tmp_path / "files").rglob("randread.*"))) == 2
         os.killpg(launch.pid, signal.SIGTERM)

@@ -1,7 +1,8 @@
-"""Every framework folder there is: what it renders to, that it is a script, that values arrive, and that its log is understood.
+"""Every framework folder there is: what it renders to, that it is a script, that values arrive, and
+that its log is understood.
 
-The folders are found, not listed here. Golden files hold whole plans; after a wanted change write them anew, and read the
-difference before it is committed:
+The folders are found, not listed here. Golden files hold whole plans; after a wanted change write
+them anew, and read the difference before it is committed:
 
     ORCH_UPDATE_GOLDEN=1 pytest tests/plan/test_folders.py && git diff tests/golden
 """
@@ -47,9 +48,20 @@ ODD = "od d $(touch pwned) 'q\" `x` ünï"
 
 def host_of(framework: Framework, device: str, n: int, **variables: str) -> Host:
     needed = {name: f"/opt/{name}" for name in framework.requires}
-    shown = {"interface": "ib0", "python": "/opt/python/bin/python", "data_dir": "/data/imagenet"} | needed | variables
+    shown = (
+        {"interface": "ib0", "python": "/opt/python/bin/python", "data_dir": "/data/imagenet"}
+        | needed
+        | variables
+    )
     env = {"NCCL_IB_DISABLE": "0"} if device == "cuda" else {}
-    return Host(f"node{n}", f"10.11.0.{n + 1}", gpus=8 if device == "cuda" else 0, slots=8, env=env, vars=shown)
+    return Host(
+        f"node{n}",
+        f"10.11.0.{n + 1}",
+        gpus=8 if device == "cuda" else 0,
+        slots=8,
+        env=env,
+        vars=shown,
+    )
 
 
 @cache
@@ -59,11 +71,21 @@ def plan_of(name: str, device: str, dtype: str, shape: tuple[int, int], **variab
     choices = {"nodes": shape[0], "gpus": shape[1], "dtype": dtype}
     spec = resolve(framework, next(iter(framework.models)), device=device, choices=choices)
     hosts = [host_of(framework, device, n, **variables) for n in range(1, 1 + shape[0])]
-    # Digests of names stand for those of contents, so that a golden file changes with its folder and with nothing else.
+    # Digests of names stand for those of contents, so that a golden file changes with its folder
+    # and with nothing else.
     payload = {file: hashlib.sha256(file.encode()).hexdigest()[:12] for file in folder.payload}
     placement = place(spec, hosts, 20000)
     by_name = {host.name: host for host in hosts}
-    return render(framework, folder.sources, spec, placement, by_name, run_id="run-1", repeat=1, payload=payload)
+    return render(
+        framework,
+        folder.sources,
+        spec,
+        placement,
+        by_name,
+        run_id="run-1",
+        repeat=1,
+        payload=payload,
+    )
 
 
 @cache
@@ -75,7 +97,10 @@ def shown(name: str, device: str, dtype: str, shape: tuple[int, int]) -> str:
         if error.kind == "template_error":
             raise
         return f"refused: {error}\n"
-    files = [f"== {','.join(hosts)}: {file.path} ({file.mode:04o})\n{file.content}" for hosts, file in folded(plan.nodes)]
+    files = [
+        f"== {','.join(hosts)}: {file.path} ({file.mode:04o})\n{file.content}"
+        for hosts, file in folded(plan.nodes)
+    ]
     argv = [f"== {node.slot.host}: argv {list(node.argv)}\n" for node in plan.nodes]
     return "".join([*files, *argv])
 
@@ -85,7 +110,9 @@ def golden_path(name: str, device: str, dtype: str, shape: tuple[int, int]) -> P
 
 
 @pytest.mark.parametrize(("name", "device", "dtype", "shape"), CASES)
-def test_a_plan_is_to_the_last_byte_what_it_was(name: str, device: str, dtype: str, shape: tuple[int, int]) -> None:
+def test_a_plan_is_to_the_last_byte_what_it_was(
+    name: str, device: str, dtype: str, shape: tuple[int, int]
+) -> None:
     path = golden_path(name, device, dtype, shape)
     text = shown(name, device, dtype, shape)
     if os.environ.get("ORCH_UPDATE_GOLDEN"):
@@ -128,10 +155,19 @@ def test_scripts_are_scripts(name: str, device: str, dtype: str, shape: tuple[in
 @pytest.mark.parametrize("name", FOLDERS)
 def test_ranks_and_addresses_are_literal_and_complete(name: str) -> None:
     case = next(
-        (case for case in CASES if case[0] == name and case[3] == (2, 8) and not shown(*case).startswith("refused")), None
+        (
+            case
+            for case in CASES
+            if case[0] == name and case[3] == (2, 8) and not shown(*case).startswith("refused")
+        ),
+        None,
     )
     if case is None:
-        assert all(shown(*one).startswith("refused") for one in CASES if one[0] == name and one[3] == (2, 8))
+        assert all(
+            shown(*one).startswith("refused")
+            for one in CASES
+            if one[0] == name and one[3] == (2, 8)
+        )
         return
     plan = plan_of(*case)
     first = "".join(file.content for file in plan.nodes[0].files)
@@ -157,7 +193,9 @@ WRITTEN = {"hpccoutf.txt": "Success=1\nCommWorldProcs=1\n"}
 
 
 def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
-    """Run a node's launch script with a recorder in the place of every program; return the argument lists that it got."""
+    """Run a node's launch script with a recorder in the place of every program; return the argument
+    lists that it got.
+    """
     home = folder / ODD
     (home / "bin").mkdir(parents=True)
     recorder = home / "py thon"
@@ -165,13 +203,17 @@ def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
     recorder.chmod(0o700)
     for program in BY_NAME:
         (home / "bin" / program).symlink_to(recorder)
-    variables = {key: shlex.quote(str(recorder)) for key in ("python", "runner_python")}  # may be a command of several words
+    variables = {
+        key: shlex.quote(str(recorder)) for key in ("python", "runner_python")
+    }  # may be a command of several words
     variables["mpirun"] = str(recorder)
     for key, held in FOLDERS[name].framework.requires.items():
         variables[key] = str(home / key)
         (home / key / held).parent.mkdir(parents=True)
         (home / key / held).write_text("dist_strategy = make()\nload(batch_size=32)\n")
-    variables |= {key: str(home / key) for key in read_variables(FOLDERS[name]) if key.endswith("_directory")}
+    variables |= {
+        key: str(home / key) for key in read_variables(FOLDERS[name]) if key.endswith("_directory")
+    }
     plan = plan_of(name, device, dtype, (1, 1), **variables, data_dir=str(home / "data"))
     run = folder / "run"
     run.mkdir()
@@ -182,10 +224,24 @@ def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
     for file_name, text in WRITTEN.items():
         (run / file_name).write_text(text)
     path = f"{home / 'bin'}:{os.environ['PATH']}"
-    environment = {"PATH": path, "HOME": str(folder), "SAID": str(home / "said"), "PRINTED": PRINTED}
-    with (run / "logs" / "node.out").open("wb") as out, (run / "logs" / "node.err").open("wb") as err:
+    environment = {
+        "PATH": path,
+        "HOME": str(folder),
+        "SAID": str(home / "said"),
+        "PRINTED": PRINTED,
+    }
+    with (
+        (run / "logs" / "node.out").open("wb") as out,
+        (run / "logs" / "node.err").open("wb") as err,
+    ):
         code = subprocess.call(
-            plan.nodes[0].argv, cwd=run, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=LIMIT_S
+            plan.nodes[0].argv,
+            cwd=run,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            timeout=LIMIT_S,
         )
     assert (code, (run / "logs" / "node.err").read_text()) == (0, "")
     assert not list(folder.rglob("pwned"))
@@ -200,15 +256,23 @@ def called(name: str, device: str, dtype: str, folder: Path) -> list[list[str]]:
 
 
 def own_programs(framework: Framework) -> list[str]:
-    """Return the program of a folder that runs one of ours: the first that it sends, what programs share comes after."""
-    return [file for file in framework.payload[:1] if file.startswith("train_") or "trainer.py" in framework.payload]
+    """Return the program of a folder that runs one of ours: the first that it sends, what programs
+    share comes after.
+    """
+    return [
+        file
+        for file in framework.payload[:1]
+        if file.startswith("train_") or "trainer.py" in framework.payload
+    ]
 
 
 def in_words(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@pytest.mark.parametrize(("name", "device", "dtype"), sorted({case[:3] for case in CASES if case[3] == (1, 1)}))
+@pytest.mark.parametrize(
+    ("name", "device", "dtype"), sorted({case[:3] for case in CASES if case[3] == (1, 1)})
+)
 def test_the_launch_script_hands_odd_paths_on_and_every_option_of_our_own_trainers(
     name: str, device: str, dtype: str, tmp_path: Path
 ) -> None:
@@ -219,25 +283,47 @@ def test_the_launch_script_hands_odd_paths_on_and_every_option_of_our_own_traine
     assert calls, "the program was never started"
     trainers = own_programs(framework)
     if not trainers:
-        # A program that has to be changed is copied into the run directory; the copy shows that its odd path was read.
+        # A program that has to be changed is copied into the run directory; the copy shows that its
+        # odd path was read.
         copies = list((tmp_path / "run").glob("*.py"))
-        paths = [key for key in read_variables(FOLDERS[name]) if key.endswith(("_dir", "_directory"))]
-        assert copies or not paths or any(str(tmp_path / ODD) in word for call in calls for word in call)
+        paths = [
+            key for key in read_variables(FOLDERS[name]) if key.endswith(("_dir", "_directory"))
+        ]
+        assert (
+            copies
+            or not paths
+            or any(str(tmp_path / ODD) in word for call in calls for word in call)
+        )
         return
     words = [word for call in calls for word in call]
-    # A script that the framework's own launcher starts for each rank; the recorder in the launcher's place does not.
+    # A script that the framework's own launcher starts for each rank; the recorder in the
+    # launcher's place does not.
     for script in (tmp_path / "run").glob("*.sh"):
         if script.name not in ("launch.sh", "env.sh"):
             words += shlex.split(script.read_text(), comments=True)
-    values = {word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words}
-    spec = resolve(framework, next(iter(framework.models)), device=device, choices={"nodes": 1, "gpus": 1, "dtype": dtype})
+    values = {
+        word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words
+    }
+    spec = resolve(
+        framework,
+        next(iter(framework.models)),
+        device=device,
+        choices={"nodes": 1, "gpus": 1, "dtype": dtype},
+    )
     shown_elsewhere = {"nccl_debug"}  # goes into the environment
     missing = {
-        key: value for key, value in spec.options.items() if in_words(value) not in values and key not in shown_elsewhere
+        key: value
+        for key, value in spec.options.items()
+        if in_words(value) not in values and key not in shown_elsewhere
     }
     assert missing == {}
     assert any(word.endswith(f"/{trainers[0]}") for word in words)
-    assert {spec.model, framework.dtype_flag(dtype, device), str(spec.batch_size), str(spec.steps)} <= values
+    assert {
+        spec.model,
+        framework.dtype_flag(dtype, device),
+        str(spec.batch_size),
+        str(spec.steps),
+    } <= values
     assert str(tmp_path / ODD / "py thon") in words
 
 
@@ -279,7 +365,9 @@ def test_defaults_and_options_agree_with_themselves(name: str) -> None:
             for value in (option.default, option.device_default.get(device, option.default)):
                 assert option.parse(option_name, in_words(value)) == value
             assert option.help and option.help[0] != " "
-        spec = resolve(framework, next(iter(framework.models)), device=device, choices={"nodes": 1, "gpus": 1})
+        spec = resolve(
+            framework, next(iter(framework.models)), device=device, choices={"nodes": 1, "gpus": 1}
+        )
         assert spec.steps > spec.warmup_steps
         assert isinstance(framework.default("repeats", device)[0], int)
 
@@ -287,6 +375,9 @@ def test_defaults_and_options_agree_with_themselves(name: str) -> None:
 @pytest.mark.parametrize("folder", sorted(GOLDEN.iterdir()), ids=lambda folder: folder.name)
 def test_every_launch_script_of_every_folder_is_told_a_number_of_threads(folder: Path) -> None:
     texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.txt")]
-    counts = [(text.count("env.sh (0600)"), text.count("export OMP_NUM_THREADS=${OMP_NUM_THREADS:-")) for text in texts]
+    counts = [
+        (text.count("env.sh (0600)"), text.count("export OMP_NUM_THREADS=${OMP_NUM_THREADS:-"))
+        for text in texts
+    ]
     assert any(files for files, _ in counts)
     assert all(told >= files for files, told in counts)

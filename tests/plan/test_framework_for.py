@@ -14,7 +14,9 @@ from tests.support.own_folders import WHOLE
 def folder(base: Path, name: str, text: str) -> None:
     (base / name).mkdir()
     (base / name / "framework.yaml").write_text(text)
-    (base / name / "launch.sh.j2").write_text("#!/bin/bash\nexec true {{ options.width }} {{ options.mode }}\n")
+    (base / name / "launch.sh.j2").write_text(
+        "#!/bin/bash\nexec true {{ options.width }} {{ options.mode }}\n"
+    )
 
 
 def test_a_faulty_folder_stops_no_model_of_another(tmp_path: Path) -> None:

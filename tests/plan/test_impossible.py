@@ -9,12 +9,30 @@ import pytest
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.plan.request import checked_specs, request_of
-from tests.plan.mill_benches import CPUS, FOLDER, HOSTS, READER, bench_of, cells_of, refusal, run_file, skipped_of
+from tests.plan.mill_benches import (
+    CPUS,
+    FOLDER,
+    HOSTS,
+    READER,
+    bench_of,
+    cells_of,
+    refusal,
+    run_file,
+    skipped_of,
+)
 
 
-def test_configurations_that_are_impossible_are_skipped_with_their_reason_and_the_others_run() -> None:
-    bench = bench_of(request_of("resnet50", nodes="1,2,9", gpus="8", options=["layout=off,on"], baseline=False))
-    assert [(spec.shape, spec.options["layout"]) for spec in bench.cells] == [("1n8g", "off"), ("1n8g", "on"), ("2n8g", "on")]
+def test_configurations_that_are_impossible_are_skipped_with_their_reason_and_the_others_run() -> (
+    None
+):
+    bench = bench_of(
+        request_of("resnet50", nodes="1,2,9", gpus="8", options=["layout=off,on"], baseline=False)
+    )
+    assert [(spec.shape, spec.options["layout"]) for spec in bench.cells] == [
+        ("1n8g", "off"),
+        ("1n8g", "on"),
+        ("2n8g", "on"),
+    ]
     too_many = "--nodes: expected 9 hosts, 4 selected: n[1-4]"
     assert skipped_of(bench) == [
         ("mill resnet50 2n8g layout=off", "--set layout: mill: off needs one node"),
@@ -28,13 +46,18 @@ def test_what_the_choices_of_a_run_file_make_impossible_is_named_with_their_plac
     bench = bench_of(request_of("resnet50", run_file=document, baseline=False))
     too_many = "choices.yaml:2: nodes[1]: expected 9 hosts, 4 selected: n[1-4]"
     assert skipped_of(bench) == [
-        ("mill resnet50 2n8g layout=off", "choices.yaml:5: options.layout[0]: mill: off needs one node"),
+        (
+            "mill resnet50 2n8g layout=off",
+            "choices.yaml:5: options.layout[0]: mill: off needs one node",
+        ),
         ("mill resnet50 9n8g layout=off", too_many),
         ("mill resnet50 9n8g layout=on", too_many),
     ]
     steps = "expected more steps than the 30 warm-up steps, got 20"
     for options, place in ({}, "choices.yaml:1: steps: "), ({"steps": 20}, "--steps: "):
-        request = request_of("resnet50", run_file=run_file("steps: 20\nwarmup_steps: 30\n"), **options)
+        request = request_of(
+            "resnet50", run_file=run_file("steps: 20\nwarmup_steps: 30\n"), **options
+        )
         assert refusal(lambda request=request: bench_of(request)).startswith(place + steps)
 
 
@@ -51,17 +74,30 @@ def test_variables_have_the_place_where_they_are_set() -> None:
 def test_a_dtype_that_this_device_does_not_have_is_skipped() -> None:
     bench = bench_of(request_of("resnet50", shape="1n1g", dtype="fp32,fp16"), hosts=CPUS)
     assert cells_of(bench) == ["mill 1n1g fp32"]
-    assert skipped_of(bench) == [("mill resnet50 1n1g dtype=fp16", "--dtype: expected one of fp32 for mill on cpu, got 'fp16'")]
+    assert skipped_of(bench) == [
+        (
+            "mill resnet50 1n1g dtype=fp16",
+            "--dtype: expected one of fp32 for mill on cpu, got 'fp16'",
+        )
+    ]
 
 
 def test_an_option_that_only_one_framework_has_skips_the_configurations_of_the_others() -> None:
     plain = replace(READER, framework=replace(READER.framework, options={}))
-    bench = bench_of(request_of("resnet50", shape="1n1g", framework="mill,reader", options=["seed=5"]), FOLDER, plain)
+    bench = bench_of(
+        request_of("resnet50", shape="1n1g", framework="mill,reader", options=["seed=5"]),
+        FOLDER,
+        plain,
+    )
     assert cells_of(bench) == ["mill 1n1g fp32"]
-    assert skipped_of(bench) == [("reader resnet50 1n1g", "--set seed: reader has no option 'seed'")]
+    assert skipped_of(bench) == [
+        ("reader resnet50 1n1g", "--set seed: reader has no option 'seed'")
+    ]
 
 
-def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_reason_once() -> None:
+def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_reason_once() -> (
+    None
+):
     request = request_of("resnet50", nodes="1,2,9", options=["layout=off,on"], strict=True)
     with pytest.raises(Faults) as caught:
         bench_of(request)
@@ -94,12 +130,16 @@ def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_
          "--file: expected at least one configuration after exclude: and the options of the command line, got none"),
     ],
 )  # fmt: skip
-def test_a_value_that_no_configuration_can_have_is_refused(words: dict[str, Any], message: str) -> None:
+def test_a_value_that_no_configuration_can_have_is_refused(
+    words: dict[str, Any], message: str
+) -> None:
     assert refusal(lambda: bench_of(request_of("resnet50", **words))) == message
 
 
 def test_a_fault_in_a_template_refuses_the_bench_wherever_it_shows() -> None:
-    broken = replace(FOLDER, sources={"launch.sh.j2": "{% if spec.nodes > 1 %}{{ colour }}{% endif %}"})
+    broken = replace(
+        FOLDER, sources={"launch.sh.j2": "{% if spec.nodes > 1 %}{{ colour }}{% endif %}"}
+    )
     with pytest.raises(ConfigError) as caught:
         bench_of(request_of("resnet50", nodes="1,2"), broken)
     assert caught.value.kind == "template_error"
@@ -107,14 +147,21 @@ def test_a_fault_in_a_template_refuses_the_bench_wherever_it_shows() -> None:
 
 def test_a_baseline_that_a_template_refuses_is_skipped() -> None:
     refuses = "{% if spec.nodes == 1 %}{{ refuse('--nodes', 'expected 2 or more') }}{% endif %}"
-    bench = bench_of(request_of("resnet50", shape="2n8g"), replace(FOLDER, sources={"launch.sh.j2": refuses}))
+    bench = bench_of(
+        request_of("resnet50", shape="2n8g"), replace(FOLDER, sources={"launch.sh.j2": refuses})
+    )
     assert cells_of(bench) == ["mill 2n8g fp32"]
-    assert skipped_of(bench) == [("mill resnet50 1n1g dtype=fp32", "as a baseline: --nodes: mill: expected 2 or more")]
+    assert skipped_of(bench) == [
+        ("mill resnet50 1n1g dtype=fp32", "as a baseline: --nodes: mill: expected 2 or more")
+    ]
 
 
 def test_each_cell_is_rendered_as_a_check_before_there_is_a_bench() -> None:
     request = request_of("resnet50", nodes="1,2", options=["layout=off"])
-    assert refusal(lambda: bench_of(replace(request, nodes=(2, 4)))) == "--set layout: mill: off needs one node"
+    assert (
+        refusal(lambda: bench_of(replace(request, nodes=(2, 4))))
+        == "--set layout: mill: off needs one node"
+    )
     assert [spec.nodes for spec in checked_specs(request, [FOLDER], HOSTS)] == [1]
 
 
@@ -122,4 +169,6 @@ def test_what_the_hosts_cannot_carry_is_refused() -> None:
     assert refusal(lambda: bench_of(request_of("resnet50", nodes="9"))).startswith(
         "--nodes: expected 9 hosts, 4 selected: n[1-4]"
     )
-    assert refusal(lambda: bench_of(request_of("resnet50", gpus="9"))).startswith("--gpus: expected 9 gpus per node on 4 nodes")
+    assert refusal(lambda: bench_of(request_of("resnet50", gpus="9"))).startswith(
+        "--gpus: expected 9 gpus per node on 4 nodes"
+    )

@@ -1,4 +1,6 @@
-"""The job of ``orch bench --slurm`` as data: which options of sbatch, and a script that lets go of nodes that nobody uses."""
+"""The job of ``orch bench --slurm`` as data: which options of sbatch, and a script that lets go of
+nodes that nobody uses.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,18 @@ from tests.support.refusing_slurm import submitted, with_refusing_slurm
         ("nodelist=n[1,3-4],n7,time=5m", ["--nodelist=n[1,3-4],n7", "--time=5"]),
         ("exclusive,gres=gpu:2", ["--exclusive", "--gres=gpu:2"]),
         ("--partition=gpu --gres=gpu:8 -t 10", ["--partition=gpu", "--gres=gpu:8", "--time=10"]),
-        ("-p gpu,debug -t10 --qos high --exclusive", ["--partition=gpu,debug", "--time=10", "--qos=high", "--exclusive"]),
+        (
+            "-p gpu,debug -t10 --qos high --exclusive",
+            ["--partition=gpu,debug", "--time=10", "--qos=high", "--exclusive"],
+        ),
         ("#!/bin/sh\n#SBATCH -A me\n# a comment\n#SBATCH --mem 3G\n", ["--account=me", "--mem=3G"]),
         ("--constraint='a100&nvlink'", ["--constraint=a100&nvlink"]),
         ("comment=two words,qos=x", ["--comment=two words", "--qos=x"]),
     ],
 )
-def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(text: str, options: list[str]) -> None:
+def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(
+    text: str, options: list[str]
+) -> None:
     assert doctest.testmod(job).failed == 0
     assert list(job_wanted(text, 4).options) == [*options, "--nodes=4", "--ntasks-per-node=1"]
 
@@ -46,7 +53,11 @@ def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(text: str, opt
 def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
     wanted = job_wanted("nodes=8,ntasks-per-node=2,exclude=n9", 4)
     assert wanted.options == ("--nodes=8", "--ntasks-per-node=2", "--exclude=n9")
-    assert wanted.on("n[1-2]", 2).options == ("--ntasks-per-node=2", "--nodes=2", "--nodelist=n[1-2]")
+    assert wanted.on("n[1-2]", 2).options == (
+        "--ntasks-per-node=2",
+        "--nodes=2",
+        "--nodelist=n[1-2]",
+    )
     assert job_wanted("partition=gpu", 4, spares=2).options[1] == "--nodes=6"
     assert {"--no-requeue", "--no-kill", "--job-name=orch-b1"} <= set(wanted.argv("b1"))
 
@@ -78,8 +89,14 @@ def test_what_cannot_be_asked_is_refused(text: str, nodes: int, words: str) -> N
 
 
 def test_nodes_that_are_given_must_hold_the_spares_too() -> None:
-    assert job_wanted("nodes=3", 0, spares=2).options[0] == job_wanted("nodes=3", 2, spares=1).options[0] == "--nodes=3"
-    with pytest.raises(ConfigError, match="expected nodes for the largest run and its 2 spares, 6, got nodes=4") as caught:
+    assert (
+        job_wanted("nodes=3", 0, spares=2).options[0]
+        == job_wanted("nodes=3", 2, spares=1).options[0]
+        == "--nodes=3"
+    )
+    with pytest.raises(
+        ConfigError, match="expected nodes for the largest run and its 2 spares, 6, got nodes=4"
+    ) as caught:
         job_wanted("nodes=4", 4, spares=2)
     assert caught.value.hint == "raise it to 6, leave it out, or lower --spares"
     with pytest.raises(ConfigError, match="and its spare, 2, got nodes=1"):
@@ -91,7 +108,11 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
     (tmp_path / "squeue").chmod(0o755)
     steps = tmp_path / "squeue.steps"
     steps.write_text("7.batch\n7.extern\n7.12\n")
-    script = job_wanted("partition=x", 1).script.replace("sleep 5", "sleep 0.05").replace(f"-lt {IDLE_S}", "-lt 20")
+    script = (
+        job_wanted("partition=x", 1)
+        .script.replace("sleep 5", "sleep 0.05")
+        .replace(f"-lt {IDLE_S}", "-lt 20")
+    )
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
     process = subprocess.Popen(["sh", "-c", script], env=variables)
     try:
@@ -127,7 +148,9 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
         ("nodes=1,gpus=16", ["slurm-0"], None, 1),
     ],
 )
-def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(text: str, names: list[str], gpus: int | None, slots: int) -> None:
+def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(
+    text: str, names: list[str], gpus: int | None, slots: int
+) -> None:
     hosts = job_wanted(text, 0).hosts
     assert [host.name for host in hosts] == names
     assert {(host.gpus, host.slots, host.transport) for host in hosts} == {(gpus, slots, "srun")}
@@ -137,22 +160,53 @@ def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(text: str, names: l
 
 def test_the_printed_submission_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     options = "constraint=a100&nvlink,gres=gpu:tesla:2(S:0-1),comment=it is $HOME"
-    done = orch(tmp_path, "bench", "resnet50", "-f", "simulated", "--nodes", "1", "--slurm", options, "--dry-run")
+    done = orch(
+        tmp_path,
+        "bench",
+        "resnet50",
+        "-f",
+        "simulated",
+        "--nodes",
+        "1",
+        "--slurm",
+        options,
+        "--dry-run",
+    )
     words = shlex.split(done.stdout.splitlines()[0])
-    assert words[-5:-2] == ["--constraint=a100&nvlink", "--gres=gpu:tesla:2(S:0-1)", "--comment=it is $HOME"]
+    assert words[-5:-2] == [
+        "--constraint=a100&nvlink",
+        "--gres=gpu:tesla:2(S:0-1)",
+        "--comment=it is $HOME",
+    ]
     assert "'--constraint=a100&nvlink'" in done.stdout
 
 
 def test_a_dry_run_shows_the_submission_and_what_would_run_in_it(tmp_path: Path) -> None:
-    words = ("bench", "resnet50", "-f", "simulated", "--nodes", "1,4", "--slurm", "partition=gpu,gpus-per-node=2", "--dry-run")
+    words = (
+        "bench",
+        "resnet50",
+        "-f",
+        "simulated",
+        "--nodes",
+        "1,4",
+        "--slurm",
+        "partition=gpu,gpus-per-node=2",
+        "--dry-run",
+    )
     done = orch(tmp_path, *words, environment={"SLURM_JOB_ID": "4711"})
     assert done.returncode == 0, done
-    assert done.stdout.startswith("sbatch --parsable --job-name=orch-20") and "--nodes=4" in done.stdout.splitlines()[0]
+    assert (
+        done.stdout.startswith("sbatch --parsable --job-name=orch-20")
+        and "--nodes=4" in done.stdout.splitlines()[0]
+    )
     assert "simulated resnet50 4n2g, world size 8" in done.stdout
     assert "   node_rank 3: slurm-3 (slurm-3), ranks 6-7, devices 0,1\n" in done.stdout
     assert "MASTER_ADDR=slurm-0" in done.stdout
     assert "slurm-[0-3] stand for the hosts of the job, which are not known yet" in done.stderr
-    assert "submits another job, and this runs inside job 4711; to use its nodes: --hosts slurm" in done.stderr
+    assert (
+        "submits another job, and this runs inside job 4711; to use its nodes: --hosts slurm"
+        in done.stderr
+    )
     done = orch(tmp_path, *words, "--json")
     assert {node["slot"]["host"] for run in json.loads(done.stdout) for node in run["nodes"]} == {
         f"slurm-{rank}" for rank in range(4)
@@ -187,9 +241,13 @@ def project(tmp_path: Path) -> Path:
         ("--global-batch", "7"),
     ],
 )
-def test_what_no_hosts_make_possible_is_refused_before_a_job_is_submitted(project: Path, words: tuple[str, ...]) -> None:
+def test_what_no_hosts_make_possible_is_refused_before_a_job_is_submitted(
+    project: Path, words: tuple[str, ...]
+) -> None:
     bench = ("bench", "resnet50", "-f", "pytorch", "--nodes", "2", *words)
-    code, errors, was_asked = submitted(project, *bench, "--slurm", "gpus-per-node=8", hosts="gpus.yaml")
+    code, errors, was_asked = submitted(
+        project, *bench, "--slurm", "gpus-per-node=8", hosts="gpus.yaml"
+    )
     plain = orch(project, *bench, "--hosts", "gpus.yaml", "--dry-run")
     assert (code, was_asked) == (2, False), errors
     assert errors == [line for line in plain.stderr.splitlines() if line.startswith("orch: ")]
@@ -213,9 +271,13 @@ def test_what_only_the_hosts_of_the_job_can_refuse_is_submitted(
     project: Path, words: tuple[str, ...], slurm: str, hosts: str
 ) -> None:
     model = "gpt2-124m" if "pytorch_lm" in words else "resnet50"
-    code, errors, was_asked = submitted(project, "bench", model, "--nodes", "2", *words, "--slurm", slurm, hosts=hosts)
+    code, errors, was_asked = submitted(
+        project, "bench", model, "--nodes", "2", *words, "--slurm", slurm, hosts=hosts
+    )
     assert code == 2 and was_asked, errors
-    assert errors[0].startswith("orch: --slurm: expected a job that Slurm accepts: Invalid partition name specified"), errors
+    assert errors[0].startswith(
+        "orch: --slurm: expected a job that Slurm accepts: Invalid partition name specified"
+    ), errors
 
 
 def test_hosts_of_a_job_may_be_like_any_of_the_inventory() -> None:
@@ -229,16 +291,31 @@ def test_hosts_of_a_job_may_be_like_any_of_the_inventory() -> None:
         possible = job_wanted(text, 0).possible_hosts(listed)
         return [(first.name, first.gpus, first.slots, len(first.vars)) for first, *_ in possible]
 
-    assert seen("nodes=2,gpus-per-node=2") == [("slurm-0", 2, 1, 1), ("slurm-0", 2, 6, 0), ("slurm-0", 2, 1, 0)]
+    assert seen("nodes=2,gpus-per-node=2") == [
+        ("slurm-0", 2, 1, 1),
+        ("slurm-0", 2, 6, 0),
+        ("slurm-0", 2, 1, 0),
+    ]
     assert seen("nodes=1,gpus-per-node=2,nodelist=n3") == [("n3", 2, 6, 0), ("n3", 2, 1, 0)]
     assert [gpus for _, gpus, _, _ in seen("nodes=1,nodelist=n3")][:3] == [0, 8, 4]
     assert seen("nodes=1k") == []
 
 
 def test_hosts_are_left_to_slurm(tmp_path: Path) -> None:
-    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", "--hosts", "n[1-4]")
+    done = orch(
+        tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", "--hosts", "n[1-4]"
+    )
     assert done.returncode == 2 and "expected --slurm without --hosts and --exclude" in done.stderr
-    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment={"PATH": str(tmp_path)})
+    done = orch(
+        tmp_path,
+        "bench",
+        "resnet50",
+        "--nodes",
+        "4",
+        "--slurm",
+        "time=1h",
+        environment={"PATH": str(tmp_path)},
+    )
     assert done.returncode == 2 and "expected Slurm's program sbatch" in done.stderr
     assert not list(tmp_path.glob(".orch/jobs/*"))
 
@@ -246,7 +323,11 @@ def test_hosts_are_left_to_slurm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said", "is_kept"),
     [
-        ("Unable to contact slurm controller (connect failure)", "no job was submitted; scontrol ping says", False),
+        (
+            "Unable to contact slurm controller (connect failure)",
+            "no job was submitted; scontrol ping says",
+            False,
+        ),
         (
             "Invalid partition name specified",
             "expected a job that Slurm accepts: Batch job submission failed: Inv",
@@ -258,11 +339,17 @@ def test_hosts_are_left_to_slurm(tmp_path: Path) -> None:
 def test_a_failed_submission_is_remembered_only_where_it_may_have_been_accepted(
     tmp_path: Path, words: str, said: str, is_kept: bool
 ) -> None:
-    """Stand-ins for Slurm's programs, with the words of the real ones while slurmctld is down or does not answer."""
+    """Stand-ins for Slurm's programs, with the words of the real ones while slurmctld is down or
+    does not answer.
+    """
     for name in ("sbatch", "squeue", "scontrol", "scancel", "srun"):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho '{name}: error: Batch job submission failed: {words}' >&2\nexit 1\n")
+        (tmp_path / name).write_text(
+            f"#!/bin/sh\necho '{name}: error: Batch job submission failed: {words}' >&2\nexit 1\n"
+        )
         (tmp_path / name).chmod(0o755)
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = orch(tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment=variables)
+    done = orch(
+        tmp_path, "bench", "resnet50", "--nodes", "4", "--slurm", "time=1h", environment=variables
+    )
     assert done.returncode and said in done.stderr, done
     assert bool(list(tmp_path.glob(".orch/jobs/*"))) == is_kept

@@ -14,14 +14,20 @@ from orchestrator.plan.limits import Limits
 
 
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, -math.inf, 1e10, "60", None, True])
-@pytest.mark.parametrize("name", [name for name in Limits.__dataclass_fields__ if name.endswith("_s")])
+@pytest.mark.parametrize(
+    "name", [name for name in Limits.__dataclass_fields__ if name.endswith("_s")]
+)
 def test_a_time_that_is_none_is_refused_with_its_field(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^Limits\.{name}: expected a time in seconds from \S+ to \S+, got ") as caught:
+    with pytest.raises(
+        ConfigError, match=rf"^Limits\.{name}: expected a time in seconds from \S+ to \S+, got "
+    ) as caught:
         Limits(**{name: value})
     assert str(caught.value).endswith(f"got {value!r}")
 
 
-@pytest.mark.parametrize("name", ["beat_s", "lost_s", "lease_s", "first_line_s", "stall_s", "arm_s", "ask_s"])
+@pytest.mark.parametrize(
+    "name", ["beat_s", "lost_s", "lease_s", "first_line_s", "stall_s", "arm_s", "ask_s"]
+)
 def test_a_time_in_which_something_must_happen_is_above_zero(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"Limits\.{name}: .*, got 0$"):
         Limits(**{name: 0})
@@ -30,13 +36,18 @@ def test_a_time_in_which_something_must_happen_is_above_zero(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lost_s", "lease_s"])
 def test_a_node_is_heard_before_it_is_lost_and_before_its_lease_ends(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"Limits\.{name}: expected more than beat_s=5s, .*, got 4\.5"):
+    with pytest.raises(
+        ConfigError, match=rf"Limits\.{name}: expected more than beat_s=5s, .*, got 4\.5"
+    ):
         Limits(**{"beat_s": 5, "lost_s": 20.0, "lease_s": 30.0, name: 4.5})
 
 
 @pytest.mark.parametrize("value", [0, -1, 1000, 1e9, math.nan, True, "1"])
 def test_an_output_without_room_for_a_log_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"Limits\.output_bytes: expected a whole number of bytes from 1048576 on, got "):
+    with pytest.raises(
+        ConfigError,
+        match=r"Limits\.output_bytes: expected a whole number of bytes from 1048576 on, got ",
+    ):
         Limits(output_bytes=value)
 
 
@@ -61,7 +72,9 @@ def test_an_option_takes_what_its_limit_may_be_and_refuses_the_rest_by_its_own_n
     for text in taken:
         assert getattr(Limits(**{name: parse(text)}), name) == parse(text)
     for text in refused:
-        with pytest.raises(ConfigError, match=rf"^--{flag}: expected a time of .* or more.*, got '{text}'"):
+        with pytest.raises(
+            ConfigError, match=rf"^--{flag}: expected a time of .* or more.*, got '{text}'"
+        ):
             parse(text)
 
 

@@ -1,4 +1,6 @@
-"""Lists that are combined into configurations, entries that extend, add or remove some, and a command line that wins."""
+"""Lists that are combined into configurations, entries that extend, add or remove some, and a
+command line that wins.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from orchestrator.plan.matrix import axis, combined, names_of
 FRUIT, ANIMAL = axis("fruit", ["apple", "pear"]), axis("animal", ["cat", "dog"])
 
 
-@given(st.dictionaries(st.sampled_from("abcde"), st.lists(st.integers(0, 9), min_size=1, max_size=4)))
+@given(
+    st.dictionaries(st.sampled_from("abcde"), st.lists(st.integers(0, 9), min_size=1, max_size=4))
+)
 def test_every_combination_is_made_once(values: dict[str, list[int]]) -> None:
     axes = [axis(name, several) for name, several in values.items()]
     count = 1
@@ -50,7 +54,9 @@ def test_entries_extend_and_add_as_in_the_documentation_of_github_actions() -> N
 
 
 def test_an_entry_of_exclude_removes_what_has_all_its_values_and_before_include() -> None:
-    assert combined([FRUIT, ANIMAL], [], [], [{"fruit": "pear"}]) == combined([axis("fruit", ["apple"]), ANIMAL], [], [], [])
+    assert combined([FRUIT, ANIMAL], [], [], [{"fruit": "pear"}]) == combined(
+        [axis("fruit", ["apple"]), ANIMAL], [], [], []
+    )
     assert combined([FRUIT], [], [{"fruit": "pear", "color": "green"}], [{"fruit": "pear"}]) == [
         {"fruit": "apple"}, {"fruit": "pear", "color": "green"},
     ]  # fmt: skip
@@ -61,7 +67,10 @@ def test_without_lists_each_entry_is_a_configuration() -> None:
     include = [{"fruit": "apple"}, {"animal": "cat"}]
     assert combined([], [], include, []) == include
     assert combined([], [], [], []) == [{}]
-    assert combined([], [axis("fruit", ["pear"])], include, []) == [{"fruit": "pear"}, {"animal": "cat", "fruit": "pear"}]
+    assert combined([], [axis("fruit", ["pear"])], include, []) == [
+        {"fruit": "pear"},
+        {"animal": "cat", "fruit": "pear"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +91,13 @@ def test_lists_of_the_command_line_replace_those_of_the_file_and_win_against_ent
     assert combined([FRUIT], given_lists, [{"fruit": "pear", "size": 1}], []) == expected
 
 
-def test_a_new_configuration_is_made_for_each_value_of_the_command_line_that_it_leaves_open() -> None:
-    made = combined([FRUIT], [axis("animal", ["cat", "dog"])], [{"fruit": "fig"}], [{"fruit": "apple"}, {"fruit": "pear"}])
+def test_a_new_configuration_is_made_for_each_value_of_the_command_line_that_it_leaves_open() -> (
+    None
+):
+    made = combined(
+        [FRUIT],
+        [axis("animal", ["cat", "dog"])],
+        [{"fruit": "fig"}],
+        [{"fruit": "apple"}, {"fruit": "pear"}],
+    )
     assert made == [{"fruit": "fig", "animal": "cat"}, {"fruit": "fig", "animal": "dog"}]

@@ -63,13 +63,29 @@ def test_a_payload_is_one_set_of_files_and_of_all_files_below_folders(tmp_path: 
     (mine / "models" / "__init__.py").write_text("")
     write(mine, train__py="import models\n")
     folder = with_payload(mine, "[train.py, models/, trainer.py]")
-    assert set(folder.payload) == {"train.py", "models/__init__.py", "models/deep/net.py", "trainer.py", "rank_wrapper.py"}
-    assert folder.payload["models/deep/net.py"] == b"n = 1\n" and b"def " in folder.payload["trainer.py"]
+    assert set(folder.payload) == {
+        "train.py",
+        "models/__init__.py",
+        "models/deep/net.py",
+        "trainer.py",
+        "rank_wrapper.py",
+    }
+    assert (
+        folder.payload["models/deep/net.py"] == b"n = 1\n"
+        and b"def " in folder.payload["trainer.py"]
+    )
     spec = RunSpec("mine", "resnet50", 1, 1, "cpu", 1, "fp32", "synthetic", 3, 1, 9.0, {})
     host = Host("a", "10.0.0.1", slots=1)
     placement = place(spec, [host], 20000)
     plan = render(
-        folder.framework, folder.sources, spec, placement, {"a": host}, run_id="r", repeat=1, payload=folder.payload_digests
+        folder.framework,
+        folder.sources,
+        spec,
+        placement,
+        {"a": host},
+        run_id="r",
+        repeat=1,
+        payload=folder.payload_digests,
     )
     where = f"../../../../payload/{folder.payload_digest}"
     assert plan.nodes[0].files[-1].content == f"exec {where}/train.py {where}/rank_wrapper.py\n"
@@ -86,7 +102,14 @@ def test_a_shell_computes_the_digest_of_a_set_as_we_do(tmp_path: Path) -> None:
     for name, content in folder.payload.items():
         (tmp_path / name).write_bytes(content)
     script = "LC_ALL=C; export LC_ALL; sha256sum -- * | sha256sum"
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
     assert done.stdout == f"{folder.payload_digest}  -\n"
     assert doctest.testmod(framework_module).failed == 0
 
@@ -141,7 +164,9 @@ def _plant(mine: Path, what: str) -> None:
         ("", "[rank_wrapper.py]", "orch's rank wrapper has this one"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_is_refused_with_file_line_and_key(tmp_path: Path, plant: str, payload: str, words: str) -> None:
+def test_what_cannot_be_sent_is_refused_with_file_line_and_key(
+    tmp_path: Path, plant: str, payload: str, words: str
+) -> None:
     mine = tmp_path / "mine"
     _plant(mine, plant)
     with pytest.raises(OrchError) as caught:
@@ -151,10 +176,23 @@ def test_what_cannot_be_sent_is_refused_with_file_line_and_key(tmp_path: Path, p
     assert words.replace("{mine}", str(mine)) in str(caught.value), str(caught.value)
 
 
-def test_a_file_of_orch_is_found_by_its_bare_name_and_by_that_of_an_earlier_version(tmp_path: Path) -> None:
-    folder = with_payload(tmp_path / "mine", "[trainer.py, rank_progress.py, torch_stamps.py, simulated_meeting.py]")
-    now = {"torch_stamps.py": "step_timestamps.py", "simulated_meeting.py": "simulated_rendezvous.py"}
-    assert set(folder.payload) == {"trainer.py", "rank_progress.py", "rank_wrapper.py", *now, *now.values()}
+def test_a_file_of_orch_is_found_by_its_bare_name_and_by_that_of_an_earlier_version(
+    tmp_path: Path,
+) -> None:
+    folder = with_payload(
+        tmp_path / "mine", "[trainer.py, rank_progress.py, torch_stamps.py, simulated_meeting.py]"
+    )
+    now = {
+        "torch_stamps.py": "step_timestamps.py",
+        "simulated_meeting.py": "simulated_rendezvous.py",
+    }
+    assert set(folder.payload) == {
+        "trainer.py",
+        "rank_progress.py",
+        "rank_wrapper.py",
+        *now,
+        *now.values(),
+    }
     assert all(folder.payload[name] == payload_bytes(renamed) for name, renamed in now.items())
 
 
@@ -170,7 +208,13 @@ def test_all_faults_of_a_payload_come_together_and_with_those_of_other_keys(tmp_
     with pytest.raises(Faults) as caught:
         open_framework("mine", (tmp_path,))
     places = [fault.where.removeprefix(f"{mine}/framework.yaml:") for fault in caught.value.errors]
-    assert places == ["1: titel", "3: payload.0", *["4: payload.1"] * 4, "5: payload.2", "6: payload.3"]
+    assert places == [
+        "1: titel",
+        "3: payload.0",
+        *["4: payload.1"] * 4,
+        "5: payload.2",
+        "6: payload.3",
+    ]
 
 
 def test_what_cannot_be_sent_of_a_large_folder_is_not_listed_to_its_end(tmp_path: Path) -> None:
@@ -181,7 +225,9 @@ def test_what_cannot_be_sent_of_a_large_folder_is_not_listed_to_its_end(tmp_path
         (mine / "models" / f"f{number}.py").symlink_to("net.py")
     _, faults = payload_files({"models/": "a", "absent.py": "b"}, mine)
     assert [fault.where for fault in faults] == [*["a"] * 21, "b"]
-    assert str(faults[20]).startswith("a: expected files that can be sent, but more than 20 in models/ cannot. ")
+    assert str(faults[20]).startswith(
+        "a: expected files that can be sent, but more than 20 in models/ cannot. "
+    )
 
 
 def test_what_follows_files_beyond_the_limits_is_looked_at_too(tmp_path: Path) -> None:
@@ -194,7 +240,9 @@ def test_what_follows_files_beyond_the_limits_is_looked_at_too(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-@pytest.mark.parametrize(("closed", "mode"), [("models", 0o700), ("models", 0o744), ("models/net.py", 0o600)])
+@pytest.mark.parametrize(
+    ("closed", "mode"), [("models", 0o700), ("models", 0o744), ("models/net.py", 0o600)]
+)
 def test_a_payload_that_cannot_be_read_is_refused_with_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str, mode: int
 ) -> None:
@@ -208,7 +256,8 @@ def test_a_payload_that_cannot_be_read_is_refused_with_its_place(
     try:
         _, faults = payload_files({"models/": "framework.yaml:9: payload.0"}, Path("mine"))
         assert re.match(
-            r"framework.yaml:9: payload\.0: mine/models(/net\.py)? cannot be read: Permission denied", str(faults[0])
+            r"framework.yaml:9: payload\.0: mine/models(/net\.py)? cannot be read: Permission denied",
+            str(faults[0]),
         )
     finally:
         os.seteuid(0)
@@ -221,11 +270,19 @@ def test_a_folder_of_the_users_own_wins_over_one_of_ours(tmp_path: Path) -> None
     assert hidden((tmp_path,)) == {"simulated": (ours,)} and hidden(()) == {}
 
 
-def test_the_first_of_several_bases_wins_and_a_base_given_twice_hides_nothing(tmp_path: Path) -> None:
+def test_the_first_of_several_bases_wins_and_a_base_given_twice_hides_nothing(
+    tmp_path: Path,
+) -> None:
     for base in ("a", "b"):
-        write(tmp_path / base / "mine", framework__yaml=MINIMAL.replace("a user's own", base), launch__sh__j2="echo\n")
+        write(
+            tmp_path / base / "mine",
+            framework__yaml=MINIMAL.replace("a user's own", base),
+            launch__sh__j2="echo\n",
+        )
     a, b = tmp_path / "a", tmp_path / "b"
-    assert [open_framework("mine", bases).framework.title for bases in ((a, b), (b, a), (b, b))] == ["a", "b", "b"]
+    assert [
+        open_framework("mine", bases).framework.title for bases in ((a, b), (b, a), (b, b))
+    ] == ["a", "b", "b"]
     assert (hidden((a, b)), hidden((b, b / "."))) == ({"mine": (b / "mine",)}, {})
     write(b / "mine", framework__yaml=MINIMAL.replace("a user's own", "a"))
     assert hidden((a, b)) == {}  # the same files

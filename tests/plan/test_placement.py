@@ -16,17 +16,24 @@ from orchestrator.record.state_file import check_name
 
 
 def wanted(nodes: int, gpus: int, device: str = "cuda") -> RunSpec:
-    return RunSpec("pytorch", "resnet50", nodes, gpus, device, 128, "fp32", "synthetic", 20, 5, 60.0, {})
+    return RunSpec(
+        "pytorch", "resnet50", nodes, gpus, device, 128, "fp32", "synthetic", 20, 5, 60.0, {}
+    )
 
 
 def hosts(*capacities: int | None) -> list[Host]:
-    return [Host(f"gpu{n:03d}", f"10.11.0.{n}", gpus=capacity) for n, capacity in enumerate(capacities, start=2)]
+    return [
+        Host(f"gpu{n:03d}", f"10.11.0.{n}", gpus=capacity)
+        for n, capacity in enumerate(capacities, start=2)
+    ]
 
 
 @given(st.integers(1, 300), st.integers(1, 16), st.integers(0, 5))
 def test_ranks_are_exactly_zero_to_world_size(nodes: int, gpus: int, spare: int) -> None:
     placement = place(wanted(nodes, gpus), hosts(*[gpus] * (nodes + spare)), 23456)
-    assert [rank for slot in placement.slots for rank in slot.ranks] == list(range(placement.world_size))
+    assert [rank for slot in placement.slots for rank in slot.ranks] == list(
+        range(placement.world_size)
+    )
     assert placement.world_size == nodes * gpus
     assert [slot.node_rank for slot in placement.slots] == list(range(nodes))
     assert len({slot.host for slot in placement.slots}) == nodes
@@ -34,10 +41,17 @@ def test_ranks_are_exactly_zero_to_world_size(nodes: int, gpus: int, spare: int)
     assert (placement.master_addr, placement.master_port) == (placement.slots[0].address, 23456)
 
 
-@given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 12), st.integers(1, 9))
-def test_a_run_goes_to_the_first_hosts_that_fit_or_is_refused(capacities: list[int | None], nodes: int, gpus: int) -> None:
+@given(
+    st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.integers(1, 9),
+)
+def test_a_run_goes_to_the_first_hosts_that_fit_or_is_refused(
+    capacities: list[int | None], nodes: int, gpus: int
+) -> None:
     machines = [
-        Host(f"h{n}", f"10.0.0.{n}", gpus=0 if capacity == 0 else capacity, slots=1) for n, capacity in enumerate(capacities)
+        Host(f"h{n}", f"10.0.0.{n}", gpus=0 if capacity == 0 else capacity, slots=1)
+        for n, capacity in enumerate(capacities)
     ]
     fitting = [host.name for host in machines if host.capacity is None or host.capacity >= gpus]
     try:
@@ -49,7 +63,8 @@ def test_a_run_goes_to_the_first_hosts_that_fit_or_is_refused(capacities: list[i
 
 
 @given(
-    st.lists(st.integers(1, 4), min_size=3, max_size=9), st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1)
+    st.lists(st.integers(1, 4), min_size=3, max_size=9),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1),
 )
 def test_of_the_hosts_that_a_bench_takes_each_run_is_placed_on_those_of_the_plan(
     capacities: list[int], shapes: list[tuple[int, int]]
@@ -80,7 +95,9 @@ def test_a_node_at_an_address_of_the_loopback_is_refused_beside_others(local: st
         with pytest.raises(ConfigError, match=f"all nodes of a run can reach, got {local}"):
             place(wanted(2, 2), hosts_, 20000)
     assert place(wanted(1, 2), at(local, "brutus"), 20000).master_addr == local
-    assert place(wanted(2, 2), at("127.0.0.2", "127.0.0.3"), 20000).world_size == 4  # a rehearsal on one machine
+    assert (
+        place(wanted(2, 2), at("127.0.0.2", "127.0.0.3"), 20000).world_size == 4
+    )  # a rehearsal on one machine
 
 
 def test_too_few_gpus_are_named_with_the_hosts_that_lack_them() -> None:
@@ -112,10 +129,14 @@ def test_the_ladder_of_the_reference_cluster() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 6), st.sampled_from(ORDERS), st.integers(0, 1 << 32))
-def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(count: int, repeats: int, order: str, seed: int) -> None:
+def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(
+    count: int, repeats: int, order: str, seed: int
+) -> None:
     runs = ordered(count, repeats, order, seed)
     assert runs == ordered(count, repeats, order, seed)
-    assert [repeat for _, repeat in runs] == [repeat for repeat in range(1, repeats + 1) for _ in range(count)]
+    assert [repeat for _, repeat in runs] == [
+        repeat for repeat in range(1, repeats + 1) for _ in range(count)
+    ]
     for repeat in range(1, repeats + 1):
         visited, forwards = [cell for cell, number in runs if number == repeat], list(range(count))
         assert sorted(visited) == list(range(count))
@@ -123,15 +144,25 @@ def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(count: in
         assert order != "interleaved" or visited == forwards
 
 
-@pytest.mark.parametrize(("repeats", "powers"), [(2, 1), (3, 0), (4, 2), (5, 0), (6, 1), (8, 3), (16, 4)])
+@pytest.mark.parametrize(
+    ("repeats", "powers"), [(2, 1), (3, 0), (4, 2), (5, 0), (6, 1), (8, 3), (16, 4)]
+)
 def test_in_a_balanced_order_every_cell_meets_the_same_drift(repeats: int, powers: int) -> None:
     count = 5
     runs = ordered(count, repeats, "balanced", 0)
-    places = {cell: [2 * at - len(runs) + 1 for at, run in enumerate(runs) if run[0] == cell] for cell in range(count)}
-    moments = {cell: [sum(place**power for place in at) for power in range(6)] for cell, at in places.items()}
+    places = {
+        cell: [2 * at - len(runs) + 1 for at, run in enumerate(runs) if run[0] == cell]
+        for cell in range(count)
+    }
+    moments = {
+        cell: [sum(place**power for place in at) for power in range(6)]
+        for cell, at in places.items()
+    }
     for cell in range(count):
         mirrored = moments[count - 1 - cell]
-        if repeats % 2:  # quadratic drift is balanced, and of linear drift that of one block is left
+        if (
+            repeats % 2
+        ):  # quadratic drift is balanced, and of linear drift that of one block is left
             assert moments[cell][2] == mirrored[2] and moments[cell][1] == -mirrored[1]
             assert abs(moments[cell][1]) <= count - 1
         assert moments[cell][: powers + 1] == mirrored[: powers + 1]
@@ -151,14 +182,22 @@ def test_run_names_are_names_that_a_directory_and_a_node_take() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "gpus", "expected"), [("4,5,6,7", 2, "4,5"), ("7, 6", 2, "7,6"), (3, 1, "3"), (None, 3, "0,1,2")]
+    ("listed", "gpus", "expected"),
+    [("4,5,6,7", 2, "4,5"), ("7, 6", 2, "7,6"), (3, 1, "3"), (None, 3, "0,1,2")],
 )
-def test_a_run_takes_the_first_devices_that_a_host_lists(listed: object, gpus: int, expected: str) -> None:
-    host = Host("a", "10.0.0.1", gpus=8, vars={} if listed is None else {"cuda_visible_devices": listed})
+def test_a_run_takes_the_first_devices_that_a_host_lists(
+    listed: object, gpus: int, expected: str
+) -> None:
+    host = Host(
+        "a", "10.0.0.1", gpus=8, vars={} if listed is None else {"cuda_visible_devices": listed}
+    )
     assert place(wanted(1, gpus), [host], 20000).slots[0].devices == expected
 
 
 def test_a_host_that_lists_too_few_devices_is_named() -> None:
     host = Host("a", "10.0.0.1", gpus=8, vars={"cuda_visible_devices": "4,5"})
-    with pytest.raises(ConfigError, match="vars.cuda_visible_devices of host a: expected 4 devices or more, got 4,5"):
+    with pytest.raises(
+        ConfigError,
+        match="vars.cuda_visible_devices of host a: expected 4 devices or more, got 4,5",
+    ):
         place(wanted(1, 4), [host], 20000)

@@ -38,7 +38,9 @@ def test_what_cannot_be_asked_for_is_refused(text: str) -> None:
         profile_of(text)
 
 
-def test_the_first_and_the_last_rank_are_traced_if_none_is_named_and_no_rank_that_is_not_there() -> None:
+def test_the_first_and_the_last_rank_are_traced_if_none_is_named_and_no_rank_that_is_not_there() -> (
+    None
+):
     assert [Profile().ranks_of(world) for world in (1, 2, 8)] == [(0,), (0, 1), (0, 7)]
     assert Profile(5, (0, 3, 9)).ranks_of(4) == (0, 3)
 
@@ -55,7 +57,10 @@ def test_the_extra_run_is_shorter_and_differs_in_one_variable() -> None:
     assert (spec.steps, spec.warmup_steps, spec.options) == (23, 20, FOUR.options)
     assert not spec.is_run_of(FOUR)
     short = replace(FOUR, steps=6, warmup_steps=4)
-    assert (Profile(steps=5).spec(short).steps, Profile(steps=5).spec(short).env["ORCH_PROFILE"]) == (6, "steps=2 ranks=0,3")
+    assert (
+        Profile(steps=5).spec(short).steps,
+        Profile(steps=5).spec(short).env["ORCH_PROFILE"],
+    ) == (6, "steps=2 ranks=0,3")
 
 
 def test_extra_runs_are_none_of_the_planned_ones() -> None:
@@ -74,5 +79,7 @@ def test_extra_runs_are_none_of_the_planned_ones() -> None:
 def test_a_program_that_cannot_trace_its_steps_is_refused() -> None:
     check_profiled(open_framework("pytorch").framework)
     check_profiled(open_framework("pytorch_lm").framework)
-    with pytest.raises(ConfigError, match="expected a framework whose trainer traces its steps, got simulated"):
+    with pytest.raises(
+        ConfigError, match="expected a framework whose trainer traces its steps, got simulated"
+    ):
         check_profiled(open_framework("simulated").framework)

@@ -1,7 +1,9 @@
-"""Folders for programs that measure a machine: what their patterns read in real output, and how their launch scripts end.
+"""Folders for programs that measure a machine: what their patterns read in real output, and how
+their launch scripts end.
 
-Lines are from logs of these programs that users have published, and where there are none, composed from the programs' own
-format strings. Where a program needs hardware that is not here, a stand-in prints its output; what reads it is the real thing.
+Lines are from logs of these programs that users have published, and where there are none, composed
+from the programs' own format strings. Where a program needs hardware that is not here, a stand-in
+prints its output; what reads it is the real thing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ DATA = Path(__file__).parents[1] / "data" / "programs"
 PROGRAMS = tuple(
     name
     for name in library.frameworks()
-    if opened(name).framework.measures == "readings" and "trainer.py" not in opened(name).framework.payload
+    if opened(name).framework.measures == "readings"
+    and "trainer.py" not in opened(name).framework.payload
 )
 VARS = {
     "interface": "ib0",
@@ -44,17 +47,30 @@ VARS = {
 
 
 def readings(framework: str, text: str) -> list[dict[str, str]]:
-    return [dict(reading) for reading in parse(text.encode(), opened(framework).framework.log).readings]
+    return [
+        dict(reading) for reading in parse(text.encode(), opened(framework).framework.log).readings
+    ]
 
 
-def planned(framework: str, shape: tuple[int, int], device: str = "cuda", model: str = "", **sets: str) -> Plan:
+def planned(
+    framework: str, shape: tuple[int, int], device: str = "cuda", model: str = "", **sets: str
+) -> Plan:
     folder = opened(framework)
     gpus = 8 if device == "cuda" else 0
-    hosts = [Host(f"node{n}", f"10.11.0.{n + 1}", gpus=gpus, slots=8, vars=VARS) for n in range(1, shape[0] + 1)]
+    hosts = [
+        Host(f"node{n}", f"10.11.0.{n + 1}", gpus=gpus, slots=8, vars=VARS)
+        for n in range(1, shape[0] + 1)
+    ]
     options = {key: value for key, value in sets.items() if key in folder.framework.options}
     choices: dict[str, Any] = {"nodes": shape[0], "gpus": shape[1]}
     choices |= {key: int(sets[key]) for key in ("steps", "warmup_steps") if key in sets}
-    spec = resolve(folder.framework, model or next(iter(folder.framework.models)), device=device, choices=choices, sets=options)
+    spec = resolve(
+        folder.framework,
+        model or next(iter(folder.framework.models)),
+        device=device,
+        choices=choices,
+        sets=options,
+    )
     return plan_run(folder, spec, hosts, run_id="b1.001", repeat=1, port=20000)
 
 
@@ -68,13 +84,17 @@ def words_of(script: str) -> str:
 
 
 @pytest.mark.parametrize("framework", PROGRAMS)
-def test_a_line_cut_anywhere_and_glued_to_the_next_never_gives_another_value(framework: str) -> None:
+def test_a_line_cut_anywhere_and_glued_to_the_next_never_gives_another_value(
+    framework: str,
+) -> None:
     log = (ROOT / "templates" / framework / "sample.log").read_text(encoding="utf-8")
     true = readings(framework, log)
     assert true
     for cut in random.Random(2).sample(range(len(log)), min(300, len(log))):
         glued = log[:cut] + log[log.find("\n", cut) + 1 :]
-        assert [reading for reading in readings(framework, glued) if reading not in true] == [], log[max(0, cut - 60) : cut]
+        assert [reading for reading in readings(framework, glued) if reading not in true] == [], (
+            log[max(0, cut - 60) : cut]
+        )
         assert [reading for reading in readings(framework, log[:cut]) if reading not in true] == []
 
 
@@ -88,10 +108,18 @@ def test_the_sample_log_has_every_metric(framework: str) -> None:
 
 
 VALUES = {
-    "nccl_tests": {("busbw", (134217728,)): 22.86, ("time", (1048576,)): 339.61, ("busbw_in_place", (8388608,)): 15.0},
+    "nccl_tests": {
+        ("busbw", (134217728,)): 22.86,
+        ("time", (1048576,)): 339.61,
+        ("busbw_in_place", (8388608,)): 15.0,
+    },
     "perftest_bw": {("bandwidth", (65536,)): 392.34, ("message_rate", (65536,)): 0.748336},
     "perftest_lat": {("latency", (2,)): 1.27, ("latency_p99", (2,)): 1.37},
-    "fio": {("bandwidth", ("read",)): 20.898256, ("iops", ("write",)): 2191.389, ("lat_p99", ("write",)): 46923.776},
+    "fio": {
+        ("bandwidth", ("read",)): 20.898256,
+        ("iops", ("write",)): 2191.389,
+        ("lat_p99", ("write",)): 46923.776,
+    },
     "stream": {("bandwidth", ("Triad",)): 7785.9},
     # Both are from one run: HPC Challenge says in TFLOP/s what HPL says in GFLOP/s.
     "hpcc": {("hpl", ()): 1.29438, ("ring_latency", ()): 5.70936},
@@ -104,7 +132,9 @@ VALUES = {
 def test_the_sample_log_becomes_values_in_the_units_of_its_metrics(framework: str) -> None:
     log = (ROOT / "templates" / framework / "sample.log").read_text(encoding="utf-8")
     metrics = opened(framework).framework.log.metrics
-    found = values_of(metrics, {("node1", "rank-0.out"): readings(framework, log)}, Expected(nodes=1, ranks=1))
+    found = values_of(
+        metrics, {("node1", "rank-0.out"): readings(framework, log)}, Expected(nodes=1, ranks=1)
+    )
     values = {(value.metric, value.key): value.number for value in found}
     assert {name for name, _ in values} == {metric.name for metric in metrics}
     for place, number in VALUES.get(framework, {}).items():
@@ -166,7 +196,10 @@ def test_rows_of_all_versions_of_the_nccl_tests_are_read(kind: str) -> None:
     row, (size, time, busbw, time_in_place, busbw_in_place) = ROWS[kind]
     (reading,) = readings("nccl_tests", row + "\n")
     assert (int(reading["size_bytes"]), reading["time_us"], reading["busbw"]) == (size, time, busbw)
-    assert (reading["time_in_place_us"], reading["busbw_in_place"]) == (time_in_place, busbw_in_place)
+    assert (reading["time_in_place_us"], reading["busbw_in_place"]) == (
+        time_in_place,
+        busbw_in_place,
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,10 +219,20 @@ def test_a_row_with_wrong_results_or_of_no_bytes_is_no_value(row: str) -> None:
 
 
 def test_a_model_is_a_program_and_all_ranks_start_from_the_first_node() -> None:
-    plan = planned("nccl_tests", (2, 8), model="reduce_scatter_perf", suffix="_mpi", steps="30", warmup_steps="10")
+    plan = planned(
+        "nccl_tests",
+        (2, 8),
+        model="reduce_scatter_perf",
+        suffix="_mpi",
+        steps="30",
+        warmup_steps="10",
+    )
     script = words_of(file_of(plan, 0))
     assert "-np 16 -H 10.11.0.2:8,10.11.0.3:8" in script
-    assert "/opt/nccl-tests/reduce_scatter_perf_mpi" in script and "--iters 20 --warmup_iters 10" in script
+    assert (
+        "/opt/nccl-tests/reduce_scatter_perf_mpi" in script
+        and "--iters 20 --warmup_iters 10" in script
+    )
     assert "-x ORCH_RUN_ID" in script
     assert "reduce_scatter" not in file_of(plan, 1)
     alone = words_of(file_of(planned("nccl_tests", (1, 8), launcher="none"), 0))
@@ -199,7 +242,12 @@ def test_a_model_is_a_program_and_all_ranks_start_from_the_first_node() -> None:
 REFUSED: list[tuple[str, tuple[int, int], Mapping[str, str], str]] = [
     ("nccl_tests", (1, 1), {}, "expected 2 or more ranks"),
     ("nccl_tests", (2, 8), {"launcher": "none"}, "expected --nodes 1, got 2"),
-    ("nccl_tests", (2, 8), {"min_bytes": "64", "max_bytes": "32"}, "expected at most max_bytes, 32, got 64"),
+    (
+        "nccl_tests",
+        (2, 8),
+        {"min_bytes": "64", "max_bytes": "32"},
+        "expected at most max_bytes, 32, got 64",
+    ),
     ("nccl_tests", (2, 8), {"root": "16"}, "expected a rank below 16"),
     ("perftest_bw", (1, 1), {}, "expected 2, one that serves and one that measures, got 1"),
     ("perftest_lat", (4, 1), {}, "expected 2, one that serves and one that measures, got 4"),
@@ -282,7 +330,9 @@ def test_the_client_starts_again_until_the_server_listens(
     record, program = tmp_path / "record", tmp_path / "bin" / "ib_write_bw"
     program.parent.mkdir()
     output = ROOT / "templates" / "perftest_bw" / "sample.log"
-    program.write_text(STAND_IN.format(record=record, failures=failures, words=words, output=output))
+    program.write_text(
+        STAND_IN.format(record=record, failures=failures, words=words, output=output)
+    )
     program.chmod(0o700)
     (program.parent / "sleep").symlink_to("/bin/true")
     record.touch()
@@ -297,7 +347,9 @@ def test_the_client_starts_again_until_the_server_listens(
     assert "10.11.0.3" not in server and 'exec "${program[@]}"' in server
 
 
-def started(plan: Plan, node: int, folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def started(
+    plan: Plan, node: int, folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     """Run a node's launch script in a folder of its own."""
     run = folder / f"run-{node}"
     (run / "logs").mkdir(parents=True)
@@ -329,8 +381,14 @@ def test_ranks_form_the_grid_nearest_to_a_square(
     framework: str, path: str, shape: tuple[int, int], grid: tuple[int, int]
 ) -> None:
     lines = file_of(planned(framework, shape, "cpu", n="3000", nb="96"), 0, path).splitlines()
-    # The places of these values in the file are HPL's format: lines are counted, words behind a value are not read.
-    assert [lines[at].split()[0] for at in (5, 7, 10, 11)] == ["3000", "96", str(grid[0]), str(grid[1])]
+    # The places of these values in the file are HPL's format: lines are counted, words behind a
+    # value are not read.
+    assert [lines[at].split()[0] for at in (5, 7, 10, 11)] == [
+        "3000",
+        "96",
+        str(grid[0]),
+        str(grid[1]),
+    ]
     assert len(lines) == (31 if framework == "hpl" else 36)
 
 
@@ -365,7 +423,18 @@ def burn(output: Path, folder: Path, *, status: int = 0) -> subprocess.Completed
     program.write_text(f"#!/bin/bash\ncat {output}\nexit {status}\n")
     program.chmod(0o700)
     lines = ROOT / "templates" / "gpu_burn" / "gpu_burn_lines.py"
-    argv = [sys.executable, "-I", "-S", str(lines), "--directory", str(folder), "--seconds", "10", "--warmup-seconds", "1"]
+    argv = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(lines),
+        "--directory",
+        str(folder),
+        "--seconds",
+        "10",
+        "--warmup-seconds",
+        "1",
+    ]
     argv += ["--log", str(folder / "log"), "--", "./gpu_burn", "-m", "90%", "10"]
     return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
@@ -408,9 +477,13 @@ def test_temperatures_of_some_of_the_gpus_are_nobodys(tmp_path: Path) -> None:
     ],
     ids=["a faulty GPU", "no verdict", "no device"],
 )
-def test_a_burn_with_a_fault_fails(text: str, status: int, code: int, words: str, tmp_path: Path) -> None:
+def test_a_burn_with_a_fault_fails(
+    text: str, status: int, code: int, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "output").write_text(text)
     done = burn(tmp_path / "output", tmp_path, status=status)
     assert done.returncode == code
     assert words in done.stderr and "Traceback" not in done.stderr
-    assert not any(line.get("gpu") == "1" and "gflops" in line for line in readings("gpu_burn", done.stdout))
+    assert not any(
+        line.get("gpu") == "1" and "gflops" in line for line in readings("gpu_burn", done.stdout)
+    )

@@ -17,7 +17,9 @@ from tests.support.own_folders import RULE, WHOLE, folder_of
 FILE = "framework.yaml"
 MISTAKES = [
     mistake
-    for mistake in yamlfile.load(Path(__file__).parents[1] / "data" / "published_mistakes.yaml").value
+    for mistake in yamlfile.load(
+        Path(__file__).parents[1] / "data" / "published_mistakes.yaml"
+    ).value
     if mistake["file"] == FILE
 ]
 
@@ -26,11 +28,18 @@ def faults_of(folder: Path, text: str) -> list[str]:
     with pytest.raises(OrchError) as caught:
         read_folder(folder_of(folder, WHOLE + text))
     assert caught.value.exit_code == 2
-    return [str(error) for error in (caught.value.errors if isinstance(caught.value, Faults) else (caught.value,))]
+    return [
+        str(error)
+        for error in (caught.value.errors if isinstance(caught.value, Faults) else (caught.value,))
+    ]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{mistake['line']}-{mistake['new'].strip()}" for mistake in MISTAKES])
-def test_a_mistake_in_a_rule_is_said_with_its_file_line_and_key(tmp_path: Path, mistake: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "mistake", MISTAKES, ids=[f"{mistake['line']}-{mistake['new'].strip()}" for mistake in MISTAKES]
+)
+def test_a_mistake_in_a_rule_is_said_with_its_file_line_and_key(
+    tmp_path: Path, mistake: dict[str, Any]
+) -> None:
     assert mistake["old"] in RULE
     (text,) = faults_of(tmp_path / "mlp", RULE.replace(mistake["old"], mistake["new"], 1))
     assert text == f"{tmp_path}/mlp/{FILE}:{mistake['line']}: {mistake['said']}"
@@ -55,7 +64,9 @@ def test_a_folder_that_only_names_a_rule_is_told_to_declare_it(tmp_path: Path) -
 
 
 def test_mistakes_of_two_rules_come_together(tmp_path: Path) -> None:
-    second = RULE[RULE.index("    steady:") :].replace("steady", "late").replace("last: 40", "last: 5")
+    second = (
+        RULE[RULE.index("    steady:") :].replace("steady", "late").replace("last: 40", "last: 5")
+    )
     said = faults_of(tmp_path / "mlp", RULE.replace("over: mean", "over: harmonic_mean") + second)
     assert [text.split(": ")[1] for text in said] == [
         "published.rules.steady.line_rounding",

@@ -1,4 +1,6 @@
-"""Texts for nodes: every value arrives unchanged, and a template gets at nothing but the values that it is given."""
+"""Texts for nodes: every value arrives unchanged, and a template gets at nothing but the values
+that it is given.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,34 @@ from tests.support.examples import examples
 from tests.support.judge import LIMIT_S
 from tests.support.rendering import FRAMEWORK, rendered
 
-# What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone surrogate in no file at all.
+# What a shell, YAML or JSON could misread. A NUL cannot be in a file name or an argument, a lone
+# surrogate in no file at all.
 TEXTS = st.text(st.characters(exclude_characters="\0\r", exclude_categories=("Cs",)), max_size=60)
-ODD = ["", " ", "-n", "a b", "$HOME", "$(id)", "`id`", "';id;'", '"', "\\", "a\nb", "a\n", "*", "~", "ünï", "!!", "\x1b[2J"]
+ODD = [
+    "",
+    " ",
+    "-n",
+    "a b",
+    "$HOME",
+    "$(id)",
+    "`id`",
+    "';id;'",
+    '"',
+    "\\",
+    "a\nb",
+    "a\n",
+    "*",
+    "~",
+    "ünï",
+    "!!",
+    "\x1b[2J",
+]
 ODD += ["x" * 4096, "~/", "~/a b"]
-FAST = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FAST = settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 def text_of(plan: Plan) -> str:
@@ -41,7 +66,9 @@ def text_of(plan: Plan) -> str:
 
 def words_of(script: str, folder: Path) -> list[str]:
     """Run a script and return the words that its ``printf '%s\\0'`` got."""
-    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=LIMIT_S, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, capture_output=True, timeout=LIMIT_S, check=True
+    )
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -54,12 +81,21 @@ def with_examples(function: Any) -> Any:
 @with_examples
 @given(TEXTS)
 @FAST
-def test_a_value_reaches_the_program_unchanged_through_a_shell_script(tmp_path: Path, value: str) -> None:
+def test_a_value_reaches_the_program_unchanged_through_a_shell_script(
+    tmp_path: Path, value: str
+) -> None:
     template = "printf '%s\\0' {{ options.value }} --flag={{ host_vars.thing }} {{ options.several }} \"$PWD\"\n"
     script = text_of(rendered(template, {"value": value, "several": [value, "x", value]}))
     # Of the inventory's values alone, one that begins with ~/ is a path in the home of the node.
     thing = f"{Path.home()}/{value[2:]}" if value.startswith("~/") else value
-    assert words_of(script, tmp_path) == [value, f"--flag={thing}", value, "x", value, str(tmp_path)]
+    assert words_of(script, tmp_path) == [
+        value,
+        f"--flag={thing}",
+        value,
+        "x",
+        value,
+        str(tmp_path),
+    ]
 
 
 def test_references_in_search_paths_are_expanded_on_the_node_and_in_nothing_else() -> None:
@@ -70,7 +106,14 @@ def test_references_in_search_paths_are_expanded_on_the_node_and_in_nothing_else
     script = "set -euo pipefail\n" + env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values), {})
     script += "".join(f'printf "%s\\0" "${name}"\n' for name in values)
     variables = {"PATH": "/bin", "BASE": "/b  b"}
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert done.stdout.split("\0")[:-1] == [
         "/x:/bin", "/b  b/lib it's:/$(id):`id`:/b  b:$1:$", "/m:", "pa$BASE", "/b  b/b  b",
     ], done.stderr  # fmt: skip
@@ -80,7 +123,14 @@ def environment_of(script: str, name: str) -> subprocess.CompletedProcess[str]:
     """Execute a script as launch.sh does, then print a variable and the options of the shell."""
     text = f'set -euo pipefail\n{script}printf \'%s|%s\' "${name}" "$-"'
     variables = {"PATH": "/bin:/usr/bin"}
-    return subprocess.run(["bash", "-c", text], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return subprocess.run(
+        ["bash", "-c", text],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
 
 
 def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictness() -> None:
@@ -90,29 +140,48 @@ def test_setup_lines_run_first_in_the_shell_of_the_run_and_without_its_strictnes
         "yes | head -c 99 >/dev/null",
         "NCCL_ALGO=Tree\nexport NCCL_ALGO\n",
     ]
-    host = Host("n", "10.0.0.1", env={"LD_LIBRARY_PATH": "/x:$LD_LIBRARY_PATH", "NCCL_ALGO": "Ring"}, vars={"setup": lines})
+    host = Host(
+        "n",
+        "10.0.0.1",
+        env={"LD_LIBRARY_PATH": "/x:$LD_LIBRARY_PATH", "NCCL_ALGO": "Ring"},
+        vars={"setup": lines},
+    )
     script = env_file(replace(FRAMEWORK, setup=("export LATER=$NCCL_ALGO",)), host, {})
-    done = {name: environment_of(script, name).stdout for name in ("LD_LIBRARY_PATH", "NCCL_ALGO", "LATER")}
+    done = {
+        name: environment_of(script, name).stdout
+        for name in ("LD_LIBRARY_PATH", "NCCL_ALGO", "LATER")
+    }
     assert {name: value.split("|")[0] for name, value in done.items()} == {
         "LD_LIBRARY_PATH": "/x:/m", "NCCL_ALGO": "Ring", "LATER": "Tree",
     }  # fmt: skip
     assert all({"e", "u"} <= set(value.split("|")[1]) for value in done.values())
-    assert environment_of(f"{script}false | true || LATER=pipefail\n", "LATER").stdout.startswith("pipefail")
+    assert environment_of(f"{script}false | true || LATER=pipefail\n", "LATER").stdout.startswith(
+        "pipefail"
+    )
 
 
 def test_a_setup_line_that_fails_ends_the_run_with_its_words() -> None:
     host = Host("n", "10.0.0.1", vars={"setup": ["true", "cd '/no such'  # it's", "echo after"]})
     done = environment_of(env_file(FRAMEWORK, host, {}), "HOME")
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.splitlines()[-1] == "setup: line 2 (cd '/no such' # it's) ended with exit code 1"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "setup: line 2 (cd '/no such' # it's) ended with exit code 1"
+    )
 
 
 def test_what_setup_lines_print_is_apart_from_what_the_program_prints(tmp_path: Path) -> None:
     log = tmp_path / "it's" / "setup.out"
     log.parent.mkdir()
-    lines = ["echo rate=7; echo warned >&2", "f() { echo loaded; }; f; export A=b", "(sleep 0.1; echo late) &"]
+    lines = [
+        "echo rate=7; echo warned >&2",
+        "f() { echo loaded; }; f; export A=b",
+        "(sleep 0.1; echo late) &",
+    ]
     host = Host("n", "10.0.0.1", vars={"setup": lines})
-    done = environment_of(f"set -x\n{env_file(FRAMEWORK, host, {}, str(log))}f\nwait\nset +x\n", "A")
+    done = environment_of(
+        f"set -x\n{env_file(FRAMEWORK, host, {}, str(log))}f\nwait\nset +x\n", "A"
+    )
     assert done.stdout.startswith("loaded\nb|") and "rate=7" not in done.stderr, done
     printed = [line for line in log.read_text().splitlines() if not line.startswith("+")]
     assert printed == ["rate=7", "warned", "loaded", "late"]
@@ -130,14 +199,26 @@ def test_a_setup_line_that_fails_is_named_after_its_last_words(tmp_path: Path) -
 def test_setup_lines_whose_output_cannot_be_kept_end_the_run(tmp_path: Path) -> None:
     host = Host("n", "10.0.0.1", vars={"setup": "export A=b"})
     done = environment_of(env_file(FRAMEWORK, host, {}, str(tmp_path / "none" / "setup.out")), "A")
-    assert (done.returncode, done.stdout) == (1, "") and "setup.out: No such file or directory" in done.stderr
+    assert (done.returncode, done.stdout) == (
+        1,
+        "",
+    ) and "setup.out: No such file or directory" in done.stderr
 
 
 def test_setup_lines_cannot_change_the_identity_of_a_run() -> None:
     host = Host("n", "10.0.0.1", gpus=1, vars={"setup": "unset ORCH_RUN_ID"})
     spec = RunSpec("echo", "resnet50", 1, 1, "cuda", 128, "fp32", "synthetic", 20, 5, 60.0, {})
     with pytest.raises(ConfigError) as caught:
-        render(FRAMEWORK, {}, spec, place(spec, [host], 20000), {"n": host}, run_id="r", repeat=1, payload={})
+        render(
+            FRAMEWORK,
+            {},
+            spec,
+            place(spec, [host], 20000),
+            {"n": host},
+            run_id="r",
+            repeat=1,
+            payload={},
+        )
     assert "ORCH_RUN_ID" in caught.value.message and "host n" in caught.value.where
 
 
@@ -146,7 +227,9 @@ def test_a_secret_with_a_reference_is_not_shown_in_part() -> None:
     file = RenderedFile("env.sh", env_file(FRAMEWORK, host, {}), 0o600)
     plan = Plan("r", 1, None, None, {}, (NodePlan(None, (file,), ()),))  # type: ignore[arg-type]
     (shown,) = without_secrets(plan, Inventory("i", (host,)).redaction()).nodes
-    assert "hush" not in shown.files[0].content and "TOKEN_PATH=(not shown)" in shown.files[0].content
+    assert (
+        "hush" not in shown.files[0].content and "TOKEN_PATH=(not shown)" in shown.files[0].content
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,22 +249,35 @@ def test_an_interpreter_may_be_a_command_of_several_words(python: str, words: st
 def test_an_interpreter_with_an_open_quote_is_refused(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         getattr(Host("n", "10.0.0.1", vars={name: "'/opt/my env/python"}), name)
-    assert f"vars.{name} of host n" in caught.value.where and "no closing quotation" in caught.value.message
+    assert (
+        f"vars.{name} of host n" in caught.value.where
+        and "no closing quotation" in caught.value.message
+    )
 
 
 @given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,9}\Z"), TEXTS, max_size=4))
 @FAST
-def test_the_environment_of_a_host_reaches_the_program_unchanged(tmp_path: Path, values: dict[str, str]) -> None:
+def test_the_environment_of_a_host_reaches_the_program_unchanged(
+    tmp_path: Path, values: dict[str, str]
+) -> None:
     values = {f"MY_{name}_": value for name, value in values.items()}
     script = env_file(FRAMEWORK, Host("n", "10.0.0.1", env=values), {}) + "printf '%s\\0'"
     script += "".join(f' "${{{name}}}"' for name in values)
     assert words_of(script, tmp_path) == (list(values.values()) or [""])
 
 
-def test_a_variable_of_the_experiment_wins_over_that_of_the_host_which_wins_over_the_framework(tmp_path: Path) -> None:
+def test_a_variable_of_the_experiment_wins_over_that_of_the_host_which_wins_over_the_framework(
+    tmp_path: Path,
+) -> None:
     host = Host("n", "10.0.0.1", env={"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"})
-    script = env_file(replace(FRAMEWORK, env={"NCCL_PROTO": "Simple", "A": "a"}), host, {"NCCL_ALGO": "Tree"})
-    assert words_of(script + "printf '%s\\0' $NCCL_ALGO $NCCL_PROTO $A", tmp_path) == ["Tree", "LL", "a"]
+    script = env_file(
+        replace(FRAMEWORK, env={"NCCL_PROTO": "Simple", "A": "a"}), host, {"NCCL_ALGO": "Tree"}
+    )
+    assert words_of(script + "printf '%s\\0' $NCCL_ALGO $NCCL_PROTO $A", tmp_path) == [
+        "Tree",
+        "LL",
+        "a",
+    ]
 
 
 def test_cuda_counts_devices_as_the_driver_does_if_nobody_says_otherwise(tmp_path: Path) -> None:
@@ -190,7 +286,11 @@ def test_cuda_counts_devices_as_the_driver_does_if_nobody_says_otherwise(tmp_pat
         return words_of(script + "printf '%s\\0' $CUDA_DEVICE_ORDER", tmp_path)
 
     fastest = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    assert [order({}, {}), order(fastest, {}), order({}, fastest)] == [["PCI_BUS_ID"], ["FASTEST_FIRST"], ["FASTEST_FIRST"]]
+    assert [order({}, {}), order(fastest, {}), order({}, fastest)] == [
+        ["PCI_BUS_ID"],
+        ["FASTEST_FIRST"],
+        ["FASTEST_FIRST"],
+    ]
 
 
 @with_examples
@@ -207,7 +307,16 @@ def test_a_value_survives_json_and_yaml(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "printed"),
-    [(True, "true"), (False, "false"), (None, "''"), (0.1, "0.1"), (-1.0, "-1.0"), (7, "7"), ([], ""), (("a b", 1), "'a b' 1")],
+    [
+        (True, "true"),
+        (False, "false"),
+        (None, "''"),
+        (0.1, "0.1"),
+        (-1.0, "-1.0"),
+        (7, "7"),
+        ([], ""),
+        (("a b", 1), "'a b' 1"),
+    ],
 )
 def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> None:
     assert text_of(rendered("x{{ options.value }}", {"value": value})) == f"x{printed}"
@@ -251,7 +360,9 @@ def test_how_values_that_are_no_text_are_printed(value: Any, printed: str) -> No
         ("a\0b", None, "NUL"),
     ],
 )  # fmt: skip
-def test_a_template_that_cannot_be_is_an_error_with_file_and_line(template: str, line: int | None, words: str) -> None:
+def test_a_template_that_cannot_be_is_an_error_with_file_and_line(
+    template: str, line: int | None, words: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         rendered(template, {"value": 1, "cr": "a\rb"})
     expected = "templates/echo/launch.sh.j2" + (f":{line}" if line else "")
@@ -280,7 +391,10 @@ def test_a_script_that_changes_the_identity_of_its_run_is_refused(line: str) -> 
     )
 
 
-@pytest.mark.parametrize("line", ["mpirun -x ORCH_RUN_ID true", 'echo "$ORCH_RUN_ID"', "# ORCH_RUN_ID=x", "export TORCH_X=1"])
+@pytest.mark.parametrize(
+    "line",
+    ["mpirun -x ORCH_RUN_ID true", 'echo "$ORCH_RUN_ID"', "# ORCH_RUN_ID=x", "export TORCH_X=1"],
+)
 def test_a_script_may_read_and_pass_on_the_identity_of_its_run(line: str) -> None:
     assert line in text_of(rendered(f"{line}\n", {}))
 
@@ -305,9 +419,14 @@ def test_a_template_can_refuse_a_combination_in_its_own_words() -> None:
 
 
 def test_no_template_of_ours_switches_quoting_off() -> None:
-    # `raw` blocks and `safe` are the two ways around it; who adds one has to change this number and say why.
+    # `raw` blocks and `safe` are the two ways around it; who adds one has to change this number and
+    # say why.
     texts = [path.read_text() for folder in frameworks().values() for path in folder.glob("*.j2")]
-    assert texts and sum(text.count("% raw") + text.count("|safe") + text.count("| safe") for text in texts) == 0
+    assert (
+        texts
+        and sum(text.count("% raw") + text.count("|safe") + text.count("| safe") for text in texts)
+        == 0
+    )
 
 
 def test_what_is_the_same_on_several_nodes_is_shown_once() -> None:
@@ -319,15 +438,30 @@ def test_what_is_the_same_on_several_nodes_is_shown_once() -> None:
 
 def test_modes_and_paths_of_what_is_sent() -> None:
     files = rendered("x", {}).nodes[0].files
-    assert [(file.path, oct(file.mode)) for file in files] == [("env.sh", "0o600"), ("launch.sh", "0o700")]
+    assert [(file.path, oct(file.mode)) for file in files] == [
+        ("env.sh", "0o600"),
+        ("launch.sh", "0o700"),
+    ]
     assert payload_path("a.py", "abc") == "payload/abc/a.py"
 
 
 @pytest.mark.parametrize(("driver", "seen"), [(".", "2,3 - -"), ("none", "7 0 1")])
-def test_on_amds_driver_a_run_sees_its_devices_whatever_a_scheduler_has_set(tmp_path: Path, driver: str, seen: str) -> None:
+def test_on_amds_driver_a_run_sees_its_devices_whatever_a_scheduler_has_set(
+    tmp_path: Path, driver: str, seen: str
+) -> None:
     text = show_devices("2,3").replace("/dev/kfd", str(tmp_path / driver))
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-    script = f"set -eu\n{text}" + 'echo "$HIP_VISIBLE_DEVICES ${ROCR_VISIBLE_DEVICES--} ${GPU_DEVICE_ORDINAL--}"'
+    script = (
+        f"set -eu\n{text}"
+        + 'echo "$HIP_VISIBLE_DEVICES ${ROCR_VISIBLE_DEVICES--} ${GPU_DEVICE_ORDINAL--}"'
+    )
     variables = dict(zip(names, "701", strict=True))
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
     assert done.stdout == f"{seen}\n"

@@ -1,4 +1,6 @@
-"""Run files: one value or lists of every choice, a matrix with include and exclude, and refusals with file, line and key."""
+"""Run files: one value or lists of every choice, a matrix with include and exclude, and refusals
+with file, line and key.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ def test_entries_of_include_and_exclude_have_the_form_of_the_file() -> None:
         "include:\n  - {nodes: 2, steps: 90, env: {NCCL_ALGO: Ring}}\n  - {shape: 4n8g}\n"
         "exclude:\n  - {nodes: 1, options: {seed: 2}}\n"
     )
-    assert found.include == ({"nodes": 2, "steps": 90, "env.NCCL_ALGO": "Ring"}, {"nodes": 4, "gpus": 8})
+    assert found.include == (
+        {"nodes": 2, "steps": 90, "env.NCCL_ALGO": "Ring"},
+        {"nodes": 4, "gpus": 8},
+    )
     assert found.exclude == ({"nodes": 1, "options.seed": "2"},)
 
 
@@ -150,5 +155,8 @@ def test_the_shape_of_an_entry_may_be_excluded_by_either_number() -> None:
 def test_bounds_are_read_and_a_wrong_one_is_refused_where_it_is() -> None:
     read = run_file_of(yamlfile.loads("expect: [busbw >= 3, lat <= 2 size=4096]\n", "choices.yaml"))
     assert list(map(str, read.expect)) == ["busbw >= 3", "lat <= 2 size=4096"]
-    with pytest.raises(ConfigError, match=r"choices.yaml:1: expect\[1\]: expected a bound such as busbw >= 350, got 'fast'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"choices.yaml:1: expect\[1\]: expected a bound such as busbw >= 350, got 'fast'",
+    ):
         run_file_of(yamlfile.loads("expect: [busbw >= 3, fast]\n", "choices.yaml"))

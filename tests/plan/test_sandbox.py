@@ -1,4 +1,6 @@
-"""Templates by themselves, without a plan around them: `tests/test_render.py` has what the fence keeps out."""
+"""Templates by themselves, without a plan around them: `tests/test_render.py` has what the fence
+keeps out.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def test_a_value_is_quoted_for_the_kind_of_file(target: str, value: Any, text: s
 
 def test_a_path_in_the_home_of_a_node_is_left_to_the_shell_of_that_node() -> None:
     hosts: Mapping[str, Any] = HostVariables("n1", {"data": "~/set 1", "note": "a~/b", "slots": 4})
-    assert text_of("{{ hosts.data }} {{ hosts.note }} {{ hosts.slots }}", hosts=hosts) == "\"$HOME\"/'set 1' 'a~/b' 4"
+    assert (
+        text_of("{{ hosts.data }} {{ hosts.note }} {{ hosts.slots }}", hosts=hosts)
+        == "\"$HOME\"/'set 1' 'a~/b' 4"
+    )
 
 
 def test_an_error_names_folder_template_and_line_and_for_a_variable_its_host() -> None:
@@ -44,10 +49,16 @@ def test_an_error_names_folder_template_and_line_and_for_a_variable_its_host() -
 def test_a_text_that_was_compiled_for_one_kind_of_file_is_quoted_anew_for_another() -> None:
     # What a template prints literally is quoted when it is compiled.
     for _ in range(2):
-        assert [text_of("{{ 'a b' }}", target) for target in ("sh", "json", "yaml")] == ["'a b'", '"a b"', '"a b"']
+        assert [text_of("{{ 'a b' }}", target) for target in ("sh", "json", "yaml")] == [
+            "'a b'",
+            '"a b"',
+            '"a b"',
+        ]
 
 
-def test_a_template_that_was_compiled_for_one_folder_has_the_limits_and_the_neighbours_of_the_next() -> None:
+def test_a_template_that_was_compiled_for_one_folder_has_the_limits_and_the_neighbours_of_the_next() -> (
+    None
+):
     main = '{% include "b.j2" %}{% for n in range(600000) %}{% endfor %}'
     for text in ("first", "second"):
         assert rendered("a.j2", {"a.j2": main, "b.j2": text}, "sh", {}, folder="mine") == text

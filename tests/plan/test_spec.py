@@ -1,4 +1,6 @@
-"""What is measured: one straight line of precedence, an origin for every value, and refusals that name the remedy."""
+"""What is measured: one straight line of precedence, an origin for every value, and refusals that
+name the remedy.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,16 @@ def test_origins_do_not_make_two_specs_different() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("true", True), ("YES", True), ("on", True), ("1", True), ("false", False), ("no", False), ("Off", False), ("0", False)],
+    [
+        ("true", True),
+        ("YES", True),
+        ("on", True),
+        ("1", True),
+        ("false", False),
+        ("no", False),
+        ("Off", False),
+        ("0", False),
+    ],
 )
 def test_words_for_yes_and_no(text: str, value: bool) -> None:
     assert resolved(sets={"compile": text}).options["compile"] is value
@@ -92,7 +103,9 @@ def test_a_free_text_is_taken_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["\r", "line\r\n", "a\0b"])
 def test_a_text_that_no_file_could_hold_is_refused_naming_the_option(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected text without NUL and carriage return") as raised:
+    with pytest.raises(
+        ConfigError, match="expected text without NUL and carriage return"
+    ) as raised:
         resolved(sets={"note": text})
     assert raised.value.where == "--set note"
 
@@ -138,7 +151,9 @@ def test_no_text_makes_an_option_of_another_type(text: str) -> None:
                                                    "rate=0.1, compile=False, layout=auto, note="),
     ],
 )  # fmt: skip
-def test_a_value_that_cannot_be_is_refused_with_place_expectation_and_remedy(kwargs: dict[str, Any], message: str) -> None:
+def test_a_value_that_cannot_be_is_refused_with_place_expectation_and_remedy(
+    kwargs: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         resolved(**kwargs)
     assert str(caught.value) == message
@@ -171,7 +186,12 @@ def test_the_shapes_that_a_request_means(request_: Request, expected: list[str])
 def test_axes_make_cells_with_shapes_varying_fastest() -> None:
     request = Request("resnet50", nodes=(1, 2), axes={"dtype": ("fp32", "fp16")})
     made = checked_specs(request, [FOLDER], HOSTS)
-    assert [(spec.dtype, spec.nodes) for spec in made] == [("fp32", 1), ("fp32", 2), ("fp16", 1), ("fp16", 2)]
+    assert [(spec.dtype, spec.nodes) for spec in made] == [
+        ("fp32", 1),
+        ("fp32", 2),
+        ("fp16", 1),
+        ("fp16", 2),
+    ]
 
 
 def test_the_smallest_host_of_those_used_sets_the_ranks_per_node() -> None:
@@ -190,13 +210,18 @@ def test_hosts_with_and_without_gpus_do_not_mix_and_the_remedy_is_given() -> Non
 
 def test_unknown_numbers_of_gpus_must_be_said() -> None:
     hosts = [Host("n1", "10.0.0.1"), Host("n2", "10.0.0.2", gpus=8)]
-    with pytest.raises(ConfigError, match=r"--gpus: the inventory does not give the number of GPUs of n1. give --gpus N"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--gpus: the inventory does not give the number of GPUs of n1. give --gpus N",
+    ):
         checked_specs(Request("resnet50"), [FOLDER], hosts)
     assert shapes(Request("resnet50", gpus=(4,)), hosts) == ["2n4g"]
 
 
 def test_a_baseline_is_the_same_spec_on_one_rank_and_wanted_once() -> None:
-    wide = checked_specs(Request("resnet50", nodes=(2, 4), axes={"dtype": ("fp32", "fp16")}), [FOLDER], HOSTS)
+    wide = checked_specs(
+        Request("resnet50", nodes=(2, 4), axes={"dtype": ("fp32", "fp16")}), [FOLDER], HOSTS
+    )
     missing = missing_baselines(wide)
     assert [(spec.shape, spec.dtype) for spec in missing] == [("1n1g", "fp32"), ("1n1g", "fp16")]
     assert missing[0] == replace(wide[0], nodes=1, gpus=1) == baseline_of(wide[1])

@@ -1,7 +1,8 @@
-"""Other people's trainers: what is rendered for them, what is refused, and the ports that they take.
+"""Other people's trainers: what is rendered for them, what is refused, and the ports that they
+take.
 
-Golden files under ``data/golden`` hold every file of every node; ``ORCH_UPDATE_GOLDEN=1 pytest`` writes them anew, and the
-difference is read before it is committed.
+Golden files under ``data/golden`` hold every file of every node; ``ORCH_UPDATE_GOLDEN=1 pytest``
+writes them anew, and the difference is read before it is committed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def test_rendered_files_are_the_golden_ones(framework: str) -> None:
     for case in cases(framework):
         parts.append(f"======== {case.label}\n")
         for names, file in folded(planned(framework, case).nodes):
-            parts.append(f"---- {','.join(names)}: {file.path} {file.mode:04o}\n{file.content.rstrip(chr(10))}\n")
+            parts.append(
+                f"---- {','.join(names)}: {file.path} {file.mode:04o}\n{file.content.rstrip(chr(10))}\n"
+            )
     path = GOLDEN / f"{framework}.txt"
     if os.environ.get("ORCH_UPDATE_GOLDEN"):
         path.write_text("".join(parts))
@@ -57,13 +60,48 @@ def test_every_launch_script_is_sound_shell(framework: str) -> None:
             "--dist-backend nccl --dist-url tcp://10.11.0.2:20000 --world-size 4 --rank 3 --dummy",
         ),
         ("paddle_models", Case((1, 1)), 0, "/train.py --model=ResNet50 --batch_size=128"),
-        ("paddle_models", Case((1, 8)), 0, "-m paddle.distributed.launch --started_port=20000 /opt/"),
-        ("paddle_models", Case((2, 8)), 1, "--cluster_node_ips=10.11.0.2,10.11.0.3 --node_ip=10.11.0.3"),
-        ("paddle_models", Case((2, 8)), 1, "--batch_size=1024 --image_shape 3 224 224 --class_dim=1000 --total_images=651468"),
-        ("paddle_models", Case((2, 8)), 1, "--print_step=1 --max_iter=120 --save_step=10000 --validate=False"),
-        ("fleetx", Case((2, 8), model="vgg16"), 1, "--ips=10.11.0.2,10.11.0.3 --gpus=0,1,2,3,4,5,6,7 --log_dir=logs"),
-        ("oneflow", Case((2, 8)), 1, "--num_nodes=2 --gpu_num_per_node=8 --node_ips=10.11.0.2,10.11.0.3 --ctrl_port=20000"),
-        ("oneflow", Case((2, 8)), 1, "--num_examples=245760 --num_epochs=1 --loss_print_every_n_iter=20"),
+        (
+            "paddle_models",
+            Case((1, 8)),
+            0,
+            "-m paddle.distributed.launch --started_port=20000 /opt/",
+        ),
+        (
+            "paddle_models",
+            Case((2, 8)),
+            1,
+            "--cluster_node_ips=10.11.0.2,10.11.0.3 --node_ip=10.11.0.3",
+        ),
+        (
+            "paddle_models",
+            Case((2, 8)),
+            1,
+            "--batch_size=1024 --image_shape 3 224 224 --class_dim=1000 --total_images=651468",
+        ),
+        (
+            "paddle_models",
+            Case((2, 8)),
+            1,
+            "--print_step=1 --max_iter=120 --save_step=10000 --validate=False",
+        ),
+        (
+            "fleetx",
+            Case((2, 8), model="vgg16"),
+            1,
+            "--ips=10.11.0.2,10.11.0.3 --gpus=0,1,2,3,4,5,6,7 --log_dir=logs",
+        ),
+        (
+            "oneflow",
+            Case((2, 8)),
+            1,
+            "--num_nodes=2 --gpu_num_per_node=8 --node_ips=10.11.0.2,10.11.0.3 --ctrl_port=20000",
+        ),
+        (
+            "oneflow",
+            Case((2, 8)),
+            1,
+            "--num_examples=245760 --num_epochs=1 --loss_print_every_n_iter=20",
+        ),
         ("tensorpack", Case((1, 8)), 0, "--batch 64 --variable-update=replicated --model tfbench"),
         (
             "tensorpack",
@@ -97,7 +135,9 @@ def test_every_launch_script_is_sound_shell(framework: str) -> None:
         ),
     ],
 )
-def test_a_command_agrees_with_the_published_recipe(framework: str, case: Case, node: int, words: str) -> None:
+def test_a_command_agrees_with_the_published_recipe(
+    framework: str, case: Case, node: int, words: str
+) -> None:
     assert words in " ".join(launch(planned(framework, case), node).replace("\\\n", " ").split())
 
 
@@ -105,16 +145,29 @@ def test_tensorflow_gets_a_config_of_its_own_on_every_node() -> None:
     import yaml
 
     plan = planned("tensorflow_official", Case((4, 8)))
-    configs = [yaml.safe_load(next(f.content for f in node.files if f.path == "config.yaml")) for node in plan.nodes]
+    configs = [
+        yaml.safe_load(next(f.content for f in node.files if f.path == "config.yaml"))
+        for node in plan.nodes
+    ]
     assert [config["runtime"].pop("task_index") for config in configs] == [0, 1, 2, 3]
     assert all(config == configs[0] for config in configs)
-    assert configs[0]["runtime"]["worker_hosts"] == ",".join(f"10.11.0.{i}:{PORT}" for i in (2, 3, 4, 5))
+    assert configs[0]["runtime"]["worker_hosts"] == ",".join(
+        f"10.11.0.{i}:{PORT}" for i in (2, 3, 4, 5)
+    )
     assert configs[0]["train_dataset"]["batch_size"] == 128 and configs[0]["train"]["steps"] == 600
     assert configs[0]["model"]["learning_rate"]["initial_lr"] == 1.024
     alone = planned("tensorflow_official", Case((1, 8), {"dtype": "fp16"}))
-    config = yaml.safe_load(next(f.content for f in alone.nodes[0].files if f.path == "config.yaml"))
-    assert config["runtime"]["distribution_strategy"] == "mirrored" and "worker_hosts" not in config["runtime"]
-    assert config["train_dataset"]["dtype"] == "float16" and config["model"]["learning_rate"]["initial_lr"] == 0.256
+    config = yaml.safe_load(
+        next(f.content for f in alone.nodes[0].files if f.path == "config.yaml")
+    )
+    assert (
+        config["runtime"]["distribution_strategy"] == "mirrored"
+        and "worker_hosts" not in config["runtime"]
+    )
+    assert (
+        config["train_dataset"]["dtype"] == "float16"
+        and config["model"]["learning_rate"]["initial_lr"] == 0.256
+    )
 
 
 def test_nodes_differ_in_nothing_but_who_they_are() -> None:
@@ -138,15 +191,45 @@ def test_nodes_differ_in_nothing_but_who_they_are() -> None:
     ("framework", "case", "on", "where", "why"),
     [
         ("pytorch_examples", Case((1, 2)), "cpu", "--gpus", "expected 1"),
-        ("pytorch_examples", Case((1, 8), {"loader": "dali-gpu"}), "cuda", "--loader", "edited copy"),
-        ("tensorflow_official", Case((1, 8), {"steps": 550}), "cuda", "--steps", "multiples of log_steps"),
+        (
+            "pytorch_examples",
+            Case((1, 8), {"loader": "dali-gpu"}),
+            "cuda",
+            "--loader",
+            "edited copy",
+        ),
+        (
+            "tensorflow_official",
+            Case((1, 8), {"steps": 550}),
+            "cuda",
+            "--steps",
+            "multiples of log_steps",
+        ),
         ("tensorflow_official", Case((1, 2)), "cpu", "--gpus", "expected 1"),
-        ("fleetx", Case((1, 8), {"warmup_steps": 10}, model="vgg16"), "cuda", "--warmup-steps", "expected 11"),
-        ("fleetx", Case((1, 8), {}, {"strategy": "auto"}, "vgg16"), "cuda", "--dtype", "expected fp16"),
+        (
+            "fleetx",
+            Case((1, 8), {"warmup_steps": 10}, model="vgg16"),
+            "cuda",
+            "--warmup-steps",
+            "expected 11",
+        ),
+        (
+            "fleetx",
+            Case((1, 8), {}, {"strategy": "auto"}, "vgg16"),
+            "cuda",
+            "--dtype",
+            "expected fp16",
+        ),
         ("tensorpack", Case((1, 8), {"steps": 120}), "cuda", "--steps", "multiples of 50"),
         ("tensorpack", Case((1, 8), {"warmup_steps": 0}), "cuda", "--steps", "50 or more warm-up"),
         ("tensorpack", Case((2, 8), {"steps": 250}), "cuda", "--steps", "expected 500"),
-        ("tensorpack", Case((1, 8), {"dtype": "fp16"}, {"network": "tensorpack"}), "cuda", "--dtype", "fp32 only"),
+        (
+            "tensorpack",
+            Case((1, 8), {"dtype": "fp16"}, {"network": "tensorpack"}),
+            "cuda",
+            "--dtype",
+            "fp32 only",
+        ),
         (
             "tensorpack",
             Case((2, 8), {}, {"variable_update": "horovod", "fake_location": "zmq-consume"}),
@@ -154,10 +237,22 @@ def test_nodes_differ_in_nothing_but_who_they_are() -> None:
             "--set fake_location",
             "one pipe",
         ),
-        ("tf_cnn_benchmarks", Case((2, 8)), "cuda", "--set variable_update", "replicated is for one node"),
+        (
+            "tf_cnn_benchmarks",
+            Case((2, 8)),
+            "cuda",
+            "--set variable_update",
+            "replicated is for one node",
+        ),
         ("tf_cnn_benchmarks", Case((1, 8), {"steps": 115}), "cuda", "--steps", "multiple of 10"),
         ("oneflow", Case((1, 8), {"steps": 130}), "cuda", "--steps", "print_every"),
-        ("horovod_examples", Case((1, 8), {"steps": 105}), "cuda", "--steps", "multiple of batches_per_iteration"),
+        (
+            "horovod_examples",
+            Case((1, 8), {"steps": 105}),
+            "cuda",
+            "--steps",
+            "multiple of batches_per_iteration",
+        ),
         (
             "horovod_examples",
             Case((1, 8), {}, {"adasum": "true", "program": "tensorflow2"}),
@@ -171,7 +266,9 @@ def test_what_a_program_cannot_do_is_refused_before_anything_starts(
     framework: str, case: Case, on: str, where: str, why: str
 ) -> None:
     machines = hosts(case.shape[0], 0 if on == "cpu" else case.shape[1])
-    machines = [Host(one.name, one.address, gpus=one.gpus, slots=8, vars=one.vars) for one in machines]
+    machines = [
+        Host(one.name, one.address, gpus=one.gpus, slots=8, vars=one.vars) for one in machines
+    ]
     with pytest.raises(ConfigError, match=re.escape(why)) as caught:
         planned(framework, case, machines)
     assert caught.value.where == where and framework in caught.value.message
@@ -195,7 +292,9 @@ def test_under_mpirun_only_the_first_node_starts_something(framework: str) -> No
     for node in (1, 2):
         assert {file.path for file in plan.nodes[node].files} == {"env.sh", "launch.sh"}
         assert "mpirun" not in launch(plan, node) and "python" not in launch(plan, node)
-    assert planned(framework, cases(framework)[2]).launch == ("every_node" if by_option else "first_node")
+    assert planned(framework, cases(framework)[2]).launch == (
+        "every_node" if by_option else "first_node"
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +311,9 @@ def test_under_mpirun_only_the_first_node_starts_something(framework: str) -> No
         ("pytorch", 1, 0),
     ],
 )
-def test_every_port_of_every_node_is_known_before_the_start(framework: str, first: int, others: int) -> None:
+def test_every_port_of_every_node_is_known_before_the_start(
+    framework: str, first: int, others: int
+) -> None:
     case = cases(framework)[2]
     ports = [node.ports for node in planned(framework, case).nodes]
     assert ports == [tuple(range(PORT, PORT + first)), tuple(range(PORT, PORT + others))]
@@ -228,11 +329,17 @@ def test_preflight_wants_the_program_and_the_same_one_everywhere() -> None:
     path = "/opt/examples/imagenet/main.py"
     verdicts = {
         digest: [
-            one.verdict for one in judge(host, facts | {"programs": {path: digest}}, framework, 1) if one.name == "program"
+            one.verdict
+            for one in judge(host, facts | {"programs": {path: digest}}, framework, 1)
+            if one.name == "program"
         ]
         for digest in (None, "ab" * 32)
     }
     assert verdicts == {None: ["failed"], "ab" * 32: ["ok"]}
-    copies = {"node1": {"programs": {path: "aa"}}, "node2": {"programs": {path: "bb"}}, "node3": {"programs": {path: "aa"}}}
+    copies = {
+        "node1": {"programs": {path: "aa"}},
+        "node2": {"programs": {path: "bb"}},
+        "node3": {"programs": {path: "aa"}},
+    }
     assert [error.host for error in unfit(unlike(copies))] == ["node2"]
     assert not unlike({"node1": {}, "node2": {}})

@@ -1,4 +1,6 @@
-"""What people write after an option: what it means, and what is refused in words that name the option."""
+"""What people write after an option: what it means, and what is refused in words that name the
+option.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan.words import assignments, label, numbers, quoted, seconds, shapes, share, shortest, single, words
+from orchestrator.plan.words import (
+    assignments,
+    label,
+    numbers,
+    quoted,
+    seconds,
+    shapes,
+    share,
+    shortest,
+    single,
+    words,
+)
 
 
 def refusal(call: Callable[[], Any]) -> str:
@@ -26,7 +39,10 @@ def test_a_list_has_commas(text: str, value: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("text", [",", "a,", ",a", "a,,b", "a, ,b", " "])
 def test_a_list_has_no_empty_words(text: str) -> None:
-    assert refusal(lambda: words(text, "--dtype")) == f"--dtype: expected a value before and after each comma, got {text!r}"
+    assert (
+        refusal(lambda: words(text, "--dtype"))
+        == f"--dtype: expected a value before and after each comma, got {text!r}"
+    )
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), max_size=9))
@@ -47,10 +63,13 @@ def test_a_shape_has_two_spellings(pairs: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("4x8,4-8", "4-8"), ("4n", "4n"), ("4n8", "4n8"), ("4n8g1", "4n8g1"), ("n8g", "n8g")]
+    ("text", "word"),
+    [("4x8,4-8", "4-8"), ("4n", "4n"), ("4n8", "4n8"), ("4n8g1", "4n8g1"), ("n8g", "n8g")],
 )
 def test_the_word_that_is_no_shape_is_named(text: str, word: str) -> None:
-    assert refusal(lambda: shapes(text)) == f"--shape: expected shapes such as 1n1g,4n8g, got {word!r}"
+    assert (
+        refusal(lambda: shapes(text)) == f"--shape: expected shapes such as 1n1g,4n8g, got {word!r}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,17 +90,30 @@ def test_a_duration_has_units_or_is_in_seconds(text: str, value: float) -> None:
     assert seconds(shortest(value), "--budget") == value
 
 
-@pytest.mark.parametrize("text", ["m", "-3m", "1e9s", "٣m", "3 m", "nan%", "", "1h30", "30m1h", "1s1s"])
+@pytest.mark.parametrize(
+    "text", ["m", "-3m", "1e9s", "٣m", "3 m", "nan%", "", "1h30", "30m1h", "1s1s"]
+)
 def test_what_is_no_time_and_no_percentage_is_refused_with_its_option(text: str) -> None:
-    assert refusal(lambda: seconds(text, "--budget")).startswith("--budget: expected a time such as 90s")
-    assert refusal(lambda: share(text, "--until-ci")).startswith("--until-ci: expected a percentage above 0")
+    assert refusal(lambda: seconds(text, "--budget")).startswith(
+        "--budget: expected a time such as 90s"
+    )
+    assert refusal(lambda: share(text, "--until-ci")).startswith(
+        "--until-ci: expected a percentage above 0"
+    )
 
 
 def test_a_duration_outside_its_limits_is_refused_with_them() -> None:
     assert seconds("0", "--stop-grace", least=0) == 0
-    assert refusal(lambda: seconds("0s", "--budget")) == "--budget: expected a time above 0, got '0s'"
-    assert refusal(lambda: seconds("1s", "--lease", least=2)) == "--lease: expected a time of 2s or more, got '1s'"
-    assert refusal(lambda: seconds("9999999999h", "run", least=0)).startswith("run: expected a time of 0s or more, at most ")
+    assert (
+        refusal(lambda: seconds("0s", "--budget")) == "--budget: expected a time above 0, got '0s'"
+    )
+    assert (
+        refusal(lambda: seconds("1s", "--lease", least=2))
+        == "--lease: expected a time of 2s or more, got '1s'"
+    )
+    assert refusal(lambda: seconds("9999999999h", "run", least=0)).startswith(
+        "run: expected a time of 0s or more, at most "
+    )
     over = refusal(lambda: seconds("2d", "--lease", least=2, most=86400))
     assert over == "--lease: expected a time of 2s or more, at most 24h, got '2d'"
 
@@ -115,7 +147,14 @@ def test_a_comma_separates_values_and_quotes_keep_it(text: str, values: tuple[st
     assert assignments([f"x={text}"], "--set") == {"x": values}
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0\r"), max_size=20), min_size=1, max_size=5, unique=True))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0\r"), max_size=20),
+        min_size=1,
+        max_size=5,
+        unique=True,
+    )
+)
 def test_quoted_values_are_read_as_they_were(values: list[str]) -> None:
     assert assignments([f"x={','.join(map(quoted, values))}"], "--set") == {"x": tuple(values)}
 
@@ -140,7 +179,9 @@ def test_quoted_values_are_read_as_they_were(values: list[str]) -> None:
         ),
     ],
 )
-def test_an_assignment_that_is_none_and_one_that_contradicts_are_refused(pairs: list[str], message: str) -> None:
+def test_an_assignment_that_is_none_and_one_that_contradicts_are_refused(
+    pairs: list[str], message: str
+) -> None:
     assert refusal(lambda: assignments(pairs, "--set")) == message
 
 
@@ -152,7 +193,10 @@ def test_a_command_that_takes_one_value_refuses_a_list() -> None:
 
 
 def test_a_label_is_one_short_line() -> None:
-    assert label("  before the driver update ", "--label") == "before the driver update" and label("", "--label") == ""
+    assert (
+        label("  before the driver update ", "--label") == "before the driver update"
+        and label("", "--label") == ""
+    )
     assert refusal(lambda: label("a\nb", "--label")) == (
         "--label: expected one line of at most 80 printable characters, got 'a\\nb'"
     )

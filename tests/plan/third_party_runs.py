@@ -17,7 +17,11 @@ from orchestrator.plan.spec import resolve
 from tests.support.rendering import opened
 
 FRAMEWORKS = [opened(name).framework for name in library.frameworks()]
-FOREIGN = tuple(framework.name for framework in FRAMEWORKS if framework.requires and framework.measures == TRAINING)
+FOREIGN = tuple(
+    framework.name
+    for framework in FRAMEWORKS
+    if framework.requires and framework.measures == TRAINING
+)
 PORT = 20000
 VARS = {
     "interface": "ib0",
@@ -45,7 +49,10 @@ class Case:
 
     @property
     def label(self) -> str:
-        values = [*map(str, self.choices.values()), *(f"{name}={value}" for name, value in self.sets.items())]
+        values = [
+            *map(str, self.choices.values()),
+            *(f"{name}={value}" for name, value in self.sets.items()),
+        ]
         return " ".join([self.model, f"{self.shape[0]}n{self.shape[1]}g", *values])
 
 
@@ -77,10 +84,21 @@ VARIANTS: dict[str, list[Case]] = {
         Case((2, 8), {}, {"variable_update": "parameter_server"}),
         Case((2, 8), {"dtype": "fp16"}, {"variable_update": "horovod", "xla": "true"}),
     ],
-    "oneflow": [Case((2, 8), {"dtype": "fp16", "loader": "synthetic"}, {"fuse": "true", "channel_last": "true"})],
+    "oneflow": [
+        Case(
+            (2, 8),
+            {"dtype": "fp16", "loader": "synthetic"},
+            {"fuse": "true", "channel_last": "true"},
+        )
+    ],
     "horovod_examples": [
         Case((2, 8), {"dtype": "tf32"}, {"program": "tensorflow2", "fp16_allreduce": "true"}),
-        Case((1, 8), {"steps": 64, "warmup_steps": 4}, {"adasum": "true", "batches_per_iteration": "6"}, "vgg16"),
+        Case(
+            (1, 8),
+            {"steps": 64, "warmup_steps": 4},
+            {"adasum": "true", "batches_per_iteration": "6"},
+            "vgg16",
+        ),
     ],
 }
 
@@ -94,7 +112,10 @@ def cases(framework: str) -> list[Case]:
 
 def hosts(count: int, gpus: int, **changes: Any) -> list[Host]:
     """Hosts named and addressed as in the published cluster."""
-    return [Host(f"node{i + 1}", f"10.11.0.{i + 2}", gpus=gpus, vars=VARS | changes) for i in range(count)]
+    return [
+        Host(f"node{i + 1}", f"10.11.0.{i + 2}", gpus=gpus, vars=VARS | changes)
+        for i in range(count)
+    ]
 
 
 def planned(framework: str, case: Case, on: Sequence[Host] = ()) -> Plan:
@@ -102,7 +123,9 @@ def planned(framework: str, case: Case, on: Sequence[Host] = ()) -> Plan:
     folder = opened(framework)
     on = on or hosts(case.shape[0], case.shape[1])
     choices = {"nodes": case.shape[0], "gpus": case.shape[1], **case.choices}
-    spec = resolve(folder.framework, case.model, device=on[0].device, choices=choices, sets=case.sets)
+    spec = resolve(
+        folder.framework, case.model, device=on[0].device, choices=choices, sets=case.sets
+    )
     return plan_run(folder, spec, on, run_id="b1.001", repeat=1, port=PORT)
 
 
@@ -121,7 +144,10 @@ def grammar(framework: str) -> LogGrammar:
 
 def as_rows(samples: Sequence[StepSample]) -> list[dict[str, Any]]:
     """Samples as ``sample.json`` has them."""
-    return [{name: value for name, value in asdict(sample).items() if value is not None} for sample in samples]
+    return [
+        {name: value for name, value in asdict(sample).items() if value is not None}
+        for sample in samples
+    ]
 
 
 def epoch_line(step: int, seconds: float) -> str:

@@ -1,4 +1,6 @@
-"""Defaults of options in files: which file wins, what a value may be, and how a wrong one is refused."""
+"""Defaults of options in files: which file wins, what a value may be, and how a wrong one is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def written(folder: Path, project: str = "", user: str = "") -> dict[str, str]:
 
 
 def test_the_project_wins_over_the_user_key_by_key(tmp_path: Path) -> None:
-    environment = written(tmp_path, "repeats: 2\nlease: 90\n", "schema: 1\nrepeats: 7\naccept_new: true\nlease: 1h30m\n")
+    environment = written(
+        tmp_path,
+        "repeats: 2\nlease: 90\n",
+        "schema: 1\nrepeats: 7\naccept_new: true\nlease: 1h30m\n",
+    )
     found = defaults(tmp_path, environment)
     assert {key: (each.value, each.origin) for key, each in found.items()} == {
         "repeats": (2, "orch.yaml"), "lease": (90.0, "orch.yaml"), "accept_new": (True, "~/.config/orch/config.yaml"),
@@ -44,7 +50,8 @@ def test_the_users_file_lies_where_xdg_says_unless_that_is_relative(tmp_path: Pa
     (tmp_path / "xdg" / "orch" / "config.yaml").write_text("repeats: 8\n")
     home = {"HOME": str(tmp_path)}
     given = {
-        xdg: defaults(tmp_path, {**home, "XDG_CONFIG_HOME": xdg})["repeats"].value for xdg in (f"{tmp_path}/xdg", "xdg", "")
+        xdg: defaults(tmp_path, {**home, "XDG_CONFIG_HOME": xdg})["repeats"].value
+        for xdg in (f"{tmp_path}/xdg", "xdg", "")
     }
     assert given == {f"{tmp_path}/xdg": 8, "xdg": 7, "": 7}
     assert defaults(tmp_path, {}) == {}
@@ -52,14 +59,20 @@ def test_the_users_file_lies_where_xdg_says_unless_that_is_relative(tmp_path: Pa
 
 def test_paths_are_those_from_the_folder_of_the_file_on(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("n1\n")
-    for text, hosts in (("inv/c.yaml", f"{tmp_path}/inv/c.yaml"), ("list", f"{tmp_path}/list"), ("n[1-4]", "n[1-4]")):
+    for text, hosts in (
+        ("inv/c.yaml", f"{tmp_path}/inv/c.yaml"),
+        ("list", f"{tmp_path}/list"),
+        ("n[1-4]", "n[1-4]"),
+    ):
         environment = written(tmp_path, f"hosts: '{text}'\ntemplates: [a, ~/b]\n")
         found = defaults(tmp_path, environment)
         assert found["hosts"].value == hosts
         assert found["templates"].value == (tmp_path / "a", Path("~/b").expanduser())
 
 
-def test_an_inventory_is_chosen_by_option_environment_project_deploy_user_in_this_order(tmp_path: Path) -> None:
+def test_an_inventory_is_chosen_by_option_environment_project_deploy_user_in_this_order(
+    tmp_path: Path,
+) -> None:
     project = Project(tmp_path)
     environment = written(tmp_path, user="hosts: of-user\n")
     assert project.inventory_source("", environment) == ("of-user", "~/.config/orch/config.yaml")
@@ -67,14 +80,25 @@ def test_an_inventory_is_chosen_by_option_environment_project_deploy_user_in_thi
     assert project.inventory_source("", environment) == ("of-deploy", "the last deploy")
     written(tmp_path, project="hosts: of-project\n")
     assert project.inventory_source("", environment) == ("of-project", "orch.yaml")
-    assert project.inventory_source("", {**environment, "ORCH_HOSTS": "of-env"}) == ("of-env", "ORCH_HOSTS")
-    assert project.inventory_source("given", {**environment, "ORCH_HOSTS": "of-env"}) == ("given", "--hosts")
+    assert project.inventory_source("", {**environment, "ORCH_HOSTS": "of-env"}) == (
+        "of-env",
+        "ORCH_HOSTS",
+    )
+    assert project.inventory_source("given", {**environment, "ORCH_HOSTS": "of-env"}) == (
+        "given",
+        "--hosts",
+    )
 
 
-def test_template_folders_of_a_file_come_before_the_projects_own_and_must_exist(tmp_path: Path) -> None:
+def test_template_folders_of_a_file_come_before_the_projects_own_and_must_exist(
+    tmp_path: Path,
+) -> None:
     for name in ("given", "env", "kept", "templates"):
         (tmp_path / name).mkdir()
-    environment = {**written(tmp_path, "templates: kept\n"), "ORCH_TEMPLATES": str(tmp_path / "env")}
+    environment = {
+        **written(tmp_path, "templates: kept\n"),
+        "ORCH_TEMPLATES": str(tmp_path / "env"),
+    }
     folders = Project(tmp_path).template_folders([tmp_path / "given"], environment)
     assert [path.name for path in folders] == ["given", "env", "kept", "templates"]
     written(tmp_path, "\ntemplates: gone\n")

@@ -22,7 +22,9 @@ def test_events_keep_order_and_fields(bench: BenchDir) -> None:
     bench.event("reattached", run="r1", host="node1")
     first, second = bench.events()
     assert first == Entry("planned", 1.5, "", {"port": 2})
-    assert second.at and second.at > 1e9 and (second.run, second.fields) == ("r1", {"host": "node1"})
+    assert (
+        second.at and second.at > 1e9 and (second.run, second.fields) == ("r1", {"host": "node1"})
+    )
 
 
 def test_events_cut_at_any_byte_lose_only_the_torn_line_and_go_on(bench: BenchDir) -> None:
@@ -74,7 +76,9 @@ def test_events_of_many_threads_and_processes_are_all_whole(bench: BenchDir) -> 
 
 
 def test_an_event_waits_for_another_writer(bench: BenchDir) -> None:
-    """A writer mends a torn end before it appends; it must not take the half-written line of another for one."""
+    """A writer mends a torn end before it appends; it must not take the half-written line of
+    another for one.
+    """
     bench.event("begun", at=0)
     with (bench.path / "events.jsonl").open("ab", buffering=0) as other:
         fcntl.flock(other, fcntl.LOCK_EX)

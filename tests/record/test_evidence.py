@@ -42,14 +42,18 @@ def test_a_run_without_secrets_has_no_file_about_them(run: RunDir) -> None:
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 140))
-def test_the_end_of_a_log_holds_no_part_of_a_secret_wherever_it_is_cut(before: int, after: int, count: int) -> None:
+def test_the_end_of_a_log_holds_no_part_of_a_secret_wherever_it_is_cut(
+    before: int, after: int, count: int
+) -> None:
     with TemporaryDirectory() as folder:
         run = RunDir(Path(folder) / "r1")
         run.write_log("n1", "rank-0.err", b"." * before + SECRET.encode() + b"," * after)
         mark_secrets(run, "n1", redaction([SECRET]))
         end = last_bytes(run, "n1", "rank-0.err", count)
     rest = end.replace(HIDDEN, b"")
-    assert not rest.strip(b".,") and len(rest) == min(count, after) + max(0, min(before, count - after - len(SECRET)))
+    assert not rest.strip(b".,") and len(rest) == min(count, after) + max(
+        0, min(before, count - after - len(SECRET))
+    )
 
 
 def test_an_exit_record_is_read_without_secrets(run: RunDir) -> None:
@@ -59,8 +63,12 @@ def test_an_exit_record_is_read_without_secrets(run: RunDir) -> None:
     assert run.exit_content("n1") == {"reason": "it said (not shown)", "state": "failed"}
 
 
-@pytest.mark.parametrize("places", [[[5, 3]], [[0, 4], [2, 6]], [[-1, 2]], [[1]], [["a", 2]], {"a": 1}, [[True, 2]]])
+@pytest.mark.parametrize(
+    "places", [[[5, 3]], [[0, 4], [2, 6]], [[-1, 2]], [[1]], [["a", 2]], {"a": 1}, [[True, 2]]]
+)
 def test_places_that_nobody_wrote_are_refused(run: RunDir, places: list[tuple[int, int]]) -> None:
-    run.write_secret_places("n1", {"rank-0.out": places} if isinstance(places, list) else {"rank-0.out": [(9, 3)]})
+    run.write_secret_places(
+        "n1", {"rank-0.out": places} if isinstance(places, list) else {"rank-0.out": [(9, 3)]}
+    )
     with pytest.raises(DataError, match="places of secrets"):
         run.secret_places("n1")

@@ -9,10 +9,24 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.record.journal import ENDS, FIELDS, Entry, Event, Journal, begun_runs, last_controller, suspicion
+from orchestrator.record.journal import (
+    ENDS,
+    FIELDS,
+    Entry,
+    Event,
+    Journal,
+    begun_runs,
+    last_controller,
+    suspicion,
+)
 from orchestrator.record.sealed import sealed
 
-VALUES: dict[str, Any] = {"argv": ["orch", "bench"], "errors": [{"kind": "node_lost"}], "code": 3, "hosts": {"node1": {}}}
+VALUES: dict[str, Any] = {
+    "argv": ["orch", "bench"],
+    "errors": [{"kind": "node_lost"}],
+    "code": 3,
+    "hosts": {"node1": {}},
+}
 
 
 @pytest.fixture
@@ -23,7 +37,9 @@ def journal(tmp_path: Path) -> Journal:
 def test_every_name_has_its_fields_in_the_table() -> None:
     names = {value for name, value in vars(Event).items() if not name.startswith("_")}
     assert names == set(FIELDS) and set(ENDS) < names
-    assert all(len(set(of)) == len(of) and not {"event", "at", "seal"} & set(of) for of in FIELDS.values())
+    assert all(
+        len(set(of)) == len(of) and not {"event", "at", "seal"} & set(of) for of in FIELDS.values()
+    )
 
 
 @pytest.mark.parametrize("event", FIELDS)
@@ -41,18 +57,35 @@ def test_typed_readings_of_an_event(journal: Journal) -> None:
     journal.write(Event.BEGUN, argv=["orch", "resume"])
     journal.write(Event.OVER, code=3, errors=[{"kind": "node_lost"}])
     begun, over = journal.read()
-    assert begun.argv == ("orch", "resume") and (over.code, over.errors) == (3, ({"kind": "node_lost"},))
+    assert begun.argv == ("orch", "resume") and (over.code, over.errors) == (
+        3,
+        ({"kind": "node_lost"},),
+    )
 
 
-@pytest.mark.parametrize(("event", "fields"), [("frobnicated", {}), (Event.STAGED, {"colour": 1}), (Event.OVER, {"run": "r1"})])
-def test_what_is_not_in_the_table_is_not_written(journal: Journal, event: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [("frobnicated", {}), (Event.STAGED, {"colour": 1}), (Event.OVER, {"run": "r1"})],
+)
+def test_what_is_not_in_the_table_is_not_written(
+    journal: Journal, event: str, fields: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match="expected|event"):
         journal.write(event, **fields)
     assert journal.read() == []
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", "3", '{"at": 1}', '{"event": 5}', '{"event": "begun"', '{"event": "begun", "at": 1, "seal": "0000"}', "\x00"]
+    "line",
+    [
+        "[]",
+        "3",
+        '{"at": 1}',
+        '{"event": 5}',
+        '{"event": "begun"',
+        '{"event": "begun", "at": 1, "seal": "0000"}',
+        "\x00",
+    ],
 )
 def test_a_damaged_line_is_named_with_its_byte(journal: Journal, line: str) -> None:
     journal.write(Event.BEGUN, argv=[])
@@ -73,8 +106,14 @@ def test_fields_of_another_type_are_as_if_they_were_not_there(journal: Journal) 
     assert (planned.at, planned.run) == (None, "")
 
 
-def test_an_earlier_version_sealed_nothing_and_a_later_one_knows_more_events(journal: Journal) -> None:
-    lines = ('{"event": "staged", "at": 1, "run": "r1", "y": 1}', '{"event": "later", "at": 2, "run": "r1", "x": 1}', "")
+def test_an_earlier_version_sealed_nothing_and_a_later_one_knows_more_events(
+    journal: Journal,
+) -> None:
+    lines = (
+        '{"event": "staged", "at": 1, "run": "r1", "y": 1}',
+        '{"event": "later", "at": 2, "run": "r1", "x": 1}',
+        "",
+    )
     journal.path.write_text("\n".join(lines))
     assert journal.read() == [Entry("staged", 1.0, "r1"), Entry("later", 2.0, "r1", {"x": 1})]
 
@@ -102,7 +141,9 @@ def test_runs_that_were_begun_and_the_newest_controllers_events(journal: Journal
         ((Event.STALLED, Event.OVER), ""),
     ],
 )
-def test_a_suspicion_lasts_until_the_run_goes_on_or_ends(tmp_path: Path, events: tuple[str, ...], words: str) -> None:
+def test_a_suspicion_lasts_until_the_run_goes_on_or_ends(
+    tmp_path: Path, events: tuple[str, ...], words: str
+) -> None:
     journal = Journal(tmp_path / "events.jsonl")
     for event in events:
         journal.write(event, **dict.fromkeys(FIELDS[event], "rank 2 sleeps"))

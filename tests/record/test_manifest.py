@@ -1,4 +1,6 @@
-"""The manifest of a run: what was planned reads back, what was found out is written, and damage is refused or left out."""
+"""The manifest of a run: what was planned reads back, what was found out is written, and damage is
+refused or left out.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,21 @@ from orchestrator.record.manifest import (
 )
 from orchestrator.record.rundir import RunDir
 
-HOSTS = [Host(name, f"127.0.0.{index}", gpus=0, slots=2) for index, name in enumerate("ab", start=2)]
+HOSTS = [
+    Host(name, f"127.0.0.{index}", gpus=0, slots=2) for index, name in enumerate("ab", start=2)
+]
 FOLDER = open_framework("simulated")
-(SPEC,) = checked_specs(Request("resnet50", shapes=((2, 2),), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS)
+(SPEC,) = checked_specs(
+    Request("resnet50", shapes=((2, 2),), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS
+)
 PLAN = plan_run(FOLDER, SPEC, HOSTS, run_id="r1", repeat=3, port=20007)
 FACTS = {"a": {"kernel": "6.1"}, "b": {"kernel": "6.1"}}
-START = StartRecord(0.25, 0.002, {"a": NodeStart(10.5, 0.5, 0.001), "b": NodeStart(7.25, -3.0, 0.001)})
-ERROR = TransportError("no sign of life for 3.1 s", kind="node_lost", host="b", run_id="r1", phase="watch")
+START = StartRecord(
+    0.25, 0.002, {"a": NodeStart(10.5, 0.5, 0.001), "b": NodeStart(7.25, -3.0, 0.001)}
+)
+ERROR = TransportError(
+    "no sign of life for 3.1 s", kind="node_lost", host="b", run_id="r1", phase="watch"
+)
 OUTCOME = RecordedOutcome(
     "lost",
     ERROR,
@@ -59,10 +69,27 @@ def damaged(run: RunDir, change: dict[str, Any]) -> Manifest:
 def test_a_manifest_reads_back_as_it_was_planned(run: RunDir) -> None:
     found = read_manifest(run)
     assert (found.run_id, found.bench_id, found.repeat, found.spec) == ("r1", "b1", 3, SPEC)
-    assert found.spec.origins == SPEC.origins and found.placement == PLAN.placement and found.hosts == ["a", "b"]
-    assert (found.framework, found.digest, found.payload) == ("simulated", FOLDER.framework.digest, FOLDER.payload_digests)
-    assert found.grammar == FOLDER.framework.log.with_options(SPEC.options) and found.simulated and found.measure.has_samples
-    assert (found.facts, found.start, found.outcome, found.was_released) == (FACTS, None, None, True)
+    assert (
+        found.spec.origins == SPEC.origins
+        and found.placement == PLAN.placement
+        and found.hosts == ["a", "b"]
+    )
+    assert (found.framework, found.digest, found.payload) == (
+        "simulated",
+        FOLDER.framework.digest,
+        FOLDER.payload_digests,
+    )
+    assert (
+        found.grammar == FOLDER.framework.log.with_options(SPEC.options)
+        and found.simulated
+        and found.measure.has_samples
+    )
+    assert (found.facts, found.start, found.outcome, found.was_released) == (
+        FACTS,
+        None,
+        None,
+        True,
+    )
 
 
 def test_start_and_outcome_read_back_and_change_nothing_else(run: RunDir) -> None:
@@ -71,15 +98,28 @@ def test_start_and_outcome_read_back_and_change_nothing_else(run: RunDir) -> Non
     found = read_manifest(run)
     assert found.start == START and found.outcome is not None and not found.was_released
     assert found.outcome.error is not None and found.outcome.error.as_dict() == ERROR.as_dict()
-    assert type(found.outcome.error) is TransportError and found.outcome.as_dict() == OUTCOME.as_dict()
+    assert (
+        type(found.outcome.error) is TransportError and found.outcome.as_dict() == OUTCOME.as_dict()
+    )
     after = run.manifest_content()
-    assert list(after) == list(before) and {key for key in after if after[key] != before[key]} == {"start", "outcome"}
-    assert after["outcome"]["clean"] == {"a": {"checked": True, "left": [4711]}, "b": {"checked": False, "left": []}}
-    assert after["outcome"]["released"] is False and after["start"]["hosts"]["b"]["offset_s"] == -3.0
+    assert list(after) == list(before) and {key for key in after if after[key] != before[key]} == {
+        "start",
+        "outcome",
+    }
+    assert after["outcome"]["clean"] == {
+        "a": {"checked": True, "left": [4711]},
+        "b": {"checked": False, "left": []},
+    }
+    assert (
+        after["outcome"]["released"] is False and after["start"]["hosts"]["b"]["offset_s"] == -3.0
+    )
 
 
 def test_an_outcome_says_only_what_there_is_to_say(run: RunDir) -> None:
-    write_outcome(run, RecordedOutcome("failed", RunError("it ended with code 3", kind="rank_failed", host="a")))
+    write_outcome(
+        run,
+        RecordedOutcome("failed", RunError("it ended with code 3", kind="rank_failed", host="a")),
+    )
     error = {"kind": "rank_failed", "message": "it ended with code 3", "host": "a"}
     assert run.manifest_content()["outcome"] == {"state": "failed", "error": error, "clean": {}}
 
@@ -93,7 +133,13 @@ def test_an_earlier_version_wrote_less(run: RunDir) -> None:
     for slot in content["placement"]["slots"]:
         del slot["devices"], slot["address"]
     found = Manifest.of(content, "manifest.json", "r1")
-    assert (found.repeat, found.bench_id, found.payload, found.facts, found.framework) == (1, "", {}, {}, "simulated")
+    assert (found.repeat, found.bench_id, found.payload, found.facts, found.framework) == (
+        1,
+        "",
+        {},
+        {},
+        "simulated",
+    )
     assert (found.measure.has_samples, found.simulated, found.slots[1].address) == (True, False, "")
     assert found.outcome is None and damaged(run, {"outcome": {}}).outcome is None
 
@@ -114,7 +160,14 @@ def test_damage_in_what_is_relied_on_is_named(run: RunDir, change: dict[str, Any
 
 @pytest.mark.parametrize(
     ("slot", "key", "value"),
-    [(0, "host", "../x"), (0, "host", 5), (1, "nproc", 1 << 40), (1, "nproc", None), (1, "first_rank", 0), (0, "address", 5)],
+    [
+        (0, "host", "../x"),
+        (0, "host", 5),
+        (1, "nproc", 1 << 40),
+        (1, "nproc", None),
+        (1, "first_rank", 0),
+        (0, "address", 5),
+    ],
 )
 def test_a_placement_that_cannot_be_is_damage(run: RunDir, slot: int, key: str, value: Any) -> None:
     placement = run.manifest_content()["placement"]
@@ -134,6 +187,11 @@ def test_a_record_of_the_start_that_is_none_is_left_out(run: RunDir, start: Any)
 
 
 def test_what_only_goes_beside_a_number_is_left_out_where_it_is_damaged(run: RunDir) -> None:
-    outcome = {"state": "finished", "error": None, "clean": [1], "answers": {"a": 3, "b": {"round_trip_s": "quick"}}}
+    outcome = {
+        "state": "finished",
+        "error": None,
+        "clean": [1],
+        "answers": {"a": 3, "b": {"round_trip_s": "quick"}},
+    }
     found = damaged(run, {"outcome": outcome}).outcome
     assert found == RecordedOutcome("finished", None, {}, {"b": Answer()}) and found.measured

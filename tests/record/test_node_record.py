@@ -29,9 +29,25 @@ def test_a_record_is_read_whole() -> None:
     first = RankRecord(0, None, "SIGTERM", "", 2.0, 8.5, {"sw_power_cap": 3000})
     second = RankRecord(1, None, "SIGKILL", "the kernel killed it")
     assert found == ExitRecord(
-        "r1", 0, "failed", 1, None, "rank_failed: rank 1", 1.0, 8, 9.0, 2, (first, second), {"rank-0.out": LogFile(3, "ab")}
+        "r1",
+        0,
+        "failed",
+        1,
+        None,
+        "rank_failed: rank 1",
+        1.0,
+        8,
+        9.0,
+        2,
+        (first, second),
+        {"rank-0.out": LogFile(3, "ab")},
     )
-    assert (found.how, first.how, found.ended_by("SIGTERM"), found.ended_by("SIGHUP")) == ("exit code 1", "SIGTERM", [0], [])
+    assert (found.how, first.how, found.ended_by("SIGTERM"), found.ended_by("SIGHUP")) == (
+        "exit code 1",
+        "SIGTERM",
+        [0],
+        [],
+    )
     assert [found.memory_kills(rank) for rank in (None, 0, 1)] == [2, 0, 2]
     launcher = ExitRecord.of(RECORD | {"signal": "SIGKILL", "ranks": RANKS[:1]})
     assert [launcher.memory_kills(rank) for rank in (None, 0)] == [2, 0]
@@ -45,8 +61,15 @@ def test_links_that_were_lost_are_counted_by_interface() -> None:
 
 def test_an_earlier_runner_wrote_less() -> None:
     names = ("schema", "node_rank", "state", "ranks", "files")
-    oldest = ExitRecord.of({name: RECORD[name] for name in names} | {"reason": None, "ranks": [{"rank": 0, "code": 0}]})
-    assert (oldest.reason, oldest.oom_kills, oldest.ended_mono_s, oldest.ranks[0].ended_mono_s) == ("", 0, None, None)
+    oldest = ExitRecord.of(
+        {name: RECORD[name] for name in names} | {"reason": None, "ranks": [{"rank": 0, "code": 0}]}
+    )
+    assert (oldest.reason, oldest.oom_kills, oldest.ended_mono_s, oldest.ranks[0].ended_mono_s) == (
+        "",
+        0,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +95,11 @@ def test_damage_is_named_with_its_field(tmp_path: Path, key: str, value: Any, wo
     run.write_log("node1", "exit.json", json.dumps(RECORD | {key: value}).encode())
     with pytest.raises(DataError, match=words) as caught:
         exit_record(run, "node1")
-    assert (caught.value.kind, caught.value.host, caught.value.where) == ("result_invalid", "node1", "exit.json")
+    assert (caught.value.kind, caught.value.host, caught.value.where) == (
+        "result_invalid",
+        "node1",
+        "exit.json",
+    )
 
 
 def test_a_record_that_did_not_come_home_is_none(tmp_path: Path) -> None:

@@ -40,7 +40,11 @@ def test_the_templates_of_a_project_elsewhere_are_named_whole(tmp_path: Path) ->
             "",
             "one: expected a folder with framework folders, got one framework. give the folder above it: --templates .",
         ),
-        ("", "/gone/a", "ORCH_TEMPLATES: expected folders with framework folders, found no folder /gone/a"),
+        (
+            "",
+            "/gone/a",
+            "ORCH_TEMPLATES: expected folders with framework folders, found no folder /gone/a",
+        ),
     ],
 )
 def test_a_folder_that_is_none_is_refused_with_where_it_was_named(
@@ -50,5 +54,7 @@ def test_a_folder_that_is_none_is_refused_with_where_it_was_named(
     (tmp_path / "one" / "framework.yaml").write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        Project(tmp_path).template_folders([Path(given)] if given else [], {"ORCH_TEMPLATES": listed})
+        Project(tmp_path).template_folders(
+            [Path(given)] if given else [], {"ORCH_TEMPLATES": listed}
+        )
     assert str(caught.value).startswith(said)

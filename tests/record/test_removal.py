@@ -22,7 +22,9 @@ def root(tmp_path: Path) -> Path:
     """The benches a, of two runs, and b, which has borrowed both."""
     lender = bench(tmp_path / "runs", "a", WHEN, [1.0, 1.1], label="before")
     runs = {run.run_id: "a" for run in lender.runs()}
-    borrower = BenchDir.create(tmp_path / "runs", {"bench_id": "b", "created": WHEN, "runs": list(runs), "borrowed": runs})
+    borrower = BenchDir.create(
+        tmp_path / "runs", {"bench_id": "b", "created": WHEN, "runs": list(runs), "borrowed": runs}
+    )
     for run in lender.runs():
         borrow(borrower, run)
     return tmp_path / "runs"
@@ -32,7 +34,10 @@ def test_what_a_bench_holds_is_counted(root: Path) -> None:
     contents = contents_of(BenchDir.open(root / "a"))
     files = [path for path in (root / "a").rglob("*") if path.is_file()]
     assert (contents.label, contents.runs) == ("before", 2)
-    assert (contents.files, contents.size_bytes) == (len(files), sum(path.stat().st_size for path in files))
+    assert (contents.files, contents.size_bytes) == (
+        len(files),
+        sum(path.stat().st_size for path in files),
+    )
 
 
 def test_nodes_hold_a_run_until_it_is_pruned_and_borrowed_runs_are_the_lenders(root: Path) -> None:

@@ -1,4 +1,6 @@
-"""Logs that are read again with the log grammar of a corrected folder: what is recorded, and what a changed folder allows."""
+"""Logs that are read again with the log grammar of a corrected folder: what is recorded, and what a
+changed folder allows.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Project:
         monkeypatch.setattr(fake_bench, "FOLDER", open_framework("simulated", (self.templates,)))
         self.rig = FakeBench(root, repeats=2)
         self.rig.bench.change(
-            lambda record: record.__class__.of({**record.as_dict(), "templates": str(self.templates)}, "x/bench.json")
+            lambda record: record.__class__.of(
+                {**record.as_dict(), "templates": str(self.templates)}, "x/bench.json"
+            )
         )
         self.rig.runs(training(self.rig.spec, after_s=0.0))
 
@@ -53,7 +57,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def test_logs_are_read_with_the_planned_grammar_until_they_are_read_again(project: Project) -> None:
     bench = project.rig.bench
     project.edit(WRONG, RIGHT)
-    assert [getattr(run.error, "kind", "") for run in read_bench(bench)] == ["log_unmatched", "log_unmatched"]
+    assert [getattr(run.error, "kind", "") for run in read_bench(bench)] == [
+        "log_unmatched",
+        "log_unmatched",
+    ]
 
     digest = open_framework("simulated", (project.templates,)).framework.digest
     (words,) = reread(bench, folders_of(bench, ()))
@@ -64,7 +71,9 @@ def test_logs_are_read_with_the_planned_grammar_until_they_are_read_again(projec
     (row,) = summarize(results).rows
     (note,) = [text for text in row.qualifications if text.startswith("log read again on 20")]
     assert f"with framework folder {digest[:12]}, planned with " in note
-    assert [entry.run for entry in bench.events() if entry.event == Event.REREAD] == [run.run_id for run in bench.runs()]
+    assert [entry.run for entry in bench.events() if entry.event == Event.REREAD] == [
+        run.run_id for run in bench.runs()
+    ]
 
 
 def test_the_planned_grammar_stays_on_record_and_can_be_returned_to(project: Project) -> None:
@@ -98,13 +107,14 @@ def test_a_bench_goes_on_with_a_corrected_log_grammar(project: Project) -> None:
 
 def test_a_bench_goes_on_with_another_published_rule(project: Project) -> None:
     project.edit(WRONG, RIGHT)
-    lines = (
-        '{title: t, lines: "orch step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)", window: {after: 2, last: 4}, by: timestamp}'
-    )
+    pattern = "orch step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)"
+    lines = f'{{title: t, lines: "{pattern}", window: {{after: 2, last: 4}}, by: timestamp}}'
     rule = f"published: {{rule: mine, runs: 3, statistic: median, rules: {{mine: {lines}}}}}"
     project.edit("\nlog:\n", f"\n{rule}\nlog:\n")
 
-    assert "mine" in reopen(project.rig.bench).plan.folders["simulated"].framework.published["rules"]
+    assert (
+        "mine" in reopen(project.rig.bench).plan.folders["simulated"].framework.published["rules"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,15 +124,21 @@ def test_a_bench_goes_on_with_another_published_rule(project: Project) -> None:
         ("launch.sh.j2", "set -euo pipefail", "set -uo pipefail"),
     ],
 )
-def test_a_bench_does_not_go_on_with_another_program(project: Project, name: str, old: str, new: str) -> None:
+def test_a_bench_does_not_go_on_with_another_program(
+    project: Project, name: str, old: str, new: str
+) -> None:
     project.edit(WRONG, RIGHT)
     project.edit(old, new, name)
-    with pytest.raises(DataError, match="frameworks.simulated.files: the file has changed") as caught:
+    with pytest.raises(
+        DataError, match="frameworks.simulated.files: the file has changed"
+    ) as caught:
         reopen(project.rig.bench)
     assert caught.value.kind == "plan_changed"
 
 
-def test_a_bench_that_an_earlier_version_planned_goes_on_with_its_folder_alone(project: Project) -> None:
+def test_a_bench_that_an_earlier_version_planned_goes_on_with_its_folder_alone(
+    project: Project,
+) -> None:
     def as_before(record):  # type: ignore[no-untyped-def]
         content = record.as_dict()
         del content["planned_with"]["frameworks"]["simulated"]["launch"]

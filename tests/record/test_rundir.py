@@ -1,4 +1,6 @@
-"""Files of a bench and of its runs: private, named with care, checked when read; and which bench is the latest."""
+"""Files of a bench and of its runs: private, named with care, checked when read; and which bench is
+the latest.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_everything_is_private_whatever_the_umask(tmp_path: Path, umask: int) ->
         os.umask(before)
     for folder, folders, files in os.walk(bench.path):
         assert all(mode(Path(folder, name)) == 0o700 for name in folders)
-        assert all(mode(Path(folder, name)) == (0o700 if name == "launch.sh" else 0o600) for name in files)
+        assert all(
+            mode(Path(folder, name)) == (0o700 if name == "launch.sh" else 0o600) for name in files
+        )
     assert mode(bench.path) == 0o700
     assert run.rendered_path("node1").joinpath("launch.sh").read_bytes() == b"exit 0\n"
 
@@ -83,7 +87,22 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["..", ".", "", ".x", "-x", "a/b", "a b", "a\n", "a\x00", "é", "x" * 129, "a\\b", "/etc/passwd"]
+    "name",
+    [
+        "..",
+        ".",
+        "",
+        ".x",
+        "-x",
+        "a/b",
+        "a b",
+        "a\n",
+        "a\x00",
+        "é",
+        "x" * 129,
+        "a\\b",
+        "/etc/passwd",
+    ],
 )
 def test_names_outside_the_allow_list_are_refused(bench: BenchDir, name: str) -> None:
     run = bench.run("r1")
@@ -207,12 +226,18 @@ def test_a_folder_that_is_no_bench_is_refused(tmp_path: Path) -> None:
 def test_the_latest_bench_is_so_by_its_own_record_then_by_name(tmp_path: Path) -> None:
     root = tmp_path / "runs"
     assert latest(root) is None
-    for name, created in (("z", "2025-01-01T00:00:00Z"), ("a", "2025-03-01T00:00:00Z"), ("b", "2025-03-01T00:00:00Z")):
+    for name, created in (
+        ("z", "2025-01-01T00:00:00Z"),
+        ("a", "2025-03-01T00:00:00Z"),
+        ("b", "2025-03-01T00:00:00Z"),
+    ):
         BenchDir.create(root, BENCH | {"bench_id": name, "created": created})
     (root / "zz").mkdir()
     (root / "latest").symlink_to(root / "z")
     assert latest(root) == root / "b"
-    (root / "z" / "bench.json").write_text(json.dumps({"schema": 1, "created": "2026-01-01T00:00:00Z"}))
+    (root / "z" / "bench.json").write_text(
+        json.dumps({"schema": 1, "created": "2026-01-01T00:00:00Z"})
+    )
     assert latest(root) == root / "z"
 
 

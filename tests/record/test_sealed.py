@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from orchestrator.record.sealed import KEY, is_broken, sealed, unsealed
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
@@ -43,7 +47,10 @@ def test_every_flipped_bit_breaks_the_syntax_or_the_seal_or_nothing() -> None:
             assert {name: read[name] for name in record} == record
 
 
-@pytest.mark.parametrize("change", [{"steps": 121}, {"steps": 120.5}, {"more": 1}, {KEY: "0123456789abcdef"}, {KEY: None}])
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 121}, {"steps": 120.5}, {"more": 1}, {KEY: "0123456789abcdef"}, {KEY: None}],
+)
 def test_a_change_breaks_the_seal(change: dict[str, Any]) -> None:
     assert is_broken(sealed({"steps": 120}) | change)
 

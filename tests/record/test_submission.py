@@ -1,4 +1,6 @@
-"""The record of a submitted job: there before its number is, and it tells whether its controller lives."""
+"""The record of a submitted job: there before its number is, and it tells whether its controller
+lives.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def test_a_record_is_found_until_it_is_forgotten_and_a_damaged_one_is_none(tmp_p
     submit(project, "b1", "", ["--nodes=4"])
     submit(project, "b1", "4711", ["--nodes=4"])
     submit(project, "b2", "4712", [])
-    assert [(one.bench_id, one.job, one.options, one.is_attended) for one in submissions(project)] == [
+    assert [
+        (one.bench_id, one.job, one.options, one.is_attended) for one in submissions(project)
+    ] == [
         ("b1", "4711", ("--nodes=4",), True),
         ("b2", "4712", (), True),
     ]

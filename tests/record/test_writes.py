@@ -25,7 +25,11 @@ def test_a_link_at_the_place_is_replaced_and_its_target_untouched(tmp_path: Path
     target.write_text("mine")
     (tmp_path / "a").symlink_to(target)
     write_atomic(tmp_path / "a", b"new")
-    assert (target.read_text(), (tmp_path / "a").read_text(), (tmp_path / "a").is_symlink()) == ("mine", "new", False)
+    assert (target.read_text(), (tmp_path / "a").read_text(), (tmp_path / "a").is_symlink()) == (
+        "mine",
+        "new",
+        False,
+    )
 
 
 def test_a_file_that_has_to_be_new_replaces_none(tmp_path: Path) -> None:
@@ -56,7 +60,9 @@ def test_a_write_that_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_pat
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "write_atomic(Path(sys.argv[1]), b'x' * 9999)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, timeout=LIMIT_S
+    )
     assert b"DataError" in done.stderr and b"File too large" in done.stderr
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
@@ -66,20 +72,26 @@ def test_a_write_that_fails_halfway_leaves_the_old_file_and_nothing_else(tmp_pat
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small disk needs root")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_temporary_files_of_a_writer_that_was_killed_are_removed_and_those_of_another_are_not(bench: BenchDir) -> None:
+def test_temporary_files_of_a_writer_that_was_killed_are_removed_and_those_of_another_are_not(
+    bench: BenchDir,
+) -> None:
     code = (
         "import os, sys; from pathlib import Path; from orchestrator.files import write_atomic\n"
         "os.fsync = lambda file: (print('on', flush=True), sys.stdin.read())\n"
         "write_atomic(Path(sys.argv[1]), b'x')"
     )
     argv = [sys.executable, "-c", code, str(bench.path / "state.json")]
-    writers = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    writers = [
+        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
     for writer in writers:
         assert writer.stdout and writer.stdout.readline() == b"on\n"
     other = bench.path / ".mine.part"
@@ -90,7 +102,9 @@ def test_temporary_files_of_a_writer_that_was_killed_are_removed_and_those_of_an
     remove_parts(bench.path)
     assert len(list(bench.path.glob(".*.part"))) == 2 and other.exists()
     writers[1].communicate(timeout=LIMIT_S)
-    assert (bench.path / "state.json").read_bytes() == b"x" and list(bench.path.glob(".*.part")) == [other]
+    assert (bench.path / "state.json").read_bytes() == b"x" and list(
+        bench.path.glob(".*.part")
+    ) == [other]
 
 
 def test_a_disk_that_became_read_only_is_no_bad_input(small_disk: Path) -> None:
@@ -122,7 +136,10 @@ def test_no_space_for_the_record_of_an_owner_is_said_with_its_path(
     monkeypatch.setattr(os, call, full)
     with pytest.raises(DataError) as caught:
         take(bench)
-    assert (caught.value.kind, caught.value.where) == ("storage_full", str(bench.path / "owner.lock"))
+    assert (caught.value.kind, caught.value.where) == (
+        "storage_full",
+        str(bench.path / "owner.lock"),
+    )
     monkeypatch.undo()
     take(bench).release()
 

@@ -1,4 +1,6 @@
-"""The PyTorch trainer as a module, a group of one rank for it, and a skip where there is no PyTorch."""
+"""The PyTorch trainer as a module, a group of one rank for it, and a skip where there is no
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,21 @@ def trainer() -> ModuleType:
 
 @pytest.fixture
 def alone(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[argparse.Namespace]:
-    """A group of one rank, a small model with the name of ResNet-50 and three stages, and what is asked of it."""
+    """A group of one rank, a small model with the name of ResNet-50 and three stages, and what is
+    asked of it.
+    """
     import torch.distributed as dist
 
     monkeypatch.setitem(trainer.MODELS, "resnet50", small)
     monkeypatch.setitem(neighbour("torch_models").CUTS, "resnet50", (3, 6))
-    monkeypatch.setattr(sys, "argv", ["train_pytorch.py", "--device", "cpu", "--image-size", "32", "--batch-size", "4"])
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["train_pytorch.py", "--device", "cpu", "--image-size", "32", "--batch-size", "4"],
+    )
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1
+    )
     try:
         yield trainer.arguments()
     finally:

@@ -34,14 +34,21 @@ def ring(
     port: int | None = None,
     trainers: Sequence[Path] = (),
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start all ranks of a simulated run, or only ``ranks``; whatever still lives at the end is killed.
+    """Start all ranks of a simulated run, or only ``ranks``; whatever still lives at the end is
+    killed.
 
     ``trainers``: another file for each rank.
     """
     port = port or free_port()
     processes = []
     for rank in ranks or range(world_size):
-        identity = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        identity = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         trainer = trainers[rank] if trainers else SIMULATED
         processes.append(
             subprocess.Popen(

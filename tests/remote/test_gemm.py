@@ -1,4 +1,6 @@
-"""The program that multiplies matrices: what each rank prints, that times and products are true, and what is refused."""
+"""The program that multiplies matrices: what each rank prints, that times and products are true,
+and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from tests.support.trainers import FLAT, PYTHON, closing, grammar, needs, rank_l
 
 PROGRAM = FLAT / "gemm.py"
 BRIEF = ["--device", "cpu", "--steps", "3", "--warmup-steps", "1", "--step-seconds", "0.02"]
-LINE = re.compile(r"^orch gemm size=(\d+) calls=(\d+) time_s=([\d.]+) min_time_s=([\d.]+) tflops=([\d.]+)$", re.MULTILINE)
+LINE = re.compile(
+    r"^orch gemm size=(\d+) calls=(\d+) time_s=([\d.]+) min_time_s=([\d.]+) tflops=([\d.]+)$",
+    re.MULTILINE,
+)
 
 
 def changed(folder: Path, *changes: tuple[str, str]) -> Path:
@@ -38,12 +43,19 @@ def test_every_rank_prints_its_own_speed_of_each_size(tmp_path: Path, dtype: str
         lines = LINE.findall(text)
         assert [int(size) for size, *_ in lines] == [32, 128]
         for size, calls, time_s, min_time_s, tflops in lines:
-            assert float(tflops) * 1e12 * float(time_s) == pytest.approx(2 * int(size) ** 3, rel=0.02, abs=1e-3)
+            assert float(tflops) * 1e12 * float(time_s) == pytest.approx(
+                2 * int(size) ** 3, rel=0.02, abs=1e-3
+            )
             assert 0 < float(min_time_s) <= float(time_s) and int(calls) % 2 == 0
         read = [match.groupdict() for match in map(readings.match, text.splitlines()) if match]
         assert read == [{"size": size, "tflops": tflops} for size, _, _, _, tflops in lines]
     facts = closing("gemm", out[0])
-    assert (facts["world_size"], facts["ranks"], facts["model"], facts["dtype"]) == (2, [0, 1], "gemm", dtype)
+    assert (facts["world_size"], facts["ranks"], facts["model"], facts["dtype"]) == (
+        2,
+        [0, 1],
+        "gemm",
+        dtype,
+    )
     assert "orch done" not in out[1]
 
 
@@ -57,12 +69,23 @@ def test_the_time_is_that_of_a_call(tmp_path: Path) -> None:
     """A product that also sleeps 200 ms: a call takes that, and the shortest less than twice that."""
     needs("torch")
     slow = changed(
-        tmp_path, ("lambda: torch.mm(a, b, out=out)", "lambda: (torch.mm(a, b, out=out), __import__('time').sleep(0.2))")
+        tmp_path,
+        (
+            "lambda: torch.mm(a, b, out=out)",
+            "lambda: (torch.mm(a, b, out=out), __import__('time').sleep(0.2))",
+        ),
     )
-    out = ranks(slow, ["--device", "cpu", "--sizes", "32", "--steps", "6", "--step-seconds", "0.4"], tmp_path, 1)
+    out = ranks(
+        slow,
+        ["--device", "cpu", "--sizes", "32", "--steps", "6", "--step-seconds", "0.4"],
+        tmp_path,
+        1,
+    )
     ((_, calls, time_s, min_time_s, tflops),) = LINE.findall(out[0])
     assert 0.2 <= float(min_time_s) <= float(time_s) and float(min_time_s) < 0.4
-    assert int(calls) >= 4 and float(tflops) == pytest.approx(2 * 32**3 / float(time_s) / 1e12, rel=0.2, abs=1e-6)
+    assert int(calls) >= 4 and float(tflops) == pytest.approx(
+        2 * 32**3 / float(time_s) / 1e12, rel=0.2, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +127,12 @@ a, one = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(())
 out = torch.empty(16, 16, dtype=torch.bfloat16)
 torch._scaled_mm(a, a.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, out=out)
 """
-    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=LIMIT_S, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [PYTHON, "-c", code], capture_output=True, timeout=LIMIT_S, check=False
+        ).returncode
+        == 0
+    )
 
 
 def test_fp8_is_a_product_of_both_matrices(tmp_path: Path) -> None:
@@ -113,7 +141,11 @@ def test_fp8_is_a_product_of_both_matrices(tmp_path: Path) -> None:
         pytest.skip("this PyTorch has no fp8 product on a CPU")
     arguments = [*BRIEF, "--dtype", "fp8", "--sizes", "128"]
     assert len(LINE.findall(ranks(PROGRAM, arguments, tmp_path, 1)[0])) == 1
-    program = changed(tmp_path, ("by_columns = b.t()", "by_columns = a.t()"), ("Product(a, by_columns,", "Product(a, b.t(),"))
+    program = changed(
+        tmp_path,
+        ("by_columns = b.t()", "by_columns = a.t()"),
+        ("Product(a, by_columns,", "Product(a, b.t(),"),
+    )
     with pytest.raises(AssertionError, match="wrong result: gemm of size 128, fp8"):
         ranks(program, arguments, tmp_path, 1)
 
@@ -124,22 +156,37 @@ def test_fp8_is_a_product_of_both_matrices(tmp_path: Path) -> None:
         (["--sizes", "100"], "--sizes: expected multiples of 16 separated by commas, got 100"),
         (["--sizes", ""], "--sizes: expected multiples of 16 separated by commas, got nothing"),
         (["--sizes", "64,x"], "--sizes: expected multiples of 16 separated by commas, got 64,x"),
-        (["--sizes", "64", "--dtype", "tf32"], "--dtype: expected fp32, fp16, bf16 or fp8 on cpu, got tf32"),
-        (["--sizes", "64", "--steps", "2"], "--warmup-steps: expected less than the 2 steps, got 2"),
-        (["--sizes", "64", "--step-seconds", "0"], "--step-seconds, --timeout-s, --threads: expected more than 0"),
+        (
+            ["--sizes", "64", "--dtype", "tf32"],
+            "--dtype: expected fp32, fp16, bf16 or fp8 on cpu, got tf32",
+        ),
+        (
+            ["--sizes", "64", "--steps", "2"],
+            "--warmup-steps: expected less than the 2 steps, got 2",
+        ),
+        (
+            ["--sizes", "64", "--step-seconds", "0"],
+            "--step-seconds, --timeout-s, --threads: expected more than 0",
+        ),
         (["--sizes", "64", "--backend", "nccl"], "--backend: expected gloo on cpu, got nccl"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_words(tmp_path: Path, flags: list[str], said: str) -> None:
+def test_what_cannot_be_measured_is_refused_in_words(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
     needs("torch")
     with pytest.raises(AssertionError, match=re.escape("[2]: ") + "(.|\\n)*" + re.escape(said)):
         ranks(PROGRAM, ["--device", "cpu", *flags], tmp_path, 1)
     assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()
 
 
-def test_a_size_that_does_not_fit_is_refused_in_words_before_anything_is_measured(tmp_path: Path) -> None:
+def test_a_size_that_does_not_fit_is_refused_in_words_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
     needs("torch")
-    with pytest.raises(AssertionError, match=r"--sizes: 1048576 needs \d+ bytes, \d+ are free on cpu"):
+    with pytest.raises(
+        AssertionError, match=r"--sizes: 1048576 needs \d+ bytes, \d+ are free on cpu"
+    ):
         ranks(PROGRAM, [*BRIEF, "--sizes", "16,1048576"], tmp_path, 1)
     assert "orch gemm" not in (tmp_path / "rank.sh-0.out").read_text()
     assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()

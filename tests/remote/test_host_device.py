@@ -1,4 +1,6 @@
-"""The program that copies between host and GPU: what it refuses, and, where there is a GPU, what it prints."""
+"""The program that copies between host and GPU: what it refuses, and, where there is a GPU, what it
+prints.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,31 @@ from tests.support.ranks import ranks
 from tests.support.trainers import FLAT, PYTHON, closing, grammar, needs, torchrun
 
 PROGRAM = FLAT / "host_device.py"
-KINDS = [("h2d", "pinned"), ("d2h", "pinned"), ("both", "pinned"), ("h2d", "pageable"), ("d2h", "pageable")]
+KINDS = [
+    ("h2d", "pinned"),
+    ("d2h", "pinned"),
+    ("both", "pinned"),
+    ("h2d", "pageable"),
+    ("d2h", "pageable"),
+]
 
 
 @cache
 def gpus() -> int:
     """Return how many GPUs PyTorch finds."""
     code = "import torch; print(torch.cuda.device_count())"
-    return int(subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout)
+    return int(
+        subprocess.run(
+            [PYTHON, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True
+        ).stdout
+    )
 
 
 def test_a_cpu_is_refused_in_words(tmp_path: Path) -> None:
     needs("torch")
-    said = r"\[2\]: (.|\n)*--device: expected cuda, got cpu: a CPU has no memory of its own to copy to"
+    said = (
+        r"\[2\]: (.|\n)*--device: expected cuda, got cpu: a CPU has no memory of its own to copy to"
+    )
     with pytest.raises(AssertionError, match=said):
         ranks(PROGRAM, ["--device", "cpu", "--sizes", "4096"], tmp_path, 1)
     assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()
@@ -36,7 +50,10 @@ def test_a_machine_without_a_gpu_is_refused_in_words(tmp_path: Path) -> None:
     needs("torch")
     if gpus():
         pytest.skip("there is a GPU here")
-    with pytest.raises(AssertionError, match=r"\[2\]: (.|\n)*--device: expected a usable GPU, PyTorch \S+ finds none"):
+    with pytest.raises(
+        AssertionError,
+        match=r"\[2\]: (.|\n)*--device: expected a usable GPU, PyTorch \S+ finds none",
+    ):
         ranks(PROGRAM, ["--sizes", "4096"], tmp_path, 1)
     assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()
 
@@ -45,7 +62,16 @@ def test_every_kind_of_copy_is_measured_at_every_size(tmp_path: Path) -> None:
     needs("torch")
     if not gpus():
         pytest.skip("needs a GPU")
-    arguments = ["--sizes", "65536,16777216", "--steps", "3", "--warmup-steps", "1", "--step-seconds", "0.02"]
+    arguments = [
+        "--sizes",
+        "65536,16777216",
+        "--steps",
+        "3",
+        "--warmup-steps",
+        "1",
+        "--step-seconds",
+        "0.02",
+    ]
     (out,) = torchrun(arguments, tmp_path, 1, PROGRAM.name)
     readings = re.compile(grammar("host_device")["readings"])
     read = [match.groupdict() for match in map(readings.match, out.splitlines()) if match]
@@ -53,5 +79,8 @@ def test_every_kind_of_copy_is_measured_at_every_size(tmp_path: Path) -> None:
         (*kind, size) for size in ("65536", "16777216") for kind in KINDS
     ]
     rate = {(one["direction"], one["memory"]): float(one["gb_per_s"]) for one in read[len(KINDS) :]}
-    assert rate["h2d", "pinned"] > rate["h2d", "pageable"] and rate["both", "pinned"] > rate["h2d", "pinned"]
+    assert (
+        rate["h2d", "pinned"] > rate["h2d", "pageable"]
+        and rate["both", "pinned"] > rate["h2d", "pinned"]
+    )
     assert closing("host_device", out)["model"] == "host_device"

@@ -10,7 +10,9 @@ pytestmark = pytest.mark.usefixtures("torch_of_trainers")
 
 
 def test_8_bit_products_are_those_of_fp32_within_their_error() -> None:
-    """E4M3 has 3 bits after the point, E5M2 two: relative rounding errors up to 2^-4 and 2^-3, a third of it on average."""
+    """E4M3 has 3 bits after the point, E5M2 two: relative rounding errors up to 2^-4 and 2^-3, a
+    third of it on average.
+    """
     import torch
     from lm_float8 import Float8Linear, use_float8
 
@@ -27,11 +29,21 @@ def test_8_bit_products_are_those_of_fp32_within_their_error() -> None:
     expected = results()
     use_float8(torch.nn.Sequential(layer))
     assert type(layer) is Float8Linear
-    errors = [float((got - right).norm() / right.norm()) for got, right in zip(results(), expected, strict=True)]
-    assert 0.005 < errors[0] < 2**-4 and 0.005 < errors[1] < 2**-3 and 0.005 < errors[2] < 2**-3 and errors[3] < 2**-7
+    errors = [
+        float((got - right).norm() / right.norm())
+        for got, right in zip(results(), expected, strict=True)
+    ]
+    assert (
+        0.005 < errors[0] < 2**-4
+        and 0.005 < errors[1] < 2**-3
+        and 0.005 < errors[2] < 2**-3
+        and errors[3] < 2**-7
+    )
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch.compile's own imports
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning"
+)  # of torch.compile's own imports
 def test_the_compiled_update_is_that_of_pytorch_and_leaves_copies() -> None:
     import torch
     from lm_adamw import Compiled, Fused, Updated
@@ -44,7 +56,9 @@ def test_the_compiled_update_is_that_of_pytorch_and_leaves_copies() -> None:
     copies = [value.bfloat16() for value in values]
     rows = [Updated(*row) for row in zip(values, copies, decays, strict=True)]
     compiled = Compiled([rows[:2], rows[2:]], 0.01, torch.device("cpu"))
-    fused = Fused([[Updated(value, None, decay) for value, decay in zip(expected, decays, strict=True)]], 0.01)
+    fused = Fused(
+        [[Updated(value, None, decay) for value, decay in zip(expected, decays, strict=True)]], 0.01
+    )
     sources: list[str] = []
     for _ in range(4):
         gradients = [torch.randn(size, generator=generator) for size in sizes]
@@ -54,7 +68,9 @@ def test_the_compiled_update_is_that_of_pytorch_and_leaves_copies() -> None:
     for value, copy, right in zip(values, copies, expected, strict=True):
         assert torch.allclose(value, right, rtol=1e-5, atol=1e-6)
         assert torch.equal(copy, value.bfloat16())
-    assert sources and not any("aten._foreach_" in source for source in sources)  # one kernel, none of PyTorch besides
+    assert sources and not any(
+        "aten._foreach_" in source for source in sources
+    )  # one kernel, none of PyTorch besides
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -69,7 +85,9 @@ def test_gradients_of_the_forward_pass_are_those_of_the_loss(chunks: int) -> Non
     of_expected = torch.autograd.grad(expected, [hidden, head.weight])
     loss = loss_function(chunks, None, 1 / 4)(hidden, head, targets)
     assert torch.allclose(loss, expected)
-    for got, right in zip(torch.autograd.grad(loss, [hidden, head.weight]), of_expected, strict=True):
+    for got, right in zip(
+        torch.autograd.grad(loss, [hidden, head.weight]), of_expected, strict=True
+    ):
         assert torch.allclose(got, right, rtol=1e-4, atol=1e-7)
 
 
@@ -95,12 +113,21 @@ def test_expanded_keys_give_what_grouped_keys_give_and_cudnn_is_not_asked_for_on
         ("whole", 48, ("none", 1, 1), "whole"),
     ],
 )
-def test_few_layers_on_one_rank_are_one_graph(asked: str, layers: int, layout: tuple[Any, ...], graphs: str) -> None:
+def test_few_layers_on_one_rank_are_one_graph(
+    asked: str, layers: int, layout: tuple[Any, ...], graphs: str
+) -> None:
     from argparse import Namespace
 
     from lm_parallel import Layout, split_of
 
-    args = Namespace(compile="true", compile_split=asked, layers=layers, checkpointing="none", experts=1, dtype="bf16")
+    args = Namespace(
+        compile="true",
+        compile_split=asked,
+        layers=layers,
+        checkpointing="none",
+        experts=1,
+        dtype="bf16",
+    )
     assert split_of(args, Layout(*layout)) == graphs
     assert split_of(Namespace(**{**vars(args), "compile": "false"}), Layout(*layout)) == "none"
 
@@ -144,7 +171,9 @@ def test_rotary_positions_make_scores_depend_on_distances_alone() -> None:
 
 
 def test_selective_checkpointing_computes_no_matrix_product_again() -> None:
-    """Counted by operations of the backward pass, against full checkpointing, which computes all of them again."""
+    """Counted by operations of the backward pass, against full checkpointing, which computes all of
+    them again.
+    """
     import torch
     from lm_models import Arithmetic, Decoder, Shape, filled
     from torch.utils.flop_counter import FlopCounterMode

@@ -1,4 +1,6 @@
-"""The search for the largest micro-batch: what fits is found by real steps, by every rank alone, and trained with."""
+"""The search for the largest micro-batch: what fits is found by real steps, by every rank alone,
+and trained with.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,18 @@ def test_all_ranks_train_with_the_largest_batch_that_fits_on_each(tmp_path: Path
     program.write_text(LIMITED)
     arguments = ["--batch-size", "64", "--find-batch-size", "64", "--seq-len", "64", "--steps", "2"]
     texts = ranks(program, [*common("gpt-tiny"), *arguments], tmp_path, 2)
-    tried = [re.findall(r"^orch tried batch_size=(\d+): (.*)$", text, re.MULTILINE) for text in texts]
+    tried = [
+        re.findall(r"^orch tried batch_size=(\d+): (.*)$", text, re.MULTILINE) for text in texts
+    ]
     fitting = [max(int(size) for size, result in of_rank if result == "fits") for of_rank in tried]
     assert 0 < fitting[1] < fitting[0] == 64
     assert "can't allocate memory" in dict(tried[1])["64"]
     facts = closing("pytorch_lm", texts[0])
-    assert (facts["batch_size"], facts["find_batch_size"], facts["global_batch"]) == (fitting[1], 64, 2 * fitting[1])
+    assert (facts["batch_size"], facts["find_batch_size"], facts["global_batch"]) == (
+        fitting[1],
+        64,
+        2 * fitting[1],
+    )
     assert {step["samples"] for step in samples("pytorch_lm", texts[0])[1:]} == {2 * fitting[1]}
 
 
@@ -66,7 +74,9 @@ def attempts(
     """Try batch sizes as the process beside a rank does."""
     import train_lm
 
-    monkeypatch.setattr(sys, "argv", ["train_lm.py", *common(model), *arguments, "--attempts", "true"])
+    monkeypatch.setattr(
+        sys, "argv", ["train_lm.py", *common(model), *arguments, "--attempts", "true"]
+    )
     monkeypatch.setattr(sys, "stdin", io.StringIO(sizes))
     for name, value in {
         "RANK": rank,
@@ -81,7 +91,9 @@ def attempts(
 
 @pytest.mark.parametrize("how", [*SPREAD, *SPREAD_UNTIED])
 @pytest.mark.usefixtures("world")
-@pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning", "ignore:FSDP2-wrapped:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:`broadcast_buffers` is deprecated:FutureWarning", "ignore:FSDP2-wrapped:UserWarning"
+)
 def test_a_rank_tries_every_way_to_spread_a_model_alone(
     how: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,10 +112,15 @@ def test_an_attempt_that_runs_out_of_memory_says_so_and_is_the_last(
     assert first == "attempt: fits" and "can't allocate memory" in second
 
 
-def test_it_needs_a_limit_on_a_cpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_needs_a_limit_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import train_lm
 
     monkeypatch.setattr(sys, "argv", ["train_lm.py", *common("gpt-tiny"), "--find-batch-size", "8"])
     with pytest.raises(SystemExit):
         train_lm.arguments()
-    assert "--find-batch-size: expected 0 on cpu, or a limit of memory (ulimit -d)" in capsys.readouterr().err
+    assert (
+        "--find-batch-size: expected 0 on cpu, or a limit of memory (ulimit -d)"
+        in capsys.readouterr().err
+    )

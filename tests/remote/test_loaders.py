@@ -23,7 +23,9 @@ MAKER = FLAT / "make_dataset.py"
 SMALL = ["--images", "10", "--classes", "3", "--size", "40"]
 
 
-def make(folder: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def make(
+    folder: Path, *arguments: str, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     """Run the program as the node runner runs it."""
     command = [python, "-I", "-S", str(MAKER), "--dir", str(folder), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -39,7 +41,11 @@ def module(name: str) -> ModuleType:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,7 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# --- the data set ---------------------------------------------------------------------------------------------------------
+# --- the data set ---------------------------------------------------------------------------------
 
 
 def test_a_data_set_is_the_same_bytes_wherever_it_is_made(data_set: Path, tmp_path: Path) -> None:
@@ -60,7 +66,8 @@ def test_a_data_set_is_the_same_bytes_wherever_it_is_made(data_set: Path, tmp_pa
     said = json.loads(done.stdout)
     assert said.pop("made") is True
     assert said == json.loads((data_set / "dataset.json").read_text())
-    # The digest is part of what nodes compare: a change of it is a change of the data set, and asks for a new schema number.
+    # The digest is part of what nodes compare: a change of it is a change of the data set, and asks
+    # for a new schema number.
     assert said["sha256"] == "cb1911da0392978d2aeb04d059ecf59a8c83888951e5713c805e7afdfff3d025"
 
 
@@ -106,7 +113,9 @@ def test_files_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     done = make(tmp_path, *SMALL)
     assert done.returncode == 1
-    assert done.stderr == f"{tmp_path}: expected an empty or missing directory, found other content\n"
+    assert (
+        done.stderr == f"{tmp_path}: expected an empty or missing directory, found other content\n"
+    )
     assert content(tmp_path) == {"thesis.txt": b"mine"}
 
 
@@ -117,7 +126,9 @@ def test_nothing_is_left_of_a_data_set_that_could_not_be_made(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
-@pytest.mark.parametrize(("argument", "value"), [("--images", "0"), ("--classes", "1001"), ("--size", "7")])
+@pytest.mark.parametrize(
+    ("argument", "value"), [("--images", "0"), ("--classes", "1001"), ("--size", "7")]
+)
 def test_impossible_sizes_are_refused(tmp_path: Path, argument: str, value: str) -> None:
     done = make(tmp_path / "set", argument, value)
     assert (done.returncode, f"{argument}: expected" in done.stderr) == (2, True)
@@ -130,7 +141,7 @@ def test_a_checksum_is_what_the_format_says() -> None:
     assert maker.masked_crc(b"123456789") == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# --- who reads what -------------------------------------------------------------------------------------------------------
+# --- who reads what -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +151,16 @@ def loaders() -> ModuleType:
 
 
 @pytest.mark.parametrize(("count", "world_size"), [(10, 1), (10, 2), (7, 3), (2, 5)])
-def test_ranks_share_each_epoch_without_overlap(loaders: ModuleType, count: int, world_size: int) -> None:
+def test_ranks_share_each_epoch_without_overlap(
+    loaders: ModuleType, count: int, world_size: int
+) -> None:
     epochs = 6
     shares = [loaders.draws(count, rank, world_size, seed=3) for rank in range(world_size)]
     places = [next(shares[place % world_size]) for place in range(count * epochs)]
     assert len({draw.seed for draw in places}) == count * epochs
-    orders = [[draw.index for draw in places[at : at + count]] for at in range(0, len(places), count)]
+    orders = [
+        [draw.index for draw in places[at : at + count]] for at in range(0, len(places), count)
+    ]
     assert all(sorted(order) == list(range(count)) for order in orders)
     assert len({tuple(order) for order in orders}) > 1, "a new order for each epoch"
 
@@ -161,7 +176,10 @@ def test_crops_lie_inside_and_take_between_8_percent_and_all(loaders: ModuleType
         width, height = generator.randint(1, 500), generator.randint(1, 500)
         left, top, right, bottom = loaders.crop_box(width, height, generator)
         assert 0 <= left < right <= width and 0 <= top < bottom <= height
-    shares = [(b - t) * (r - w) / 480_000 for w, t, r, b in (loaders.crop_box(800, 600, generator) for _ in range(2000))]
+    shares = [
+        (b - t) * (r - w) / 480_000
+        for w, t, r, b in (loaders.crop_box(800, 600, generator) for _ in range(2000))
+    ]
     assert min(shares) == pytest.approx(0.08, abs=0.01) and 0.8 < max(shares) <= 1
 
 
@@ -169,7 +187,9 @@ def test_pixels_follow_from_the_seed(loaders: ModuleType, data_set: Path) -> Non
     pytest.importorskip("PIL")
     path = str(next(data_set.glob("train/*/*.jpg")))
     assert len(loaders.decoded(path, 32, 5)) == 32 * 32 * 3
-    assert loaders.decoded(path, 32, 5) == loaders.decoded(path, 32, 5) != loaders.decoded(path, 32, 6)
+    assert (
+        loaders.decoded(path, 32, 5) == loaders.decoded(path, 32, 5) != loaders.decoded(path, 32, 6)
+    )
 
 
 def test_labels_are_the_places_of_sorted_folders(loaders: ModuleType, data_set: Path) -> None:
@@ -179,17 +199,22 @@ def test_labels_are_the_places_of_sorted_folders(loaders: ModuleType, data_set: 
     assert loaders.image_files(str(data_set / "train"), 1000) == files
 
 
-def test_what_is_wrong_with_a_folder_is_said(loaders: ModuleType, data_set: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_folder_is_said(
+    loaders: ModuleType, data_set: Path, tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit, match="--data-dir: .*: No such file or directory"):
         loaders.image_files(str(tmp_path / "gone"), 10)
-    with pytest.raises(SystemExit, match="--data-dir: expected folders of JPEG files in .*, found no image"):
+    with pytest.raises(
+        SystemExit, match="--data-dir: expected folders of JPEG files in .*, found no image"
+    ):
         loaders.image_files(str(tmp_path), 10)
     with pytest.raises(SystemExit, match="--num-classes: expected 3 or more for .*, got 2"):
         loaders.image_files(str(data_set), 2)
 
 
 @pytest.mark.parametrize(
-    ("loader", "module_name", "words"), [("native", "PIL", "Pillow"), ("dali-cpu", "nvidia", "NVIDIA DALI")]
+    ("loader", "module_name", "words"),
+    [("native", "PIL", "Pillow"), ("dali-cpu", "nvidia", "NVIDIA DALI")],
 )
 def test_a_missing_package_is_named(
     loaders: ModuleType, monkeypatch: pytest.MonkeyPatch, loader: str, module_name: str, words: str
@@ -198,13 +223,24 @@ def test_a_missing_package_is_named(
     assert loaders.lacking(loader).startswith(f"--loader: {loader} needs {words}")
 
 
-# --- PyTorch --------------------------------------------------------------------------------------------------------------
+# --- PyTorch --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loader", ["native", "dali-cpu"])
 def test_pytorch_trains_from_disk(tmp_path: Path, data_set: Path, loader: str) -> None:
     needs("torch", *{"native": ["PIL"], "dali-cpu": ["nvidia.dali"]}[loader])
-    arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--steps", "7", "--num-classes", "10"]
+    arguments = [
+        "--device",
+        "cpu",
+        "--image-size",
+        "32",
+        "--batch-size",
+        "2",
+        "--steps",
+        "7",
+        "--num-classes",
+        "10",
+    ]
     arguments += ["--loader", loader, "--data-dir", str(data_set), "--workers", "1"]
     texts = torchrun(arguments, tmp_path, nproc=2)
     assert [step["step"] for step in samples("pytorch", texts[0])] == list(range(8))
@@ -214,18 +250,27 @@ def test_pytorch_trains_from_disk(tmp_path: Path, data_set: Path, loader: str) -
 
 
 def batches_of(trainer: str, code: str, data_set: Path, *arguments: str) -> Any:
-    """What ``code`` prints in an interpreter that has the framework, with the trainer as ``t`` and its arguments as ``a``."""
+    """What ``code`` prints in an interpreter that has the framework, with the trainer as ``t`` and
+    its arguments as ``a``.
+    """
     head = f"import json, sys; sys.argv[1:] = {list(arguments)!r}; import {trainer} as t; a = t.arguments()\n"
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [PYTHON, "-c", head + code], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [PYTHON, "-c", head + code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("loader", ["native", "dali-cpu"])
-def test_what_pytorch_reads_is_normalised_and_an_epoch_holds_every_label(data_set: Path, loader: str) -> None:
+def test_what_pytorch_reads_is_normalised_and_an_epoch_holds_every_label(
+    data_set: Path, loader: str
+) -> None:
     needs("torch", *{"native": ["PIL"], "dali-cpu": ["nvidia.dali"]}[loader])
     code = """
 import torch
@@ -238,7 +283,9 @@ mean, most = float(images.mean()), float(images.abs().max())
 print(json.dumps({"labels": seen, "sizes": sorted(map(str, sizes)), "mean": mean, "most": most}))
 """
     arguments = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--workers", "1"]
-    found = batches_of("train_pytorch", code, data_set, *arguments, "--loader", loader, "--data-dir", str(data_set))
+    found = batches_of(
+        "train_pytorch", code, data_set, *arguments, "--loader", loader, "--data-dir", str(data_set)
+    )
     assert Counter(found["labels"]) == {0: 4, 1: 3, 2: 3}
     assert found["sizes"] == ["((2, 3, 32, 32), 'torch.float32')"]
     assert abs(found["mean"]) < 2.5 and 0.1 < found["most"] < 2.7
@@ -246,6 +293,18 @@ print(json.dumps({"labels": seen, "sizes": sorted(map(str, sizes)), "mean": mean
 
 def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
     needs("torch")
-    command = [PYTHON, str(FLAT / "train_pytorch.py"), "--device", "cpu", "--loader", "dali-gpu", "--data-dir", "x"]
+    command = [
+        PYTHON,
+        str(FLAT / "train_pytorch.py"),
+        "--device",
+        "cpu",
+        "--loader",
+        "dali-gpu",
+        "--data-dir",
+        "x",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 2 and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr
+    assert (
+        done.returncode == 2
+        and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr
+    )

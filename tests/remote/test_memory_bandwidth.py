@@ -1,4 +1,6 @@
-"""The program that measures memory bandwidth: the kernels of STREAM, their bytes, and that their results are verified."""
+"""The program that measures memory bandwidth: the kernels of STREAM, their bytes, and that their
+results are verified.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_bytes_are_counted_as_stream_does(tmp_path: Path, dtype: str) -> None:
     for rank, text in enumerate(out):
         assert rank_lines("memory_bandwidth", text) == [(rank, 2)]
         lines = LINE.findall(text)
-        assert [(kernel, int(size)) for kernel, size, *_ in lines] == [(k, s) for s in (65536, 1048576) for k in ARRAYS]
+        assert [(kernel, int(size)) for kernel, size, *_ in lines] == [
+            (k, s) for s in (65536, 1048576) for k in ARRAYS
+        ]
         for kernel, size, time_s, min_time_s, rate, best in lines:
             moved = ARRAYS[kernel] * int(size)
             assert float(rate) * 1e9 * float(time_s) == pytest.approx(moved, rel=1e-3)
@@ -43,25 +47,49 @@ def test_bytes_are_counted_as_stream_does(tmp_path: Path, dtype: str) -> None:
 
 def test_larger_arrays_take_longer(tmp_path: Path) -> None:
     needs("torch")
-    # 256 times the bytes, and the fastest of several calls: far from what other processes do to either.
+    # 256 times the bytes, and the fastest of several calls: far from what other processes do to
+    # either.
     out = ranks(PROGRAM, [*BRIEF, "--sizes", "65536,16777216"], tmp_path, 1)
-    fastest = {(kernel, int(size)): float(time_s) for kernel, size, _, time_s, _, _ in LINE.findall(out[0])}
+    fastest = {
+        (kernel, int(size)): float(time_s) for kernel, size, _, time_s, _, _ in LINE.findall(out[0])
+    }
     assert all(fastest[kernel, 16777216] > 4 * fastest[kernel, 65536] for kernel in ARRAYS)
 
 
 def test_arrays_that_a_cache_holds_are_remarked(tmp_path: Path) -> None:
     needs("torch")
-    (remark,) = closing("memory_bandwidth", ranks(PROGRAM, [*BRIEF, "--sizes", "4096"], tmp_path, 1)[0])["remarks"]
-    assert re.fullmatch(r"arrays of 4096 bytes may show the cache: STREAM asks for .*, which has \d{5,} bytes", remark)
+    (remark,) = closing(
+        "memory_bandwidth", ranks(PROGRAM, [*BRIEF, "--sizes", "4096"], tmp_path, 1)[0]
+    )["remarks"]
+    assert re.fullmatch(
+        r"arrays of 4096 bytes may show the cache: STREAM asks for .*, which has \d{5,} bytes",
+        remark,
+    )
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
-        ("lambda: c.copy_(a)", "lambda: None", "copy of 4096 bytes, rank 0 on .*: element 0: expected 1, got -1"),
-        ("out=b)", "out=b)[9:10].add_(1)", "scale of 4096 bytes, rank 0 on .*: element 9: expected 30, got 31"),
-        ("torch.add(a, b, out=c)", "torch.sub(a, b, out=c)", "add of 4096 bytes, rank 0 on .*: element 0: expected 4, got -2"),
-        ("alpha=SCALAR", "alpha=1", "triad of 4096 bytes, rank 0 on .*: element 0: expected 15, got 7"),
+        (
+            "lambda: c.copy_(a)",
+            "lambda: None",
+            "copy of 4096 bytes, rank 0 on .*: element 0: expected 1, got -1",
+        ),
+        (
+            "out=b)",
+            "out=b)[9:10].add_(1)",
+            "scale of 4096 bytes, rank 0 on .*: element 9: expected 30, got 31",
+        ),
+        (
+            "torch.add(a, b, out=c)",
+            "torch.sub(a, b, out=c)",
+            "add of 4096 bytes, rank 0 on .*: element 0: expected 4, got -2",
+        ),
+        (
+            "alpha=SCALAR",
+            "alpha=1",
+            "triad of 4096 bytes, rank 0 on .*: element 0: expected 15, got 7",
+        ),
     ],
 )
 def test_a_wrong_result_ends_the_run(tmp_path: Path, right: str, wrong: str, said: str) -> None:
@@ -76,9 +104,14 @@ def test_a_wrong_result_ends_the_run(tmp_path: Path, right: str, wrong: str, sai
 
 def test_what_cannot_be_measured_is_refused_in_words(tmp_path: Path) -> None:
     needs("torch")
-    with pytest.raises(AssertionError, match=r"--sizes: expected multiples of 8 separated by commas, got 1001"):
+    with pytest.raises(
+        AssertionError, match=r"--sizes: expected multiples of 8 separated by commas, got 1001"
+    ):
         ranks(PROGRAM, [*BRIEF, "--sizes", "1001"], tmp_path, 1)
     assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()
-    with pytest.raises(AssertionError, match=r"--sizes: 1099511627776 needs 3298534883328 bytes, \d+ are free on cpu"):
+    with pytest.raises(
+        AssertionError,
+        match=r"--sizes: 1099511627776 needs 3298534883328 bytes, \d+ are free on cpu",
+    ):
         ranks(PROGRAM, [*BRIEF, "--sizes", "4096,1099511627776"], tmp_path, 1)
     assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()

@@ -1,4 +1,6 @@
-"""The program that measures pairs: who meets whom, and what it prints under torchrun over gloo, one for each node."""
+"""The program that measures pairs: who meets whom, and what it prints under torchrun over gloo, one
+for each node.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,24 @@ PROGRAM = FLAT / "pairs.py"
 def test_each_pair_meets_once_and_no_node_twice_in_a_round() -> None:
     needs("torch")
     code = "import json, pairs; print(json.dumps({n: [pairs.rounds(n, s) for s in range(6)] for n in range(2, 18)}))"
-    done = subprocess.run([PYTHON, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    done = subprocess.run(
+        [PYTHON, "-c", code],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
     for text, sweeps in json.loads(done.stdout).items():
         count = int(text)
         for rounds in sweeps:
             assert len(rounds) == (count if count % 2 else count - 1)
             met = Counter(tuple(pair) for round_ in rounds for pair in round_)
             assert met == Counter(dict.fromkeys(combinations(range(count), 2), 1))
-            assert all(max(Counter(node for pair in round_ for node in pair).values()) == 1 for round_ in rounds)
+            assert all(
+                max(Counter(node for pair in round_ for node in pair).values()) == 1
+                for round_ in rounds
+            )
         if count >= 6:  # with four, who meets beside a pair is always the other two
             company = {tuple(sorted(map(tuple, round_))) for rounds in sweeps for round_ in rounds}
             assert len(company) > len(sweeps[0]), "the same pairs share every round"
@@ -47,11 +59,43 @@ def by_torchrun(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
     port = free_port()
     started = []
     for node in range(nodes):
-        command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--nproc_per_node", str(gpus)]
-        command += ["--node_rank", str(node), "--rdzv_backend", "static", "--master_addr", "127.0.0.1"]
-        command += ["--master_port", str(port), "--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
+        command = [
+            PYTHON,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes",
+            str(nodes),
+            "--nproc_per_node",
+            str(gpus),
+        ]
+        command += [
+            "--node_rank",
+            str(node),
+            "--rdzv_backend",
+            "static",
+            "--master_addr",
+            "127.0.0.1",
+        ]
+        command += [
+            "--master_port",
+            str(port),
+            "--max_restarts",
+            "0",
+            "--monitor_interval",
+            "0.1",
+            "--no_python",
+            str(wrapper),
+        ]
         command += [PYTHON, "-u", str(PROGRAM), *flags]
-        started.append(subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        started.append(
+            subprocess.Popen(
+                command,
+                env=ENVIRONMENT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
     said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert [process.returncode for process in started] == [0] * nodes, "".join(said) + errors
@@ -67,20 +111,31 @@ def spec_of(nodes: int, gpus: int, steps: int, **sets: str) -> RunSpec:
     ("nodes", "gpus", "sets", "directions"),
     [
         (4, 1, {"size_bytes": "65536"}, {"a-to-b", "b-to-a", "both", "ping"}),
-        (3, 2, {"size_bytes": "4096", "all_reduce": "true"}, {"a-to-b", "b-to-a", "both", "all-reduce", "ping"}),
+        (
+            3,
+            2,
+            {"size_bytes": "4096", "all_reduce": "true"},
+            {"a-to-b", "b-to-a", "both", "all-reduce", "ping"},
+        ),
     ],
 )
 def test_the_lead_of_each_pair_prints_every_time_once(
     tmp_path: Path, nodes: int, gpus: int, sets: dict[str, str], directions: set[str]
 ) -> None:
     needs("torch")
-    flags = [word for name, value in sets.items() for word in (f"--{name.replace('_', '-')}", value)]
+    flags = [
+        word for name, value in sets.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
     arguments = ["--device", "cpu", "--steps", "3", "--iterations", "2", *flags]
     out = (
-        ranks(PROGRAM, arguments, tmp_path, gpus, nodes=nodes) if gpus == 1 else by_torchrun(tmp_path, nodes, gpus, *arguments)
+        ranks(PROGRAM, arguments, tmp_path, gpus, nodes=nodes)
+        if gpus == 1
+        else by_torchrun(tmp_path, nodes, gpus, *arguments)
     )
     parsed = [parse(text.encode(), FRAMEWORK.log) for text in out]
-    assert [one.ranks for one in parsed] == [((rank, nodes * gpus),) for rank in range(nodes * gpus)]
+    assert [one.ranks for one in parsed] == [
+        ((rank, nodes * gpus),) for rank in range(nodes * gpus)
+    ]
     for rank, one in enumerate(parsed):
         mine = {(int(line["a"]), int(line["local_rank"])) for line in one.readings}
         assert mine <= {(rank // gpus, rank % gpus)}
@@ -90,10 +145,19 @@ def test_the_lead_of_each_pair_prints_every_time_once(
     assert {(one.pair, one.direction) for one in found} == {
         (pair, direction) for pair in combinations(range(nodes), 2) for direction in directions
     }
-    assert all(len(one.times_s) == 2 and min(one.times_s) > 0 and max(one.times_s) < 10 for one in found)
+    assert all(
+        len(one.times_s) == 2 and min(one.times_s) > 0 and max(one.times_s) < 10 for one in found
+    )
     closing = parsed[0].closing
-    assert closing and (closing["world_size"], closing["ranks"]) == (nodes * gpus, list(range(nodes * gpus)))
-    assert (closing["backend"], closing["steps"], closing["size_bytes"]) == ("gloo", 3, int(sets["size_bytes"]))
+    assert closing and (closing["world_size"], closing["ranks"]) == (
+        nodes * gpus,
+        list(range(nodes * gpus)),
+    )
+    assert (closing["backend"], closing["steps"], closing["size_bytes"]) == (
+        "gloo",
+        3,
+        int(sets["size_bytes"]),
+    )
     assert [one.closing for one in parsed[1:]] == [None] * (nodes * gpus - 1)
 
 
@@ -106,7 +170,9 @@ def test_more_bytes_take_longer(tmp_path: Path) -> None:
         words = ["--device", "cpu", "--steps", "6", "--iterations", "1", "--size-bytes", str(size)]
         out = ranks(PROGRAM, words, folder, 1, nodes=2)
         for way in ("a-to-b", "b-to-a", "both"):
-            fastest[way, size] = min(float(text) for text in re.findall(rf"direction={way} .* time_s=(\S+)", out[0]))
+            fastest[way, size] = min(
+                float(text) for text in re.findall(rf"direction={way} .* time_s=(\S+)", out[0])
+            )
     for way in ("a-to-b", "b-to-a", "both"):
         assert fastest[way, 33554432] > 3 * fastest[way, 4096]
 
@@ -122,5 +188,7 @@ def test_more_bytes_take_longer(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_refused_in_words(flags: list[str], said: str) -> None:
     needs("torch")
     command = [PYTHON, str(PROGRAM), "--device", "cpu", *flags]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

@@ -1,4 +1,6 @@
-"""The blocks of a rank's steps, that trainers print them with what they know, and the traces of their steps."""
+"""The blocks of a rank's steps, that trainers print them with what they know, and the traces of
+their steps.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,18 @@ def parts(text: str) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize(("steps", "blocks"), [(1, 1), (5, 5), (16, 16), (17, 16), (100, 16), (1000, 16)])
-def test_every_step_of_the_window_is_in_one_block_and_no_other_step_is(steps: int, blocks: int) -> None:
+@pytest.mark.parametrize(
+    ("steps", "blocks"), [(1, 1), (5, 5), (16, 16), (17, 16), (100, 16), (1000, 16)]
+)
+def test_every_step_of_the_window_is_in_one_block_and_no_other_step_is(
+    steps: int, blocks: int
+) -> None:
     window = RANK_PARTS.RankParts(21, 20 + steps)
     for number in range(1, 30 + steps):
         inside = 21 <= number <= 20 + steps
-        window.add(number, 1.0 if inside else 1e9, 0.25 if inside else 1e9, 0.5 if inside else None, 0.375)
+        window.add(
+            number, 1.0 if inside else 1e9, 0.25 if inside else 1e9, 0.5 if inside else None, 0.375
+        )
     facts = json.loads(window.line(3).removeprefix("parts "))
     assert facts == {
         **{"rank": 3, "first_step": 21, "last_step": 20 + steps},
@@ -51,7 +59,9 @@ def test_computing_that_is_unknown_in_one_step_is_unknown() -> None:
     assert json.loads(window.line(0).removeprefix("parts "))["compute_s"] == []
 
 
-def test_the_share_of_steps_in_which_the_gpu_waits_is_that_of_the_window_and_known_of_all_steps_or_not_at_all() -> None:
+def test_the_share_of_steps_in_which_the_gpu_waits_is_that_of_the_window_and_known_of_all_steps_or_not_at_all() -> (
+    None
+):
     window, unknown = RANK_PARTS.RankParts(3, 6), RANK_PARTS.RankParts(3, 6)
     for number in range(1, 7):
         window.add(number, 1.0, 0.0, 0.5, None, number != 4)
@@ -61,7 +71,16 @@ def test_the_share_of_steps_in_which_the_gpu_waits_is_that_of_the_window_and_kno
 
 
 def test_a_slowed_simulated_rank_computes_longer_and_the_other_waits_for_it() -> None:
-    arguments = ["--steps", "12", "--warmup-steps", "2", "--compute-ms", "40", "--gradient-mb", "0.01"]
+    arguments = [
+        "--steps",
+        "12",
+        "--warmup-steps",
+        "2",
+        "--compute-ms",
+        "40",
+        "--gradient-mb",
+        "0.01",
+    ]
     normal, slow = (
         parts(rank.out) for rank in all_ended(2, [*arguments, "--slow-rank", "1", "--slow-percent", "50"])
     )  # fmt: skip
@@ -72,8 +91,34 @@ def test_a_slowed_simulated_rank_computes_longer_and_the_other_waits_for_it() ->
     assert fmean(normal["step_s"]) >= 0.058
 
 
-SMALL = ["--model", "gpt-tiny", "--layers", "2", "--width", "64", "--heads", "2", "--mlp", "128", "--vocab", "256"]
-SMALL += ["--device", "cpu", "--dtype", "fp32", "--seq-len", "16", "--solo-steps", "0", "--steps", "6", "--warmup-steps", "2"]
+SMALL = [
+    "--model",
+    "gpt-tiny",
+    "--layers",
+    "2",
+    "--width",
+    "64",
+    "--heads",
+    "2",
+    "--mlp",
+    "128",
+    "--vocab",
+    "256",
+]
+SMALL += [
+    "--device",
+    "cpu",
+    "--dtype",
+    "fp32",
+    "--seq-len",
+    "16",
+    "--solo-steps",
+    "0",
+    "--steps",
+    "6",
+    "--warmup-steps",
+    "2",
+]
 LAYOUTS = {
     "ddp": ([], True),
     "ddp with accumulation": (["--accumulation", "2"], True),
@@ -86,11 +131,20 @@ def test_a_language_model_says_how_long_it_computes_where_its_forward_pass_waits
     arguments: list[str], is_known: bool, tmp_path: Any
 ) -> None:
     pytest.importorskip("torch")
-    for rank, text in enumerate(torchrun([*SMALL, "--batch-size", "2", *arguments], tmp_path, 2, "train_lm.py")):
+    for rank, text in enumerate(
+        torchrun([*SMALL, "--batch-size", "2", *arguments], tmp_path, 2, "train_lm.py")
+    ):
         facts = parts(text)
-        assert (facts["rank"], facts["first_step"], facts["last_step"], len(facts["step_s"])) == (rank, 3, 6, 4)
+        assert (facts["rank"], facts["first_step"], facts["last_step"], len(facts["step_s"])) == (
+            rank,
+            3,
+            6,
+            4,
+        )
         assert len(facts["compute_s"]) == len(facts["compute_cpu_s"]) == (4 if is_known else 0)
-        assert all(0 < own < step for own, step in zip(facts["compute_s"], facts["step_s"], strict=False))
+        assert all(
+            0 < own < step for own, step in zip(facts["compute_s"], facts["step_s"], strict=False)
+        )
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "pytorch_lm", "simulated"])
@@ -104,7 +158,13 @@ def test_a_trace_of_the_chosen_steps_and_rank_is_one_that_the_analysis_reads(
     pytest.importorskip("torch")
     (tmp_path / "logs").mkdir()
     monkeypatch.chdir(tmp_path)  # as in a run's directory
-    torchrun([*SMALL, "--batch-size", "2"], tmp_path, 2, "train_lm.py", {"ORCH_PROFILE": "steps=3 ranks=1"})
+    torchrun(
+        [*SMALL, "--batch-size", "2"],
+        tmp_path,
+        2,
+        "train_lm.py",
+        {"ORCH_PROFILE": "steps=3 ranks=1"},
+    )
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["trace-rank-1.json.gz"]
     trace = recorded((tmp_path / "logs" / "trace-rank-1.json.gz").read_bytes(), 1, "node1").trace
     assert (trace.steps, trace.of_device) == (3, False)

@@ -94,7 +94,12 @@ def test_a_place_that_cannot_be_written_to_stops_no_training(tmp_path: Path, pat
 def test_a_rank_answers_with_its_collectives_and_its_stacks(
     reported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pending = {"collective_seq_id": 7, "profiling_name": "gloo:all_reduce", "process_group": ["0"], "retired": False}
+    pending = {
+        "collective_seq_id": 7,
+        "profiling_name": "gloo:all_reduce",
+        "process_group": ["0"],
+        "retired": False,
+    }
     entries = json.dumps({"entries": [pending]}).encode()
     monkeypatch.setattr(rank_progress, "collectives", lambda: entries)
     until = time.monotonic() + 10
@@ -102,14 +107,31 @@ def test_a_rank_answers_with_its_collectives_and_its_stacks(
         assert time.monotonic() < until
     for _ in range(2):
         words: dict[str, Any] = {}
-        while "collectives" not in words:  # a busy machine may take longer than a supervisor waits for an answer
+        while (
+            "collectives" not in words
+        ):  # a busy machine may take longer than a supervisor waits for an answer
             assert time.monotonic() < until, words
-            (words,) = stacks.own_words({3: stacks.Question(str(tmp_path), 3, os.getpid())}).values()
+            (words,) = stacks.own_words(
+                {3: stacks.Question(str(tmp_path), 3, os.getpid())}
+            ).values()
         assert words["collectives"] == [
-            {"group": "0", "number": 7, "name": "gloo:all_reduce", "state": "", "over": False, "sizes": ""}
+            {
+                "group": "0",
+                "number": 7,
+                "name": "gloo:all_reduce",
+                "state": "",
+                "over": False,
+                "sizes": "",
+            }
         ]
-        own = [line for line in words["python"] if line.endswith("in test_a_rank_answers_with_its_collectives_and_its_stacks")]
-        assert len(own) == 1 and own[0].startswith('  File "test_rank_progress.py", line '), words["python"]
+        own = [
+            line
+            for line in words["python"]
+            if line.endswith("in test_a_rank_answers_with_its_collectives_and_its_stacks")
+        ]
+        assert len(own) == 1 and own[0].startswith('  File "test_rank_progress.py", line '), words[
+            "python"
+        ]
 
 
 BUSY = """
@@ -148,11 +170,15 @@ def busy_rank(tmp_path: Path, python: str, does: str) -> Iterator[subprocess.Pop
 
 @pytest.mark.parametrize("python", old_interpreters(), ids=python_name)
 def test_a_rank_that_runs_python_survives_many_looks(tmp_path: Path, python: str) -> None:
-    """A handler of another thread that reads its stack meanwhile crashes Python 3.12 after tens of looks, 3.13 after one."""
+    """A handler of another thread that reads its stack meanwhile crashes Python 3.12 after tens of
+    looks, 3.13 after one.
+    """
     with busy_rank(tmp_path, python, BUSY) as process:
         seen = 0
         for _ in range(60):
-            (words,) = stacks.own_words({3: stacks.Question(str(tmp_path), 3, process.pid)}).values()
+            (words,) = stacks.own_words(
+                {3: stacks.Question(str(tmp_path), 3, process.pid)}
+            ).values()
             assert process.poll() is None
             seen += any(line.endswith("in call") for line in words.get("python", ()))
         assert seen

@@ -1,6 +1,7 @@
 """Which steps are said to be those in which a GPU waits for its program.
 
-No GPU is needed: events are those of a device that works off a queue, one kernel after the other, beside a host with a clock.
+No GPU is needed: events are those of a device that works off a queue, one kernel after the other,
+beside a host with a clock.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ Kernels = Sequence[tuple[float, float]]
 
 
 class Device:
-    """A device that begins with a kernel when it is launched and those before it have ended. ``depth``: as many kernels may be
-    queued before the host has to wait."""
+    """A device that begins with a kernel when it is launched and those before it have ended.
+    ``depth``: as many kernels may be queued before the host has to wait."""
 
     def __init__(self, depth: int = 1000) -> None:
         self.now, self.depth = 100.0, depth
@@ -68,8 +69,15 @@ def clock_on(device: Device, torch_clock: ModuleType, monkeypatch: pytest.Monkey
     """The clock of the trainers, started on a device."""
     torch = torch_clock.torch
     cuda = SimpleNamespace(Event=device.event, synchronize=lambda: None)
-    zeros, ones = (lambda size, pin_memory=False: torch.zeros(size)), (lambda size, pin_memory: torch.ones(size))
-    monkeypatch.setattr(torch_clock, "torch", SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, zeros=zeros, ones=ones))
+    zeros, ones = (
+        (lambda size, pin_memory=False: torch.zeros(size)),
+        (lambda size, pin_memory: torch.ones(size)),
+    )
+    monkeypatch.setattr(
+        torch_clock,
+        "torch",
+        SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, zeros=zeros, ones=ones),
+    )
     times = SimpleNamespace(monotonic=lambda: device.now, perf_counter=lambda: device.now)
     monkeypatch.setattr(torch_clock, "time", times)
     clock = torch_clock.DeviceClock(20)
@@ -87,17 +95,24 @@ GRAPH = [(50e-6, 10e-3)]
 CASES: dict[str, tuple[Kernels, Kernels, bool, bool]] = {
     "launches": (LAUNCHED, [], False, True),
     "launches, then an output layer": ([*LAUNCHED, *OUTPUT], LAUNCHED, False, True),
-    "launches behind another rank's all-reduce": ([*LAUNCHED, *OUTPUT], [(100e-6, 30e-3)], False, False),
+    "launches behind another rank's all-reduce": (
+        [*LAUNCHED, *OUTPUT],
+        [(100e-6, 30e-3)],
+        False,
+        False,
+    ),
     "large kernels": (LARGE, LARGE, False, False),
     "large kernels, and a wait for the GPU in each step": (LARGE, LARGE, True, False),
     "a replayed graph": (GRAPH, GRAPH, False, False),
     "a replayed graph, and a wait for the GPU in each step": (GRAPH, GRAPH, True, False),
 }
-"""Kernels of the forward pass and of the rest of a step, whether the program then waits for the device, and whether the device
-waits for the program."""
+"""Kernels of the forward pass and of the rest of a step, whether the program then waits for the
+device, and whether the device waits for the program."""
 
 
-@pytest.mark.parametrize(("forward", "rest", "is_awaited", "waits"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    ("forward", "rest", "is_awaited", "waits"), CASES.values(), ids=CASES.keys()
+)
 def test_a_gpu_waits_for_its_program_where_launches_take_longer_than_kernels(
     forward: Kernels,
     rest: Kernels,

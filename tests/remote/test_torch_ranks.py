@@ -33,9 +33,15 @@ UUIDS = "GPU-5a0c0b1e, GPU-7d1e8f32"
     ],
 )
 def test_a_rank_sees_only_its_own_gpu(
-    visible: str | None, local_rank: str | None, own: str | None, trainer: ModuleType, monkeypatch: pytest.MonkeyPatch
+    visible: str | None,
+    local_rank: str | None,
+    own: str | None,
+    trainer: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that all ranks of a node call it device 0, as a run on one GPU does; a child process of a rank keeps what it sees."""
+    """So that all ranks of a node call it device 0, as a run on one GPU does; a child process of a
+    rank keeps what it sees.
+    """
     given = {"CUDA_VISIBLE_DEVICES": visible, "LOCAL_RANK": local_rank}
     environment = {name: value for name, value in given.items() if value is not None}
     monkeypatch.setattr(os, "environ", environment)
@@ -45,7 +51,9 @@ def test_a_rank_sees_only_its_own_gpu(
         assert environment.get("ORCH_OWN_GPU") == (None if own is None else visible)
 
 
-def test_a_rank_of_an_old_pytorch_sees_all_gpus(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_of_an_old_pytorch_sees_all_gpus(
+    trainer: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its NCCL would take a GPU that it cannot see for a peer that it can reach."""
     import torch
 
@@ -56,7 +64,9 @@ def test_a_rank_of_an_old_pytorch_sees_all_gpus(trainer: ModuleType, monkeypatch
     assert environment["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
-def test_a_rank_without_a_gpu_says_which_one_it_was_to_have(trainer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_a_gpu_says_which_one_it_was_to_have(
+    trainer: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     if torch.cuda.is_available():

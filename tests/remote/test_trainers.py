@@ -15,7 +15,17 @@ from types import ModuleType
 import pytest
 
 from tests.remote.simulated_ranks import SIMULATED
-from tests.support.trainers import DONE_KEYS, PYTORCH, ROOT, SHARED, closing, flags, module, rank_lines, samples
+from tests.support.trainers import (
+    DONE_KEYS,
+    PYTORCH,
+    ROOT,
+    SHARED,
+    closing,
+    flags,
+    module,
+    rank_lines,
+    samples,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +38,10 @@ def test_a_rank_is_told_again_what_it_said(shared: ModuleType) -> None:
     facts = {"rank": 3, "host": "größe", "device": 'a "GPU"', "memory_bytes": 1 << 40}
     values = shared.packed(facts)
     # Collectives of some frameworks carry numbers with a point.
-    assert len(values) == 1024 and shared.unpacked(values) == shared.unpacked(map(float, values)) == facts
+    assert (
+        len(values) == 1024
+        and shared.unpacked(values) == shared.unpacked(map(float, values)) == facts
+    )
     with pytest.raises(ValueError, match="facts of a rank: expected 1024 bytes at most, got 10"):
         shared.packed({"host": "h" * 1020})
 
@@ -37,7 +50,11 @@ def test_memory_is_that_of_a_rank_and_not_of_what_started_it() -> None:
     program = "import trainer; block = bytearray(b'x') * (96 << 20); del block; print(trainer.resident_bytes() >> 20)"
     large = bytearray(b"x") * (300 << 20)
     own = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(SHARED.parent)}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(SHARED.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert len(large) == 300 << 20 and 96 < int(own.stdout) < 200
 
@@ -45,7 +62,9 @@ def test_memory_is_that_of_a_rank_and_not_of_what_started_it() -> None:
 def test_ranks_are_counted(shared: ModuleType) -> None:
     shared.check_ranks([6, 4], 4)
     shared.check_ranks([6, 4], 4, group=4)
-    with pytest.raises(RuntimeError, match=r"ranks: expected sum and count \[6, 4\], got \[5, 4\]$"):
+    with pytest.raises(
+        RuntimeError, match=r"ranks: expected sum and count \[6, 4\], got \[5, 4\]$"
+    ):
         shared.check_ranks([5, 4], 4)
     with pytest.raises(RuntimeError, match=r"got \[6, 4\] in a group of 8$"):
         shared.check_ranks([6, 4], 4, group=8)
@@ -53,16 +72,34 @@ def test_ranks_are_counted(shared: ModuleType) -> None:
 
 def test_the_last_line_tells_what_was_asked_said_and_found(shared: ModuleType) -> None:
     asked = argparse.Namespace(batch_size=2, data_dir="true", compile="true", xla="false")
-    ranks = [{"rank": rank, "host": host, "device": "d", "memory_bytes": rank} for rank, host in ((0, "b"), (1, "b"), (2, "a"))]
+    ranks = [
+        {"rank": rank, "host": host, "device": "d", "memory_bytes": rank}
+        for rank, host in ((0, "b"), (1, "b"), (2, "a"))
+    ]
     facts = shared.closing(asked, ranks, {"backend": "gloo"}, switches=("compile", "xla"))
     assert facts == {
-        **{"batch_size": 2, "data_dir": "true", "compile": True, "xla": False, "backend": "gloo", "simulated": False},
-        **{"world_size": 3, "global_batch": 6, "ranks": [0, 1, 2], "hosts": ["b", "a"], "max_memory_bytes": 2},
+        **{
+            "batch_size": 2,
+            "data_dir": "true",
+            "compile": True,
+            "xla": False,
+            "backend": "gloo",
+            "simulated": False,
+        },
+        **{
+            "world_size": 3,
+            "global_batch": 6,
+            "ranks": [0, 1, 2],
+            "hosts": ["b", "a"],
+            "max_memory_bytes": 2,
+        },
         "devices": [{"name": "d", "count": 3}],
     }
 
 
-def test_the_wait_for_images_is_the_time_from_a_step_to_the_begin_of_the_next(shared: ModuleType) -> None:
+def test_the_wait_for_images_is_the_time_from_a_step_to_the_begin_of_the_next(
+    shared: ModuleType,
+) -> None:
     clock = shared.HostClock()
     clock.start()
     time.sleep(0.05)
@@ -89,7 +126,9 @@ def test_of_computing_the_clock_and_the_processor_time_are_told_apart(shared: Mo
     assert (unstamped.compute_s, unstamped.compute_cpu_s) == (None, None)
 
 
-def test_a_step_after_which_the_loss_scale_is_lower_was_skipped(shared: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_after_which_the_loss_scale_is_lower_was_skipped(
+    shared: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     clock = shared.HostClock(512.0)
     clock.start()
     shared.say_start(1.0, skipped=0)
@@ -108,7 +147,8 @@ def test_the_search_for_the_largest_size_doubles_and_then_halves(shared: ModuleT
         tried.append(size)
         return size <= 300
 
-    # 256 fits and 512 does not; in between 384, 320, 288, 304. From 288 to 304 is less than a sixteenth.
+    # 256 fits and 512 does not; in between 384, 320, 288, 304. From 288 to 304 is less than a
+    # sixteenth.
     assert shared.largest(fits, 128, 4096) == 288
     assert tried == [128, 256, 512, 384, 320, 288, 304]
     assert shared.largest(fits, 128, 280) == 272
@@ -135,13 +175,19 @@ def test_the_sample_log_holds_the_sample_values(framework: str) -> None:
     assert set(closing(framework, text)) >= DONE_KEYS
 
 
-@pytest.mark.parametrize("path", [PYTORCH, SHARED, *sorted(PYTORCH.parent.glob("torch_*.py"))], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [PYTORCH, SHARED, *sorted(PYTORCH.parent.glob("torch_*.py"))],
+    ids=lambda path: path.name,
+)
 def test_trainers_are_written_in_the_oldest_python_they_promise(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize(("framework", "path"), [("pytorch", PYTORCH), ("simulated", SIMULATED)])
-def test_every_flag_of_a_trainer_that_a_user_may_set_is_in_the_launch_script(framework: str, path: Path) -> None:
+def test_every_flag_of_a_trainer_that_a_user_may_set_is_in_the_launch_script(
+    framework: str, path: Path
+) -> None:
     declared = flags(path, *([SHARED] if path == PYTORCH else []))
     assert declared
     script = (ROOT / "templates" / framework / "launch.sh.j2").read_text()

@@ -13,7 +13,18 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import FLAT, PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples, torchrun
+from tests.support.trainers import (
+    FLAT,
+    PYTHON,
+    ROOT,
+    closing,
+    flags,
+    free_port,
+    needs,
+    rank_lines,
+    samples,
+    torchrun,
+)
 
 TRAINER = FLAT / "train_hf_lm.py"
 FOLDER = ROOT / "templates" / "hf_trainer"
@@ -46,24 +57,38 @@ def launch(folder: Path, arguments: list[str], ranks: int) -> list[str]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What one rank printed."""
     needs("transformers", "accelerate")
-    return launch(tmp_path_factory.mktemp("alone"), [*SMALL, *LLAMA, "--batch-size", "4", "--steps", "9"], 1)
+    return launch(
+        tmp_path_factory.mktemp("alone"), [*SMALL, *LLAMA, "--batch-size", "4", "--steps", "9"], 1
+    )
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each of two ranks printed that share the global batch of the one."""
     needs("transformers", "accelerate")
-    return launch(tmp_path_factory.mktemp("two"), [*SMALL, *LLAMA, "--batch-size", "2", "--steps", "9"], 2)
+    return launch(
+        tmp_path_factory.mktemp("two"), [*SMALL, *LLAMA, "--batch-size", "2", "--steps", "9"], 2
+    )
 
 
 def test_every_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[str]) -> None:
     assert [rank_lines("hf_trainer", text) for text in two_ranks] == [[(0, 2)], [(1, 2)]]
-    assert [[step["step"] for step in samples("hf_trainer", text)] for text in two_ranks] == [list(range(10)), []]
+    assert [[step["step"] for step in samples("hf_trainer", text)] for text in two_ranks] == [
+        list(range(10)),
+        [],
+    ]
 
 
-def test_losses_of_two_ranks_are_those_of_one_with_the_same_global_batch(alone: list[str], two_ranks: list[str]) -> None:
-    """Trainer gives both the same sequences in the same order; sums in another order differ by less than a printed digit."""
-    first, second = ([step["loss"] for step in samples("hf_trainer", texts[0])[1:]] for texts in (alone, two_ranks))
+def test_losses_of_two_ranks_are_those_of_one_with_the_same_global_batch(
+    alone: list[str], two_ranks: list[str]
+) -> None:
+    """Trainer gives both the same sequences in the same order; sums in another order differ by less
+    than a printed digit.
+    """
+    first, second = (
+        [step["loss"] for step in samples("hf_trainer", texts[0])[1:]]
+        for texts in (alone, two_ranks)
+    )
     assert first == pytest.approx(second, rel=1e-5)
     assert sum(first[6:]) < sum(first[:3])
 
@@ -73,20 +98,43 @@ def test_step_times_are_the_differences_of_the_clock(two_ranks: list[str]) -> No
     assert [step["samples"] for step in steps] == [0, *[4] * 9]
     for before, after in pairwise(steps):
         assert after["step_time_s"] > 0
-        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(
+            after["step_time_s"], abs=3e-6
+        )
 
 
 def test_the_last_line_is_complete(two_ranks: list[str]) -> None:
     facts = closing("hf_trainer", two_ranks[0])
-    assert (facts["world_size"], facts["ranks"], facts["global_batch"], facts["backend"]) == (2, [0, 1], 4, "gloo")
-    # Two tables; query and output, keys and values, three matrices of the MLP, two norms; the last norm.
-    assert facts["parameters"] == 2 * 100 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
+    assert (facts["world_size"], facts["ranks"], facts["global_batch"], facts["backend"]) == (
+        2,
+        [0, 1],
+        4,
+        "gloo",
+    )
+    # Two tables; query and output, keys and values, three matrices of the MLP, two norms; the last
+    # norm.
+    assert (
+        facts["parameters"]
+        == 2 * 100 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
+    )
     assert {"transformers", "accelerate", "framework_version"} <= set(facts)
 
 
 def test_micro_batches_and_recomputation_are_part_of_one_step(tmp_path: Path) -> None:
     needs("transformers", "accelerate")
-    words = [*SMALL, "--batch-size", "2", "--accumulation", "2", "--checkpointing", "full", "--dtype", "bf16", "--steps", "3"]
+    words = [
+        *SMALL,
+        "--batch-size",
+        "2",
+        "--accumulation",
+        "2",
+        "--checkpointing",
+        "full",
+        "--dtype",
+        "bf16",
+        "--steps",
+        "3",
+    ]
     (text,) = launch(tmp_path, words, 1)
     steps = samples("hf_trainer", text)
     assert [step["step"] for step in steps] == [0, 1, 2, 3] and steps[1]["samples"] == 4
@@ -162,24 +210,57 @@ class Trainer:
         for callback in self.callbacks:
             getattr(callback, name)(self.args, state, None, **words)
 """
-"""What the program uses of transformers, where that is not installed: Trainer calls it in this order."""
+"""What the program uses of transformers, where that is not installed: Trainer calls it in this
+order.
+"""
 
 
-def told(program: str, arguments: Sequence[str], folder: Path, path: Sequence[Path] = ()) -> list[str]:
-    """Run a program as the only rank; return its marks and how its lines begin, in order, without those of the rank's parts."""
-    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+def told(
+    program: str, arguments: Sequence[str], folder: Path, path: Sequence[Path] = ()
+) -> list[str]:
+    """Run a program as the only rank; return its marks and how its lines begin, in order, without
+    those of the rank's parts.
+    """
+    variables = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     where = os.pathsep.join(map(str, [*path, FLAT]))
-    environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": where, **variables}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": where,
+        **variables,
+    }
     command = [PYTHON, "-c", MARKED, str(FLAT / program), *arguments]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("mark ", "orch step=", "orch done "))]
+    lines = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("mark ", "orch step=", "orch done "))
+    ]
     return [line if line.startswith("mark ") else line.split()[1] for line in lines]
 
 
 @pytest.mark.parametrize("is_real", [False, True], ids=["stand-in", "transformers"])
-def test_it_marks_its_steps_and_its_end_where_the_other_trainers_do(tmp_path: Path, is_real: bool) -> None:
-    """A rank that is at its end is in the last step, as ranks are that still wait in it: one in a later step is ahead."""
+def test_it_marks_its_steps_and_its_end_where_the_other_trainers_do(
+    tmp_path: Path, is_real: bool
+) -> None:
+    """A rank that is at its end is in the last step, as ranks are that still wait in it: one in a
+    later step is ahead.
+    """
     needs(*(("transformers", "accelerate") if is_real else ("torch",)))
     path = []
     if not is_real:
@@ -216,7 +297,9 @@ def test_models_have_the_parameters_that_the_folder_declares() -> None:
     models = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT)}
     command = [PYTHON, "-c", COUNT, json.dumps(models)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {name: model["parameters"] for name, model in models.items()}
 
@@ -226,17 +309,24 @@ def test_models_have_the_parameters_that_the_folder_declares() -> None:
     [
         (["--batch-size", "0"], "--batch-size: expected 1 or more, got 0"),
         (["--heads", "5"], "--heads: expected a divisor of --width 64, got 5"),
-        (["--kv-heads", "2"], "--kv-heads: expected a divisor of --heads 4 for a llama, got 2 for gpt2"),
+        (
+            ["--kv-heads", "2"],
+            "--kv-heads: expected a divisor of --heads 4 for a llama, got 2 for gpt2",
+        ),
         (["--seq-len", "2000"], "--seq-len: expected at most --max-positions 1024, got 2000"),
         (["--dtype", "fp16"], "--dtype: expected fp32 or bf16 on cpu, got fp16"),
         (["--parallel", "fsdp"], "--parallel: expected ddp on cpu, got fsdp"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
+def test_what_cannot_be_trained_is_refused_with_a_sentence(
+    arguments: list[str], words: str
+) -> None:
     needs("torch")
     command = [PYTHON, str(TRAINER), "--device", "cpu", *arguments]
     environment = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 

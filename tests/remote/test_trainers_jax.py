@@ -1,4 +1,6 @@
-"""The JAX trainer, run as a node runs it: a process per rank on loopback, which meet through jax.distributed and gloo."""
+"""The JAX trainer, run as a node runs it: a process per rank on loopback, which meet through
+jax.distributed and gloo.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,47 @@ import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import FLAT, PYTHON, ROOT, closing, flags, free_port, needs, rank_lines, samples
+from tests.support.trainers import (
+    FLAT,
+    PYTHON,
+    ROOT,
+    closing,
+    flags,
+    free_port,
+    needs,
+    rank_lines,
+    samples,
+)
 
 TRAINER = FLAT / "train_jax_lm.py"
 FOLDER = ROOT / "templates" / "jax_lm"
-LLAMA = ["--norm", "rms", "--positions", "rotary", "--gated", "true", "--bias", "false", "--tied", "false", "--kv-heads", "2"]
-SMALL = ["--device", "cpu", "--dtype", "fp32", "--seq-len", "32", "--vocab", "100", "--mlp", "96", *LLAMA]
+LLAMA = [
+    "--norm",
+    "rms",
+    "--positions",
+    "rotary",
+    "--gated",
+    "true",
+    "--bias",
+    "false",
+    "--tied",
+    "false",
+    "--kv-heads",
+    "2",
+]
+SMALL = [
+    "--device",
+    "cpu",
+    "--dtype",
+    "fp32",
+    "--seq-len",
+    "32",
+    "--vocab",
+    "100",
+    "--mlp",
+    "96",
+    *LLAMA,
+]
 
 
 def launch(arguments: list[str], ranks: int, code: int = 0) -> list[str]:
@@ -53,20 +90,40 @@ def alone() -> list[str]:
 
 @pytest.fixture(scope="module")
 def two_ranks() -> list[str]:
-    """What each of two ranks printed that share the global batch of the one, in micro-batches and with recomputation."""
+    """What each of two ranks printed that share the global batch of the one, in micro-batches and
+    with recomputation.
+    """
     needs("jax")
-    return launch([*SMALL, "--batch-size", "1", "--accumulation", "2", "--checkpointing", "full", "--steps", "9"], ranks=2)
+    return launch(
+        [
+            *SMALL,
+            "--batch-size",
+            "1",
+            "--accumulation",
+            "2",
+            "--checkpointing",
+            "full",
+            "--steps",
+            "9",
+        ],
+        ranks=2,
+    )
 
 
 def test_every_jax_rank_says_who_it_is_and_rank_0_the_steps(two_ranks: list[str]) -> None:
     assert [rank_lines("jax_lm", text) for text in two_ranks] == [[(0, 2)], [(1, 2)]]
-    assert [[step["step"] for step in samples("jax_lm", text)] for text in two_ranks] == [list(range(10)), []]
+    assert [[step["step"] for step in samples("jax_lm", text)] for text in two_ranks] == [
+        list(range(10)),
+        [],
+    ]
 
 
 def test_losses_do_not_depend_on_how_ranks_and_micro_batches_share_a_global_batch(
     alone: list[str], two_ranks: list[str]
 ) -> None:
-    first, second = ([step["loss"] for step in samples("jax_lm", texts[0])[1:]] for texts in (alone, two_ranks))
+    first, second = (
+        [step["loss"] for step in samples("jax_lm", texts[0])[1:]] for texts in (alone, two_ranks)
+    )
     # Lines have six digits; sums in another order differ by less.
     assert first == pytest.approx(second, rel=1e-5)
     # The fifth and the ninth step see the tokens of the first.
@@ -78,21 +135,36 @@ def test_jax_step_times_are_the_differences_of_the_clock(two_ranks: list[str]) -
     assert [step["samples"] for step in steps] == [0, *[4] * 9]
     for before, after in pairwise(steps):
         assert after["step_time_s"] > 0
-        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(
+            after["step_time_s"], abs=3e-6
+        )
 
 
 def test_the_last_line_of_a_jax_run_is_complete(two_ranks: list[str]) -> None:
     facts = closing("jax_lm", two_ranks[0])
-    assert (facts["world_size"], facts["ranks"], facts["framework"], facts["global_batch"]) == (2, [0, 1], "jax", 4)
+    assert (facts["world_size"], facts["ranks"], facts["framework"], facts["global_batch"]) == (
+        2,
+        [0, 1],
+        "jax",
+        4,
+    )
     assert [device["count"] for device in facts["devices"]] == [2]
-    # Two tables; query and output, keys and values, three matrices of the MLP, two norms; the last norm.
-    assert facts["parameters"] == 2 * 100 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
-    assert facts["gradient_bytes"] == 4 * facts["parameters"] and facts["max_memory_bytes"] > 1 << 20
+    # Two tables; query and output, keys and values, three matrices of the MLP, two norms; the last
+    # norm.
+    assert (
+        facts["parameters"]
+        == 2 * 100 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64) + 64
+    )
+    assert (
+        facts["gradient_bytes"] == 4 * facts["parameters"] and facts["max_memory_bytes"] > 1 << 20
+    )
 
 
 def test_bf16_losses_are_those_of_fp32_within_its_precision(alone: list[str]) -> None:
     lines = launch([*SMALL, "--dtype", "bf16", "--batch-size", "4", "--steps", "5"], ranks=1)
-    half, full = ([step["loss"] for step in samples("jax_lm", texts[0])[1:6]] for texts in (lines, alone))
+    half, full = (
+        [step["loss"] for step in samples("jax_lm", texts[0])[1:6]] for texts in (lines, alone)
+    )
     assert half == pytest.approx(full, rel=2**-8) and half != full
 
 
@@ -101,7 +173,12 @@ def python(code: str, *arguments: str) -> Any:
     needs("jax")
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(FLAT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [PYTHON, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [PYTHON, "-c", code, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -122,7 +199,9 @@ print(json.dumps({name: parameters(shape(model)) for name, model in json.loads(s
 
 def test_models_have_the_parameters_that_the_folder_declares() -> None:
     models = yaml.safe_load((FOLDER / "framework.yaml").read_text())["models"]
-    assert python(COUNT, json.dumps(models)) == {name: model["parameters"] for name, model in models.items()}
+    assert python(COUNT, json.dumps(models)) == {
+        name: model["parameters"] for name, model in models.items()
+    }
 
 
 CHANGED = """
@@ -153,10 +232,15 @@ def test_a_token_sees_those_before_it_and_their_order() -> None:
         (["--kv-heads", "3"], "--kv-heads: expected a divisor of --heads 4, got 3"),
         (["--seq-len", "2000"], "--seq-len: expected at most --max-positions 1024, got 2000"),
         (["--device", "cpu", "--dtype", "tf32"], "--dtype: expected fp32 or bf16 on cpu, got tf32"),
-        (["--device", "cpu", "--attention", "cudnn"], "--attention: expected cudnn only with cuda and bf16, got cpu and bf16"),
+        (
+            ["--device", "cpu", "--attention", "cudnn"],
+            "--attention: expected cudnn only with cuda and bf16, got cpu and bf16",
+        ),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_a_sentence(arguments: list[str], words: str) -> None:
+def test_what_cannot_be_trained_is_refused_with_a_sentence(
+    arguments: list[str], words: str
+) -> None:
     needs("jax")
     (text,) = launch(arguments, ranks=1, code=2)
     assert words in text and "Traceback" not in text
@@ -165,11 +249,23 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence(arguments: list[str],
 def test_a_rank_without_numbers_is_refused() -> None:
     needs("jax")
     done = subprocess.run(
-        [PYTHON, str(TRAINER), "--device", "cpu"], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+        [PYTHON, str(TRAINER), "--device", "cpu"],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 1 and "expected RANK, LOCAL_RANK, WORLD_SIZE" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and "expected RANK, LOCAL_RANK, WORLD_SIZE" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_the_jax_folder_uses_only_flags_of_its_trainer() -> None:
-    used = {word for word in (FOLDER / "launch.sh.j2").read_text().split() if word.startswith("--") and len(word) > 2}
+    used = {
+        word
+        for word in (FOLDER / "launch.sh.j2").read_text().split()
+        if word.startswith("--") and len(word) > 2
+    }
     assert used == flags(TRAINER)

@@ -21,12 +21,16 @@ FAST = ["--compute-ms", "5", "--gradient-mb", "0.01"]
 @pytest.fixture(scope="module")
 def four_ranks() -> list[Ended]:
     """A run of four ranks, 30 ms of compute and 2 MB of gradients a step."""
-    return all_ended(4, ["--steps", "6", "--compute-ms", "30", "--gradient-mb", "2", "--batch-size", "8"])
+    return all_ended(
+        4, ["--steps", "6", "--compute-ms", "30", "--gradient-mb", "2", "--batch-size", "8"]
+    )
 
 
 def test_every_simulated_rank_ends_well_and_says_who_it_is(four_ranks: list[Ended]) -> None:
     assert [(one.code, one.err) for one in four_ranks] == [(0, "")] * 4
-    assert [rank_lines("simulated", one.out) for one in four_ranks] == [[(rank, 4)] for rank in range(4)]
+    assert [rank_lines("simulated", one.out) for one in four_ranks] == [
+        [(rank, 4)] for rank in range(4)
+    ]
 
 
 def test_only_rank_0_of_a_simulated_run_prints_steps(four_ranks: list[Ended]) -> None:
@@ -42,7 +46,9 @@ def test_simulated_steps_last_at_least_as_long_as_their_compute(four_ranks: list
 
 def test_simulated_step_times_are_the_differences_of_the_clock(four_ranks: list[Ended]) -> None:
     for before, after in pairwise(samples("simulated", four_ranks[0].out)):
-        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(
+            after["step_time_s"], abs=3e-6
+        )
 
 
 def test_the_ring_sends_every_byte_that_an_all_reduce_needs(four_ranks: list[Ended]) -> None:
@@ -66,17 +72,28 @@ def test_one_simulated_rank_needs_no_ring() -> None:
 
 def test_more_ranks_than_gradients_still_add_up() -> None:
     """Chunks of no bytes at all: two floats on three ranks."""
-    assert [one.code for one in all_ended(3, ["--steps", "2", "--compute-ms", "0", "--gradient-mb", "0.000008"])] == [0, 0, 0]
+    assert [
+        one.code
+        for one in all_ended(3, ["--steps", "2", "--compute-ms", "0", "--gradient-mb", "0.000008"])
+    ] == [0, 0, 0]
 
 
 def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
-    for name in ("train_simulated", "simulated_rendezvous", "simulated_ring", "rank_parts", "rank_progress"):
+    for name in (
+        "train_simulated",
+        "simulated_rendezvous",
+        "simulated_ring",
+        "rank_parts",
+        "rank_progress",
+    ):
         shutil.copy(SIMULATED.with_name(f"{name}.py"), tmp_path)
     forgetful = tmp_path / "simulated_ring.py"
     source = forgetful.read_text()
     assert source.count("map(float.__add__, own, received)") == 1
     forgetful.write_text(source.replace("map(float.__add__, own, received)", "received"))
-    ranks = all_ended(2, ["--steps", "2", *FAST], trainers=[SIMULATED, tmp_path / "train_simulated.py"])
+    ranks = all_ended(
+        2, ["--steps", "2", *FAST], trainers=[SIMULATED, tmp_path / "train_simulated.py"]
+    )
     assert any("wrong sum: chunk" in one.err for one in ranks)
     assert all(one.code == 1 for one in ranks)
 
@@ -84,10 +101,17 @@ def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
 def test_half_types_move_half_the_bytes() -> None:
     trainer = module(SIMULATED)
     sizes = {
-        dtype: trainer.gradient_bytes(argparse.Namespace(model="resnet50", dtype=dtype, gradient_mb=0.0))
+        dtype: trainer.gradient_bytes(
+            argparse.Namespace(model="resnet50", dtype=dtype, gradient_mb=0.0)
+        )
         for dtype in ("fp32", "tf32", "fp16", "bf16")
     }
-    assert sizes == {"fp32": 102_228_128, "tf32": 102_228_128, "fp16": 51_114_064, "bf16": 51_114_064}
+    assert sizes == {
+        "fp32": 102_228_128,
+        "tf32": 102_228_128,
+        "fp16": 51_114_064,
+        "bf16": 51_114_064,
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,14 +124,20 @@ def test_neighbours_name_the_rank_that_left(mode: str, code: int, text: str) -> 
     assert failed.code == code
     assert text in failed.err
     assert last.code == 1
-    assert last.err.startswith(f"rank 2: peer rank 1 ({socket.gethostname()}) closed the connection")
+    assert last.err.startswith(
+        f"rank 2: peer rank 1 ({socket.gethostname()}) closed the connection"
+    )
     assert first.code == 1
     assert first.err.startswith("rank 0: peer rank ")
     assert [step["step"] for step in samples("simulated", first.out)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("mode", "signals"), [("hang", [signal.SIGTERM]), ("deaf", [signal.SIGTERM, signal.SIGKILL])])
-def test_neighbours_give_up_on_a_rank_that_says_nothing(mode: str, signals: list[signal.Signals]) -> None:
+@pytest.mark.parametrize(
+    ("mode", "signals"), [("hang", [signal.SIGTERM]), ("deaf", [signal.SIGTERM, signal.SIGKILL])]
+)
+def test_neighbours_give_up_on_a_rank_that_says_nothing(
+    mode: str, signals: list[signal.Signals]
+) -> None:
     fault = ["--fail-at-step", "2", "--fail-rank", "1", "--fail-mode", mode, "--timeout-s", "2"]
     with ring(2, ["--steps", "9", *FAST, *fault]) as (patient, silent):
         gave_up = ended(patient)
@@ -129,7 +159,10 @@ def test_a_rank_without_a_master_says_where_it_looked() -> None:
     port = free_port()
     (alone,) = all_ended(2, ["--timeout-s", "0.5"], ranks=[1], port=port)
     assert (alone.code, alone.out) == (1, "")
-    assert alone.err == f"rank 1: rank 0 at 127.0.0.1 port {port} cannot be reached (Connection refused)\n"
+    assert (
+        alone.err
+        == f"rank 1: rank 0 at 127.0.0.1 port {port} cannot be reached (Connection refused)\n"
+    )
 
 
 def test_a_rank_of_another_run_ends_the_rendezvous() -> None:

@@ -1,4 +1,6 @@
-"""The TensorFlow trainer, run as a node runs it: one process a node, TF_CONFIG, ring all-reduce on loopback."""
+"""The TensorFlow trainer, run as a node runs it: one process a node, TF_CONFIG, ring all-reduce on
+loopback.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,36 @@ from tests.support.trainers import (
 
 TRAINER = FLAT / "train_tensorflow.py"
 FOLDER = ROOT / "templates" / "tensorflow"
-SMALL = ["--device", "cpu", "--image-size", "32", "--batch-size", "2", "--num-classes", "10", "--grappler", "false"]
+SMALL = [
+    "--device",
+    "cpu",
+    "--image-size",
+    "32",
+    "--batch-size",
+    "2",
+    "--num-classes",
+    "10",
+    "--grappler",
+    "false",
+]
 QUIET = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "1"}
 
 
 def start(arguments: list[str], index: int, ports: list[int], **more: str) -> subprocess.Popen[str]:
     """Start one node of a run."""
-    config = {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": index}}
+    config = {
+        "cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]},
+        "task": {"type": "worker", "index": index},
+    }
     identity = {"RANK": str(index), "WORLD_SIZE": str(len(ports)), "TF_CONFIG": json.dumps(config)}
     command = [PYTHON, "-u", str(TRAINER), *arguments]
-    return subprocess.Popen(command, env=QUIET | identity | more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        env=QUIET | identity | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def run(arguments: list[str], nodes: int) -> list[str]:
@@ -54,14 +76,18 @@ def run(arguments: list[str], nodes: int) -> list[str]:
         for process in processes:
             process.kill()
             process.communicate()
-    assert [process.returncode for process in processes] == [0] * nodes, "".join(err for _, err in ended)
+    assert [process.returncode for process in processes] == [0] * nodes, "".join(
+        err for _, err in ended
+    )
     return [out for out, _ in ended]
 
 
 def inside(code: str, *arguments: str) -> Any:
-    """What ``code`` prints in an interpreter that has the framework, with the trainer as ``t`` and its arguments as ``a``.
+    """What ``code`` prints in an interpreter that has the framework, with the trainer as ``t`` and
+    its arguments as ``a``.
 
-    The process sees two CPUs as devices, so that one process can drive two replicas, as it does two GPUs.
+    The process sees two CPUs as devices, so that one process can drive two replicas, as it does two
+    GPUs.
     """
     head = f"""
 import json, sys
@@ -83,7 +109,14 @@ def two_replicas(model):
     strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
     return strategy, t.Trainer(a, strategy), tf_images.batches(a, tf_ranks.Identity(0, 2, 2, 0), strategy, ["/cpu:0", "/cpu:1"])
 """
-    done = subprocess.run([PYTHON, "-c", head + code], env=QUIET, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        [PYTHON, "-c", head + code],
+        env=QUIET,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -95,9 +128,14 @@ def two_nodes() -> list[str]:
     return run([*SMALL, "--steps", "3", "--warmup-steps", "1"], nodes=2)
 
 
-def test_every_tensorflow_node_says_its_ranks_and_the_first_one_the_steps(two_nodes: list[str]) -> None:
+def test_every_tensorflow_node_says_its_ranks_and_the_first_one_the_steps(
+    two_nodes: list[str],
+) -> None:
     assert [rank_lines("tensorflow", text) for text in two_nodes] == [[(0, 2)], [(1, 2)]]
-    assert [[step["step"] for step in samples("tensorflow", text)] for text in two_nodes] == [[0, 1, 2, 3], []]
+    assert [[step["step"] for step in samples("tensorflow", text)] for text in two_nodes] == [
+        [0, 1, 2, 3],
+        [],
+    ]
 
 
 def test_tensorflow_step_times_are_the_differences_of_the_clock(two_nodes: list[str]) -> None:
@@ -105,14 +143,20 @@ def test_tensorflow_step_times_are_the_differences_of_the_clock(two_nodes: list[
     assert [step["samples"] for step in steps] == [0, 4, 4, 4]
     for before, after in pairwise(steps):
         assert after["step_time_s"] > 0
-        assert after["timestamp"] - before["timestamp"] == pytest.approx(after["step_time_s"], abs=3e-6)
+        assert after["timestamp"] - before["timestamp"] == pytest.approx(
+            after["step_time_s"], abs=3e-6
+        )
 
 
-def test_every_tensorflow_rank_on_a_cpu_says_how_long_its_forward_pass_was(two_nodes: list[str]) -> None:
+def test_every_tensorflow_rank_on_a_cpu_says_how_long_its_forward_pass_was(
+    two_nodes: list[str],
+) -> None:
     for rank, text in enumerate(two_nodes):
         parts = rank_parts("tensorflow", text)
         assert (parts["rank"], parts["first_step"], parts["last_step"]) == (rank, 2, 3)
-        assert all(0 < own < step for own, step in zip(parts["compute_s"], parts["step_s"], strict=True))
+        assert all(
+            0 < own < step for own, step in zip(parts["compute_s"], parts["step_s"], strict=True)
+        )
 
 
 def test_what_xla_compiles_tells_no_end_of_a_forward_pass() -> None:
@@ -124,7 +168,12 @@ def test_what_xla_compiles_tells_no_end_of_a_forward_pass() -> None:
 def test_the_last_line_of_a_tensorflow_run_is_complete(two_nodes: list[str]) -> None:
     facts = closing("tensorflow", two_nodes[0])
     assert set(facts) >= LOADER_KEYS
-    assert (facts["world_size"], facts["ranks"], facts["framework"], facts["backend"]) == (2, [0, 1], "tensorflow", "ring")
+    assert (facts["world_size"], facts["ranks"], facts["framework"], facts["backend"]) == (
+        2,
+        [0, 1],
+        "tensorflow",
+        "ring",
+    )
     assert (facts["global_batch"], facts["simulated"], facts["loader"]) == (4, False, "synthetic")
     assert [device["count"] for device in facts["devices"]] == [2]
     # The published number belongs to 1000 classes; this head has 10.
@@ -144,27 +193,68 @@ def test_tensorflow_computes_half_types_on_a_cpu(dtype: str, output: str) -> Non
 @pytest.mark.parametrize("loader", ["native", "tfrecord"])
 def test_tensorflow_trains_from_disk(tmp_path: Path, loader: str) -> None:
     needs("tensorflow")
-    maker = [sys.executable, "-I", "-S", str(FLAT / "make_dataset.py"), "--dir", str(tmp_path / "data")]
-    subprocess.run([*maker, "--images", "6", "--size", "40"], check=True, capture_output=True, timeout=LIMIT_S)
-    arguments = [*SMALL, "--steps", "5", "--loader", loader, "--data-dir", str(tmp_path / "data"), "--workers", "1"]
+    maker = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(FLAT / "make_dataset.py"),
+        "--dir",
+        str(tmp_path / "data"),
+    ]
+    subprocess.run(
+        [*maker, "--images", "6", "--size", "40"], check=True, capture_output=True, timeout=LIMIT_S
+    )
+    arguments = [
+        *SMALL,
+        "--steps",
+        "5",
+        "--loader",
+        loader,
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--workers",
+        "1",
+    ]
     (text,) = run(arguments, nodes=1)
     assert [step["step"] for step in samples("tensorflow", text)] == list(range(6))
     assert closing("tensorflow", text)["loader"] == loader
 
 
-@pytest.mark.parametrize(("nodes", "loader"), [(2, "native"), (4, "native"), (2, "tfrecord"), (4, "tfrecord"), (5, "tfrecord")])
+@pytest.mark.parametrize(
+    ("nodes", "loader"),
+    [(2, "native"), (4, "native"), (2, "tfrecord"), (4, "tfrecord"), (5, "tfrecord")],
+)
 def test_nodes_share_each_epoch_without_overlap(tmp_path: Path, nodes: int, loader: str) -> None:
     """The set has four TFRecord files: with five nodes, records are shared out, not files."""
     needs("tensorflow")
-    maker = [sys.executable, "-I", "-S", str(FLAT / "make_dataset.py"), "--dir", str(tmp_path / "data")]
+    maker = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(FLAT / "make_dataset.py"),
+        "--dir",
+        str(tmp_path / "data"),
+    ]
     subprocess.run(
-        [*maker, "--images", "30", "--classes", "30", "--size", "16"], check=True, capture_output=True, timeout=LIMIT_S
+        [*maker, "--images", "30", "--classes", "30", "--size", "16"],
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_S,
     )
     code = f"""
 shares = [tf_images.epoch(a, {nodes}, node) for node in range({nodes})]
 print(json.dumps([[[int(label) for _, label in share] for share in shares] for epoch in range(2)]))
 """
-    arguments = ["--num-classes", "30", "--loader", loader, "--data-dir", str(tmp_path / "data"), "--workers", "1"]
+    arguments = [
+        "--num-classes",
+        "30",
+        "--loader",
+        loader,
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--workers",
+        "1",
+    ]
     epochs = inside(code, *arguments)
     # Each class has one image, so a label names an image.
     for shares in epochs:
@@ -241,7 +331,9 @@ print(json.dumps([same, float(tf.convert_to_tensor(trainer.loss_scale))]))
     assert inside(code, "--dtype", "fp16", "--loss-scale", "8") == [False, 8.0]
 
 
-@pytest.mark.parametrize("extra", [["--dtype", "bf16"], ["--dtype", "fp16", "--loss-scale", "8"], ["--xla", "true"]])
+@pytest.mark.parametrize(
+    "extra", [["--dtype", "bf16"], ["--dtype", "fp16", "--loss-scale", "8"], ["--xla", "true"]]
+)
 def test_other_ways_to_compute_lower_the_loss(extra: list[str]) -> None:
     needs("tensorflow")
     code = """
@@ -252,8 +344,12 @@ print(json.dumps([float(trainer.step(*next(data))[0]) for _ in range(8)]))
     assert losses[-1] < 0.97 * losses[0]
 
 
-@pytest.mark.parametrize(("model", "parameters"), [("resnet50", 25_557_032), ("vgg16", 138_357_544)])
-def test_tensorflow_models_have_the_published_number_of_parameters(model: str, parameters: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "parameters"), [("resnet50", 25_557_032), ("vgg16", 138_357_544)]
+)
+def test_tensorflow_models_have_the_published_number_of_parameters(
+    model: str, parameters: int
+) -> None:
     needs("tensorflow")
     code = f"""
 model = tf_models.MODELS[{model!r}](tf_models.Seeds(0), 1000)
@@ -291,12 +387,20 @@ print(json.dumps(max(float(abs(ours[size] - theirs[size].numpy()).max()) for siz
     [
         (["--batch-size", "1"], "--batch-size: expected 2 or more at image size 32, got 1"),
         (["--dtype", "tf32"], "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
-        (["--replicas", "2"], "--replicas: expected 1 on cpu, got 2: a node's CPU is one replica. use --gpus 1"),
+        (
+            ["--replicas", "2"],
+            "--replicas: expected 1 on cpu, got 2: a node's CPU is one replica. use --gpus 1",
+        ),
         (["--all-reduce", "nccl"], "--all-reduce: expected ring on cpu, got nccl"),
-        (["--loader", "tfrecord"], "--data-dir: expected the folder that loader tfrecord reads, got none"),
+        (
+            ["--loader", "tfrecord"],
+            "--data-dir: expected the folder that loader tfrecord reads, got none",
+        ),
     ],
 )
-def test_what_tensorflow_cannot_run_is_refused_before_anything_starts(arguments: list[str], message: str) -> None:
+def test_what_tensorflow_cannot_run_is_refused_before_anything_starts(
+    arguments: list[str], message: str
+) -> None:
     needs("tensorflow")
     process = start([*SMALL, *arguments], 0, [free_port()])
     _, errors = process.communicate(timeout=LIMIT_S)
@@ -306,8 +410,14 @@ def test_what_tensorflow_cannot_run_is_refused_before_anything_starts(arguments:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"TF_CONFIG": "{}"}, "TF_CONFIG: expected all workers and this one's index, got 'cluster'"),
-        ({"RANK": "1"}, "TF_CONFIG: expected RANK 0 and WORLD_SIZE 1 for 1 replicas on each node, got 1 and 1"),
+        (
+            {"TF_CONFIG": "{}"},
+            "TF_CONFIG: expected all workers and this one's index, got 'cluster'",
+        ),
+        (
+            {"RANK": "1"},
+            "TF_CONFIG: expected RANK 0 and WORLD_SIZE 1 for 1 replicas on each node, got 1 and 1",
+        ),
     ],
 )
 def test_an_identity_that_does_not_fit_is_said(change: dict[str, str], message: str) -> None:
@@ -324,7 +434,9 @@ def test_the_sample_log_holds_the_sample_values() -> None:
     assert set(closing("tensorflow", text)) >= LOADER_KEYS
 
 
-@pytest.mark.parametrize("path", [TRAINER, *sorted(TRAINER.parent.glob("tf_*.py"))], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [TRAINER, *sorted(TRAINER.parent.glob("tf_*.py"))], ids=lambda path: path.name
+)
 def test_the_trainer_is_written_in_the_oldest_python_it_promises(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
 
@@ -332,4 +444,6 @@ def test_the_trainer_is_written_in_the_oldest_python_it_promises(path: Path) -> 
 def test_every_flag_is_in_the_launch_script() -> None:
     declared = flags(TRAINER, SHARED)
     script = (FOLDER / "launch.sh.j2").read_text()
-    assert declared and declared == {flag for flag in declared if re.search(rf"{flag}[ =]{{{{", script)}
+    assert declared and declared == {
+        flag for flag in declared if re.search(rf"{flag}[ =]{{{{", script)
+    }

@@ -1,4 +1,6 @@
-"""The PyTorch trainer inside the process of a test: its neighbours, a small model, and the losses of its steps."""
+"""The PyTorch trainer inside the process of a test: its neighbours, a small model, and the losses
+of its steps.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,23 @@ def small(num_classes: int) -> Any:
     """Return a model of three stages; its source is also that of a program."""
     from torch import nn
 
-    layers = [nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten()]
+    layers = [
+        nn.Conv2d(3, 8, 3, stride=2),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+    ]
     return nn.Sequential(*layers, nn.Linear(16 * 13 * 13, num_classes))
 
 
-def losses(trainer: ModuleType, asked: argparse.Namespace, steps: int = 3) -> tuple[list[float], list[int]]:
-    """The losses of some steps with and three without communication, and how many buckets each had reduced."""
+def losses(
+    trainer: ModuleType, asked: argparse.Namespace, steps: int = 3
+) -> tuple[list[float], list[int]]:
+    """The losses of some steps with and three without communication, and how many buckets each had
+    reduced.
+    """
     import torch
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

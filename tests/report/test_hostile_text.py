@@ -24,7 +24,20 @@ from tests.report.printed import shown
 from tests.support.summaries import evil, runs, with_text
 
 STEERING = "".join(
-    map(chr, [*range(9), *range(11, 32), *range(127, 160), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F)])
+    map(
+        chr,
+        [
+            *range(9),
+            *range(11, 32),
+            *range(127, 160),
+            0x061C,
+            0x200E,
+            0x200F,
+            0x2028,
+            0x2029,
+            *range(0x202A, 0x202F),
+        ],
+    )
 ) + "".join(map(chr, [*range(0x2066, 0x206A), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF]))
 
 
@@ -50,7 +63,12 @@ def test_the_only_escapes_sent_to_a_terminal_are_our_own() -> None:
 def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
     rendered = markdown.render(with_text(text))
     assert not set(rendered) & (set(STEERING) - {"\n"})
-    assert "<" not in rendered and "://" not in rendered and "www." not in rendered and "@" not in rendered
+    assert (
+        "<" not in rendered
+        and "://" not in rendered
+        and "www." not in rendered
+        and "@" not in rendered
+    )
     for line in rendered.splitlines():
         if line.startswith("|"):
             assert line.replace("\\|", "").count("|") == 16
@@ -75,12 +93,17 @@ def test_csv_cells_never_begin_a_formula(text: str) -> None:
     lines = list(csv.reader(io.StringIO(rendered)))
     assert len({len(line) for line in lines}) == 1
     for cell in (cell for line in lines for cell in line):
-        assert cell in ("+1", "-1") or not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
+        assert cell in ("+1", "-1") or not cell.lstrip(" ").startswith(
+            ("=", "+", "-", "@", "\t", "\r")
+        )
 
 
 def test_a_formula_that_leads_its_field_is_made_text() -> None:
     first = runs("1n1g", [1.0] * 3, qualifications=('=HYPERLINK("x")',))
-    assert next(csv.DictReader(io.StringIO(delimited.render(summarize(first)))))["qualifications"] == '\'=HYPERLINK("x")'
+    assert (
+        next(csv.DictReader(io.StringIO(delimited.render(summarize(first)))))["qualifications"]
+        == '\'=HYPERLINK("x")'
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,9 +118,14 @@ def test_a_formula_that_leads_its_field_is_made_text() -> None:
         (" -1", "' -1"),
     ],
 )
-def test_a_number_is_data_and_anything_else_that_leads_a_formula_is_text(text: str, written: str) -> None:
+def test_a_number_is_data_and_anything_else_that_leads_a_formula_is_text(
+    text: str, written: str
+) -> None:
     first = runs("1n1g", [1.0] * 3, qualifications=(text,))
-    assert next(csv.DictReader(io.StringIO(delimited.render(summarize(first)))))["qualifications"] == written
+    assert (
+        next(csv.DictReader(io.StringIO(delimited.render(summarize(first)))))["qualifications"]
+        == written
+    )
 
 
 @evil
@@ -115,8 +143,15 @@ def test_visible_text_steers_nothing_and_keeps_the_rest(text: str) -> None:
     assert visible(plain) == plain
 
 
-@given(st.lists(st.sampled_from(["é", "token=s3cret", "\u202e", " ", "\n", "\r\n", "\r"]), max_size=12), st.data())
-def test_a_log_in_pieces_has_the_lines_of_the_log_in_one(parts: list[str], data: st.DataObject) -> None:
+@given(
+    st.lists(
+        st.sampled_from(["é", "token=s3cret", "\u202e", " ", "\n", "\r\n", "\r"]), max_size=12
+    ),
+    st.data(),
+)
+def test_a_log_in_pieces_has_the_lines_of_the_log_in_one(
+    parts: list[str], data: st.DataObject
+) -> None:
     log = "".join(parts).encode()
     edges = [0, *sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=5))), len(log)]
     pieces = [log[a:b] for a, b in zip(edges, edges[1:], strict=False)]

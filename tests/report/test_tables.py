@@ -31,7 +31,10 @@ def test_speeds_of_training_have_their_own_table_and_no_other() -> None:
 def test_the_speeds_of_a_training_stand_before_its_other_metrics() -> None:
     speeds, power, loss = tables(training())
     assert (speeds.columns, [row[0] for row in speeds.rows]) == (COLUMNS, ["1n1g", "1n2g"])
-    assert [row[:4] for row in power.rows] == [("1n1g", "power", "W", "3"), ("1n2g", "power", "W", "3")]
+    assert [row[:4] for row in power.rows] == [
+        ("1n1g", "power", "W", "3"),
+        ("1n2g", "power", "W", "3"),
+    ]
     assert [row[:3] for row in loss.rows] == [
         ("1n1g", "1", "2.50"), ("1n1g", "2", "1.50"), ("1n2g", "1", "2.50"), ("1n2g", "2", "1.50"),
     ]  # fmt: skip
@@ -40,7 +43,9 @@ def test_the_speeds_of_a_training_stand_before_its_other_metrics() -> None:
 
 def test_each_row_is_in_one_table() -> None:
     summary = training()
-    assert sum(len(entry.rows) for entry in of_metrics(summary)) + len(summary.speeds()) == len(summary.rows)
+    assert sum(len(entry.rows) for entry in of_metrics(summary)) + len(summary.speeds()) == len(
+        summary.rows
+    )
 
 
 def test_each_program_has_its_own_tables_and_a_simulated_one_is_stamped() -> None:

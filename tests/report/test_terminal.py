@@ -56,12 +56,16 @@ def test_a_terminal_shows_a_table_with_its_baseline_hardware_and_footnotes(
     assert text.startswith(HEAD) and text.endswith(FOOT)
     lines = text.removeprefix(HEAD).removesuffix(FOOT).splitlines()
     assert [" ".join(line.split()) for line in lines] == expected
-    assert lines[1].index("353.01") + len("353.01 to 355.05") == lines[0].index("speed 95%") + len("speed 95%")
+    assert lines[1].index("353.01") + len("353.01 to 355.05") == lines[0].index("speed 95%") + len(
+        "speed 95%"
+    )
 
 
 def test_a_dumb_terminal_which_heeds_no_columns_is_not_told_to_set_them(summary: Summary) -> None:
     environment = {"TERM": "dumb", "COLUMNS": "155"}
-    console = Console(file=io.StringIO(), color_system=None, force_terminal=True, _environ=environment)
+    console = Console(
+        file=io.StringIO(), color_system=None, force_terminal=True, _environ=environment
+    )
     terminal.render(summary, console)
     assert isinstance(console.file, io.StringIO)
     words = " ".join(console.file.getvalue().split())
@@ -70,7 +74,11 @@ def test_a_dumb_terminal_which_heeds_no_columns_is_not_told_to_set_them(summary:
 
 
 def test_a_stacked_table_repeats_all_columns_that_tell_its_rows_apart() -> None:
-    rows = [(repeat, size, f"{repeat}{size}1.5", f"{repeat}{size}2.5") for repeat in "12" for size in "48"]
+    rows = [
+        (repeat, size, f"{repeat}{size}1.5", f"{repeat}{size}2.5")
+        for repeat in "12"
+        for size in "48"
+    ]
     console = Console(file=io.StringIO(), width=20, color_system=None, force_terminal=False)
     console.print(terminal.fitting(("repeat", "size", "out", "in"), rows, (), console, "elsewhere"))
     assert isinstance(console.file, io.StringIO)
@@ -80,25 +88,35 @@ def test_a_stacked_table_repeats_all_columns_that_tell_its_rows_apart() -> None:
 
 
 @pytest.mark.parametrize("width", range(46, 160, 6))
-def test_no_line_is_wider_than_the_terminal_and_the_speed_always_stays(summary: Summary, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_and_the_speed_always_stays(
+    summary: Summary, width: int
+) -> None:
     text = shown(summary, width)
     assert all(len(line) <= width for line in text.splitlines()) and "…" not in text
     titles = [line for line in text.splitlines() if line.startswith("case ")]
     there = " ".join(titles)
-    assert "speed" in there.split() and "2243.07" in text and "speedup" in there and "SIGKILL" in text
+    assert (
+        "speed" in there.split() and "2243.07" in text and "speedup" in there and "SIGKILL" in text
+    )
     assert "average_speed" in there or "min" not in there.split()
     assert "median_speed" in there or "average_speed" not in there
     assert "efficiency" in there or "95%" not in there
     assert "speed 95%" in there.replace("speedup 95%", "") or "speedup 95%" not in there
-    # A column is in the table, or said to be left out; where all of them are there, nothing is said.
+    # A column is in the table, or said to be left out; where all of them are there, nothing is
+    # said.
     hidden = " ".join(text.split()).partition("hidden at")[2].partition("COLUMNS=")[0]
     missing = [name for name in COLUMNS if not re.search(rf"(?<!\S){name}(?!\S)", there)]
     assert all(name in hidden for name in missing) and bool(missing) == bool(hidden)
 
 
-def test_a_table_that_is_too_wide_without_them_as_well_goes_on_below_with_its_first_column_again() -> None:
+def test_a_table_that_is_too_wide_without_them_as_well_goes_on_below_with_its_first_column_again() -> (
+    None
+):
     wide = list("abcdefgh")
-    rows = [("node1", *(f"{place}11111.11" for place in range(8))), ("node2", *(f"{place}22222.22" for place in range(8)))]
+    rows = [
+        ("node1", *(f"{place}11111.11" for place in range(8))),
+        ("node2", *(f"{place}22222.22" for place in range(8))),
+    ]
     console = Console(file=io.StringIO(), width=30, color_system=None, force_terminal=False)
     console.print(terminal.fitting(("node", *wide), rows, [("h",)], console, "elsewhere"))
     assert isinstance(console.file, io.StringIO)
@@ -113,7 +131,9 @@ def test_a_table_that_is_too_wide_without_them_as_well_goes_on_below_with_its_fi
 
 
 def test_simulated_is_stamped_on_its_own_table_only() -> None:
-    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [2.0] * 3, simulated=True)]), 120)
+    text = shown(
+        summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [2.0] * 3, simulated=True)]), 120
+    )
     titles = [line for line in text.splitlines() if line.startswith("pytorch resnet50")]
     assert titles[0] == "pytorch resnet50 fp16 b128 synthetic"
     assert titles[1] == "pytorch resnet50 fp16 b128 synthetic   SIMULATED"
@@ -127,22 +147,39 @@ def test_a_missing_baseline_is_said_with_what_gives_one() -> None:
 
 def test_skipped_configurations_are_shown_by_every_output() -> None:
     choices = {"nodes": 9, "gpus": 8, "dtype": "fp16", "env.NCCL_ALGO": None}
-    skipped = (Skipped("pytorch", "resnet50", choices, "--nodes: expected 9 hosts"), Skipped("pytorch", "vgg16", choices, "no"))
+    skipped = (
+        Skipped("pytorch", "resnet50", choices, "--nodes: expected 9 hosts"),
+        Skipped("pytorch", "vgg16", choices, "no"),
+    )
     planned = Planned((), Counts(0, 0, 0, 0, 0, 0), "", "a label", skipped)
     summary = lacking(example(), planned)
     words = "skipped, because impossible: pytorch resnet50 9n8g dtype=fp16 NCCL_ALGO=(not set): --nodes: expected 9 hosts"
-    assert words in " ".join(shown(summary, 200).split()) and shown(summary, 200).startswith("a label\n")
-    assert summary.notes[:2] == (words, "skipped, because impossible: pytorch vgg16 9n8g dtype=fp16 NCCL_ALGO=(not set): no")
+    assert words in " ".join(shown(summary, 200).split()) and shown(summary, 200).startswith(
+        "a label\n"
+    )
+    assert summary.notes[:2] == (
+        words,
+        "skipped, because impossible: pytorch vgg16 9n8g dtype=fp16 NCCL_ALGO=(not set): no",
+    )
     document = json.loads(jsonout.render(summary))
     assert document["skipped"][0] == {
         "framework": "pytorch", "model": "resnet50", "choices": choices, "reason": "--nodes: expected 9 hosts",
     }  # fmt: skip
-    suite = next(suite for suite in JUnitXml.fromstring(junit.render(summary).encode()) if suite.name == "impossible")
+    suite = next(
+        suite
+        for suite in JUnitXml.fromstring(junit.render(summary).encode())
+        if suite.name == "impossible"
+    )
     assert [case.is_skipped for case in suite] == [True, True] and suite.skipped == 2
 
 
 def test_hardware_that_differs_between_cells_is_said_for_each() -> None:
-    text = shown(summarize([*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, observed={"devices": ["V100"]})]), 120)
+    text = shown(
+        summarize(
+            [*runs("1n1g", [1.0] * 3), *runs("1n2g", [1.0] * 3, observed={"devices": ["V100"]})]
+        ),
+        120,
+    )
     assert "1n1g: NVIDIA H200 · torch 2.13.0 · NCCL 2.27.3\n1n2g: V100\n" in text
 
 
@@ -152,7 +189,9 @@ def test_nothing_to_show_is_said() -> None:
 
 
 def test_a_slow_program_has_its_digits_in_every_table() -> None:
-    slow = summarize([*runs("1n1g", [0.0119, 0.0121, 0.0120]), *runs("1n2g", [0.0117, 0.0116, 0.0118])])
+    slow = summarize(
+        [*runs("1n1g", [0.0119, 0.0121, 0.0120]), *runs("1n2g", [0.0117, 0.0116, 0.0118])]
+    )
     assert "baseline 1n1g: 0.0120 samples/s, n=3" in shown(slow, 156)
     for text in (shown(slow, 156), markdown.render(slow), delimited.render(slow)):
         assert "0.0119" in text and "0.0116" in text and "0.01 to 0.01" not in text

@@ -11,4 +11,6 @@ from orchestrator.record.rundir import BenchDir
 
 @pytest.fixture
 def bench(tmp_path: Path) -> BenchDir:
-    return BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]})
+    return BenchDir.create(
+        tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1", "r2", "r3"]}
+    )

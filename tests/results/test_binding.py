@@ -28,5 +28,7 @@ def test_ranks_of_one_numa_node_share_its_cpus_without_a_warning() -> None:
 
 
 def test_nodes_whose_ranks_have_other_cpus_are_named_apart() -> None:
-    words = binding.binding_words({"n1": [Bound(0, "numa", "0-3")], "n2": [Bound(1, "numa", "4-7")]})
+    words = binding.binding_words(
+        {"n1": [Bound(0, "numa", "0-3")], "n2": [Bound(1, "numa", "4-7")]}
+    )
     assert words == "numa: 0-3 on n1; numa: 4-7 on n2"

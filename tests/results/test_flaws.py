@@ -44,8 +44,16 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
             "node1",
             "found 9, the last for step 11; the first missing is step 12",
         ),
-        (in_log("orch step=5 ", "orch stop=5 "), "node1", "found 9, the last for step 12; the first missing is step 5"),
-        (in_log("t=905.500000", "t=904.000000"), "node1", "expected a time above 0 s up to step 11"),
+        (
+            in_log("orch step=5 ", "orch stop=5 "),
+            "node1",
+            "found 9, the last for step 12; the first missing is step 5",
+        ),
+        (
+            in_log("t=905.500000", "t=904.000000"),
+            "node1",
+            "expected a time above 0 s up to step 11",
+        ),
         (
             in_log(f"samples={BATCH * WORLD} ", f"samples={BATCH} ", count=99),
             "node1",
@@ -62,21 +70,49 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
             "has none. closing line: expected JSON, got the key",
         ),
         (in_log('"nccl": null', '"nccl": NaN'), "node1", "got the number NaN"),
-        (in_log('"steps": 12', '"steps": 120'), "node1", "expected steps 12 as planned, the program reports 120"),
-        (in_log('"fp16"', '"fp32"'), "node1", "expected dtype 'fp16' as planned, the program reports 'fp32'"),
-        (in_log('"global_batch": 64', '"global_batch": 16'), "node1", "expected global_batch 64 as planned"),
+        (
+            in_log('"steps": 12', '"steps": 120'),
+            "node1",
+            "expected steps 12 as planned, the program reports 120",
+        ),
+        (
+            in_log('"fp16"', '"fp32"'),
+            "node1",
+            "expected dtype 'fp16' as planned, the program reports 'fp32'",
+        ),
+        (
+            in_log('"global_batch": 64', '"global_batch": 16'),
+            "node1",
+            "expected global_batch 64 as planned",
+        ),
         (in_log('"world_size": 4', '"world_size": 1'), "node1", "expected world_size 4 as planned"),
-        (in_log('"ranks": [0, 1, 2, 3]', '"ranks": [0, 1, 2]'), "node1", "expected ranks 0-3 in the closing line"),
+        (
+            in_log('"ranks": [0, 1, 2, 3]', '"ranks": [0, 1, 2]'),
+            "node1",
+            "expected ranks 0-3 in the closing line",
+        ),
         # ranks
-        (in_log("orch rank=3", "rank=3", node=1, name="rank-3.out"), "node2", "1 are missing, first rank 3"),
-        (in_log("rank=3", "rank=2", node=1, name="rank-3.out"), "node2", "expected one rank line of rank 2, got another"),
+        (
+            in_log("orch rank=3", "rank=3", node=1, name="rank-3.out"),
+            "node2",
+            "1 are missing, first rank 3",
+        ),
+        (
+            in_log("rank=3", "rank=2", node=1, name="rank-3.out"),
+            "node2",
+            "expected one rank line of rank 2, got another",
+        ),
         (
             in_log("rank=3", "rank=1", node=1, name="rank-3.out"),
             "node2",
             "expected rank lines of 2-3 on this node, got one of rank 1",
         ),
         (in_log("rank=3", "rank=9", node=1, name="rank-3.out"), "node2", "got one of rank 9"),
-        (in_log("world_size=4", "world_size=8", node=1, name="rank-2.out"), "node2", "expected world size 4, rank 2 logged 8"),
+        (
+            in_log("world_size=4", "world_size=8", node=1, name="rank-2.out"),
+            "node2",
+            "expected world size 4, rank 2 logged 8",
+        ),
         # exit records that lie or are damaged
         (in_record(run_id="another"), "node1", "expected run_id 'r1', got 'another'"),
         (in_record(node_rank=1), "node1", "expected node_rank 0, got 1"),
@@ -92,14 +128,32 @@ def in_file_entry(name: str, entry: Any) -> Flaw:
         ),
         (in_record(ranks="none"), "node1", "ranks: expected a list"),
         (in_record(files=[]), "node1", "files: expected an object"),
-        (in_record(files={}), "node1", "expected a log like rank-0.out, the exit record lists none"),
-        (in_file_entry("rank-0.out", {"bytes": 5, "sha256": "0"}), "node1", "expected 5 bytes as on the node"),
+        (
+            in_record(files={}),
+            "node1",
+            "expected a log like rank-0.out, the exit record lists none",
+        ),
+        (
+            in_file_entry("rank-0.out", {"bytes": 5, "sha256": "0"}),
+            "node1",
+            "expected 5 bytes as on the node",
+        ),
         (in_file_entry("rank-0.out", "x"), "node1", "files.rank-0.out: expected bytes and sha256"),
-        (in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}), "node1", "expected a name of letters"),
-        (in_file_entry("rank-9.out", {"bytes": 1, "sha256": "0"}), "node1", "expected the log, but it has not been collected"),
+        (
+            in_file_entry("../../manifest.json", {"bytes": 1, "sha256": "0"}),
+            "node1",
+            "expected a name of letters",
+        ),
+        (
+            in_file_entry("rank-9.out", {"bytes": 1, "sha256": "0"}),
+            "node1",
+            "expected the log, but it has not been collected",
+        ),
     ],
 )
-def test_a_flaw_is_an_error_of_the_run_and_no_number(bench: BenchDir, flaw: Flaw, host: str, text: str) -> None:
+def test_a_flaw_is_an_error_of_the_run_and_no_number(
+    bench: BenchDir, flaw: Flaw, host: str, text: str
+) -> None:
     result = read_run(build(bench, "r1", **flaw))
     assert result.throughput is None and result.state == "failed"
     kind = "log_unmatched" if "found none" in text else "result_invalid"
@@ -147,7 +201,9 @@ def _swap(path: Path, make: Callable[[Path], Any]) -> None:
     [lambda p: p.symlink_to("/dev/zero"), os.mkfifo, lambda p: p.mkdir(), _giant],
     ids=["link", "fifo", "folder", "sparse giant"],
 )
-def test_a_log_that_is_no_plain_file_is_never_read(bench: BenchDir, make: Callable[[Path], Any]) -> None:
+def test_a_log_that_is_no_plain_file_is_never_read(
+    bench: BenchDir, make: Callable[[Path], Any]
+) -> None:
     run = build(bench, "r1")
     _swap(run.log_path("node1", "rank-0.out"), make)
     result = read_run(run)
@@ -166,7 +222,9 @@ def test_a_log_cut_anywhere_has_no_number(bench: BenchDir) -> None:
     whole = logs_of(0)["rank-0.out"]
     run = build(bench, "r1")
     for cut in range(0, len(whole), 13):
-        data = {name: text.encode() for name, text in logs_of(0).items()} | {"rank-0.out": whole[:cut].encode()}
+        data = {name: text.encode() for name, text in logs_of(0).items()} | {
+            "rank-0.out": whole[:cut].encode()
+        }
         run.write_log("node1", "rank-0.out", data["rank-0.out"])
         run.write_log("node1", "exit.json", json.dumps(exit_record("r1", 0, data)).encode())
         assert read_run(run).throughput is None

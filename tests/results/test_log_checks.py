@@ -17,15 +17,24 @@ TERMS = Terms(warmup_steps=4, steps=40, global_batch=64)
 
 def clocked(*, jump_s: float = 0.0, at: int = 20, steps: int = 40) -> list[StepSample]:
     """Steps of half a second on a clock that is set forward by ``jump_s`` in one of them."""
-    return [StepSample(step, timestamp=1000 + step * 0.5 + (jump_s if step >= at else 0.0)) for step in range(steps + 1)]
+    return [
+        StepSample(step, timestamp=1000 + step * 0.5 + (jump_s if step >= at else 0.0))
+        for step in range(steps + 1)
+    ]
 
 
 @pytest.mark.parametrize(
     ("last", "remedy"),
-    [(160, "4 numbers are one step, such as micro-batches, write micro_batches: 4"), (50, "several numbers are one step")],
+    [
+        (160, "4 numbers are one step, such as micro-batches, write micro_batches: 4"),
+        (50, "several numbers are one step"),
+    ],
 )
 def test_a_log_beyond_the_plan_counts_something_else_than_steps(last: int, remedy: str) -> None:
-    with pytest.raises(DataError, match=f"expected steps up to 40 as planned, the log goes to step {last}.*{remedy}.*--steps"):
+    with pytest.raises(
+        DataError,
+        match=f"expected steps up to 40 as planned, the log goes to step {last}.*{remedy}.*--steps",
+    ):
         read_window(clocked(steps=last), TERMS, {})
 
 
@@ -40,7 +49,9 @@ def test_a_log_that_ends_as_planned_has_a_number() -> None:
 
 @pytest.mark.parametrize("jump_s", [3600.0, 1800.0, 7200.3])
 def test_a_clock_that_is_set_by_whole_half_hours_gives_no_number(jump_s: float) -> None:
-    with pytest.raises(DataError, match="expected a clock that nobody sets, got a jump of .* at step 20"):
+    with pytest.raises(
+        DataError, match="expected a clock that nobody sets, got a jump of .* at step 20"
+    ):
         read_window(clocked(jump_s=jump_s), TERMS, {})
 
 
@@ -87,7 +98,9 @@ def test_an_evaluation_in_a_printed_step_counts_once() -> None:
     assert read_window(log, terms, {}).throughput.seconds == pytest.approx(135.0)
 
 
-def losses(*values: float | None, norms: tuple[float, ...] = (), skipped: tuple[int, ...] = ()) -> list[StepSample]:
+def losses(
+    *values: float | None, norms: tuple[float, ...] = (), skipped: tuple[int, ...] = ()
+) -> list[StepSample]:
     return [
         StepSample(
             step,
@@ -114,12 +127,16 @@ def test_a_loss_that_is_printed_on_some_lines_may_be_missing_at_the_end() -> Non
 def test_gradients_that_are_no_numbers_do_not_train(norm: float) -> None:
     log = losses(*[None] * 6, norms=(1.0, 1.0, 1.0, norm, norm, norm))
 
-    with pytest.raises(DataError, match="expected finite gradients, got a norm of (nan|inf) from step 4 on"):
+    with pytest.raises(
+        DataError, match="expected finite gradients, got a norm of (nan|inf) from step 4 on"
+    ):
         verify_training(log, Terms(1, 6, 8))
 
 
 def test_an_overflow_that_the_loss_scaler_skipped_is_noted() -> None:
-    log = losses(3.0, 2.9, 2.8, 2.7, 2.6, 2.5, norms=(1.0, 1.0, 1.0, 1.0, 1.0, math.inf), skipped=(6,))
+    log = losses(
+        3.0, 2.9, 2.8, 2.7, 2.6, 2.5, norms=(1.0, 1.0, 1.0, 1.0, 1.0, math.inf), skipped=(6,)
+    )
 
     notes = verify_training(log, Terms(1, 6, 8))
     assert notes[-1] == "the norm of the gradients is not finite in 1 of 5 lines of the window"

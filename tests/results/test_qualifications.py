@@ -10,7 +10,12 @@ import pytest
 
 from orchestrator.logs.metrics import Metric
 from orchestrator.results.cells import Cell, cells_of
-from orchestrator.results.qualifications import coarse, measured_count, qualifications_of, typical_of
+from orchestrator.results.qualifications import (
+    coarse,
+    measured_count,
+    qualifications_of,
+    typical_of,
+)
 from tests.support.summaries import measured
 
 LATENCY = Metric("latency", "us", "lower")
@@ -18,7 +23,9 @@ BUSBW = Metric("busbw", "GB/s", keys=("size_bytes",))
 
 
 def cell(metric: Metric, *values: Any, **changes: Any) -> Cell:
-    (found,) = cells_of(measured("1n2g", (metric,), *({metric.name: value} for value in values), **changes))
+    (found,) = cells_of(
+        measured("1n2g", (metric,), *({metric.name: value} for value in values), **changes)
+    )
     return found
 
 
@@ -33,12 +40,16 @@ def test_repeats_of_a_metric_without_keys_that_are_far_apart_are_said_with_their
 
 def test_of_a_metric_with_keys_the_note_is_one_for_all_keys() -> None:
     spreads = {1: (8.0, 9.0, 8.5), 2: (1.0, 9.0, 3.0)}
-    texts = {said(cell(BUSBW, *({size: value} for value in values))) for size, values in spreads.items()}
+    texts = {
+        said(cell(BUSBW, *({size: value} for value in values))) for size, values in spreads.items()
+    }
     assert texts == {("repeats spread over more than 5% of the median",)}
 
 
 @pytest.mark.parametrize("values", [(0.0, 3.0, 9.0), (-1.0, 1.0, 5.0), (0.0, 0.0, 0.0)])
-def test_a_share_of_the_median_is_not_said_of_values_that_are_not_above_zero(values: tuple[float, ...]) -> None:
+def test_a_share_of_the_median_is_not_said_of_values_that_are_not_above_zero(
+    values: tuple[float, ...],
+) -> None:
     assert said(cell(LATENCY, *values)) == ()
 
 
@@ -50,7 +61,11 @@ def test_few_repeats_and_other_counts_than_elsewhere_are_said() -> None:
 
 def test_a_run_without_the_metric_does_not_count() -> None:
     other = Metric("power", "W")
-    repeats: list[Mapping[str, float]] = [{"latency": 8.0, "power": 1.0}, {"power": 1.0}, {"latency": 8.2, "power": 1.0}]
+    repeats: list[Mapping[str, float]] = [
+        {"latency": 8.0, "power": 1.0},
+        {"power": 1.0},
+        {"latency": 8.2, "power": 1.0},
+    ]
     latency, power = cells_of(measured("1n2g", (LATENCY, other), *repeats))
     assert (measured_count(latency), measured_count(power)) == (2, 3)
     assert "2 repeats where other cells have 3" in said(latency, typical=3)
@@ -58,15 +73,24 @@ def test_a_run_without_the_metric_does_not_count() -> None:
 
 def test_what_is_known_already_is_said_once() -> None:
     found = cell(LATENCY, 8.0, 8.0, 8.0)
-    assert qualifications_of(found, None, ("one rank was slow", "one rank was slow"), 3) == ("one rank was slow",)
+    assert qualifications_of(found, None, ("one rank was slow", "one rank was slow"), 3) == (
+        "one rank was slow",
+    )
 
 
-def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are_not_above_zero() -> None:
+def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are_not_above_zero() -> (
+    None
+):
     positive, mixed = typical_of(cell(LATENCY, 4.0, 9.0)), typical_of(cell(LATENCY, -2.0, 0.0, 5.0))
     assert positive and positive.value == pytest.approx(6.0)
     assert mixed and mixed.value == pytest.approx(1.0) and mixed.interval
-    # The standard error of -2, 0 and 5 is sqrt(13 / 3), Student's t of two degrees of freedom 4.3027.
-    assert mixed.interval.high - 1.0 == pytest.approx(4.302653 * (13 / 3) ** 0.5) == 1.0 - mixed.interval.low
+    # The standard error of -2, 0 and 5 is sqrt(13 / 3), Student's t of two degrees of freedom
+    # 4.3027.
+    assert (
+        mixed.interval.high - 1.0
+        == pytest.approx(4.302653 * (13 / 3) ** 0.5)
+        == 1.0 - mixed.interval.low
+    )
     (nothing,) = cells_of(measured("1n2g", (LATENCY,), {}, state="failed"))
     assert typical_of(nothing) is None and measured_count(nothing) == 0
 
@@ -74,8 +98,16 @@ def test_the_typical_value_is_the_geometric_mean_and_the_mean_of_values_that_are
 @pytest.mark.parametrize(
     ("values", "resolution", "said_of_it"),
     [
-        ((106e3, 106e3, 106e3), 1e3, "all 3 repeats are equal: the log resolves 1000 us, which hides how far apart they are"),
-        ((106e3, 107e3, 106e3, 107e3, 106e3), 1e3, "the log resolves 1000 us, more than half of the interval's width"),
+        (
+            (106e3, 106e3, 106e3),
+            1e3,
+            "all 3 repeats are equal: the log resolves 1000 us, which hides how far apart they are",
+        ),
+        (
+            (106e3, 107e3, 106e3, 107e3, 106e3),
+            1e3,
+            "the log resolves 1000 us, more than half of the interval's width",
+        ),
         ((106e3, 117e3, 126e3, 106e3), 1e3, ""),
         ((106e3, 106e3, 106e3), 0.0, ""),
         ((106e3,), 1e3, ""),

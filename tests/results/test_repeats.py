@@ -13,7 +13,9 @@ from tests.support.run_folders import BATCH, STEPS, WORLD, build, closing, rank_
 
 
 def qualifications(bench: BenchDir, *texts: str) -> tuple[str, ...]:
-    """Return the notes of a configuration whose repeats have these logs, without those on their number and spread."""
+    """Return the notes of a configuration whose repeats have these logs, without those on their
+    number and spread.
+    """
 
     def written(text: str) -> Any:
         def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
@@ -49,34 +51,66 @@ def test_repeats_on_different_hosts_are_named(bench: BenchDir) -> None:
     def elsewhere(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         planned["facts"] = {f"other-{host}": facts for host, facts in planned["facts"].items()}
 
-    built = [build(bench, "r1"), build(bench, "r2", elsewhere, repeat=2), build(bench, "r3", repeat=3)]
+    built = [
+        build(bench, "r1"),
+        build(bench, "r2", elsewhere, repeat=2),
+        build(bench, "r3", repeat=3),
+    ]
     runs = [read_run(run) for run in built]
     assert all(run.facts for run in runs)
-    (note,) = [note for row in summarize(runs).rows for note in row.qualifications if "hosts" in note]
+    (note,) = [
+        note for row in summarize(runs).rows for note in row.qualifications if "hosts" in note
+    ]
     assert note.startswith("repeats ran on different hosts: 1, 3 on ") and "; 2 on other-" in note
-    assert not [note for row in summarize(runs[::2]).rows for note in row.qualifications if "hosts" in note]
+    assert not [
+        note for row in summarize(runs[::2]).rows for note in row.qualifications if "hosts" in note
+    ]
 
 
 def test_repeats_over_different_interfaces_are_named(bench: BenchDir) -> None:
     def over(name: str) -> Any:
         def change(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
             interface = {"name": name, "why": "the route to the other nodes"} if name else None
-            planned["facts"] = {host: {**facts, "interface": interface} for host, facts in planned["facts"].items()}
+            planned["facts"] = {
+                host: {**facts, "interface": interface} for host, facts in planned["facts"].items()
+            }
 
         return change
 
-    built = [build(bench, f"r{n}", over(name), repeat=n) for n, name in enumerate(("ib0", "eth0", "ib0"), start=1)]
+    built = [
+        build(bench, f"r{n}", over(name), repeat=n)
+        for n, name in enumerate(("ib0", "eth0", "ib0"), start=1)
+    ]
     runs = [read_run(run) for run in built]
-    (note,) = [note for row in summarize(runs).rows for note in row.qualifications if "interfaces" in note]
-    assert note.startswith("repeats ran over different interfaces on ") and note.endswith(": 1, 3 over ib0; 2 over eth0")
-    assert not [note for row in summarize(runs[::2]).rows for note in row.qualifications if "interfaces" in note]
+    (note,) = [
+        note for row in summarize(runs).rows for note in row.qualifications if "interfaces" in note
+    ]
+    assert note.startswith("repeats ran over different interfaces on ") and note.endswith(
+        ": 1, 3 over ib0; 2 over eth0"
+    )
+    assert not [
+        note
+        for row in summarize(runs[::2]).rows
+        for note in row.qualifications
+        if "interfaces" in note
+    ]
     named = [read_run(build(bench, "r2", over(""), repeat=2))]
-    (note,) = [note for row in summarize([runs[0], *named]).rows for note in row.qualifications if "interfaces" in note]
+    (note,) = [
+        note
+        for row in summarize([runs[0], *named]).rows
+        for note in row.qualifications
+        if "interfaces" in note
+    ]
     assert note.endswith(": 1 over ib0; 2 without a known one")
 
 
-@pytest.mark.parametrize(("narrow_s", "told"), [(0.6, "fp16 but slower than fp32 (128.00 samples/s)"), (0.505, ""), (0.3, "")])
-def test_a_narrow_type_that_is_slower_than_a_wide_one_is_doubted(bench: BenchDir, narrow_s: float, told: str) -> None:
+@pytest.mark.parametrize(
+    ("narrow_s", "told"),
+    [(0.6, "fp16 but slower than fp32 (128.00 samples/s)"), (0.505, ""), (0.3, "")],
+)
+def test_a_narrow_type_that_is_slower_than_a_wide_one_is_doubted(
+    bench: BenchDir, narrow_s: float, told: str
+) -> None:
     def wide(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         planned["spec"]["dtype"] = "fp32"
         logs[0]["rank-0.out"] = logs[0]["rank-0.out"].replace('"fp16"', '"fp32"')

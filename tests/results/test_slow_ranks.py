@@ -28,16 +28,29 @@ def repeats(
     noise: float = 0.003,
     working: dict[int, float] | None = None,
 ) -> list[RunResult]:
-    """Runs of 0.3 s a step, in which ranks compute 0.1 s, those of ``slow`` longer by that fraction; with ``working``, in
-    0.09 s of processor time, those of ``working`` in more by that fraction."""
+    """Runs of 0.3 s a step, in which ranks compute 0.1 s, those of ``slow`` longer by that
+    fraction; with ``working``, in 0.09 s of processor time, those of ``working`` in more by that
+    fraction."""
     chance = random.Random(3)
 
     def parts(rank: int) -> RankParts:
-        computing = [0.1 * (1 + slow.get(rank, 0.0)) * (1 + chance.gauss(0, noise)) for _ in range(BLOCKS)]
-        waiting = [(starved or {}).get(rank, 0.001) * (1 + chance.gauss(0, noise)) for _ in range(BLOCKS)]
-        worked = [0.09 * (1 + (working or {}).get(rank, 0.0)) * (1 + chance.gauss(0, 0.003)) for _ in range(BLOCKS)]
+        computing = [
+            0.1 * (1 + slow.get(rank, 0.0)) * (1 + chance.gauss(0, noise)) for _ in range(BLOCKS)
+        ]
+        waiting = [
+            (starved or {}).get(rank, 0.001) * (1 + chance.gauss(0, noise)) for _ in range(BLOCKS)
+        ]
+        worked = [
+            0.09 * (1 + (working or {}).get(rank, 0.0)) * (1 + chance.gauss(0, 0.003))
+            for _ in range(BLOCKS)
+        ]
         return RankParts(
-            rank, hosts[rank], (0.3,) * BLOCKS, tuple(waiting), tuple(computing), () if working is None else tuple(worked)
+            rank,
+            hosts[rank],
+            (0.3,) * BLOCKS,
+            tuple(waiting),
+            tuple(computing),
+            () if working is None else tuple(worked),
         )
 
     made = runs("4n1g", [100.0] * count)
@@ -88,18 +101,25 @@ def test_less_than_what_matters_is_not_named_however_certain() -> None:
 
 def test_a_rank_that_waits_for_input_is_told_from_one_that_computes() -> None:
     (words,) = compared(repeats(FOUR, {}, starved={1: 0.03})).words
-    assert words.startswith("rank 1 on node2 waits for its input 9.") and "of a step longer than the other ranks" in words
+    assert (
+        words.startswith("rank 1 on node2 waits for its input 9.")
+        and "of a step longer than the other ranks" in words
+    )
 
 
 def test_where_the_clock_tells_nothing_the_processor_time_tells_who_has_more_to_compute() -> None:
     made = repeats(FOUR, {2: 0.2}, noise=0.25, working={2: 0.2})
     (slow,) = compared(made).slow
     assert (slow.rank, slow.part, slow.cause) == (2, "processor", "")
-    assert slow.words.startswith("rank 2 on node3 takes 19.9% (19.7% to 20.1%) ") and slow.words.endswith(
-        "more processor time to compute than the other ranks"
-    )
+    assert slow.words.startswith(
+        "rank 2 on node3 takes 19.9% (19.7% to 20.1%) "
+    ) and slow.words.endswith("more processor time to compute than the other ranks")
     times = compared(made).times[2]
-    assert times.compute_cpu_s == pytest.approx(0.108, rel=0.01) and times.excess and times.excess.low < 0
+    assert (
+        times.compute_cpu_s == pytest.approx(0.108, rel=0.01)
+        and times.excess
+        and times.excess.low < 0
+    )
 
 
 def test_equal_processor_times_name_nobody_on_a_busy_machine() -> None:
@@ -108,9 +128,13 @@ def test_equal_processor_times_name_nobody_on_a_busy_machine() -> None:
 
 def test_a_rank_that_computes_longer_is_named_once_with_its_processor_time() -> None:
     (words,) = compared(repeats(FOUR, {2: 0.2}, working={2: 0.2})).words
-    assert words.endswith("which wait for it; its processor time is 19.9% (19.7% to 20.1%) above that of the others")
+    assert words.endswith(
+        "which wait for it; its processor time is 19.9% (19.7% to 20.1%) above that of the others"
+    )
     (words,) = compared(repeats(FOUR, {2: 0.2}, working={})).words
-    (share,) = re.findall(r"its processor time is (-?[\d.]+)% \(.*%\) above that of the others$", words)
+    (share,) = re.findall(
+        r"its processor time is (-?[\d.]+)% \(.*%\) above that of the others$", words
+    )
     assert abs(float(share)) < 0.5
 
 
@@ -124,12 +148,19 @@ def test_a_node_whose_ranks_all_have_more_to_compute_is_named_once() -> None:
 def waiting(made: list[RunResult], shares: list[dict[int, float | None]]) -> list[RunResult]:
     """The runs, each with the share of steps in which the GPUs of ranks wait for their programs."""
     return [
-        replace(run, rank_parts=tuple(replace(part, gpu_waits=of_run.get(part.rank, 0.0)) for part in run.rank_parts))
+        replace(
+            run,
+            rank_parts=tuple(
+                replace(part, gpu_waits=of_run.get(part.rank, 0.0)) for part in run.rank_parts
+            ),
+        )
         for run, of_run in zip(made, shares, strict=True)
     ]
 
 
-def test_ranks_whose_gpus_wait_for_their_programs_are_not_compared_by_how_long_they_compute() -> None:
+def test_ranks_whose_gpus_wait_for_their_programs_are_not_compared_by_how_long_they_compute() -> (
+    None
+):
     made = waiting(repeats(FOUR, {2: 0.43}, starved={1: 0.03}), [{2: 0.96, 3: 0.5}] * 3)
     note, of_input = compared(made).words
     assert note == (
@@ -138,13 +169,17 @@ def test_ranks_whose_gpus_wait_for_their_programs_are_not_compared_by_how_long_t
     )
     assert of_input.startswith("rank 1 on node2 waits for its input 9.")
     times = compared(made).times
-    assert [own.excess for own in times] == [None] * 4 and all(own.input_excess and own.compute_s for own in times)
+    assert [own.excess for own in times] == [None] * 4 and all(
+        own.input_excess and own.compute_s for own in times
+    )
     assert [own.gpu_waits for own in times] == pytest.approx([0.0, 0.0, 0.96, 0.5])
 
 
 def test_one_repeat_in_which_a_gpu_waits_is_enough_and_a_few_steps_are_not() -> None:
     (note,) = compared(waiting(repeats(FOUR, {2: 0.2}), [{0: 0.9}, {}, {}])).words
-    assert note.startswith("the GPU of rank 0 on node1 waits for its program (the CPU side) in 30% of the steps")
+    assert note.startswith(
+        "the GPU of rank 0 on node1 waits for its program (the CPU side) in 30% of the steps"
+    )
     few = compared(waiting(repeats(FOUR, {2: 0.2}), [dict.fromkeys(range(4), 0.09)] * 3))
     assert not few.note and few.words[0].startswith("rank 2 on node3 takes")
 
@@ -156,22 +191,39 @@ def test_ranks_of_programs_that_do_not_tell_whether_gpus_wait_are_compared_as_be
 
 
 def test_what_is_known_of_the_node_stands_beside_it() -> None:
-    lowered = {"sw_thermal_slowdown": {"node3": Lowered(0.4, 0.5, 0.3), "node1": Lowered(0.1, 0.1, 0.1)}}
-    made = [replace(run, slowed=lowered, loaded={"node3": 0.4, "node2": 0.9}) for run in repeats(FOUR, {2: 0.12})]
+    lowered = {
+        "sw_thermal_slowdown": {"node3": Lowered(0.4, 0.5, 0.3), "node1": Lowered(0.1, 0.1, 0.1)}
+    }
+    made = [
+        replace(run, slowed=lowered, loaded={"node3": 0.4, "node2": 0.9})
+        for run in repeats(FOUR, {2: 0.12})
+    ]
     (words,) = compared(made).words
-    assert "; clocks lowered by temperature: for 30% of the run" in words and "40% of the processors of node3" in words
+    assert (
+        "; clocks lowered by temperature: for 30% of the run" in words
+        and "40% of the processors of node3" in words
+    )
     assert "node1" not in words and "90%" not in words
 
 
 def sampled(run: RunResult, slow: str, **changes: Any) -> RunResult:
     """The run with samples of four nodes that are alike but for one of them."""
     gpu = GpuUse("NVIDIA H200", "GPU-0", False, 640.0, True, 99.0, 1755.0, 1980.0, 64.0, None)
-    node = NodeUse("", 10, 8, (gpu,), 0.5, 0.1, None, (), None, None, {}, (), None, stolen_cores=0.0)
+    node = NodeUse(
+        "", 10, 8, (gpu,), 0.5, 0.1, None, (), None, None, {}, (), None, stolen_cores=0.0
+    )
     of_gpu = {name: value for name, value in changes.items() if hasattr(gpu, name)}
     other = replace(
-        node, **{name: value for name, value in changes.items() if name not in of_gpu}, gpus=(replace(gpu, **of_gpu),)
+        node,
+        **{name: value for name, value in changes.items() if name not in of_gpu},
+        gpus=(replace(gpu, **of_gpu),),
     )
-    return replace(run, use=RunUse(10.0, tuple(replace(other if host == slow else node, host=host) for host in FOUR)))
+    return replace(
+        run,
+        use=RunUse(
+            10.0, tuple(replace(other if host == slow else node, host=host) for host in FOUR)
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +242,11 @@ def sampled(run: RunResult, slow: str, **changes: Any) -> RunResult:
             "its GPUs run at 1755 MHz, 64 °C, 640 W (others: 1755 MHz, 64 °C, 640 W)",
         ),
         (
-            {"foreign_cores": 2.0, "events": (Event(5.0, "busy", name="python", user="bob", cores=1.9),), "sm_mhz": 1500.0},
+            {
+                "foreign_cores": 2.0,
+                "events": (Event(5.0, "busy", name="python", user="bob", cores=1.9),),
+                "sm_mhz": 1500.0,
+            },
             "others",
             "others take resources from it: processes outside the run used 2.0 of its 8 processors, most of it by python of "
             "bob (others: 0.1); its clocks are 14.5% lower; "
@@ -215,7 +271,9 @@ def sampled(run: RunResult, slow: str, **changes: Any) -> RunResult:
         ),
     ],
 )
-def test_what_others_take_from_a_node_is_told_from_what_its_devices_do(changes: Any, cause: str, words: str) -> None:
+def test_what_others_take_from_a_node_is_told_from_what_its_devices_do(
+    changes: Any, cause: str, words: str
+) -> None:
     (slow,) = compared([sampled(run, "node3", **changes) for run in repeats(FOUR, {2: 0.12})]).slow
     assert (slow.rank, slow.host, slow.part, slow.cause) == (2, "node3", "compute", cause)
     assert slow.words.partition("which wait for it; ")[2] == words
@@ -224,7 +282,8 @@ def test_what_others_take_from_a_node_is_told_from_what_its_devices_do(changes: 
 def test_of_the_errors_of_several_runs_those_of_the_worst_run_are_told() -> None:
     counts = (2, 12, 1)
     made = [
-        sampled(run, "node3", link_errors={"eth0": count}) for run, count in zip(repeats(FOUR, {2: 0.12}), counts, strict=True)
+        sampled(run, "node3", link_errors={"eth0": count})
+        for run, count in zip(repeats(FOUR, {2: 0.12}), counts, strict=True)
     ]
     assert "errors of link eth0 (12);" in compared(made).slow[0].words
 
@@ -232,13 +291,20 @@ def test_of_the_errors_of_several_runs_those_of_the_worst_run_are_told() -> None
 def test_what_all_nodes_have_alike_slows_none_of_them() -> None:
     alike = [sampled(run, "node3") for run in repeats(FOUR, {2: 0.12})]
     (use,) = {run.use.seconds: run.use for run in alike if run.use}.values()
-    busy = replace(use, nodes=tuple(replace(node, foreign_cores=4.0, held=0.5) for node in use.nodes))
+    busy = replace(
+        use, nodes=tuple(replace(node, foreign_cores=4.0, held=0.5) for node in use.nodes)
+    )
     (slow,) = compared([replace(run, use=busy) for run in alike]).slow
     assert slow.cause == "unknown" and "processors" not in slow.words
     monitor = Event(5.0, "process", gpu=0, pid=9, name="monitor", user="root")
     watched = replace(use, nodes=tuple(replace(node, events=(monitor,)) for node in use.nodes))
     assert compared([replace(run, use=watched) for run in alike]).slow[0].cause == "unknown"
-    alone = replace(use, nodes=tuple(replace(node, events=(monitor,) * (node.host == "node3")) for node in use.nodes))
+    alone = replace(
+        use,
+        nodes=tuple(
+            replace(node, events=(monitor,) * (node.host == "node3")) for node in use.nodes
+        ),
+    )
     (slow,) = compared([replace(run, use=alone) for run in alike]).slow
     assert slow.cause == "others" and "monitor also used one of its GPUs" in slow.words
 
@@ -269,7 +335,8 @@ def test_a_single_repeat_says_which_slow_ranks_it_would_not_have_shown() -> None
     found = compared(repeats(FOUR, {2: 0.03}, count=1))
     assert not found.slow and found.words == (found.note,)
     said = re.fullmatch(
-        r"one repeat: a rank that takes less than ([\d.]+)% longer to compute than the others would not be named", found.note
+        r"one repeat: a rank that takes less than ([\d.]+)% longer to compute than the others would not be named",
+        found.note,
     )
     assert said and 4 < float(said[1]) < 8
     assert compared(repeats(FOUR, {2: 0.01 * float(said[1]) + 0.01}, count=1)).slow[0].rank == 2

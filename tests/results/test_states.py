@@ -1,4 +1,6 @@
-"""The state of a run: what was recorded of it, what its evidence says, and when neither can be trusted."""
+"""The state of a run: what was recorded of it, what its evidence says, and when neither can be
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,16 @@ def test_a_run_without_a_recorded_outcome_is_judged_by_its_evidence(bench: Bench
 
 @pytest.mark.parametrize(
     ("kind", "branch"),
-    [("node_lost", TransportError), ("rank_failed", RunError), ("result_invalid", DataError), ("odd", RunError)],
+    [
+        ("node_lost", TransportError),
+        ("rank_failed", RunError),
+        ("result_invalid", DataError),
+        ("odd", RunError),
+    ],
 )
-def test_a_recorded_failure_keeps_its_first_cause_and_has_no_number(bench: BenchDir, kind: str, branch: type) -> None:
+def test_a_recorded_failure_keeps_its_first_cause_and_has_no_number(
+    bench: BenchDir, kind: str, branch: type
+) -> None:
     error = {"kind": kind, "message": "no beat for 3.5 s", "host": "node2", "phase": "watch"}
     result = read_run(build(bench, "r1", outcome({"state": "lost", "error": error})))
     assert (result.state, result.throughput) == ("lost", None)
@@ -57,7 +66,10 @@ def test_a_recorded_failure_without_a_cause_says_so(bench: BenchDir, state: str)
 
 
 @pytest.mark.parametrize("key", ["spec", "framework", "placement"])
-@pytest.mark.parametrize("value", [None, 3, "x", [], {}, {"log": {"files": 1, "patterns": 2}}, {"slots": [{}]}, {"slots": []}])
+@pytest.mark.parametrize(
+    "value",
+    [None, 3, "x", [], {}, {"log": {"files": 1, "patterns": 2}}, {"slots": [{}]}, {"slots": []}],
+)
 def test_a_manifest_of_wrong_types_is_damaged_state(bench: BenchDir, key: str, value: Any) -> None:
     result = read_run(build(bench, "r1", lambda planned, _logs: planned.update({key: value})))
     assert (result.state, result.spec) == ("damaged", None)
@@ -81,7 +93,9 @@ def test_a_manifest_of_wrong_types_is_damaged_state(bench: BenchDir, key: str, v
         lambda p: p["framework"]["log"].update(patterns=[1]),
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_damaged_state(bench: BenchDir, change: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_manifest_that_contradicts_itself_is_damaged_state(
+    bench: BenchDir, change: Callable[[dict[str, Any]], Any]
+) -> None:
     result = read_run(build(bench, "r1", lambda planned, _logs: change(planned)))
     assert result.state == "damaged" and result.throughput is None
 
@@ -89,13 +103,26 @@ def test_a_manifest_that_contradicts_itself_is_damaged_state(bench: BenchDir, ch
 @pytest.mark.parametrize(
     ("clean", "doubts"),
     [
-        ({"node1": {"checked": True, "left": []}, "node2": {"checked": True, "left": [{"pid": 7}]}}, 1),
+        (
+            {
+                "node1": {"checked": True, "left": []},
+                "node2": {"checked": True, "left": [{"pid": 7}]},
+            },
+            1,
+        ),
         ({"node1": {"checked": True, "left": []}}, 0),
         (None, 0),
         ([1], 0),
     ],
 )
-def test_processes_that_were_left_qualify_the_number(bench: BenchDir, clean: Any, doubts: int) -> None:
-    result = read_run(build(bench, "r1", outcome({"state": "finished", "error": None, "clean": clean})))
+def test_processes_that_were_left_qualify_the_number(
+    bench: BenchDir, clean: Any, doubts: int
+) -> None:
+    result = read_run(
+        build(bench, "r1", outcome({"state": "finished", "error": None, "clean": clean}))
+    )
     assert result.throughput
-    assert result.qualifications == ("processes of the run were left over on node2 and had to be ended",) * doubts
+    assert (
+        result.qualifications
+        == ("processes of the run were left over on node2 and had to be ended",) * doubts
+    )

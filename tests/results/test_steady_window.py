@@ -1,4 +1,6 @@
-"""Whether the window of a run lies in its steady state: read from its log, said once, and in every output that has repeats."""
+"""Whether the window of a run lies in its steady state: read from its log, said once, and in every
+output that has repeats.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,26 @@ TIMES = StepTimes.of([0.5, 0.5, 0.6])
 def warmed(*firsts: int | None, **changes: Any) -> list[RunResult]:
     """Runs whose window is steps 21 to 120, and whose steady state began with these steps."""
     made = runs("1n1g", [100.0] * len(firsts), step_times=TIMES, **changes)
-    return [replace(run, steady=SteadyStart(first, 0.5)) for run, first in zip(made, firsts, strict=True)]
+    return [
+        replace(run, steady=SteadyStart(first, 0.5))
+        for run, first in zip(made, firsts, strict=True)
+    ]
 
 
-def test_a_window_within_the_steady_state_gets_no_note_and_one_before_it_says_what_is_enough() -> None:
+def test_a_window_within_the_steady_state_gets_no_note_and_one_before_it_says_what_is_enough() -> (
+    None
+):
     assert unsteady_in(warmed(1, 21)) == []
     assert unsteady_in(warmed(41)) == [
         "not steady: the steady state begins with step 41, the window with step 21: --warmup-steps 40 or more"
     ]
-    assert unsteady_in(warmed(None)) == ["not steady: the run reached no steady state: more --steps may be needed"]
+    assert unsteady_in(warmed(None)) == [
+        "not steady: the run reached no steady state: more --steps may be needed"
+    ]
     (text,) = unsteady_in(warmed(1, 41, 41))
-    assert text.startswith("not steady in 2 of 3 runs; in repeat 2: the steady state begins with step 41")
+    assert text.startswith(
+        "not steady in 2 of 3 runs; in repeat 2: the steady state begins with step 41"
+    )
 
 
 def test_what_is_known_of_the_window_and_of_its_warm_up_is_one_note_with_one_hint() -> None:
@@ -53,7 +64,9 @@ def test_what_is_known_of_the_window_and_of_its_warm_up_is_one_note_with_one_hin
 def test_it_is_in_json_and_beside_the_step_times() -> None:
     summary = summarize(warmed(3, 11, 41))
     repeats = json.loads(as_json.render(summary))["rows"][0]["repeats"]
-    assert [repeat["steady"] for repeat in repeats] == [{"first_step": first, "step_s": 0.5} for first in (3, 11, 41)]
+    assert [repeat["steady"] for repeat in repeats] == [
+        {"first_step": first, "step_s": 0.5} for first in (3, 11, 41)
+    ]
     assert [repeat["window_is_steady"] for repeat in repeats] == [True, True, False]
     assert "steady from step 3 to 41" in details(summary.rows[0])
     none = details(summarize(warmed(3, None)).rows[0])
@@ -68,9 +81,18 @@ def test_a_run_learns_it_from_all_steps_of_its_log(tmp_path: Path, slow: int, ea
         for step in range(1, 121):
             seconds = (0.15 if step <= slow else 0.1) * (1 + 0.01 * (step % 3))
             at += seconds
-            lines.append(f"orch step={step} t={at:.6f} step_time_s={seconds:.6f} samples={BATCH * WORLD} loss=6.9\n")
+            lines.append(
+                f"orch step={step} t={at:.6f} step_time_s={seconds:.6f} samples={BATCH * WORLD} loss=6.9\n"
+            )
         logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + closing(steps=120)
 
-    bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1"]})
+    bench = BenchDir.create(
+        tmp_path / "runs", {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1"]}
+    )
     run = read_run(build(bench, "r1", long))
-    assert run.error is None and run.steady and run.steady.first_step == slow + 1 and run.begins_too_early is early
+    assert (
+        run.error is None
+        and run.steady
+        and run.steady.first_step == slow + 1
+        and run.begins_too_early is early
+    )

@@ -31,10 +31,21 @@ def error_of(bench: BenchDir, before: Before) -> DataError:
 
 def test_the_file_the_pattern_and_the_line_that_comes_nearest_are_named(bench: BenchDir) -> None:
     error = error_of(
-        bench, grammar(patterns=["orch epoch=(?P<step>[0-9]+)", LOG["patterns"][0].replace("samples=", "images=")])
+        bench,
+        grammar(
+            patterns=[
+                "orch epoch=(?P<step>[0-9]+)",
+                LOG["patterns"][0].replace("samples=", "images="),
+            ]
+        ),
     )  # type: ignore[index]
 
-    assert (error.kind, error.exit_code, error.host, error.where) == ("log_unmatched", 4, "node1", "rank-0.out")
+    assert (error.kind, error.exit_code, error.host, error.where) == (
+        "log_unmatched",
+        4,
+        "node1",
+        "rank-0.out",
+    )
     assert error.message == (
         "expected lines for steps 3…12, found 0; log.patterns[1] comes nearest: line 2 matches up to "
         "'orch step=0 t=900.000000 step_time_s=0 ', then 'samples=0 loss=nan' where the pattern has 'images=(?"
@@ -46,9 +57,14 @@ def test_the_file_the_pattern_and_the_line_that_comes_nearest_are_named(bench: B
 
 
 def test_a_log_that_is_nothing_like_the_pattern_is_shown_as_it_begins(bench: BenchDir) -> None:
-    error = error_of(bench, grammar(patterns=["Iteration (?P<step>[0-9]+) took (?P<step_time_s>[0-9.]+)"]))
+    error = error_of(
+        bench, grammar(patterns=["Iteration (?P<step>[0-9]+) took (?P<step_time_s>[0-9.]+)"])
+    )
 
-    assert "no line comes near log.patterns[0]; the log begins with 'orch rank=0 local_rank=0" in error.message
+    assert (
+        "no line comes near log.patterns[0]; the log begins with 'orch rank=0 local_rank=0"
+        in error.message
+    )
 
 
 def test_an_empty_log_is_said_to_be_empty(bench: BenchDir) -> None:
@@ -60,8 +76,12 @@ def test_an_empty_log_is_said_to_be_empty(bench: BenchDir) -> None:
 
 def test_a_value_that_matches_and_is_no_number_is_quoted(bench: BenchDir) -> None:
     def separated(planned: Any, logs: list[dict[str, str]]) -> None:
-        logs[0]["rank-0.out"] += "".join(f"step {step} | tps: {7000 + step:,}\n" for step in range(1, 13))
-        planned["framework"]["log"]["patterns"] = [r"step (?P<step>[0-9]+) \| tps: (?P<samples_per_s>[0-9,.]+)"]
+        logs[0]["rank-0.out"] += "".join(
+            f"step {step} | tps: {7000 + step:,}\n" for step in range(1, 13)
+        )
+        planned["framework"]["log"]["patterns"] = [
+            r"step (?P<step>[0-9]+) \| tps: (?P<samples_per_s>[0-9,.]+)"
+        ]
 
     assert error_of(bench, separated).message == (
         "expected lines for steps 3…12, found 0; lines match, but in the first of them samples_per_s '7,001' is not a number"
@@ -71,7 +91,9 @@ def test_a_value_that_matches_and_is_no_number_is_quoted(bench: BenchDir) -> Non
 def test_a_step_that_is_no_number_is_quoted(bench: BenchDir) -> None:
     def separated(planned: Any, logs: list[dict[str, str]]) -> None:
         logs[0]["rank-0.out"] += "step 1e3 0.5 s\n"
-        planned["framework"]["log"]["patterns"] = ["step (?P<step>[0-9e]+) (?P<step_time_s>[0-9.]+) s"]
+        planned["framework"]["log"]["patterns"] = [
+            "step (?P<step>[0-9e]+) (?P<step_time_s>[0-9.]+) s"
+        ]
 
     assert "step '1e3' is not a number" in error_of(bench, separated).message
 
@@ -85,14 +107,18 @@ def test_a_step_that_is_no_number_is_quoted(bench: BenchDir) -> None:
             "log.closing comes nearest: line"),
     ],
 )  # fmt: skip
-def test_rank_lines_and_the_closing_line_are_sought_likewise(bench: BenchDir, changes: dict[str, Any], message: str) -> None:
+def test_rank_lines_and_the_closing_line_are_sought_likewise(
+    bench: BenchDir, changes: dict[str, Any], message: str
+) -> None:
     error = error_of(bench, grammar(**changes))
     assert (error.kind, error.where) == ("log_unmatched", "rank-0.out")
     assert message in error.message
 
 
 def test_secrets_stay_hidden_in_the_line_that_is_quoted(bench: BenchDir) -> None:
-    run = build(bench, "r1", grammar(patterns=["orch step=(?P<step>[0-9]+) T=(?P<timestamp>[0-9.]+)"]))
+    run = build(
+        bench, "r1", grammar(patterns=["orch step=(?P<step>[0-9]+) T=(?P<timestamp>[0-9.]+)"])
+    )
     data = run.log_path("node1", "rank-0.out").read_bytes()
     start = data.index(b"t=900.000000")
     run.write_secret_places("node1", {"rank-0.out": [(start, start + 12)]})

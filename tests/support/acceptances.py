@@ -1,4 +1,6 @@
-"""Acceptances as a controller leaves them: planned by the real planner, with logs that have the given numbers."""
+"""Acceptances as a controller leaves them: planned by the real planner, with logs that have the
+given numbers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ device: "NVIDIA H200"
 source: "a table"
 figures: [{framework: gemm, metric: tflops_rank, at: {dtype: bf16, size: 8192}, value: 668.76, tolerance: 8%}]
 """
-FACTS = {"hostname": "box", "boot_id": "b", "host_key": "k", "cpu": "a cpu", "routes": {"10.11.0.2": "eth0"}}
+FACTS = {
+    "hostname": "box",
+    "boot_id": "b",
+    "host_key": "k",
+    "cpu": "a cpu",
+    "routes": {"10.11.0.2": "eth0"},
+}
 STEADY = (660.0, 661.0, 659.5, 660.2, 660.7)
 
 
@@ -62,7 +70,8 @@ def acceptance(
     other: Mapping[str, str] | None = None,
     scaled: Callable[[RunSpec, int], float] = lambda spec, rank: 1.0,
 ) -> AcceptanceDir:
-    """Return an acceptance of its ``gemm`` stage. ``tflops`` has the values of ranks over repeats; others have `STEADY`.
+    """Return an acceptance of its ``gemm`` stage. ``tflops`` has the values of ranks over repeats;
+    others have `STEADY`.
 
     ``other`` has the device of hosts that have none like ``device``; ``scaled`` returns the factor by which a configuration is
     faster on a rank.
@@ -71,7 +80,9 @@ def acceptance(
     stage = suite_of(document, "small", "cuda").stages[1]
     folder = open_framework("gemm")
     request = request_of(
-        "gemm", run_file=yamlfile.Document(choices_of(document, stage, nodes, gpus).value, {}, "x"), baseline=False
+        "gemm",
+        run_file=yamlfile.Document(choices_of(document, stage, nodes, gpus).value, {}, "x"),
+        baseline=False,
     )
     plan = planned(request, [folder], hosts, bench_id=f"{name}.bench", seed=1)
     record = AcceptanceRecord(
@@ -93,13 +104,19 @@ def acceptance(
     )
     made = AcceptanceDir.create(root, record)
     names = {host.name: (other or {}).get(host.name, device) for host in hosts}
-    facts = {host: {**FACTS, "gpus": [{"index": "0", "name": name}]} for host, name in names.items()} if other else {}
+    facts = (
+        {host: {**FACTS, "gpus": [{"index": "0", "name": name}]} for host, name in names.items()}
+        if other
+        else {}
+    )
     facts = facts or {host.name: FACTS for host in hosts}
     made.write_checks("checks", facts, checks)
     content = bench_record(plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept"))
     bench = BenchDir.create(made.path, content.as_dict())
     for run in plan.planned():
-        decided = plan_run(run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=29500)
+        decided = plan_run(
+            run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=29500
+        )
         manifest = manifest_of(decided, run.folder, plan.bench_id, facts)
         outcome = {"state": "finished", "error": None, "clean": {}}
         directory = bench.run(run.run_id)
@@ -108,8 +125,12 @@ def acceptance(
             ranks = range(node * gpus, (node + 1) * gpus)
             logs = {"node.out": "", "node.err": ""}
             for rank in ranks:
-                value = tflops.get(rank, STEADY)[run.repeat - 1] * (1 + 0.0003 * ((rank * 7 + run.repeat) % 5))
-                logs[f"rank-{rank}.out"] = _log(rank, gpus, value * scaled(run.spec, rank), list(names.values()))
+                value = tflops.get(rank, STEADY)[run.repeat - 1] * (
+                    1 + 0.0003 * ((rank * 7 + run.repeat) % 5)
+                )
+                logs[f"rank-{rank}.out"] = _log(
+                    rank, gpus, value * scaled(run.spec, rank), list(names.values())
+                )
                 logs[f"rank-{rank}.err"] = ""
             data = {file: text.encode() for file, text in logs.items()}
             for file, content_of_file in data.items():
@@ -122,14 +143,20 @@ def acceptance(
 def fail_runs(folder: AcceptanceDir, bench_id: str, host: str, count: int) -> None:
     """Let runs of a bench fail at a host, the first ones."""
     for run in folder.bench(bench_id).runs()[:count]:
-        error = RunError("rank 2 was killed by signal 9", kind="rank_failed", host=host, run_id=run.run_id)
+        error = RunError(
+            "rank 2 was killed by signal 9", kind="rank_failed", host=host, run_id=run.run_id
+        )
         write_outcome(run, RecordedOutcome("failed", error, {}, {}, True))
 
 
 def repeated(folder: AcceptanceDir, nodes: int) -> str:
     """Let the stage have been repeated on the first so many nodes, and return the id of that bench."""
-    again = acceptance(folder.path.parent / "again", {}, nodes=nodes, name="again").record().attempts
-    shutil.copytree(folder.path.parent / "again" / "again" / again[0].bench_id, folder.path / again[0].bench_id)
+    again = (
+        acceptance(folder.path.parent / "again", {}, nodes=nodes, name="again").record().attempts
+    )
+    shutil.copytree(
+        folder.path.parent / "again" / "again" / again[0].bench_id, folder.path / again[0].bench_id
+    )
     folder.change(lambda record: replace(record, attempts=(*record.attempts, *again)))
     return again[0].bench_id
 
@@ -140,7 +167,9 @@ def _log(rank: int, gpus: int, tflops: float, devices: Sequence[str]) -> str:
     place = f"rank={rank} local_rank={rank % gpus} world_size={world} node_rank={node} host=box{node} pid={100 + rank}"
     text = f"orch {place} device={devices[node]}\n"
     text += f"orch gemm size=8192 calls=400 time_s=0.001 min_time_s=0.001 tflops={tflops:.4f}\n"
-    counts = [{"name": name, "count": gpus * devices.count(name)} for name in dict.fromkeys(devices)]
+    counts = [
+        {"name": name, "count": gpus * devices.count(name)} for name in dict.fromkeys(devices)
+    ]
     facts = {
         "world_size": world, "ranks": list(range(world)), "hosts": [f"box{n}" for n in range(len(devices))],
         "devices": counts, "steps": 6, "warmup_steps": 2, "model": "gemm", "dtype": "bf16",
@@ -149,8 +178,13 @@ def _log(rank: int, gpus: int, tflops: float, devices: Sequence[str]) -> str:
     return text + (f"orch done {json.dumps(facts)}\n" if rank == 0 else "")
 
 
-def _exit(run_id: str, node: int, ranks: range, gpus: int, files: Mapping[str, bytes]) -> dict[str, Any]:
-    digests = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+def _exit(
+    run_id: str, node: int, ranks: range, gpus: int, files: Mapping[str, bytes]
+) -> dict[str, Any]:
+    digests = {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    }
     return {
         "schema": 1, "run_id": run_id, "node_rank": node, "state": "finished", "code": 0, "signal": None, "reason": None,
         "started_mono_s": 1.0, "ended_mono_s": 81.0, "boot_id": "x", "files": digests,

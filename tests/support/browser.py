@@ -1,4 +1,6 @@
-"""A real Chromium that a test drives: it opens pages, types, evaluates scripts, by the DevTools protocol over two pipes."""
+"""A real Chromium that a test drives: it opens pages, types, evaluates scripts, by the DevTools
+protocol over two pipes.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,17 @@ from tests.support import judge
 
 __all__ = ["Browser", "browser"]
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "about:blank")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+    "about:blank",
+)
 
 
 class PageLeft(AssertionError):
@@ -28,7 +39,9 @@ class PageLeft(AssertionError):
 
 
 class Browser:
-    """One page of a browser. ``complaints`` are what it says of scripts that fail and of content that a policy forbids."""
+    """One page of a browser. ``complaints`` are what it says of scripts that fail and of content
+    that a policy forbids.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], orders: int, answers: int) -> None:
         self.process = process
@@ -36,7 +49,9 @@ class Browser:
         self._orders, self._answers = orders, answers
         self._number, self._buffer, self._session = 0, b"", ""
         target = self._send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log"):
             self._send(f"{domain}.enable")
 
@@ -48,12 +63,16 @@ class Browser:
 
     def eval(self, script: str) -> Any:
         """Return the value of an expression in the page."""
-        answer = self._send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self._send(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, (script, answer)
         return answer["result"].get("value")
 
     def wait_for(self, script: str, within_s: float = 15.0) -> None:
-        """Wait until an expression is true. A page that is left before it has answered says nothing."""
+        """Wait until an expression is true. A page that is left before it has answered says
+        nothing.
+        """
 
         def holds() -> bool:
             try:
@@ -71,7 +90,12 @@ class Browser:
         """Press a key, named as in DOM events, with its virtual key code."""
         for kind in ("keyDown", "keyUp"):
             self._send(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text="\r" * (code == 13)
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                text="\r" * (code == 13),
             )
 
     def scripts(self, *, are_allowed: bool) -> None:
@@ -80,12 +104,23 @@ class Browser:
 
     def window(self, width: int, height: int, scheme: str = "light") -> None:
         """Lay pages out for a window of this size in CSS pixels, in ``light`` or ``dark``."""
-        self._send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        self._send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def shot(self, path: Path) -> None:
         """Write what the window shows as PNG."""
-        path.write_bytes(base64.b64decode(self._send("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self._send("Page.captureScreenshot", format="png")["data"])
+        )
 
     def _send(self, method: str, **params: Any) -> dict[str, Any]:
         self._number += 1
@@ -107,7 +142,10 @@ class Browser:
         params = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(params["exceptionDetails"]))
-        if message.get("method") == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+        if message.get("method") == "Log.entryAdded" and params["entry"]["level"] in (
+            "error",
+            "warning",
+        ):
             self.complaints.append(params["entry"]["text"])
 
     def _next(self) -> dict[str, Any]:
@@ -122,14 +160,25 @@ class Browser:
 
 @contextmanager
 def browser(home: Path, inside: Sequence[str] = ("unshare", "--net")) -> Iterator[Browser]:
-    """Yield a browser, started by the words in ``inside``: where there is no network, or in a lab. It ends with the block."""
+    """Yield a browser, started by the words in ``inside``: where there is no network, or in a lab.
+    It ends with the block.
+    """
     if CHROMIUM is None:
         pytest.skip("no Chromium here")
     read_orders, orders = os.pipe()
     answers, write_answers = os.pipe()
     # The browser reads from descriptor 3 and writes to 4, whatever their numbers are here.
     script = f'exec 8<&{read_orders} 9>&{write_answers}; exec 3<&8 4>&9 8<&- 9>&-; exec "$@"'
-    argv = ["bash", "-c", script, "-", *inside, CHROMIUM, f"--user-data-dir={home / 'browser'}", *FLAGS]
+    argv = [
+        "bash",
+        "-c",
+        script,
+        "-",
+        *inside,
+        CHROMIUM,
+        f"--user-data-dir={home / 'browser'}",
+        *FLAGS,
+    ]
     process = subprocess.Popen(
         argv,
         pass_fds=(read_orders, write_answers),

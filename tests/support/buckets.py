@@ -14,7 +14,11 @@ from tests.contract.sshd import free_port
 from tests.support import judge
 
 ADDRESS = "127.0.0.1"
-KEYS = {"AWS_ACCESS_KEY_ID": "team", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "team",
+    "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 
 
 @contextmanager
@@ -29,7 +33,16 @@ def service() -> Iterator[dict[str, str]]:
 def web_server(folder: Path) -> Iterator[str]:
     """Serve a folder as files; yield its URL."""
     port = free_port(ADDRESS)
-    command = [sys.executable, "-m", "http.server", "--bind", ADDRESS, "--directory", str(folder), str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "http.server",
+        "--bind",
+        ADDRESS,
+        "--directory",
+        str(folder),
+        str(port),
+    ]
     with _server(command, port):
         yield f"http://{ADDRESS}:{port}"
 

@@ -21,7 +21,9 @@ class Project:
         return done
 
     def refused(self, *words: str, code: int = 2) -> str:
-        """Return the messages of a command that is refused: nothing on stdout, the inventory's line aside."""
+        """Return the messages of a command that is refused: nothing on stdout, the inventory's line
+        aside.
+        """
         done = self.orch(*words)
         assert (done.returncode, done.stdout) == (code, ""), done
         lines = [line for line in done.stderr.splitlines() if not line.startswith("inventory: ")]

@@ -1,7 +1,9 @@
-"""Commands of `orch`, each in a process of its own, forked from one that has loaded the command line already.
+"""Commands of `orch`, each in a process of its own, forked from one that has loaded the command
+line already.
 
-Status, streams, environment and folder are those of a program that was started; only the start of the interpreter and its
-imports, most of half a second, are left out. Tests that are about these start the program itself.
+Status, streams, environment and folder are those of a program that was started; only the start of
+the interpreter and its imports, most of half a second, are left out. Tests that are about these
+start the program itself.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from tests.support.fork_server import ForkServer
 from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[2]
-# A network namespace without any interface that is up: whatever would contact somebody fails at once, and shows.
+# A network namespace without any interface that is up: whatever would contact somebody fails at
+# once, and shows.
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ()
 SERVER = """
 import gc, json, os, sys, time
@@ -58,11 +61,17 @@ class Commands:
     def __init__(self) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="orch-commands-")
         self._server = ForkServer(
-            [*ALONE, sys.executable, "-c", SERVER], inherited_environment() | {"PYTHONPATH": str(REPOSITORY)}
+            [*ALONE, sys.executable, "-c", SERVER],
+            inherited_environment() | {"PYTHONPATH": str(REPOSITORY)},
         )
 
     def run(
-        self, words: Sequence[str], folder: Path, environment: Mapping[str, str], *, timeout_s: float = LIMIT_S
+        self,
+        words: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        timeout_s: float = LIMIT_S,
     ) -> tuple[subprocess.CompletedProcess[str], float]:
         """Run one command to its end; return how it ended, and after how many seconds."""
         out, err = (Path(self._scratch.name) / name for name in ("out", "err"))
@@ -71,7 +80,9 @@ class Commands:
             code, seconds = self._server.ask({**order, "out": str(out), "err": str(err)}, timeout_s)
         except TimeoutError:
             server.cache_clear()
-            raise subprocess.TimeoutExpired(list(words), timeout_s, out.read_bytes(), err.read_bytes()) from None
+            raise subprocess.TimeoutExpired(
+                list(words), timeout_s, out.read_bytes(), err.read_bytes()
+            ) from None
         texts = (path.read_text(errors="replace") for path in (out, err))
         return subprocess.CompletedProcess(list(words), code, *texts), seconds
 
@@ -83,7 +94,11 @@ class Commands:
 
 def inherited_environment() -> dict[str, str]:
     """Return the environment of the tests without what a developer has set for `orch` and ssh."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "SSH_", "PYTEST_", "XDG_"))}
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("ORCH_", "SSH_", "PYTEST_", "XDG_"))
+    }
 
 
 @cache
@@ -94,7 +109,11 @@ def server() -> Commands:
     return made
 
 
-def orch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, in the environment of the tests, without what a developer has set for `orch` and ssh."""
+def orch(
+    folder: Path, *words: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, in the environment of the tests, without what a developer has set
+    for `orch` and ssh.
+    """
     plain = {"HOME": str(folder), "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "NO_COLOR": "1"}
     return server().run(words, folder, inherited_environment() | plain | dict(environment or {}))[0]

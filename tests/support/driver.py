@@ -17,5 +17,9 @@ def stand_in(folder: Path, *flags: str) -> str:
         pytest.skip("no C compiler for the driver's stand-in")
     library = folder / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("driver.c")
-    subprocess.run(["cc", "-shared", "-fPIC", *flags, "-o", str(library), str(source)], check=True, timeout=LIMIT_S)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", *flags, "-o", str(library), str(source)],
+        check=True,
+        timeout=LIMIT_S,
+    )
     return str(library)

@@ -1,4 +1,6 @@
-"""podman and docker as the fault suite has them: nodes whose runs are in containers, and eyes on these that are not orch's."""
+"""podman and docker as the fault suite has them: nodes whose runs are in containers, and eyes on
+these that are not orch's.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(slots=True)
 class Engine:
-    """An engine on two nodes of a lab. ``asked_on`` are the nodes that have one of their own, ``command`` the words that ask it
-    past the ``program`` of the inventory, which can be broken; ``ids`` are the containers that it or a node has ever named."""
+    """An engine on two nodes of a lab. ``asked_on`` are the nodes that have one of their own,
+    ``command`` the words that ask it past the ``program`` of the inventory, which can be broken;
+    ``ids`` are the containers that it or a node has ever named."""
 
     name: str
     lab: Lab
@@ -45,17 +48,35 @@ class Engine:
         return done.stdout
 
     def containers(self) -> list[str]:
-        """Return node, id, name and state of the containers of the image, in any state, by the engine's own list."""
-        words = ("ps", "--all", "--no-trunc", f"--filter=ancestor={self.image}", "--format={{.ID}} {{.Names}} {{.Status}}")
-        lines = [f"{node} {line}" for node in self.asked_on for line in self.ask(node, *words).splitlines()]
+        """Return node, id, name and state of the containers of the image, in any state, by the
+        engine's own list.
+        """
+        words = (
+            "ps",
+            "--all",
+            "--no-trunc",
+            f"--filter=ancestor={self.image}",
+            "--format={{.ID}} {{.Names}} {{.Status}}",
+        )
+        lines = [
+            f"{node} {line}"
+            for node in self.asked_on
+            for line in self.ask(node, *words).splitlines()
+        ]
         self.ids |= {line.split()[1] for line in lines}
         return lines
 
     def processes(self, mark: str = "") -> list[Proc]:
-        """Return the processes of runs: whatever has come to the nodes besides sessions of ssh, and, wherever it is, what is in
-        the control group of a container, serves one, or has ``mark`` as its whole command line."""
+        """Return the processes of runs: whatever has come to the nodes besides sessions of ssh,
+        and, wherever it is, what is in the control group of a container, serves one, or has
+        ``mark`` as its whole command line."""
         self._note_ids()
-        rest = {proc.pid: proc for name in NODES for proc in judge.processes(self.lab, name) if self._has_come(proc)}
+        rest = {
+            proc.pid: proc
+            for name in NODES
+            for proc in judge.processes(self.lab, name)
+            if self._has_come(proc)
+        }
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 groups = set(_ID.findall((folder / "cgroup").read_text()))
@@ -65,7 +86,9 @@ class Engine:
                 continue
             line = " ".join(words).strip()
             if (groups | set(words)) & self.ids or (mark and line == mark):
-                rest[int(folder.name)] = Proc("", int(folder.name), comm, line, "", defunct=not line)
+                rest[int(folder.name)] = Proc(
+                    "", int(folder.name), comm, line, "", defunct=not line
+                )
         return list(rest.values())
 
     def _has_come(self, proc: Proc) -> bool:
@@ -88,11 +111,20 @@ class Engine:
             broken.unlink()
 
     def inventory(self, path: Path) -> str:
-        """Write the lab's inventory with this engine and its image for all runs to a file; return its path."""
-        container = {"engine": self.name, "program": str(self.program), "image": self.image, "limits": podman.LIMITS}
+        """Write the lab's inventory with this engine and its image for all runs to a file; return
+        its path.
+        """
+        container = {
+            "engine": self.name,
+            "program": str(self.program),
+            "image": self.image,
+            "limits": podman.LIMITS,
+        }
         text = self.lab.inventory.read_text()
         assert text.count("\ndefaults:\n") == 1
-        path.write_text(text.replace("\ndefaults:\n", f"\ndefaults:\n  container: {json.dumps(container)}\n"))
+        path.write_text(
+            text.replace("\ndefaults:\n", f"\ndefaults:\n  container: {json.dumps(container)}\n")
+        )
         return str(path)
 
     def clear(self) -> None:
@@ -104,14 +136,18 @@ class Engine:
 
 @contextmanager
 def podman_on_nodes(lab: Lab, name: str) -> Iterator[Engine]:
-    """Have podman on two nodes of a lab of namespaces, with a store for each of them, in a folder of that name."""
+    """Have podman on two nodes of a lab of namespaces, with a store for each of them, in a folder
+    of that name.
+    """
     with shared_folder(lab, f"podman-{name}") as folder:
         archive, program = podman.archive(folder), podman.script(folder)
         engine = Engine("podman", lab, program, (str(program),), NODES, podman.IMAGE)
         try:
             for node in NODES:
                 engine.ask(node, "import", str(archive), podman.IMAGE)
-            engine.before = frozenset(proc.pid for node in NODES for proc in judge.processes(lab, node))
+            engine.before = frozenset(
+                proc.pid for node in NODES for proc in judge.processes(lab, node)
+            )
             yield engine
         finally:
             engine.clear()
@@ -129,8 +165,9 @@ exec {docker} "$@"
 
 @contextmanager
 def docker_outside(lab: Lab, name: str) -> Iterator[Engine]:
-    """Have the docker of this machine on two nodes of a lab on its loopback, with an image of its own; nobody else who asks
-    for it so has it at the same time, because a run is refused where the containers of another one are."""
+    """Have the docker of this machine on two nodes of a lab on its loopback, with an image of its
+    own; nobody else who asks for it so has it at the same time, because a run is refused where the
+    containers of another one are."""
     docker = str(shutil.which("docker"))
     with (
         shared_folder(lab, f"docker-{name}") as folder,
@@ -156,5 +193,7 @@ def no_docker() -> str:
         return reason  # the image is made in the same way
     if not shutil.which("docker") or not Path("/run/sshd").is_dir():
         return "needs docker, and the directory /run/sshd for the servers of a lab on the loopback"
-    done = subprocess.run(["docker", "version"], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(
+        ["docker", "version"], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     return f"docker does not answer: {done.stderr.strip()[-160:]}" if done.returncode else ""

@@ -1,4 +1,6 @@
-"""How many examples a property is tried with: all that it asks for, or, in `make unit`, a fifth of them."""
+"""How many examples a property is tried with: all that it asks for, or, in `make unit`, a fifth of
+them.
+"""
 
 from __future__ import annotations
 

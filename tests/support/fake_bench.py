@@ -1,4 +1,6 @@
-"""A planned bench of one cell on fake nodes, and all that is handed to what carries it out: `FakeBench`."""
+"""A planned bench of one cell on fake nodes, and all that is handed to what carries it out:
+`FakeBench`.
+"""
 
 from __future__ import annotations
 
@@ -38,32 +40,42 @@ hosts:
   a: {address: 10.11.0.2}
   b: {address: 10.11.0.3}
 """
-LIMITS = Limits(beat_s=0.02, lost_s=3.0, doubt_s=0.5, lease_s=9.0, grace_s=0.2, arm_s=2.0, ask_s=2.0)
-"""Short ones, but for the silence after which a node is lost: the machine of the tests may be busy."""
+LIMITS = Limits(
+    beat_s=0.02, lost_s=3.0, doubt_s=0.5, lease_s=9.0, grace_s=0.2, arm_s=2.0, ask_s=2.0
+)
+"""Short ones, but for the silence after which a node is lost: the machine of the tests may be busy.
+"""
 FOLDER = open_framework("simulated")
 IMPATIENT = replace(LIMITS, lost_s=0.4)
 
 
 def training(spec: RunSpec, *, after_s: float = 0.02, step_s: float = 0.5) -> Program:
-    """Return what the ranks of a spec with one rank a node write: rank 0 a line for each step of ``step_s``."""
+    """Return what the ranks of a spec with one rank a node write: rank 0 a line for each step of
+    ``step_s``.
+    """
 
     def program(order: Mapping[str, Any]) -> dict[int, Rank]:
         rank, world = order["node_rank"], spec.world_size
-        lines = [f"orch rank={rank} local_rank=0 world_size={world} node_rank={rank} host=h pid=1 device=simulated"]
+        lines = [
+            f"orch rank={rank} local_rank=0 world_size={world} node_rank={rank} host=h pid=1 device=simulated"
+        ]
         if rank == 0:
             lines += [
                 f"orch step={step} t={9 + step * step_s:.6f} step_time_s={step_s * (step > 0)} "
                 f"samples={spec.global_batch * (step > 0)} loss=nan"
                 for step in range(spec.steps + 1)
             ]
-            lines.append(f"orch done {json.dumps({'world_size': world, 'ranks': list(range(world)), 'simulated': True})}")
+            lines.append(
+                f"orch done {json.dumps({'world_size': world, 'ranks': list(range(world)), 'simulated': True})}"
+            )
         return {rank: Rank("".join(f"{line}\n" for line in lines).encode(), after_s=after_s)}
 
     return program
 
 
 class FakeBench:
-    """A bench of one cell, ``2n1g``, on the nodes a and b; ``schedule`` as in `Schedule`. ``spares`` are further nodes, and
+    """A bench of one cell, ``2n1g``, on the nodes a and b; ``schedule`` as in `Schedule`.
+    ``spares`` are further nodes, and
     ``nodes`` other sizes than 2."""
 
     def __init__(
@@ -76,29 +88,51 @@ class FakeBench:
         **schedule: Any,
     ) -> None:
         self.source = directory / "cluster.yaml"
-        further = "".join(f"  {name}: {{address: 10.11.0.{last}}}\n" for last, name in enumerate(spares, 4))
+        further = "".join(
+            f"  {name}: {{address: 10.11.0.{last}}}\n" for last, name in enumerate(spares, 4)
+        )
         self.source.write_text(INVENTORY + further)
         inventory = open_inventory(str(self.source))
         self.hosts, self.secrets = inventory.hosts[:2], inventory.secrets
         self.spares = inventory.hosts[2:]
         self.folder = FOLDER
-        request = Request("resnet50", nodes=nodes, gpus=(1,), single={"steps": 6, "warmup_steps": 1})
+        request = Request(
+            "resnet50", nodes=nodes, gpus=(1,), single={"steps": 6, "warmup_steps": 1}
+        )
         specs = checked_specs(request, [self.folder], self.hosts)
         self.spec = specs[0]
-        self.plan = Bench("bench-1", tuple(specs), {"simulated": self.folder}, Schedule(**{"repeats": 1, **schedule}))
+        self.plan = Bench(
+            "bench-1",
+            tuple(specs),
+            {"simulated": self.folder},
+            Schedule(**{"repeats": 1, **schedule}),
+        )
         record = bench_record(
-            self.plan, {}, self.hosts, str(self.source), self.secrets, limits, (), ["orch"], spares=self.spares
+            self.plan,
+            {},
+            self.hosts,
+            str(self.source),
+            self.secrets,
+            limits,
+            (),
+            ["orch"],
+            spares=self.spares,
         )
         self.bench = BenchDir.create(directory / "runs", record.as_dict())
         everyone = [*self.hosts, *self.spares]
-        self.nodes = {host.name: FakeNode(host, directory / host.name, training(self.spec)) for host in everyone}
+        self.nodes = {
+            host.name: FakeNode(host, directory / host.name, training(self.spec))
+            for host in everyone
+        }
         self.a, self.b, *_ = self.nodes.values()
         self.cluster: Any = FakeCluster(list(self.nodes.values()), inventory.redaction())
         self.limits = limits
         self.interrupt = Interrupt()
         self.shown: list[ProgressEvent] = []
         self.when: dict[str | type[ProgressEvent], Callable[[], Any]] = {}
-        """What happens at a transition of the journal, by its name, or when an event is shown, by its type."""
+        """What happens at a transition of the journal, by its name, or when an event is shown, by
+        its type.
+        """
         self.stage = Stage(self.cluster, limits, self.interrupt, self.journal, self.observe)
 
     def journal(self, event: str, **fields: Any) -> None:
@@ -120,15 +154,24 @@ class FakeBench:
     def campaign(self) -> Campaign:
         """Return what executes the runs of this bench."""
         numbers = iter(range(20000, 30000))
-        return Campaign(self.bench, Members(self.bench, self.hosts, self.stage), self.stage, numbers.__next__)
+        return Campaign(
+            self.bench, Members(self.bench, self.hosts, self.stage), self.stage, numbers.__next__
+        )
 
     def launch(self, **changes: Any) -> Launch:
         """Return the launch of the first run, its nodes connected."""
         self.cluster.open()
-        plan = plan_run(self.folder, self.spec, self.hosts, run_id=self.first.run_id, repeat=1, port=20000)
+        plan = plan_run(
+            self.folder, self.spec, self.hosts, run_id=self.first.run_id, repeat=1, port=20000
+        )
         for name, value in changes.items():
             object.__setattr__(plan, name, value)
-        return Launch(plan, self.folder, self.stage, {"user": "me", "controller": "desk", "process": 1, "since": "noon"})
+        return Launch(
+            plan,
+            self.folder,
+            self.stage,
+            {"user": "me", "controller": "desk", "process": 1, "since": "noon"},
+        )
 
     def controller(self, **more: Any) -> Controller:
         """Return the controller that begins this bench."""
@@ -137,7 +180,9 @@ class FakeBench:
 
     @contextmanager
     def show(self, interrupt: Interrupt, log: TextIO) -> Iterator[Observer]:
-        """Show as tests do: keep the events, write that a run is over, set the interrupt where this bench's own is set."""
+        """Show as tests do: keep the events, write that a run is over, set the interrupt where this
+        bench's own is set.
+        """
 
         def observe(event: ProgressEvent) -> None:
             self.observe(event)
@@ -162,11 +207,17 @@ class FakeBench:
 
     def started_on(self) -> list[str]:
         """Return the nodes on which a launch script of any run has started."""
-        return [name for name, node in self.nodes.items() if list(node.root.glob("nodes/*/runs/*/logs/node.out"))]
+        return [
+            name
+            for name, node in self.nodes.items()
+            if list(node.root.glob("nodes/*/runs/*/logs/node.out"))
+        ]
 
 
 def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]) -> Campaign:
-    """A run as a controller leaves it that dies while it starts the nodes; those that are named have started."""
+    """A run as a controller leaves it that dies while it starts the nodes; those that are named
+    have started.
+    """
     rig.runs(training(rig.spec, after_s=0.4))
     campaign, launch = rig.campaign, rig.launch()
     campaign.members.facts["simulated"] = {name: {} for name in rig.nodes}

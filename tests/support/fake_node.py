@@ -57,9 +57,14 @@ class FakeTransport:
                     lines = [] if where.is_dir() else [None]
                 case "sha256sum":
                     files = [(where / name, name) for name in words[1:]]
-                    lines = [f"{digest(path.read_bytes())}  {name}" if path.is_file() else None for path, name in files]
+                    lines = [
+                        f"{digest(path.read_bytes())}  {name}" if path.is_file() else None
+                        for path, name in files
+                    ]
                 case "stat":
-                    states = [(path, self.node.paths.get(path)) for path in words[words.index("--") + 1 :]]
+                    states = [
+                        (path, self.node.paths.get(path)) for path in words[words.index("--") + 1 :]
+                    ]
                     lines = [f"{path} {state}" if state else None for path, state in states]
                 case _:
                     raise AssertionError(f"expected cd, sha256sum or stat, got {program}")
@@ -75,9 +80,11 @@ class FakeTransport:
 class FakeNode:
     """A host and its runner.
 
-    Faults: ``refusals`` (kind, message) of its next runs, ``silent``, ``away`` (no connection can be made), ``greets``,
+    Faults: ``refusals`` (kind, message) of its next runs, ``silent``, ``away`` (no connection can
+    be made), ``greets``,
     ``stranger`` (new connections, counted in ``contacts``, reach a server with another host key), ``corrupt_fetches`` (so many
-    answers with a wrong byte), ``leftovers`` (process numbers), ``unverified`` (processes that may belong to a run),
+    answers with a wrong byte), ``leftovers`` (process numbers), ``unverified`` (processes that may
+    belong to a run),
     `break_lines`, `die`.
     """
 
@@ -91,7 +98,11 @@ class FakeNode:
         self.asked: list[str] = []
         self.owner: str | None = None
         self.facts: dict[str, Any] = {}
-        self.boot_id, self.machine, self.paths = f"boot of {host.name}", f"boot of {host.name}\n", {"/usr/bin/python3": "1 2 3"}
+        self.boot_id, self.machine, self.paths = (
+            f"boot of {host.name}",
+            f"boot of {host.name}\n",
+            {"/usr/bin/python3": "1 2 3"},
+        )
         self.refusals: list[tuple[str, str]] = []
         self.silent = self.away = self.greets = self.stranger = False
         self.contacts = 0
@@ -112,21 +123,31 @@ class FakeNode:
         for supervisor in supervisors:
             supervisor.state = "gone"
             for line in list(supervisor.lines):
-                line.lose(RunError("the node runner ended before it had answered", kind="node_unfit", host=self.host.name))
+                line.lose(
+                    RunError(
+                        "the node runner ended before it had answered",
+                        kind="node_unfit",
+                        host=self.host.name,
+                    )
+                )
 
     def folder(self, run_id: str) -> Path:
         return self.root / run_path(self.host.name, run_id)
 
     def reached(self) -> None:
         if self.silent or not self.transport.alive:
-            raise TransportError("no answer from the node runner", kind="node_lost", host=self.host.name)
+            raise TransportError(
+                "no answer from the node runner", kind="node_lost", host=self.host.name
+            )
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
         self.reached()
         missing = []
         for file in files:
             if not all(_NAME.fullmatch(part) for part in file.path.split("/")):
-                raise RunError(f"unsafe path {file.path!r}", kind="unsafe_path", host=self.host.name)
+                raise RunError(
+                    f"unsafe path {file.path!r}", kind="unsafe_path", host=self.host.name
+                )
             if not self.holds(self.root / file.path, file):
                 others = self.root.glob(file.elsewhere) if file.elsewhere else ()
                 if any(self.holds(path, file) for path in others):
@@ -147,14 +168,22 @@ class FakeNode:
         path.chmod(file.mode)
 
     def fetch(
-        self, run_id: str, have: Mapping[str, int], sink: Sink, *, timeout_s: float, max_bytes: int, max_files: int
+        self,
+        run_id: str,
+        have: Mapping[str, int],
+        sink: Sink,
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        max_files: int,
     ) -> Wanted | None:
         self.reached()
         folder = self.folder(run_id)
         if not (folder / "logs").is_dir():
             return None
         entries = sorted(
-            (folder / "logs").iterdir(), key=lambda path: (not path.name.startswith(("node.", "rank-")), path.name)
+            (folder / "logs").iterdir(),
+            key=lambda path: (not path.name.startswith(("node.", "rank-")), path.name),
         )
         logs = [path for path in entries if path.is_file() and not path.is_symlink()]
         room, corrupt = max_bytes, self.corrupt_fetches > 0
@@ -167,7 +196,14 @@ class FakeNode:
         record = (folder / "exit.json").read_bytes() if (folder / "exit.json").exists() else b""
         odd = tuple(path.name for path in entries if path not in logs)
         sizes = {path.name: path.stat().st_size for path in logs}
-        return Wanted(sizes, record, run_id in self.supervisors, max(0, len(logs) - max_files), self.boot_id, odd)
+        return Wanted(
+            sizes,
+            record,
+            run_id in self.supervisors,
+            max(0, len(logs) - max_files),
+            self.boot_id,
+            odd,
+        )
 
     def supervisor(self, run_id: str, *, start: bool, timeout_s: float) -> FakeLine:
         self.reached()
@@ -188,7 +224,11 @@ class FakeNode:
 
     def _status(self) -> dict[str, Any]:
         return {
-            "runs": {name: 1 for name, supervisor in self.supervisors.items() if supervisor.state == "running"},
+            "runs": {
+                name: 1
+                for name, supervisor in self.supervisors.items()
+                if supervisor.state == "running"
+            },
             "owner": self.owner,
         }
 
@@ -197,23 +237,37 @@ class FakeNode:
         return {"left": left, "supervisor": run in self.supervisors, **self._doubtful(run)}
 
     def _doubtful(self, run: str | None) -> dict[str, Any]:
-        return {"unverified": {run: [list(row) for row in self.unverified]}} if self.unverified else {}
+        return (
+            {"unverified": {run: [list(row) for row in self.unverified]}} if self.unverified else {}
+        )
 
     def _stop(self, reason: str, grace_s: float, run: str | None = None) -> dict[str, Any]:
-        stopped = [supervisor for name, supervisor in self.supervisors.items() if run in (None, name)]
+        stopped = [
+            supervisor for name, supervisor in self.supervisors.items() if run in (None, name)
+        ]
         for supervisor in stopped:
             supervisor.stop(reason)
         self.leftovers.clear()
-        return {"stopped": [supervisor.run_id for supervisor in stopped], "left": [], **self._doubtful(run)}
+        return {
+            "stopped": [supervisor.run_id for supervisor in stopped],
+            "left": [],
+            **self._doubtful(run),
+        }
 
     def _drop(self, run: str, finished: bool) -> dict[str, Any]:
         folder = self.folder(run)
-        gone = folder.is_dir() and run not in self.supervisors and (finished or not (folder / "exit.json").exists())
+        gone = (
+            folder.is_dir()
+            and run not in self.supervisors
+            and (finished or not (folder / "exit.json").exists())
+        )
         if gone:
             shutil.rmtree(folder)
         return {"dropped": gone or not folder.is_dir()}
 
-    def _facts(self, python: str, ports: Sequence[int], capture: str, **request: Any) -> dict[str, Any]:
+    def _facts(
+        self, python: str, ports: Sequence[int], capture: str, **request: Any
+    ) -> dict[str, Any]:
         told = {
             "smi": None,
             "topology": None,
@@ -233,7 +287,14 @@ class FakeNode:
             "load": {"count": 8, "busy_s": 0.0, "own_s": 0.0, "switches": [0, 0], "seconds": 0.1},
         }  # fmt: skip
         if request.get("peers"):
-            facts["route"] = {"interface": "eth0", "mtu": 1500, "speed_mbit": 10000, "kind": "1", "to": "", "local": False}
+            facts["route"] = {
+                "interface": "eth0",
+                "mtu": 1500,
+                "speed_mbit": 10000,
+                "kind": "1",
+                "to": "",
+                "local": False,
+            }
         packed = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
         standing = {"machine": self.machine, "paths": dict(self.paths)}
         return {"facts": facts | self.facts, "told": packed, "standing": standing}
@@ -251,7 +312,11 @@ class FakeCluster:
         self.nodes: dict[str, FakeNode] = {}
 
     def open(self) -> FakeCluster:
-        missing = [name for name in self.machines if name not in self.nodes or not self.nodes[name].transport.alive]
+        missing = [
+            name
+            for name in self.machines
+            if name not in self.nodes or not self.nodes[name].transport.alive
+        ]
         if errors := [_unreachable(name) for name in missing if self.machines[name].away]:
             raise Faults(errors)
         for name in missing:
@@ -259,7 +324,11 @@ class FakeCluster:
         return self
 
     def open_what_answers(self) -> dict[str, OrchError]:
-        missing = [host.name for host in self.hosts if host.name not in self.nodes or not self.nodes[host.name].transport.alive]
+        missing = [
+            host.name
+            for host in self.hosts
+            if host.name not in self.nodes or not self.nodes[host.name].transport.alive
+        ]
         errors = {}
         for name in missing:
             try:
@@ -284,7 +353,11 @@ class FakeCluster:
             raise _unreachable(name)
         node.contacts += 1
         if node.stranger:
-            raise TransportError("the host key changed: known:1 has A, the host offers B", kind="host_key_changed", host=name)
+            raise TransportError(
+                "the host key changed: known:1 has A, the host offers B",
+                kind="host_key_changed",
+                host=name,
+            )
         node.transport = FakeTransport(node)
         self.nodes[name] = node
         return node
@@ -300,7 +373,12 @@ class FakeCluster:
     def __enter__(self) -> FakeCluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 

@@ -1,4 +1,5 @@
-"""The supervisor of a run that behaves, and the line to it: it arms, starts, beats and ends, in memory and in the run's folder.
+"""The supervisor of a run that behaves, and the line to it: it arms, starts, beats and ends, in
+memory and in the run's folder.
 
 Time limits of a run are not kept here: the supervisor's own tests have them.
 """
@@ -26,7 +27,9 @@ __all__ = ["FakeSupervisor", "FakeLine", "Program", "Rank", "digest", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What a rank writes at its start, and how it ends so many seconds later; by default it lasts until it is stopped."""
+    """What a rank writes at its start, and how it ends so many seconds later; by default it lasts
+    until it is stopped.
+    """
 
     out: bytes = b""
     code: int = 0
@@ -131,26 +134,52 @@ class FakeSupervisor:
                     call_later(wait_s, self.start)
                 case "stop":
                     self.stop(order["reason"])
-                case "finish" if self.state == "running":  # which what waits here takes for its good end
+                case "finish" if (
+                    self.state == "running"
+                ):  # which what waits here takes for its good end
                     self.end_ranks(0, None)
                 case "bye" if self.state in ("new", "armed", "ended"):
                     self.leave()
 
     def arm(self, line: FakeLine, order: dict[str, Any]) -> None:
-        held = next((other for other in self.node.supervisors.values() if other.order and other is not self), None)
-        wrong = [path for path, sha in order["files"].items() if digest((self.folder / path).read_bytes()) != sha]
+        held = next(
+            (
+                other
+                for other in self.node.supervisors.values()
+                if other.order and other is not self
+            ),
+            None,
+        )
+        wrong = [
+            path
+            for path, sha in order["files"].items()
+            if digest((self.folder / path).read_bytes()) != sha
+        ]
         refused: dict[str, Any] = {}
         if self.node.refusals:
             kind, message = self.node.refusals.pop(0)
             refused = {"kind": kind, "message": message}
         elif held:
             owner = json.dumps(held.order["owner"])
-            refused = {"kind": "node_busy", "message": "another run holds this node", "owner": owner}
+            refused = {
+                "kind": "node_busy",
+                "message": "another run holds this node",
+                "owner": owner,
+            }
         elif wrong:
-            refused = {"kind": "transfer_corrupt", "message": f"{self.folder / wrong[0]} differs from what was sent"}
+            refused = {
+                "kind": "transfer_corrupt",
+                "message": f"{self.folder / wrong[0]} differs from what was sent",
+            }
         if refused:
             self.answer(line, "error", **refused)
-            line.lose(RunError("the node runner ended before it had answered", kind="node_unfit", host=self.node.host.name))
+            line.lose(
+                RunError(
+                    "the node runner ended before it had answered",
+                    kind="node_unfit",
+                    host=self.node.host.name,
+                )
+            )
             return
         self.order, self.program, self.state = order, self.node.program(order), "armed"
         (self.folder / "logs").mkdir()
@@ -168,11 +197,17 @@ class FakeSupervisor:
         with self.lock:
             if self.state != "running":
                 return
-            for name in ("node.out", "node.err", *(f"rank-{rank}.{end}" for rank in self.program for end in ("out", "err"))):
+            for name in (
+                "node.out",
+                "node.err",
+                *(f"rank-{rank}.{end}" for rank in self.program for end in ("out", "err")),
+            ):
                 (self.folder / "logs" / name).touch()
             for rank, does in self.program.items():
                 (self.folder / "logs" / f"rank-{rank}.out").write_bytes(does.out)
-                call_later(does.after_s, lambda rank=rank, code=does.code: self.end_rank(rank, code, None))
+                call_later(
+                    does.after_s, lambda rank=rank, code=does.code: self.end_rank(rank, code, None)
+                )
             self.started = time.monotonic()
             self.tell("started", mono=self.started)
 
@@ -180,7 +215,12 @@ class FakeSupervisor:
         with self.lock:
             if rank in self.ranks or self.state not in ("running", "stopping"):
                 return
-            fields = {"rank": rank, "code": code, "signal": signal, "ended_mono_s": time.monotonic()}
+            fields = {
+                "rank": rank,
+                "code": code,
+                "signal": signal,
+                "ended_mono_s": time.monotonic(),
+            }
             fields |= {"local_rank": 0, "wrapper": 1, "pid": 2, "started_mono_s": self.started}
             self.ranks[rank] = fields
             self.tell("rank", **fields)
@@ -209,7 +249,11 @@ class FakeSupervisor:
         state = "failed" if failed else "finished"
         if self.reason and not self.reason.startswith("rank_failed"):
             state = "stopped"
-        logs = sorted(path for path in (self.folder / "logs").iterdir() if path.is_file() and not path.is_symlink())
+        logs = sorted(
+            path
+            for path in (self.folder / "logs").iterdir()
+            if path.is_file() and not path.is_symlink()
+        )
         self.record = {
             "schema": 1,
             "run_id": self.run_id,
@@ -227,7 +271,10 @@ class FakeSupervisor:
             "stuck": [],
             "meter": {"growth": []},
             "ranks": [self.ranks[rank] for rank in sorted(self.ranks)],
-            "files": {log.name: {"bytes": log.stat().st_size, "sha256": digest(log.read_bytes())} for log in logs},
+            "files": {
+                log.name: {"bytes": log.stat().st_size, "sha256": digest(log.read_bytes())}
+                for log in logs
+            },
         }
         (self.folder / "exit.json").write_text(json.dumps(self.record))
         self.state = "ended"

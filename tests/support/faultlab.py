@@ -1,4 +1,6 @@
-"""What fault tests share: lines into a lab's nodes through OpenSSH's own client, independent of the tool's transport."""
+"""What fault tests share: lines into a lab's nodes through OpenSSH's own client, independent of the
+tool's transport.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Ssh = Callable[..., Answer]
 AsUser = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def ssh(lab: Lab, node: str, command: str, data: bytes = b"", *, timeout_s: float = LIMIT_S) -> Answer:
+def ssh(
+    lab: Lab, node: str, command: str, data: bytes = b"", *, timeout_s: float = LIMIT_S
+) -> Answer:
     """Run a command on a node as a user would, from the controller's side."""
     argv = labs.argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, command])
     return subprocess.run(argv, input=data, capture_output=True, timeout=timeout_s, check=False)
@@ -35,8 +39,12 @@ def answers(lab: Lab, node: str, *, timeout_s: float = 1.0) -> bool:
 
 def held_line(lab: Lab, node: str) -> subprocess.Popen[bytes]:
     """Open an ssh session whose command sleeps, and return it once that runs; end it with `let_go`."""
-    argv = labs.argv_inside(lab, ["ssh", "-F", str(lab.ssh_config), node, "echo on; exec sleep 1000"])
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    argv = labs.argv_inside(
+        lab, ["ssh", "-F", str(lab.ssh_config), node, "echo on; exec sleep 1000"]
+    )
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert process.stdout and process.stdout.readline() == b"on\n"
     return process
 
@@ -48,7 +56,9 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
 
 
 def mend(lab: Lab) -> list[Proc]:
-    """Make every node of a lab answer again with nothing of ours on it; return the processes that were left, and ended."""
+    """Make every node of a lab answer again with nothing of ours on it; return the processes that
+    were left, and ended.
+    """
     faults.heal(lab)
     for node in lab.nodes:
         if node.pid:
@@ -76,9 +86,17 @@ def shared_folder(lab: Lab, name: str) -> Iterator[Path]:
 
 @contextmanager
 def few_inodes(lab: Lab, node: str, folder: str) -> Iterator[None]:
-    """Have a file system below a folder of a node that holds the launch script of a run and nothing that is written later."""
+    """Have a file system below a folder of a node that holds the launch script of a run and nothing
+    that is written later.
+    """
     labs_on = labs.argv_on(
-        lab, node, ["sh", "-ec", f"mkdir -p -m 700 {folder}; mount -t tmpfs -o nr_inodes=5,mode=0700 none {folder}"]
+        lab,
+        node,
+        [
+            "sh",
+            "-ec",
+            f"mkdir -p -m 700 {folder}; mount -t tmpfs -o nr_inodes=5,mode=0700 none {folder}",
+        ],
     )
     subprocess.run(labs_on, check=True)
     try:
@@ -98,5 +116,9 @@ def listener(lab: Lab, node: str, port: int) -> Iterator[None]:
 
 
 def four_nodes(directory: Path) -> Lab:
-    """Start the lab that tests of the whole job share: four nodes in namespaces, each of two CPU slots."""
-    return labs.up(directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None)
+    """Start the lab that tests of the whole job share: four nodes in namespaces, each of two CPU
+    slots.
+    """
+    return labs.up(
+        directory, nodes=4, gpus_per_node=0, slots=2, kind="namespaces", say=lambda _: None
+    )

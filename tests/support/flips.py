@@ -1,8 +1,10 @@
-"""How often an archive is refused of which one byte was changed, in equal parts in headers, contents, padding and the end.
+"""How often an archive is refused of which one byte was changed, in equal parts in headers,
+contents, padding and the end.
 
     python -m tests.support.flips FILE [--count 200] [--seed 1]
 
-asks the real `orch verify`, a process each. Where which bytes lie is told by the standard library's reader of tars.
+asks the real `orch verify`, a process each. Where which bytes lie is told by the standard library's
+reader of tars.
 """
 
 from __future__ import annotations
@@ -39,16 +41,22 @@ def regions(archive: Path) -> dict[str, list[range]]:
 
 
 def flips(archive: Path, count: int, seed: int) -> Iterator[tuple[str, int, int]]:
-    """Yield so many changes: the kind of byte, its place, and what it is combined with by exclusive or."""
+    """Yield so many changes: the kind of byte, its place, and what it is combined with by exclusive
+    or.
+    """
     chance = random.Random(seed)
-    places = {name: [at for span in spans for at in span] for name, spans in regions(archive).items()}
+    places = {
+        name: [at for span in spans for at in span] for name, spans in regions(archive).items()
+    }
     names = sorted(places)
     for index in range(count):
         name = names[index % len(names)]
         yield name, chance.choice(places[name]), chance.randrange(1, 256)
 
 
-def refused(archive: Path, count: int, seed: int, refuses: Callable[[Path], bool]) -> tuple[Counter[str], list[int]]:
+def refused(
+    archive: Path, count: int, seed: int, refuses: Callable[[Path], bool]
+) -> tuple[Counter[str], list[int]]:
     """Return how many changes of each kind were refused, and the places of those that were not."""
     data = bytearray(archive.read_bytes())
     counts: Counter[str] = Counter()
@@ -70,10 +78,18 @@ def program_refuses(archive: Path) -> bool:
     """Ask the program. A refusal is exit status 4 and one line, nothing else."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [*ORCH, "verify", str(archive)], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment
+        [*ORCH, "verify", str(archive)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=environment,
     )
     return (
-        done.returncode == 4 and not done.stdout and done.stderr.startswith(f"orch: {archive}") and done.stderr.count("\n") == 1
+        done.returncode == 4
+        and not done.stdout
+        and done.stderr.startswith(f"orch: {archive}")
+        and done.stderr.count("\n") == 1
     )
 
 

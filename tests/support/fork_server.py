@@ -1,4 +1,6 @@
-"""A process that has imported what is expensive, and forks programs from it: a line of JSON in and out for each."""
+"""A process that has imported what is expensive, and forks programs from it: a line of JSON in and
+out for each.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ class ForkServer:
     """The process, from its start to `close`. It takes one order after the other."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment))
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
+        )
 
     def ask(self, order: Mapping[str, Any], timeout_s: float) -> Any:
-        """Return the answer to an order. Raises TimeoutError when there is none in time; then the process is closed."""
+        """Return the answer to an order. Raises TimeoutError when there is none in time; then the
+        process is closed.
+        """
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -30,7 +36,9 @@ class ForkServer:
             self.close()
             raise TimeoutError(f"no answer within {timeout_s:g} s to {order}")
         answer = self._process.stdout.readline()
-        assert answer, f"the process that forks programs has ended with {self._process.wait(LIMIT_S)}"
+        assert answer, (
+            f"the process that forks programs has ended with {self._process.wait(LIMIT_S)}"
+        )
         return json.loads(answer)
 
     def close(self) -> None:
@@ -38,7 +46,9 @@ class ForkServer:
         if self._process.poll() is not None:
             return
         assert self._process.stdin and self._process.stdout
-        for pid in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
+        for pid in (
+            Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        ):
             os.kill(int(pid), 9)
         self._process.kill()
         self._process.wait(LIMIT_S)

@@ -1,7 +1,9 @@
-"""A program that measures each node alone, all at the same time: how often it hashes a megabyte in a second of its own.
+"""A program that measures each node alone, all at the same time: how often it hashes a megabyte in
+a second of its own.
 
-It is quick to start, so that many nodes of one machine can be measured. With ``vars: {broken: true}`` of a host it exits with 3
-there, with ``vars: {dies: true}`` it is killed while it measures, and with ``vars: {removes: FILE}`` it removes that first.
+It is quick to start, so that many nodes of one machine can be measured. With ``vars: {broken:
+true}`` of a host it exits with 3 there, with ``vars: {dies: true}`` it is killed while it measures,
+and with ``vars: {removes: FILE}`` it removes that first.
 """
 
 from __future__ import annotations

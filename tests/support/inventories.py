@@ -42,7 +42,12 @@ def plain(inventory: Inventory) -> dict[str, Any]:
     hosts = {}
     for host in inventory.hosts:
         ssh = {key: value for key, value in asdict(host.ssh).items() if value != unset[key]}
-        values = {"ssh": ssh, "env": dict(host.env), "vars": dict(host.vars), "expect": dict(host.expect)}
+        values = {
+            "ssh": ssh,
+            "env": dict(host.env),
+            "vars": dict(host.vars),
+            "expect": dict(host.expect),
+        }
         basics = {"address": host.address, "gpus": host.gpus, "slots": host.slots}
         hosts[host.name] = basics | {key: value for key, value in values.items() if value}
     groups = {name: list(members) for name, members in inventory.groups.items()}

@@ -1,7 +1,9 @@
-"""A judge that stands outside the tool: it counts a lab node's processes and files from the machine, and keeps its own clock.
+"""A judge that stands outside the tool: it counts a lab node's processes and files from the
+machine, and keeps its own clock.
 
-It shares no code with what it judges. A process belongs to a node because the kernel says so (its process namespace), not
-because the tool knows it; in labs without namespaces the node's mark in the environment has to do.
+It shares no code with what it judges. A process belongs to a node because the kernel says so (its
+process namespace), not because the tool knows it; in labs without namespaces the node's mark in the
+environment has to do.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ from pathlib import Path
 from orchestrator.lab import Lab
 
 _SSHD = ("sshd", "sshd-session", "sshd-auth")
-# How command lines of ours look: the wrapper of a rank, the runner sent over stdin, and the trainers.
+# How command lines of ours look: the wrapper of a rank, the runner sent over stdin, and the
+# trainers.
 _OURS = ("rank_wrapper.py", "train_", "exec(sys.stdin")
 
 
 @dataclass(frozen=True, slots=True)
 class Proc:
-    """One process of a node. ``pid`` is its number on the machine; a defunct one has no cmdline and no environment."""
+    """One process of a node. ``pid`` is its number on the machine; a defunct one has no cmdline and
+    no environment.
+    """
 
     node: str
     pid: int
@@ -32,14 +37,18 @@ class Proc:
 
     @property
     def is_ours(self) -> bool:
-        """Claim that the tool started it; what is defunct and not sshd's was started by somebody who forgot it."""
+        """Claim that the tool started it; what is defunct and not sshd's was started by somebody
+        who forgot it.
+        """
         if self.defunct:
             return self.comm not in _SSHD
         return bool(self.environ_run_id) or any(mark in self.cmdline for mark in _OURS)
 
 
 def processes(lab: Lab, node: str) -> list[Proc]:
-    """Return a node's processes without its first one and without sshd's listener. A node that is down has none."""
+    """Return a node's processes without its first one and without sshd's listener. A node that is
+    down has none.
+    """
     first = lab.node(node).pid
     if not first:
         return []
@@ -47,34 +56,49 @@ def processes(lab: Lab, node: str) -> list[Proc]:
     inside = {pid for pid in everyone if _belongs(lab, node, first, pid)}
     defunct = {pid for pid, parent in everyone.items() if parent in inside and _state(pid) == "Z"}
     listed = (_proc(node, pid) for pid in sorted((inside | defunct) - {first}))
-    return [process for process in listed if process is not None and "[listener]" not in process.cmdline]
+    return [
+        process for process in listed if process is not None and "[listener]" not in process.cmdline
+    ]
 
 
 def ours(lab: Lab) -> list[Proc]:
     """Return what the tool has running, or left defunct, on any node."""
-    return [process for node in lab.nodes for process in processes(lab, node.name) if process.is_ours]
+    return [
+        process for node in lab.nodes for process in processes(lab, node.name) if process.is_ours
+    ]
 
 
 def wait_until_clean(lab: Lab, within_s: float) -> float:
-    """Return after how many seconds no process of ours was left on any node; fails naming them when there still are."""
+    """Return after how many seconds no process of ours was left on any node; fails naming them when
+    there still are.
+    """
     return wait_for(lambda: not ours(lab), within_s, lambda: f"left on nodes: {ours(lab)}")
 
 
 LIMIT_S = 600.0
-"""How long a test waits for something that is to come: no statement of how soon it comes on a quiet machine."""
+"""How long a test waits for something that is to come: no statement of how soon it comes on a quiet
+machine.
+"""
 
 patience = 1.0
-"""How many times longer than a bound says anything may take. More than one where tests share a machine with who knows what:
-there they show that something ends, and the fault suite on a quiet machine shows how soon."""
+"""How many times longer than a bound says anything may take. More than one where tests share a
+machine with who knows what: there they show that something ends, and the fault suite on a quiet
+machine shows how soon."""
 
 
 def in_time(took_s: float, bound_s: float) -> bool:
-    """Claim that something took no longer than its bound, as far as this machine can be asked to keep it."""
+    """Claim that something took no longer than its bound, as far as this machine can be asked to
+    keep it.
+    """
     return took_s <= bound_s * patience
 
 
-def wait_for(claim: Callable[[], object], within_s: float, otherwise: Callable[[], str] | str) -> float:
-    """Return after how many seconds the claim held; fails with ``otherwise`` when it did not in time."""
+def wait_for(
+    claim: Callable[[], object], within_s: float, otherwise: Callable[[], str] | str
+) -> float:
+    """Return after how many seconds the claim held; fails with ``otherwise`` when it did not in
+    time.
+    """
     begin = time.monotonic()
     while not claim():
         if not in_time(time.monotonic() - begin, within_s):
@@ -85,9 +109,15 @@ def wait_for(claim: Callable[[], object], within_s: float, otherwise: Callable[[
 
 
 def digests(lab: Lab, node: str, folder: str = ".") -> dict[str, str]:
-    """Return the SHA-256 of every file in a folder of a node's home, read from outside, by its path in that folder."""
+    """Return the SHA-256 of every file in a folder of a node's home, read from outside, by its path
+    in that folder.
+    """
     top = lab.node(node).home / folder
-    return {str(path.relative_to(top)): sha256(path) for path in sorted(top.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(top)): sha256(path)
+        for path in sorted(top.rglob("*"))
+        if path.is_file()
+    }
 
 
 def sha256(path: Path) -> str:
@@ -103,7 +133,9 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 def _belongs(lab: Lab, node: str, first: int, pid: int) -> bool:
     if lab.kind != "namespaces":
-        return {f"ORCH_LAB={lab.marker}", f"ORCH_LAB_NODE={node}"} <= set(_read(Path(f"/proc/{pid}/environ")).split("\0"))
+        return {f"ORCH_LAB={lab.marker}", f"ORCH_LAB_NODE={node}"} <= set(
+            _read(Path(f"/proc/{pid}/environ")).split("\0")
+        )
     try:
         return Path(f"/proc/{pid}/ns/pid").readlink() == Path(f"/proc/{first}/ns/pid").readlink()
     except OSError:
@@ -120,9 +152,18 @@ def _proc(node: str, pid: int) -> Proc | None:
     if not stat:
         return None
     variables = _read(folder / "environ").split("\0")
-    run_id = next((value.partition("=")[2] for value in variables if value.startswith("ORCH_RUN_ID=")), "")
+    run_id = next(
+        (value.partition("=")[2] for value in variables if value.startswith("ORCH_RUN_ID=")), ""
+    )
     comm = stat.partition("(")[2].rpartition(")")[0]
-    return Proc(node, pid, comm, _read(folder / "cmdline").replace("\0", " ").strip(), run_id, _state(pid) == "Z")
+    return Proc(
+        node,
+        pid,
+        comm,
+        _read(folder / "cmdline").replace("\0", " ").strip(),
+        run_id,
+        _state(pid) == "Z",
+    )
 
 
 def _read(path: Path) -> str:

@@ -1,4 +1,6 @@
-"""A node without the network, for tests of the node runner: a work directory, and the runner spoken to as ssh would."""
+"""A node without the network, for tests of the node runner: a work directory, and the runner spoken
+to as ssh would.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,31 @@ from tests.support import judge
 from tests.support.judge import LIMIT_S
 
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting and giving files away need root")
+NEEDS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="mounting and giving files away need root"
+)
 
 
 def old_interpreters() -> list[str]:
     """Return an interpreter of each version from 3.6 on that this machine has, this one included."""
-    # Those of pyenv first: what it puts into PATH for them starts slowly, and fails for all but the chosen ones.
+    # Those of pyenv first: what it puts into PATH for them starts slowly, and fails for all but the
+    # chosen ones.
     folders = sorted((Path.home() / ".pyenv" / "versions").glob("3.*/bin"))
     folders += [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
     interpreters: dict[tuple[int, int], str] = {}
     for folder in folders:
         for path in sorted(folder.glob("python3.*")) if folder.is_dir() else []:
             match = re.fullmatch(r"python3\.(\d+)", path.name)
-            if match and int(match[1]) >= 6 and (3, int(match[1])) not in interpreters and os.access(path, os.X_OK):
+            if (
+                match
+                and int(match[1]) >= 6
+                and (3, int(match[1])) not in interpreters
+                and os.access(path, os.X_OK)
+            ):
                 probe = [str(path), "-I", "-S", "-c", "import sys; print(*sys.version_info[:2])"]
-                done = subprocess.run(probe, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+                done = subprocess.run(
+                    probe, capture_output=True, text=True, timeout=LIMIT_S, check=False
+                )
                 if done.returncode == 0:
                     major, minor = map(int, done.stdout.split())
                     interpreters.setdefault((major, minor), str(path))
@@ -101,7 +113,10 @@ class Line:
         """Return the next event of that name if it comes within that time, and None if it does not."""
         deadline = time.monotonic() + within_s
         while (left_s := deadline - time.monotonic()) > 0:
-            if b"\n" in self.buffer.lstrip(b"\n") or select.select([self.process.stdout], [], [], left_s)[0]:
+            if (
+                b"\n" in self.buffer.lstrip(b"\n")
+                or select.select([self.process.stdout], [], [], left_s)[0]
+            ):
                 line = self.read_line()
                 if line.get("event") == event:
                     return line
@@ -119,8 +134,9 @@ class Line:
 
 @dataclass(slots=True)
 class Machine:
-    """A work directory and the runner over it: a node without the network. ``mark`` tells it from others of this machine,
-    its own work directory if not given; ``user`` is who logs in, ``name`` the node's name in the inventory."""
+    """A work directory and the runner over it: a node without the network. ``mark`` tells it from
+    others of this machine, its own work directory if not given; ``user`` is who logs in, ``name``
+    the node's name in the inventory."""
 
     root: Path
     python: str = sys.executable
@@ -141,7 +157,11 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env={"PATH": os.environ["PATH"], "ORCH_LAB_NODE": self.mark or str(self.root), **self.environment},
+            env={
+                "PATH": os.environ["PATH"],
+                "ORCH_LAB_NODE": self.mark or str(self.root),
+                **self.environment,
+            },
             user=self.user,
         )
         line = Line(process)
@@ -161,7 +181,12 @@ class Machine:
     def put(self, *files: tuple[str, bytes, int]) -> dict[str, Any]:
         """Send files as (path, content, mode); return the last answer."""
         listing = [
-            {"path": path, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "mode": mode}
+            {
+                "path": path,
+                "bytes": len(content),
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "mode": mode,
+            }
             for path, content, mode in files
         ]
         line = self.call("put", files=listing)
@@ -177,7 +202,9 @@ class Machine:
         return answer
 
     def stage(self, run: str, script: str) -> dict[str, str]:
-        """Put the wrapper of ranks and a launch script in place; return the digests of the run's files."""
+        """Put the wrapper of ranks and a launch script in place; return the digests of the run's
+        files.
+        """
         if run not in self.runs:
             self.runs.append(run)
         answer = self.put(
@@ -237,7 +264,9 @@ class Machine:
     def wait_for_log(self, run: str, name: str, content: bytes) -> None:
         """Wait until a log holds exactly this."""
         path = self.folder(run) / "logs" / name
-        judge.wait_for(lambda: path.exists() and path.read_bytes() == content, 5, f"{path} does not come")
+        judge.wait_for(
+            lambda: path.exists() and path.read_bytes() == content, 5, f"{path} does not come"
+        )
 
     def record(self, run: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads((self.folder(run) / "exit.json").read_text())
@@ -245,7 +274,9 @@ class Machine:
 
 
 def bearing(run: str) -> list[int]:
-    """Return the processes whose environment names the run, by our own look into /proc; defunct ones have none."""
+    """Return the processes whose environment names the run, by our own look into /proc; defunct
+    ones have none.
+    """
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -264,7 +295,9 @@ def supervisors(folder: Path) -> list[int]:
         if entry.name.isdigit():
             try:
                 at = str((entry / "cwd").readlink()).removesuffix(" (deleted)")
-                if (entry / "comm").read_text() == "orch-supervisor\n" and at == str(folder.resolve()):
+                if (entry / "comm").read_text() == "orch-supervisor\n" and at == str(
+                    folder.resolve()
+                ):
                     pids.append(int(entry.name))
             except OSError:
                 continue
@@ -281,11 +314,20 @@ def rank(code: str, number: int = 0) -> str:
     return f"RANK={number} LOCAL_RANK={number} {wrapper} {sys.executable} -c '{code}'"
 
 
-DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(1000)"
+DEAF = (
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(1000)"
+)
 
 
-def fetched(machine: Machine, have: dict[str, int], **limits: int) -> tuple[dict[str, bytes], dict[str, Any]]:
-    return read_logs(machine.call("get", run=RUN, have=have, **({"max_bytes": 1 << 30, "max_files": 100} | limits)), have)
+def fetched(
+    machine: Machine, have: dict[str, int], **limits: int
+) -> tuple[dict[str, bytes], dict[str, Any]]:
+    return read_logs(
+        machine.call(
+            "get", run=RUN, have=have, **({"max_bytes": 1 << 30, "max_files": 100} | limits)
+        ),
+        have,
+    )
 
 
 def read_logs(line: Line, have: dict[str, int]) -> tuple[dict[str, bytes], dict[str, Any]]:

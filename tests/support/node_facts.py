@@ -17,7 +17,9 @@ GIB = 1 << 30
 DATA_SET = {"digest": "ab" * 32, "names": 9, "sizes": 7, "bytes": 700, "whole": True}
 
 
-def port(device: str = "mlx5_0", state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)", **more: Any) -> dict[str, Any]:
+def port(
+    device: str = "mlx5_0", state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)", **more: Any
+) -> dict[str, Any]:
     return {
         "device": device,
         "port": "1",
@@ -28,7 +30,9 @@ def port(device: str = "mlx5_0", state: str = "4: ACTIVE", rate: str = "400 Gb/s
     } | more
 
 
-def healthy(gpus: str = "h100-hgx-550.xml", topology: str = "h200-hgx.topo", **changes: Any) -> dict[str, Any]:
+def healthy(
+    gpus: str = "h100-hgx-550.xml", topology: str = "h200-hgx.topo", **changes: Any
+) -> dict[str, Any]:
     """Return the facts of a node without a fault, but for those that the GPUs of the file have."""
     ports = ports_of([port("mlx5_0"), port("mlx5_1")])
     return {

@@ -1,4 +1,6 @@
-"""Framework folders of a user's own, without a fault: one that trains, and one that trains a language model."""
+"""Framework folders of a user's own, without a fault: one that trains, and one that trains a
+language model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Clusters whose truth is known, for the finder of bad nodes and links: times of all pairs with noise as machines make it."""
+"""Clusters whose truth is known, for the finder of bad nodes and links: times of all pairs with
+noise as machines make it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """How noisy it is, in logarithms: each time; tails as of Student's t with two degrees of freedom; links and nodes that
-    differ by nature; nodes whose noise differs; a walk over the whole run; what a round has in common; the share of times that
-    are hit by something else; the share of sweeps in which a node is busy otherwise, for a while."""
+    """How noisy it is, in logarithms: each time; tails as of Student's t with two degrees of
+    freedom; links and nodes that differ by nature; nodes whose noise differs; a walk over the whole
+    run; what a round has in common; the share of times that are hit by something else; the share of
+    sweeps in which a node is busy otherwise, for a while."""
 
     noise: float
     heavy: bool = False
@@ -41,8 +44,9 @@ WORLDS = {
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is slow, and how many times: nodes, links, and what crosses from the first ``cut`` nodes to the others. ``adds``
-    where two causes in one pair add up; else the slower one is what counts."""
+    """What is slow, and how many times: nodes, links, and what crosses from the first ``cut`` nodes
+    to the others. ``adds`` where two causes in one pair add up; else the slower one is what counts.
+    """
 
     nodes: Mapping[int, float] = field(default_factory=dict)
     links: Mapping[Pair, float] = field(default_factory=dict)
@@ -59,7 +63,9 @@ class Truth:
         return sum(logs) if self.adds else max(logs)
 
 
-def times(world: World, count: int, sweeps: int, chance: random.Random, truth: Truth | None = None) -> dict[Pair, list[float]]:
+def times(
+    world: World, count: int, sweeps: int, chance: random.Random, truth: Truth | None = None
+) -> dict[Pair, list[float]]:
     """Seconds by pair, sweep by sweep."""
     truth = truth or Truth()
     link = {pair: chance.gauss(0, world.links) for pair in combinations(range(count), 2)}
@@ -69,14 +75,21 @@ def times(world: World, count: int, sweeps: int, chance: random.Random, truth: T
     level, busy = 0.0, [0] * count
     for _ in range(sweeps):
         level += chance.gauss(0, world.walk / math.sqrt(sweeps))
-        busy = [left - 1 if left else chance.randint(1, 3) * (chance.random() < world.busy) for left in busy]
+        busy = [
+            left - 1 if left else chance.randint(1, 3) * (chance.random() < world.busy)
+            for left in busy
+        ]
         of_round = [chance.gauss(0, world.rounds) for _ in range(count)]
         for pair, own in link.items():
             a, b = pair
             draw = chance.gauss(0, math.hypot(noise[a], noise[b]))
-            draw /= math.sqrt(chance.expovariate(1.0)) if world.heavy else 1.0  # a mean square of two normal values
+            draw /= (
+                math.sqrt(chance.expovariate(1.0)) if world.heavy else 1.0
+            )  # a mean square of two normal values
             draw += chance.expovariate(1.5) if chance.random() < world.hits else 0.0
             draw += 0.5 if busy[a] or busy[b] else 0.0
             common = level + of_round[chance.randrange(count)]
-            seconds[pair].append(1e-3 * math.exp(common + own + node[a] + node[b] + truth.slower(pair) + draw))
+            seconds[pair].append(
+                1e-3 * math.exp(common + own + node[a] + node[b] + truth.slower(pair) + draw)
+            )
     return seconds

@@ -1,7 +1,8 @@
-"""The framework ``plain_pairs``: the rounds of `orch bench pairs` over plain TCP of Python's standard library.
+"""The framework ``plain_pairs``: the rounds of `orch bench pairs` over plain TCP of Python's
+standard library.
 
-A process takes 15 MB, and not the 300 of PyTorch and its launcher, so that 64 nodes fit into one machine. The lines, the rounds
-and the judgement are those of the framework ``pairs``.
+A process takes 15 MB, and not the 300 of PyTorch and its launcher, so that 64 nodes fit into one
+machine. The lines, the rounds and the judgement are those of the framework ``pairs``.
 """
 
 from __future__ import annotations

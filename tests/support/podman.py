@@ -1,4 +1,6 @@
-"""A real podman with a store of its own, and an image made of this machine's own files: no registry is asked."""
+"""A real podman with a store of its own, and an image made of this machine's own files: no registry
+is asked.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ LIMITS = {"nofile": 20000, "nproc": 4096}
 
 
 def script(folder: Path) -> Path:
-    """Return podman as a program: its store is below ``folder``, one for each host name, and its runtime is runc, which knows
-    every kind of control groups. While a file ``broken`` is there, it fails as an engine does whose daemon is gone."""
+    """Return podman as a program: its store is below ``folder``, one for each host name, and its
+    runtime is runc, which knows every kind of control groups. While a file ``broken`` is there, it
+    fails as an engine does whose daemon is gone."""
     path = folder / "podman"
     run = run_root(folder)
     path.write_text(
@@ -35,12 +38,16 @@ def script(folder: Path) -> Path:
 
 
 def run_root(folder: Path) -> Path:
-    """Return where podman has its state of this boot: a path of at most 50 characters, or it refuses."""
+    """Return where podman has its state of this boot: a path of at most 50 characters, or it
+    refuses.
+    """
     return Path("/tmp", f"orch-podman-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")
 
 
 def remove_run_root(folder: Path) -> None:
-    """Remove that state, in which podman's process that cleans up after the last container may still write."""
+    """Remove that state, in which podman's process that cleans up after the last container may
+    still write.
+    """
 
     def removed() -> bool:
         shutil.rmtree(run_root(folder), ignore_errors=True)
@@ -50,8 +57,8 @@ def remove_run_root(folder: Path) -> None:
 
 
 def image(folder: Path) -> Path:
-    """Return an archive with a shell, a few programs and an interpreter, copied from this machine; skips a test where podman
-    cannot be had."""
+    """Return an archive with a shell, a few programs and an interpreter, copied from this machine;
+    skips a test where podman cannot be had."""
     if reason := obstacle():
         pytest.skip(reason)
     return archive(folder)
@@ -60,12 +67,20 @@ def image(folder: Path) -> Path:
 def obstacle() -> str:
     """Return why podman cannot be had here; nothing where it can."""
     if not all(shutil.which(name, path="/usr/bin") for name in (*PROGRAMS, "podman", "runc")):
-        return "needs podman, runc and an interpreter in /usr/bin (make test installs them, as root)"
-    return "needs root: without it podman maps users, which not every machine allows" if os.geteuid() else ""
+        return (
+            "needs podman, runc and an interpreter in /usr/bin (make test installs them, as root)"
+        )
+    return (
+        "needs root: without it podman maps users, which not every machine allows"
+        if os.geteuid()
+        else ""
+    )
 
 
 def archive(folder: Path) -> Path:
-    """Return an archive with a shell, a few programs and an interpreter, copied from this machine, that an engine imports."""
+    """Return an archive with a shell, a few programs and an interpreter, copied from this machine,
+    that an engine imports.
+    """
     root = folder / "image"
     for name in ("usr/bin", "usr/lib", "usr/lib64", "tmp", "etc", "proc", "sys", "dev"):
         (root / name).mkdir(parents=True)
@@ -74,9 +89,13 @@ def archive(folder: Path) -> Path:
     for name in PROGRAMS:
         _copied(Path("/usr/bin", name), root)
     (library,) = (
-        path for path in Path("/usr/lib").glob("python3.[0-9]*") if path.name == Path("/usr/bin/python3").resolve().name
+        path
+        for path in Path("/usr/lib").glob("python3.[0-9]*")
+        if path.name == Path("/usr/bin/python3").resolve().name
     )
-    left_out = shutil.ignore_patterns("test", "dist-packages", "__pycache__", "config-*", "idlelib", "lib2to3", "ensurepip")
+    left_out = shutil.ignore_patterns(
+        "test", "dist-packages", "__pycache__", "config-*", "idlelib", "lib2to3", "ensurepip"
+    )
     shutil.copytree(library, root / library.relative_to("/"), ignore=left_out, symlinks=True)
     for path in library.glob("lib-dynload/*.so"):
         _copied(path, root)
@@ -88,7 +107,9 @@ def archive(folder: Path) -> Path:
 
 def _copied(path: Path, root: Path) -> None:
     """Copy a file to its place below ``root``, with the shared libraries that it needs."""
-    needs = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout.split()
+    needs = subprocess.run(
+        ["ldd", path], capture_output=True, text=True, check=False
+    ).stdout.split()
     for needed in [path, *(Path(word) for word in needs if word.startswith("/"))]:
         target = root / needed.parent.resolve().relative_to("/") / needed.name
         target.parent.mkdir(parents=True, exist_ok=True)

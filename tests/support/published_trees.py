@@ -18,13 +18,19 @@ TF = "tensorflow_official"
 
 
 def plant(root: Path, framework: str, table: PublishedTable, seed: int = 1) -> None:
-    """Write the runs of a published table as a tree, in any order; a table without runs as one run of each case."""
+    """Write the runs of a published table as a tree, in any order; a table without runs as one run
+    of each case.
+    """
     places = []
     for cell in table.cells:
         nodes, gpus = map(int, cell.case[:-1].split("n"))
         case = Case(nodes, gpus, table.batch_size)
-        unprinted = systemlogs.pytorch_runs if framework == "pytorch_examples" else lambda speed, _: [speed]
-        places += [(case, *run) for run in cell.runs or enumerate(unprinted(cell.speed, case), start=1)]
+        unprinted = (
+            systemlogs.pytorch_runs if framework == "pytorch_examples" else lambda speed, _: [speed]
+        )
+        places += [
+            (case, *run) for run in cell.runs or enumerate(unprinted(cell.speed, case), start=1)
+        ]
     random.Random(seed).shuffle(places)
     for case, run_id, speed in places:
         folder = root / "logs" / "any" / str(case)
@@ -39,6 +45,12 @@ def table_of(framework: str, name: str) -> PublishedTable:
     return next(table for table in FILES[framework].tables if table.name == name)
 
 
-def put(path: Path, framework: str = "tensorflow_official", speed: float = 2458.74, case: Case = C8, end: str = "") -> None:
+def put(
+    path: Path,
+    framework: str = "tensorflow_official",
+    speed: float = 2458.74,
+    case: Case = C8,
+    end: str = "",
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(systemlogs.WRITERS[framework](speed, case) + end.encode())

@@ -1,4 +1,6 @@
-"""Several people who push to one store at the same time, some of whom are killed, and what must be true of it then."""
+"""Several people who push to one store at the same time, some of whom are killed, and what must be
+true of it then.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ class Person:
         """Make benches, as collection leaves them."""
         for number in range(1, count + 1):
             created = f"2026-0{number}-01T08:00:00Z"
-            bench(self.project / "runs", f"{name}{number}", created, [0.5 * number, 0.51 * number], label=name)
+            bench(
+                self.project / "runs",
+                f"{name}{number}",
+                created,
+                [0.5 * number, 0.51 * number],
+                label=name,
+            )
 
     def orch(self, *words: str) -> tuple[int, str, str]:
         """Run a command to its end; return exit status and outputs."""
@@ -41,11 +49,14 @@ class Person:
         return process.returncode, out, err
 
 
-def push_at_once(people: Sequence[Person], store: str, chance: random.Random, *, kill: bool) -> list[str]:
-    """Let people with benches push at once and somebody read all the while; push again after a kill; return what went wrong.
+def push_at_once(
+    people: Sequence[Person], store: str, chance: random.Random, *, kill: bool
+) -> list[str]:
+    """Let people with benches push at once and somebody read all the while; push again after a
+    kill; return what went wrong.
 
-    Nobody but the killed fails; each reader sees only figures that were measured; in the end the store has all benches, each
-    verified, and an index that lacks none.
+    Nobody but the killed fails; each reader sees only figures that were measured; in the end the
+    store has all benches, each verified, and an index that lacks none.
     """
     known = [_cells(person.orch("history", "--json", "--metric", "all")[1]) for person in people]
     figures = {json.dumps(cell, sort_keys=True) for cells in known for cell in cells}
@@ -71,7 +82,9 @@ def push_at_once(people: Sequence[Person], store: str, chance: random.Random, *,
             wrong.append(f"the push again ended with {code}: {err}")
     code, out, err = reader.orch("history", "--from", store, "--json", "--metric", "all")
     if code or {json.dumps(cell, sort_keys=True) for cell in _cells(out)} != figures:
-        wrong.append(f"in the end history has {len(_cells(out))} of {len(figures)} figures: {code} {err}")
+        wrong.append(
+            f"in the end history has {len(_cells(out))} of {len(figures)} figures: {code} {err}"
+        )
     code, out, err = reader.orch("verify", store)
     if code or out.count("tables and index are as sealed") != sum(
         len(list((person.project / "runs").iterdir())) for person in people

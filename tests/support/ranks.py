@@ -1,7 +1,8 @@
 """Ranks of a PyTorch program as processes of their own, forked from one that has imported PyTorch.
 
-The import takes a second or two of processor time, in every rank and in torchrun besides: most of what such a test costs. A
-rank has the arguments, environment and streams that torchrun gives it. That torchrun does so is held by tests that use
+The import takes a second or two of processor time, in every rank and in torchrun besides: most of
+what such a test costs. A rank has the arguments, environment and streams that torchrun gives it.
+That torchrun does so is held by tests that use
 `tests.support.trainers.torchrun`, and in a lab.
 """
 
@@ -78,14 +79,27 @@ def server() -> ForkServer:
 
 
 def ranks(
-    program: Path, arguments: Sequence[str], folder: Path, nproc: int, *, nodes: int = 1, imports: Sequence[str] = ()
+    program: Path,
+    arguments: Sequence[str],
+    folder: Path,
+    nproc: int,
+    *,
+    nodes: int = 1,
+    imports: Sequence[str] = (),
 ) -> list[str]:
-    """Run a program of PyTorch in ``nproc`` ranks on each of some nodes; return what each rank printed, in order of rank.
+    """Run a program of PyTorch in ``nproc`` ranks on each of some nodes; return what each rank
+    printed, in order of rank.
 
     ``imports``: modules that all ranks share from then on, imported before the first of them. What they wrote lies in
     ``folder``, where `tests.support.trainers.torchrun` has it as well.
     """
-    order = {"program": str(program), "arguments": list(arguments), "folder": str(folder), "nproc": nproc, "nodes": nodes}
+    order = {
+        "program": str(program),
+        "arguments": list(arguments),
+        "folder": str(folder),
+        "nproc": nproc,
+        "nodes": nodes,
+    }
     order["imports"] = list(imports)
     try:
         codes = server().ask({**order, "port": free_port()}, timeout_s=LIMIT_S)

@@ -35,7 +35,9 @@ def step_lines(seconds: float = 0.5, last: int = STEPS) -> str:
     lines = ["orch step=0 t=900.000000 step_time_s=0 samples=0 loss=nan\n"]
     for step in range(1, last + 1):
         end = 900 + step * seconds
-        lines.append(f"orch step={step} t={end:.6f} step_time_s={seconds:.6f} samples={BATCH * WORLD} loss=6.9\n")
+        lines.append(
+            f"orch step={step} t={end:.6f} step_time_s={seconds:.6f} samples={BATCH * WORLD} loss=6.9\n"
+        )
     return "".join(lines)
 
 
@@ -59,10 +61,30 @@ def closing(**changes: Any) -> str:
 
 
 def manifest(run_id: str, repeat: int = 1) -> dict[str, Any]:
-    spec = {"framework": "pytorch", "model": "resnet50", "nodes": NODES, "gpus": GPUS, "device": "cuda", "batch_size": BATCH}
-    spec |= {"dtype": "fp16", "loader": "synthetic", "steps": STEPS, "warmup_steps": WARMUP, "timeout_s": 600.0, "options": {}}
+    spec = {
+        "framework": "pytorch",
+        "model": "resnet50",
+        "nodes": NODES,
+        "gpus": GPUS,
+        "device": "cuda",
+        "batch_size": BATCH,
+    }
+    spec |= {
+        "dtype": "fp16",
+        "loader": "synthetic",
+        "steps": STEPS,
+        "warmup_steps": WARMUP,
+        "timeout_s": 600.0,
+        "options": {},
+    }
     slots = [
-        {"host": f"node{i + 1}", "address": f"10.11.0.{i + 2}", "node_rank": i, "first_rank": i * GPUS, "nproc": GPUS}
+        {
+            "host": f"node{i + 1}",
+            "address": f"10.11.0.{i + 2}",
+            "node_rank": i,
+            "first_rank": i * GPUS,
+            "nproc": GPUS,
+        }
         for i in range(NODES)
     ]
     return {
@@ -71,9 +93,20 @@ def manifest(run_id: str, repeat: int = 1) -> dict[str, Any]:
         "repeat": repeat,
         "spec": spec,
         "origins": {"steps": "command line"},
-        "framework": {"name": "pytorch", "title": "PyTorch", "digest": "00", "simulated": False, "log": LOG},
+        "framework": {
+            "name": "pytorch",
+            "title": "PyTorch",
+            "digest": "00",
+            "simulated": False,
+            "log": LOG,
+        },
         "payload": {},
-        "placement": {"slots": slots, "master_addr": "10.11.0.2", "master_port": 29500, "world_size": WORLD},
+        "placement": {
+            "slots": slots,
+            "master_addr": "10.11.0.2",
+            "master_port": 29500,
+            "world_size": WORLD,
+        },
         "facts": {"node1": {"kernel": "6.1"}, "node2": {"kernel": "6.1"}},
         "start": None,
         "outcome": {"state": "finished", "error": None, "clean": {}},
@@ -84,15 +117,23 @@ def logs_of(node: int, seconds: float = 0.5) -> dict[str, str]:
     files = {"node.out": "", "node.err": "noise\n"}
     for rank in range(node * GPUS, (node + 1) * GPUS):
         files[f"rank-{rank}.out"] = rank_line(rank)
-        files[f"rank-{rank}.err"] = "libibverbs: Warning: no userspace device-specific driver found\n"
+        files[f"rank-{rank}.err"] = (
+            "libibverbs: Warning: no userspace device-specific driver found\n"
+        )
     if node == 0:
         files["rank-0.out"] += step_lines(seconds) + closing()
     return files
 
 
 def exit_record(run_id: str, node: int, files: dict[str, bytes]) -> dict[str, Any]:
-    ranks = [{"rank": r, "local_rank": r % GPUS, "code": 0, "signal": None} for r in range(node * GPUS, (node + 1) * GPUS)]
-    digests = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    ranks = [
+        {"rank": r, "local_rank": r % GPUS, "code": 0, "signal": None}
+        for r in range(node * GPUS, (node + 1) * GPUS)
+    ]
+    digests = {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    }
     return {
         "schema": 1, "run_id": run_id, "node_rank": node, "state": "finished", "code": 0, "signal": None, "reason": None,
         "started_mono_s": 1.0, "ended_mono_s": 81.0, "boot_id": "x", "ranks": ranks, "files": digests,
@@ -122,9 +163,14 @@ def build(
     repeat: int = 1,
     seconds: float = 0.5,
 ) -> RunDir:
-    """Write a run as collection leaves it. ``before`` changes manifest and logs, ``after`` the exit records made from them."""
+    """Write a run as collection leaves it. ``before`` changes manifest and logs, ``after`` the exit
+    records made from them.
+    """
     run = bench.run(run_id)
-    planned, logs = deepcopy(manifest(run_id, repeat)), [logs_of(node, seconds) for node in range(NODES)]
+    planned, logs = (
+        deepcopy(manifest(run_id, repeat)),
+        [logs_of(node, seconds) for node in range(NODES)],
+    )
     before(planned, logs)
     data = [{name: text.encode() for name, text in files.items()} for files in logs]
     records = [exit_record(run_id, node, files) for node, files in enumerate(data)]

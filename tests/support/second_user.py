@@ -1,4 +1,6 @@
-"""A second user of this machine, as `useradd` makes one, and programs that are started as that user."""
+"""A second user of this machine, as `useradd` makes one, and programs that are started as that
+user.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,21 @@ def missing() -> str:
 
 @contextmanager
 def second_user(*passwords: Path) -> Iterator[Other]:
-    """Have another user, who is also entered in these files of nodes with names of their own; all processes of it end."""
+    """Have another user, who is also entered in these files of nodes with names of their own; all
+    processes of it end.
+    """
     name = f"orch-{secrets.token_hex(4)}"
-    subprocess.run(["/usr/sbin/useradd", "--system", "--no-create-home", "--shell", "/bin/sh", name], check=True)
+    subprocess.run(
+        ["/usr/sbin/useradd", "--system", "--no-create-home", "--shell", "/bin/sh", name],
+        check=True,
+    )
     try:
         entry = pwd.getpwnam(name)
         before = {path: path.read_text() for path in passwords}
         for path, text in before.items():
-            path.write_text(f"{text}{name}:x:{entry.pw_uid}:{entry.pw_gid}::/:/bin/sh\n")  # in place: the node sees this file
+            path.write_text(
+                f"{text}{name}:x:{entry.pw_uid}:{entry.pw_gid}::/:/bin/sh\n"
+            )  # in place: the node sees this file
         try:
             yield Other(name, entry.pw_uid)
         finally:
@@ -112,7 +121,8 @@ sys.stdin.read()
 
 
 def taking(inside: Sequence[str], other: Other, words: str) -> list[str]:
-    """Return the command by which another user waits for abstract addresses to appear, and takes them once they are free.
+    """Return the command by which another user waits for abstract addresses to appear, and takes
+    them once they are free.
 
     ``words`` is JSON of how the names begin, the kinds of sockets, and what is said to everybody who connects.
     """

@@ -1,4 +1,5 @@
-"""The forms in which a program may print a value of its environment, and the search for what is left of it.
+"""The forms in which a program may print a value of its environment, and the search for what is
+left of it.
 
 The source of this module also runs on nodes, as part of a program that prints them.
 """
@@ -20,7 +21,13 @@ __all__ = ["FORMS", "INDENTS", "all_forms", "parts", "remaining", "wrapped"]
 def ansi(text: str) -> str:
     """Return ``$'…'`` as a shell in the C locale writes it: other bytes than ASCII in octal."""
     short = {10: "\\n", 9: "\\t", 39: "\\'", 92: "\\\\"}
-    return "$'" + "".join(short.get(b) or (chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in text.encode()) + "'"
+    return (
+        "$'"
+        + "".join(
+            short.get(b) or (chr(b) if 32 <= b < 127 else f"\\{b:03o}") for b in text.encode()
+        )
+        + "'"
+    )
 
 
 def nested(times: int) -> Callable[[str], str]:
@@ -53,7 +60,9 @@ FORMS: dict[str, Callable[[str], str]] = {
     "json in json in json": nested(3),
     "url": lambda text: quote(text, safe=""),
     "url, slashes": quote,
-    "url, lower": lambda text: re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), quote(text, safe="")),
+    "url, lower": lambda text: re.sub(
+        "%[0-9A-F]{2}", lambda match: match[0].lower(), quote(text, safe="")
+    ),
     "url twice": lambda text: quote(quote(text, safe=""), safe=""),
     "form": quote_plus,
     "url of json": lambda text: quote(json.dumps(text)),
@@ -70,7 +79,9 @@ INDENTS = ("", "    ", "│ ", "'", '    "', "[1,3]<stderr>:", "[rank3]: ")
 
 
 def wrapped(text: str, width: int, indent: str) -> str:
-    """Return the text in lines of ``width`` characters, each but the first after an indent, or a launcher's tag."""
+    """Return the text in lines of ``width`` characters, each but the first after an indent, or a
+    launcher's tag.
+    """
     return ("\n" + indent).join(text[start : start + width] for start in range(0, len(text), width))
 
 
@@ -78,11 +89,15 @@ def remaining(text: str, form: str, indent: str = "") -> set[str]:
     """Return the parts of eight characters of a form that are still in a text, whatever wraps it."""
     text = re.sub(r"\s+", "", text.replace("\n" + indent, "").replace("(not shown)", "\0"))
     form = re.sub(r"\s+", "", form)
-    return {form[start : start + 8] for start in range(len(form) - 7) if form[start : start + 8] in text}
+    return {
+        form[start : start + 8] for start in range(len(form) - 7) if form[start : start + 8] in text
+    }
 
 
 def all_forms(secret: str) -> Iterator[str]:
-    """Yield a text of each form, whole and wrapped at several widths, and all of them on one line and wrapped together."""
+    """Yield a text of each form, whole and wrapped at several widths, and all of them on one line
+    and wrapped together.
+    """
     texts = [f"{name} = {form(secret)}" for name, form in FORMS.items()]
     yield from texts
     for width, indent in zip((7, 20, 33, 60, 79, 9, 41), INDENTS, strict=True):
@@ -92,7 +107,11 @@ def all_forms(secret: str) -> Iterator[str]:
 
 
 def parts(secret: str) -> set[str]:
-    """Return every part of eight characters of a secret, and of twelve of it in base64 and in hexadecimal."""
-    texts = [packed(number)(secret)[4 * (number > 0) : -4] for number in range(3)] + [FORMS["hex"](secret)]
+    """Return every part of eight characters of a secret, and of twelve of it in base64 and in
+    hexadecimal.
+    """
+    texts = [packed(number)(secret)[4 * (number > 0) : -4] for number in range(3)] + [
+        FORMS["hex"](secret)
+    ]
     eights = {secret[start : start + 8] for start in range(len(secret) - 7)}
     return eights | {text[start : start + 12] for text in texts for start in range(len(text) - 11)}

@@ -18,7 +18,12 @@ from orchestrator.results.summary import Row, Summary, summarize
 from orchestrator.results.values import Key, Value
 
 SPEC = RunSpec("pytorch", "resnet50", 1, 1, "cuda", 128, "fp16", "synthetic", 120, 20, 1800.0, {})
-SEEN = {"devices": {"NVIDIA H200": 8}, "framework": "torch", "framework_version": "2.13.0", "nccl": "2.27.3"}
+SEEN = {
+    "devices": {"NVIDIA H200": 8},
+    "framework": "torch",
+    "framework_version": "2.13.0",
+    "nccl": "2.27.3",
+}
 
 
 def runs(shape: str, speeds: list[float], **changes: Any) -> list[RunResult]:
@@ -26,7 +31,15 @@ def runs(shape: str, speeds: list[float], **changes: Any) -> list[RunResult]:
     spec = replace(SPEC, nodes=nodes, gpus=gpus, **changes.pop("spec", {}))
     return [
         replace(
-            RunResult(f"{shape}-{i}", i, spec, False, "finished", Throughput(speed, 1, 1 / speed, 21, 120), observed=SEEN),
+            RunResult(
+                f"{shape}-{i}",
+                i,
+                spec,
+                False,
+                "finished",
+                Throughput(speed, 1, 1 / speed, 21, 120),
+                observed=SEEN,
+            ),
             **changes,
         )
         for i, speed in enumerate(speeds, start=1)
@@ -34,20 +47,37 @@ def runs(shape: str, speeds: list[float], **changes: Any) -> list[RunResult]:
 
 
 def measured(
-    shape: str, metrics: Sequence[Metric], *repeats: Mapping[str, float | Mapping[Any, float]], **changes: Any
+    shape: str,
+    metrics: Sequence[Metric],
+    *repeats: Mapping[str, float | Mapping[Any, float]],
+    **changes: Any,
 ) -> list[RunResult]:
-    """Return a run for each of ``repeats`` of a program that does not train: its numbers by metric, or by metric and key."""
+    """Return a run for each of ``repeats`` of a program that does not train: its numbers by metric,
+    or by metric and key.
+    """
     values = [
-        tuple(Value(metric.name, _key(key), number) for metric in metrics for key, number in _by_key(repeat, metric.name))
+        tuple(
+            Value(metric.name, _key(key), number)
+            for metric in metrics
+            for key, number in _by_key(repeat, metric.name)
+        )
         for repeat in repeats
     ]
-    spec = {"framework": "probe", "model": "disk", "batch_size": 1, "loader": "none", **changes.pop("spec", {})}
+    spec = {
+        "framework": "probe",
+        "model": "disk",
+        "batch_size": 1,
+        "loader": "none",
+        **changes.pop("spec", {}),
+    }
     of_kind = {"throughput": None, "measure": MEASURES["readings"], "metrics": tuple(metrics)}
     made = runs(shape, [1.0] * len(repeats), spec=spec, **of_kind, **changes)
     return [replace(run, metric_values=of_run) for run, of_run in zip(made, values, strict=True)]
 
 
-def _by_key(repeat: Mapping[str, float | Mapping[Any, float]], name: str) -> list[tuple[Any, float]]:
+def _by_key(
+    repeat: Mapping[str, float | Mapping[Any, float]], name: str
+) -> list[tuple[Any, float]]:
     numbers = repeat.get(name, {})
     return list(numbers.items()) if isinstance(numbers, Mapping) else [((), numbers)]
 
@@ -93,8 +123,22 @@ def with_text(text: str) -> Summary:
     error = RunError(text, kind="rank_failed", host="node1", hint=text)
     seen = {"devices": [text], "framework": text, "framework_version": text, "cuda": text}
     facts = {"node1": {"kernel": text}, "node2": {"kernel": "6.1", "gpus": [{"driver": text}]}}
-    good = runs("1n1g", [1.0, 2.0], observed=seen, facts=facts, qualifications=(text,), spec={"options": {"k": text}})
-    bad = runs("1n2g", [1.0], throughput=None, state="failed", error=error, spec={"options": {"k": "other"}})
+    good = runs(
+        "1n1g",
+        [1.0, 2.0],
+        observed=seen,
+        facts=facts,
+        qualifications=(text,),
+        spec={"options": {"k": text}},
+    )
+    bad = runs(
+        "1n2g",
+        [1.0],
+        throughput=None,
+        state="failed",
+        error=error,
+        spec={"options": {"k": "other"}},
+    )
     return summarize([*good, *bad, RunResult("r", 0, None, False, "damaged", error=error)])
 
 

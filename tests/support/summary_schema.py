@@ -1,4 +1,6 @@
-"""The published JSON Schema of a summary, as a judge of what outputs of `orch summarize --json` contain."""
+"""The published JSON Schema of a summary, as a judge of what outputs of `orch summarize --json`
+contain.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from jsonschema import Draft202012Validator
 
 from orchestrator.report.formats import json as jsonout
 
-SCHEMA = json.loads((Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(jsonout.__file__).parent / "summary.schema.json").read_text(encoding="utf-8")
+)
 BY_NAME = ("baselines", "drifts", "options", "key", "lowered", "errors", "link_errors")
 """Objects whose keys are no words of the schema."""
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -26,7 +30,13 @@ def objects(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
     """Yield the place of every object whose keys the schema knows by name."""
     if isinstance(value, dict) and place[-1:] not in [(name,) for name in BY_NAME]:
         yield place
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from objects(inner, (*place, key))
 
 
@@ -37,7 +47,9 @@ def at(value: Any, place: tuple[Any, ...]) -> Any:
 
 
 def assert_every_key_counts(whole: Any, optional: Collection[str] = ()) -> None:
-    """Assert that the document is not valid with a key more, nor with one less but for those at its top that stand alone."""
+    """Assert that the document is not valid with a key more, nor with one less but for those at its
+    top that stand alone.
+    """
     for place in objects(whole):
         changed = deepcopy(whole)
         at(changed, place)["unknown"] = 1

@@ -1,8 +1,9 @@
-"""Writers of logs in the formats of the published systems, each made so that its published rule finds a given speed.
+"""Writers of logs in the formats of the published systems, each made so that its published rule
+finds a given speed.
 
-They write what real logs hold besides: a slow start, chatter, interleaved ranks, colours, progress bars. Where a format has a
-clock of milliseconds the writer searches the window that gives the speed, and fails where no such window exists; a published
-speed that is found proves the rule.
+They write what real logs hold besides: a slow start, chatter, interleaved ranks, colours, progress
+bars. Where a format has a clock of milliseconds the writer searches the window that gives the
+speed, and fails where no such window exists; a published speed that is found proves the rule.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from orchestrator.features.published.case import Case
 NOISE = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
 
 
-def tensorflow(speed: float, case: Case, start: datetime = datetime(2020, 8, 23, 15, 4, 5, 123456)) -> bytes:
+def tensorflow(
+    speed: float, case: Case, start: datetime = datetime(2020, 8, 23, 15, 4, 5, 123456)
+) -> bytes:
     moment = start + timedelta(seconds=98.31)
     lines = [NOISE, _time_history(moment, 98.31, case.global_batch * 100 / 98.31, 0)]
     for first in range(100, 600, 100):
@@ -34,7 +37,9 @@ def _time_history(moment: datetime, seconds: float, speed: float, first: int) ->
 
 
 def paddle(speed: float, case: Case, prefix: str = "clock") -> bytes:
-    """Write 120 batches, those after batch 20 as even as milliseconds allow. ``prefix``: clock, module or nothing."""
+    """Write 120 batches, those after batch 20 as even as milliseconds allow. ``prefix``: clock,
+    module or nothing.
+    """
     window_ms = _window(speed, case.global_batch, 99)
     start = datetime(2020, 8, 22, 21, 10, 29, 902000)
     ends = [9812 + 391 * batch for batch in range(21)]
@@ -72,12 +77,20 @@ def pytorch(speed: float, case: Case, images: int = 1281167) -> bytes:
     window_ms = _window(speed, case.global_batch, 100)
     length = images // case.global_batch
     lines = [NOISE * case.gpus, "Use GPU: 6 for training\n", "=> creating model 'resnet50'\n"]
-    early = sorted(((step, rank) for step in range(6) for rank in range(case.gpus)), key=lambda _: shuffled.random())
-    lines += [iteration(step, length, 12054 if step == 0 else 575) for step, _ in sorted(early, key=lambda item: item[0])]
+    early = sorted(
+        ((step, rank) for step in range(6) for rank in range(case.gpus)),
+        key=lambda _: shuffled.random(),
+    )
+    lines += [
+        iteration(step, length, 12054 if step == 0 else 575)
+        for step, _ in sorted(early, key=lambda item: item[0])
+    ]
     counted = [step for step in range(6, length + 1) for _ in range(case.gpus)][:140]
     for number, step in enumerate(counted, start=1):
         inside = 20 < number <= 120
-        lines.append(iteration(step, length, _share(window_ms, 100, number - 21) if inside else 900))
+        lines.append(
+            iteration(step, length, _share(window_ms, 100, number - 21) if inside else 900)
+        )
     return "".join(lines).encode()
 
 
@@ -91,7 +104,9 @@ def iteration(step: int, length: int, time_ms: int) -> str:
 
 def fleetx(speed: float, case: Case) -> bytes:
     step_s = case.global_batch / speed
-    lines = ["INFO 2020-10-20 14:02:11,532 launch.py:434] Run collective gpu mode. gpu arguments:['gpus'], cuda count:8\n"]
+    lines = [
+        "INFO 2020-10-20 14:02:11,532 launch.py:434] Run collective gpu mode. gpu arguments:['gpus'], cuda count:8\n"
+    ]
     for step in range(11, 131):
         total = 0.0123 + (step - 10) * step_s
         lines.append(
@@ -105,11 +120,15 @@ def tensorpack(speed: float, case: Case) -> bytes:
     lines = []
     for epoch in range(1, 11):
         bar = "".join(
-            f"{done * 2:3d}%|{'#' * done:<50}|{done}/50[00:0{done // 8}<00:00, 5.56it/s]\r" for done in range(0, 51, 5)
+            f"{done * 2:3d}%|{'#' * done:<50}|{done}/50[00:0{done // 8}<00:00, 5.56it/s]\r"
+            for done in range(0, 51, 5)
         )
         prefix = "\x1b[32m[0823 15:04:05 @{}]\x1b[0m "
         lines.append(
-            bar + "\n" + prefix.format("base.py:282") + f"Epoch {epoch} (global_step {epoch * 50}) finished, time:9 seconds.\n"
+            bar
+            + "\n"
+            + prefix.format("base.py:282")
+            + f"Epoch {epoch} (global_step {epoch * 50}) finished, time:9 seconds.\n"
         )
         lines.append(prefix.format("monitor.py:476") + "GPUUtil/0: 98.2\n")
         value = speed if epoch > 1 else speed / 3
@@ -119,7 +138,10 @@ def tensorpack(speed: float, case: Case) -> bytes:
 
 def tf_cnn(speed: float, case: Case) -> bytes:
     lines = ["Done warm up\n", "Step\tImg/sec\ttotal_loss\n"]
-    lines += [f"{step}\timages/sec: {speed:.1f} +/- 0.6 (jitter = 4.9)\t7.981\n" for step in (1, *range(10, 101, 10))]
+    lines += [
+        f"{step}\timages/sec: {speed:.1f} +/- 0.6 (jitter = 4.9)\t7.981\n"
+        for step in (1, *range(10, 101, 10))
+    ]
     return "".join([*lines, "-" * 64 + "\n", f"total images/sec: {speed:.2f}\n"]).encode()
 
 
@@ -135,7 +157,9 @@ WRITERS: dict[str, Callable[[float, Case], bytes]] = {
 
 
 def _window(speed: float, global_batch: int, steps: int) -> int:
-    """Return the milliseconds of ``steps`` steps from which the published arithmetic makes ``speed``."""
+    """Return the milliseconds of ``steps`` steps from which the published arithmetic makes
+    ``speed``.
+    """
     near = round(steps * global_batch * 1000 / speed)
     for window_ms in sorted(range(near - 3, near + 4), key=lambda ms: abs(ms - near)):
         if round(global_batch / (window_ms / 1000 / steps), 2) == speed:
@@ -144,12 +168,20 @@ def _window(speed: float, global_batch: int, steps: int) -> int:
 
 
 def pytorch_runs(speed: float, case: Case) -> list[float]:
-    """Return speeds of runs whose median is printed as ``speed``: itself, or two others where no single log has it."""
+    """Return speeds of runs whose median is printed as ``speed``: itself, or two others where no
+    single log has it.
+    """
     near = round(100 * case.global_batch * 1000 / speed)
-    possible = [round(case.global_batch / (ms / 1000 / 100), 2) for ms in range(near - 400, near + 401)]
+    possible = [
+        round(case.global_batch / (ms / 1000 / 100), 2) for ms in range(near - 400, near + 401)
+    ]
     if speed in possible:
         return [speed]
-    pairs = [(possible[400 - apart], possible[400 + apart + shift]) for apart in range(399) for shift in (0, 1)]
+    pairs = [
+        (possible[400 - apart], possible[400 + apart + shift])
+        for apart in range(399)
+        for shift in (0, 1)
+    ]
     return next([slow, fast] for fast, slow in pairs if abs((slow + fast) / 2 - speed) <= 0.004)
 
 

@@ -21,7 +21,9 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """A program in a session of its own, whose controlling terminal this process holds the other end of."""
+    """A program in a session of its own, whose controlling terminal this process holds the other
+    end of.
+    """
 
     def __init__(self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self._ours, theirs = os.openpty()
@@ -40,7 +42,9 @@ class Terminal:
         self._read = 0
 
     def wait_for(self, words: str, timeout_s: float = LIMIT_S) -> str:
-        """Read until ``words`` appear after what was waited for last; return everything up to and including them."""
+        """Read until ``words`` appear after what was waited for last; return everything up to and
+        including them.
+        """
         deadline = time.monotonic() + timeout_s
         while (at := self.text.find(words, self._read)) < 0:
             assert time.monotonic() < deadline and self._more(0.2), f"no {words!r} in: {self.text}"
@@ -60,7 +64,9 @@ class Terminal:
         return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
 
     def end(self, timeout_s: float = LIMIT_S) -> int:
-        """Wait for the program's end and return its exit status; ``text`` is then everything that it showed."""
+        """Wait for the program's end and return its exit status; ``text`` is then everything that
+        it showed.
+        """
         deadline = time.monotonic() + timeout_s
         while self._more(0.2):
             assert time.monotonic() < deadline, self.text

@@ -21,7 +21,9 @@ def call_later(wait_s: float, call: Callable[[], object]) -> None:
 
 
 def end_all() -> None:
-    """Cancel what has not begun, and wait for what has: its folder goes with the test, and its error would fail the next."""
+    """Cancel what has not begun, and wait for what has: its folder goes with the test, and its
+    error would fail the next.
+    """
     while _TIMERS:
         timer = _TIMERS.pop()
         timer.cancel()

@@ -1,7 +1,8 @@
-"""What tests of our trainers share: an interpreter that has the framework, and eyes for what a trainer prints.
+"""What tests of our trainers share: an interpreter that has the framework, and eyes for what a
+trainer prints.
 
-Frameworks are large. Where the interpreter of the tests lacks one, `ORCH_TEST_PYTHON` may name another that has it; where
-neither does, the test is skipped and says so.
+Frameworks are large. Where the interpreter of the tests lacks one, `ORCH_TEST_PYTHON` may name
+another that has it; where neither does, the test is skipped and says so.
 """
 
 from __future__ import annotations
@@ -31,8 +32,29 @@ from tests.support.judge import LIMIT_S
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("ORCH_TEST_PYTHON", sys.executable)
 DONE_KEYS = {
-    *("world_size", "ranks", "hosts", "devices", "steps", "model", "dtype", "batch_size", "global_batch", "parameters"),
-    *("framework", "framework_version", "python", "cuda", "cudnn", "nccl", "backend", "gradient_bytes", "simulated"),
+    *(
+        "world_size",
+        "ranks",
+        "hosts",
+        "devices",
+        "steps",
+        "model",
+        "dtype",
+        "batch_size",
+        "global_batch",
+        "parameters",
+    ),
+    *(
+        "framework",
+        "framework_version",
+        "python",
+        "cuda",
+        "cudnn",
+        "nccl",
+        "backend",
+        "gradient_bytes",
+        "simulated",
+    ),
     "max_memory_bytes",
 }
 """What every trainer tells in its last line."""
@@ -41,11 +63,15 @@ LOADER_KEYS = DONE_KEYS | {"loader"}
 
 
 def _laid_flat() -> Path:
-    """Copy our trainers into one folder, which is removed when this process ends, not when a process forked from it does."""
+    """Copy our trainers into one folder, which is removed when this process ends, not when a
+    process forked from it does.
+    """
     folder, owner = Path(tempfile.mkdtemp(prefix="orch-trainers-")), os.getpid()
     for path in (ROOT / "remote" / "trainers").glob("*/*.py"):
         shutil.copy(path, folder)
-    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
+    atexit.register(
+        lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None
+    )
     return folder
 
 
@@ -59,7 +85,11 @@ PYTORCH = FLAT / "train_pytorch.py"
 
 def flags(*files: Path) -> set[str]:
     """Every flag that a trainer declares in these files."""
-    return {flag for file in files for flag in re.findall(r'add_argument\(\s*"(--[a-z-]+)"', file.read_text())}
+    return {
+        flag
+        for file in files
+        for flag in re.findall(r'add_argument\(\s*"(--[a-z-]+)"', file.read_text())
+    }
 
 
 def module(path: Path) -> ModuleType:
@@ -77,21 +107,32 @@ def module(path: Path) -> ModuleType:
 
 @cache
 def has(name: str) -> bool:
-    """Tell whether the interpreter of the frameworks can find a module. It is not imported: some take seconds."""
+    """Tell whether the interpreter of the frameworks can find a module. It is not imported: some
+    take seconds.
+    """
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
-    return subprocess.run([PYTHON, "-c", code], capture_output=True, timeout=LIMIT_S, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [PYTHON, "-c", code], capture_output=True, timeout=LIMIT_S, check=False
+        ).returncode
+        == 0
+    )
 
 
 def needs(*names: str) -> None:
     """Skip the test where a module is missing."""
     missing = [name for name in names if not has(name)]
     if missing:
-        pytest.skip(f"{PYTHON} has no {', '.join(missing)}; ORCH_TEST_PYTHON may name an interpreter that has")
+        pytest.skip(
+            f"{PYTHON} has no {', '.join(missing)}; ORCH_TEST_PYTHON may name an interpreter that has"
+        )
 
 
 def grammar(framework: str) -> dict[str, Any]:
     """The log grammar that the framework's folder declares."""
-    document: dict[str, Any] = yaml.safe_load((ROOT / "templates" / framework / "framework.yaml").read_text())
+    document: dict[str, Any] = yaml.safe_load(
+        (ROOT / "templates" / framework / "framework.yaml").read_text()
+    )
     log: dict[str, Any] = document["log"]
     return log
 
@@ -100,8 +141,18 @@ def samples(framework: str, text: str) -> list[dict[str, float]]:
     """The step lines of a log, as the folder's own pattern reads them."""
     pattern = re.compile(grammar(framework)["patterns"][0])
     groups = [match.groupdict() for match in map(pattern.match, text.splitlines()) if match]
-    kinds = {"step": int, "timestamp": float, "step_time_s": float, "samples": int, "loss": float, "skipped": int}
-    rows = [{name: kind(values[name]) for name, kind in kinds.items() if name in values} for values in groups]
+    kinds = {
+        "step": int,
+        "timestamp": float,
+        "step_time_s": float,
+        "samples": int,
+        "loss": float,
+        "skipped": int,
+    }
+    rows = [
+        {name: kind(values[name]) for name, kind in kinds.items() if name in values}
+        for values in groups
+    ]
     return [{name: value for name, value in row.items() if not math.isnan(value)} for row in rows]
 
 
@@ -121,7 +172,9 @@ def rank_lines(framework: str, text: str) -> list[tuple[int, int]]:
 
 def rank_parts(framework: str, text: str) -> dict[str, Any]:
     """The parts of its steps that a rank printed, as the folder's own pattern finds them."""
-    (match,) = filter(None, (re.match(grammar(framework)["rank_parts"], line) for line in text.splitlines()))
+    (match,) = filter(
+        None, (re.match(grammar(framework)["rank_parts"], line) for line in text.splitlines())
+    )
     facts: dict[str, Any] = json.loads(match["json"])
     return facts
 
@@ -141,18 +194,37 @@ def torchrun(
     variables: Mapping[str, str] = MappingProxyType({}),
     timeout_s: float = LIMIT_S,
 ) -> list[str]:
-    """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank printed. ``variables`` are
-    further ones of its environment."""
+    """Run a program of PyTorch under torchrun, the trainer if none is named; return what each rank
+    printed. ``variables`` are further ones of its environment."""
     wrapper = folder / "rank.sh"
     wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
     wrapper.chmod(0o700)
     environment = {"PATH": os.environ["PATH"], "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     environment |= {"PYTHONPATH": str(FLAT), **variables}
-    command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", "1", "--nproc_per_node", str(nproc)]
-    command += ["--node_rank", "0", "--rdzv_backend", "static", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    command = [
+        PYTHON,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        "1",
+        "--nproc_per_node",
+        str(nproc),
+    ]
+    command += [
+        "--node_rank",
+        "0",
+        "--rdzv_backend",
+        "static",
+        "--master_addr",
+        "127.0.0.1",
+        "--master_port",
+        str(free_port()),
+    ]
     command += ["--max_restarts", "0", "--monitor_interval", "0.1", "--no_python", str(wrapper)]
     command += [PYTHON, "-u", str(FLAT / program), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + errors
     return [path.read_text() for path in sorted(folder.glob("*.out"))]

@@ -13,8 +13,12 @@ from orchestrator.transport import Trust
 from orchestrator.transport.connections import Connections
 
 
-def test_a_node_of_a_lab_is_not_looked_for_outside_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10.11.0.2 may be a real machine there. Refused before anything is contacted, when a connection is made anew as well."""
+def test_a_node_of_a_lab_is_not_looked_for_outside_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10.11.0.2 may be a real machine there. Refused before anything is contacted, when a
+    connection is made anew as well.
+    """
     host = Host("node1", "10.11.0.2", vars={"lab_private": "/home /tmp"})
     monkeypatch.delenv("ORCH_LAB", raising=False)
     with closing(Connections(Trust(tmp_path / "known_hosts"))) as connections:

@@ -1,5 +1,11 @@
 """Compare two benches: which configurations differ, how certain that is, and the likeliest causes."""
 
-from orchestrator.analysis.compare.benches import By, Comparison, compare, counterparts, known_differences
+from orchestrator.analysis.compare.benches import (
+    By,
+    Comparison,
+    compare,
+    counterparts,
+    known_differences,
+)
 
 __all__ = ["By", "Comparison", "compare", "counterparts", "known_differences"]

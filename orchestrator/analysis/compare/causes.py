@@ -1,7 +1,8 @@
 """Differences between two benches other than their speed, the likeliest cause first.
 
 >>> distinctions([], {"orch": "0.1.0", "payload.train.py": "aa"}, {"orch": "0.2.0", "payload.train.py": "ab"})
-(Distinction(name='payload.train.py', before='aa', after='ab'), Distinction(name='orch', before='0.1.0', after='0.2.0'))
+(Distinction(name='payload.train.py', before='aa', after='ab'), Distinction(name='orch',
+before='0.1.0', after='0.2.0'))
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from orchestrator.record.manifest import Manifest
 from orchestrator.results import Cell
 from orchestrator.results.hardware import loaded_in
 
-__all__ = ["Distinction", "FileDifference", "by_weight", "distinctions", "file_differences", "neutral"]
+__all__ = [
+    "Distinction",
+    "FileDifference",
+    "by_weight",
+    "distinctions",
+    "file_differences",
+    "neutral",
+]
 
 RANKING = (
     # Different work: what is measured, then what a step computes, moves or waits for.
@@ -37,9 +45,11 @@ RANKING = (
     "load",
     # Different libraries, from those with the kernels to those with the training loop.
     "program.framework_version", "node.framework.*", "program.nccl", "program.cudnn", "program.cuda", "node.programs.*",
-    # Below the libraries: the driver with its limits of power and clocks, then the operating system.
+    # Below the libraries: the driver with its limits of power and clocks, then the operating
+    # system.
     "node.gpus.driver", "node.gpus.*", "node.interface.*", "node.data*", "node.kernel", "node.machine", "node.memory_bytes",
-    # Which of several equal machines, and how many steps: neither matters if machines are equal and windows long enough.
+    # Which of several equal machines, and how many steps: neither matters if machines are equal and
+    # windows long enough.
     "hosts", "steps", "warmup_steps", "program.python", "node.*",
     # The programs that start and watch a run take no part in its steps.
     "node_runner", "orch", "inventory", "timeout_s", "command",
@@ -69,7 +79,9 @@ _NamedT = TypeVar("_NamedT", bound=_Named)
 
 @dataclass(frozen=True, slots=True)
 class Distinction:
-    """One difference between two benches, as text; all values, separated by commas, if the cells of one bench have several."""
+    """One difference between two benches, as text; all values, separated by commas, if the cells of
+    one bench have several.
+    """
 
     name: str
     before: str
@@ -78,7 +90,9 @@ class Distinction:
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """Lines of a rendered file that differ, as ``-before`` and ``+after``, and the cases and node ranks that have them."""
+    """Lines of a rendered file that differ, as ``-before`` and ``+after``, and the cases and node
+    ranks that have them.
+    """
 
     path: str
     cases: tuple[str, ...]
@@ -89,7 +103,9 @@ class FileDifference:
 def distinctions(
     pairs: Sequence[tuple[Cell, Cell]], before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[Distinction, ...]:
-    """Return the differences within the pairs, and between all later facts about the benches, the likeliest cause first."""
+    """Return the differences within the pairs, and between all later facts about the benches, the
+    likeliest cause first.
+    """
     values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for earlier, later in pairs:
         _note(values_by_name, spec_fields(earlier), spec_fields(later))
@@ -97,17 +113,32 @@ def distinctions(
     _note(values_by_name, before, after)
     _note(values_by_name, *_facts(pairs))
     ordered = sorted(values_by_name, key=_weight)
-    return tuple(Distinction(name, *(", ".join(values) for values in values_by_name[name])) for name in ordered)
+    return tuple(
+        Distinction(name, *(", ".join(values) for values in values_by_name[name]))
+        for name in ordered
+    )
 
 
 def neutral(text: str, manifest: Manifest) -> str:
-    """Return a rendered file of a run with placeholders for values that differ by run or host, or are compared elsewhere."""
-    names = {manifest.run_id: "<run>", manifest.bench_id: "<bench>", payload_digest(manifest.payload): "<payload>"}
+    """Return a rendered file of a run with placeholders for values that differ by run or host, or
+    are compared elsewhere.
+    """
+    names = {
+        manifest.run_id: "<run>",
+        manifest.bench_id: "<bench>",
+        payload_digest(manifest.payload): "<payload>",
+    }
     for slot in manifest.slots:
-        names |= {slot.address: f"<address {slot.node_rank}>", slot.host: f"<host {slot.node_rank}>"}
+        names |= {
+            slot.address: f"<address {slot.node_rank}>",
+            slot.host: f"<host {slot.node_rank}>",
+        }
         names[container_name(manifest.run_id, slot.node_rank)] = f"<container {slot.node_rank}>"
     port = manifest.placement.master_port
-    names |= {str(port + offset): f"<port +{offset}>" for offset in range(manifest.placement.world_size + 1)}
+    names |= {
+        str(port + offset): f"<port +{offset}>"
+        for offset in range(manifest.placement.world_size + 1)
+    }
     words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     return re.sub(rf"(?<![\w.-])(?:{words})(?!\w)", lambda match: names[match[0]], text)
 
@@ -115,7 +146,9 @@ def neutral(text: str, manifest: Manifest) -> str:
 def file_differences(
     before: Mapping[tuple[str, int, str], str], after: Mapping[tuple[str, int, str], str]
 ) -> tuple[FileDifference, ...]:
-    """Return the differences of files by (case, node_rank, path); equal differences at several places are merged."""
+    """Return the differences of files by (case, node_rank, path); equal differences at several
+    places are merged.
+    """
     places_by_change: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
     for place in {**before, **after}:
         case, node_rank, path = place
@@ -123,7 +156,12 @@ def file_differences(
         if lines:
             places_by_change.setdefault((path, lines), []).append((case, node_rank))
     return tuple(
-        FileDifference(path, tuple(dict.fromkeys(case for case, _ in places)), tuple(sorted({n for _, n in places})), lines)
+        FileDifference(
+            path,
+            tuple(dict.fromkeys(case for case, _ in places)),
+            tuple(sorted({n for _, n in places})),
+            lines,
+        )
         for (path, lines), places in places_by_change.items()
     )
 
@@ -134,7 +172,9 @@ def _changed(before: str, after: str) -> tuple[str, ...]:
 
 
 def _note(
-    values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]], before: Mapping[str, Any], after: Mapping[str, Any]
+    values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
 ) -> None:
     """Add each name with different values to ``values_by_name``."""
     for name in {**before, **after}:
@@ -150,24 +190,34 @@ def by_weight(differences: Iterable[_NamedT]) -> list[_NamedT]:
 
 
 def _weight(name: str) -> tuple[int, str]:
-    return next((place for place, pattern in enumerate(RANKING) if fnmatchcase(name, pattern)), len(RANKING)), name
+    return next(
+        (place for place, pattern in enumerate(RANKING) if fnmatchcase(name, pattern)), len(RANKING)
+    ), name
 
 
 def _observed(cell: Cell) -> dict[str, str]:
     """Return what the programs of a cell reported about themselves, several values joined."""
-    reported = {f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED}
+    reported = {
+        f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED
+    }
     load = {"load": "; ".join(loaded_in(cell.good)) or "no other processes"}
-    return {name: _joined(values) for name, values in reported.items() if set(values) - {"None"}} | load
+    return {
+        name: _joined(values) for name, values in reported.items() if set(values) - {"None"}
+    } | load
 
 
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the facts of one bench's nodes that differ from the other's, and the hosts if they are not the same."""
+    """Return the facts of one bench's nodes that differ from the other's, and the hosts if they are
+    not the same.
+    """
     sides = [_hosts(cell for pair in pairs for cell in pair[side : side + 1]) for side in (0, 1)]
     by_side: tuple[dict[str, str], dict[str, str]] = ({}, {})
     if sides[0].keys() != sides[1].keys():
         for facts_of_side, hosts in zip(by_side, sides, strict=True):
             facts_of_side["hosts"] = fold(hosts) if hosts else "nothing"
-    labelled = {f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()}
+    labelled = {
+        f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()
+    }
     for difference in differences(labelled):
         values = {host: value for value, hosts in difference.deviating for host in hosts}
         for side, (facts_of_side, hosts) in enumerate(zip(by_side, sides, strict=True)):

@@ -1,10 +1,13 @@
-"""Compare two benches cell by cell: how much faster one is, how certain that is, and in which fields they differ.
+"""Compare two benches cell by cell: how much faster one is, how certain that is, and in which
+fields they differ.
 
-Cells of equal metric and key are compared. A ratio is that of typical values, ``after`` over ``before``, each without the drift
-of its bench, as a summary shows them. Its interval includes the scatter of each bench (`drift.typical_change`). A difference
-counts as significant only if two tests agree: a permutation test, and Welch's test corrected for the number of cells. No test
-can distinguish a difference from changed conditions, because the benches ran at different times; a difference that may be
-smaller than a margin is therefore never reported as one. ``docs/compare.md`` describes the rule and its error rate.
+Cells of equal metric and key are compared. A ratio is that of typical values, ``after`` over
+``before``, each without the drift of its bench, as a summary shows them. Its interval includes the
+scatter of each bench (`drift.typical_change`). A difference counts as significant only if two tests
+agree: a permutation test, and Welch's test corrected for the number of cells. No test can
+distinguish a difference from changed conditions, because the benches ran at different times; a
+difference that may be smaller than a margin is therefore never reported as one. ``docs/compare.md``
+describes the rule and its error rate.
 """
 
 from __future__ import annotations
@@ -48,10 +51,17 @@ __all__ = [
 ALL = "all"
 """In place of the name of a metric: every metric."""
 MARGIN = WORTH
-"""Share by which benches of equal specs may differ, because temperature, memory and placement are never the same."""
+"""Share by which benches of equal specs may differ, because temperature, memory and placement are
+never the same.
+"""
 LIMIT = 0.05
 FASTER, SLOWER, SLIGHT, NONE = "faster", "slower", "slight", "no difference"
-TOO_FEW, SAME, UNLIKE, NOTHING = "too few repeats", "same runs", "simulated against real", "no number"
+TOO_FEW, SAME, UNLIKE, NOTHING = (
+    "too few repeats",
+    "same runs",
+    "simulated against real",
+    "no number",
+)
 NOT_POSITIVE, OTHER_METRIC = "values not above 0", "other metric"
 UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC)
 """Reasons, in place of a verdict, why there is none."""
@@ -59,8 +69,9 @@ UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell in one bench. ``typical`` is its typical value without the drift of the bench, of which the change is the ratio,
-    or the mean if some values are not above 0. Both it and the median are in the unit of the metric, None without values.
+    """One cell in one bench. ``typical`` is its typical value without the drift of the bench, of
+    which the change is the ratio, or the mean if some values are not above 0. Both it and the
+    median are in the unit of the metric, None without values.
     ``drift`` is by how much larger the last value of the bench would be than the first because of that drift, a fraction.
     """
 
@@ -79,7 +90,8 @@ class CellPair:
     ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for the number of pairs, and
     ``p`` the larger one: both must be small. All are None if no values could lead to a verdict. ``better`` is ``higher`` or
     ``lower``: a larger value of the second kind is slower. A metric of the same name that is declared as another quantity has
-    neither ratio nor interval; ``unit`` is that of the first bench. ``scatter`` is that of a run, from both benches.
+    neither ratio nor interval; ``unit`` is that of the first bench. ``scatter`` is that of a run,
+    from both benches.
     """
 
     case: str
@@ -106,7 +118,9 @@ class CellPair:
 
     @property
     def gain(self) -> Interval | None:
-        """The interval of the ratio, turned round for a metric of which less is better: above 1 is always faster."""
+        """The interval of the ratio, turned round for a metric of which less is better: above 1 is
+        always faster.
+        """
         if self.interval is None or self.better == "higher":
             return self.interval
         return Interval(1 / self.interval.high, 1 / self.interval.low, self.interval.level)
@@ -115,9 +129,10 @@ class CellPair:
 def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     """Return the pairs of cells that are compared, in the order of the first bench.
 
-    Cells with equal specs are paired. The remaining cells are paired if they have the same shape and differ only in fields in
-    which the remaining cells of the two benches have no value in common, and if that pair is unique. So benches are comparable
-    after a field was changed for all cells.
+    Cells with equal specs are paired. The remaining cells are paired if they have the same shape
+    and differ only in fields in which the remaining cells of the two benches have no value in
+    common, and if that pair is unique. So benches are comparable after a field was changed for all
+    cells.
     """
     equal = {cell.key(): cell for cell in after}
     pairs = {cell.key(): (cell, equal[cell.key()]) for cell in before if cell.key() in equal}
@@ -128,24 +143,36 @@ def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, C
         for cell in cells:
             rest = {name: value for name, value in _fields(cell).items() if name not in changed}
             groups.setdefault(_text(rest), ([], []))[side].append(cell)
-    pairs |= {first[0].key(): (first[0], second[0]) for first, second in groups.values() if len(first) == len(second) == 1}
+    pairs |= {
+        first[0].key(): (first[0], second[0])
+        for first, second in groups.values()
+        if len(first) == len(second) == 1
+    }
     return [pairs[cell.key()] for cell in before if cell.key() in pairs]
 
 
 def chosen(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
-    """Return the cells with this value of a spec field, option or variable, both as written on the command line.
+    """Return the cells with this value of a spec field, option or variable, both as written on the
+    command line.
 
     Raise ConfigError if there are cells, but none with this field or value.
     """
     fields = [spec_fields(cell) for cell in cells]
-    written = [[as_written(spec[key]) for key in (name, f"options.{name}", f"env.{name}") if key in spec] for spec in fields]
+    written = [
+        [as_written(spec[key]) for key in (name, f"options.{name}", f"env.{name}") if key in spec]
+        for spec in fields
+    ]
     if cells and not any(written):
         names = dict.fromkeys(_short(key) for spec in fields for key in spec)
         hint = f"they have {', '.join(names)}{nearest(name, names)}"
         raise ConfigError(f"expected a field of its cells, got {name!r}", hint=hint)
     if cells and not any(value in values for values in written):
-        hint = f"they have {', '.join(dict.fromkeys(text for values in written for text in values))}"
-        raise ConfigError(f"expected a value of {name} that its cells have, got {value!r}", hint=hint)
+        hint = (
+            f"they have {', '.join(dict.fromkeys(text for values in written for text in values))}"
+        )
+        raise ConfigError(
+            f"expected a value of {name} that its cells have, got {value!r}", hint=hint
+        )
     return [cell for cell, values in zip(cells, written, strict=True) if value in values]
 
 
@@ -157,7 +184,9 @@ def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tupl
 
 
 def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tuple[CellPair, ...]:
-    """Return the pairs with their verdicts. A difference that may be smaller than ``margin``, a share, is called slight."""
+    """Return the pairs with their verdicts. A difference that may be smaller than ``margin``, a
+    share, is called slight.
+    """
     varying = _varying([before for before, _ in pairs])
     changes = [_change(before, after) for before, after in pairs]
     results = [_pair(*pair, change, varying) for pair, change in zip(pairs, changes, strict=True)]
@@ -173,7 +202,9 @@ def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tupl
 
 
 def doubt(pair: CellPair) -> str:
-    """Return why `orch gate` may not use a pair, or an empty text: specs must be equal, and all runs good."""
+    """Return why `orch gate` may not use a pair, or an empty text: specs must be equal, and all
+    runs good.
+    """
     if pair.differing:
         return f"its spec differs in {', '.join(pair.differing)}"
     if failed := pair.before.failed + pair.after.failed:
@@ -186,7 +217,8 @@ def doubt(pair: CellPair) -> str:
 
 
 def enough() -> int:
-    """Return the fewest repeats of two cells with which the permutation test can reach significance.
+    """Return the fewest repeats of two cells with which the permutation test can reach
+    significance.
 
     >>> enough()
     4
@@ -195,9 +227,15 @@ def enough() -> int:
 
 
 def spec_fields(cell: Cell) -> dict[str, Any]:
-    """Return the fields of a cell's spec by name, options as ``options.<name>``, and whether it was simulated."""
+    """Return the fields of a cell's spec by name, options as ``options.<name>``, and whether it was
+    simulated.
+    """
     fields = cell.spec.as_dict()
-    nested = {f"{kind}.{name}": value for kind in ("options", "env") for name, value in fields.pop(kind, {}).items()}
+    nested = {
+        f"{kind}.{name}": value
+        for kind in ("options", "env")
+        for name, value in fields.pop(kind, {}).items()
+    }
     return {"simulated": cell.simulated, **fields, **nested}
 
 
@@ -229,7 +267,9 @@ def _fields(cell: Cell) -> dict[str, Any]:
 
 def _change(before: Cell, after: Cell) -> Change | None:
     """Return the change of the typical value, None where there is nothing to compare or too little."""
-    if _undecidable(before, after) == OTHER_METRIC or not (before.is_positive and after.is_positive):
+    if _undecidable(before, after) == OTHER_METRIC or not (
+        before.is_positive and after.is_positive
+    ):
         return None
     return typical_change(before.placed, after.placed, (before.drift, after.drift))
 
@@ -245,10 +285,14 @@ def _pair(before: Cell, after: Cell, change: Change | None, varying: Sequence[st
         better=before.metric.better,
         before=sides[0],
         after=sides[1],
-        differing=tuple(name for name in {**earlier, **later} if earlier.get(name) != later.get(name)),
+        differing=tuple(
+            name for name in {**earlier, **later} if earlier.get(name) != later.get(name)
+        ),
         ratio=change.ratio if change else _ratio_of(before, after, sides, why_not),
         interval=change.interval if change else None,
-        permutation_p=None if why_not else chance_without_drift(before.placed, after.placed, drifts),
+        permutation_p=None
+        if why_not
+        else chance_without_drift(before.placed, after.placed, drifts),
         corrected_p=None,
         p=None,
         verdict=why_not,
@@ -266,7 +310,11 @@ def _scatter(before: Cell, after: Cell) -> Scatter | None:
 def _ratio_of(before: Cell, after: Cell, sides: tuple[Side, Side], why_not: str) -> float | None:
     """Return the ratio of typical values where a side has too few runs for an interval."""
     typical = [side.typical for side in sides]
-    if why_not == OTHER_METRIC or not (before.is_positive and after.is_positive) or not all(typical):
+    if (
+        why_not == OTHER_METRIC
+        or not (before.is_positive and after.is_positive)
+        or not all(typical)
+    ):
         return None
     return (typical[1] or 0.0) / (typical[0] or 1.0)
 
@@ -288,10 +336,14 @@ def _undecidable(before: Cell, after: Cell) -> str:
 
 
 def is_other_quantity(before: Metric, after: Metric) -> bool:
-    """Return True if two metrics of one name differ in what their numbers mean: the unit, which are better, or what several
-    lines, nodes or ranks become."""
+    """Return True if two metrics of one name differ in what their numbers mean: the unit, which are
+    better, or what several lines, nodes or ranks become."""
     combined = ((before.over, after.over), (before.across, after.across))
-    differ = any(earlier != later for earlier, later in combined if "only" not in (earlier, later) and earlier and later)
+    differ = any(
+        earlier != later
+        for earlier, later in combined
+        if "only" not in (earlier, later) and earlier and later
+    )
     return differ or (before.unit, before.better) != (after.unit, after.better)
 
 
@@ -308,13 +360,23 @@ def _side(cell: Cell) -> Side:
     failed = len(cell.runs) - len(cell.values)
     run_ids = tuple(run.run_id for run in cell.runs)
     typical = typical_of(cell)
-    return Side(len(cell.values), failed, cell.median, typical.value if typical else None, run_ids, cell.drift.total)
+    return Side(
+        len(cell.values),
+        failed,
+        cell.median,
+        typical.value if typical else None,
+        run_ids,
+        cell.drift.total,
+    )
 
 
 def _case(cell: Cell, varying: Sequence[str]) -> str:
     """Return the name of a cell among others: its shape, and the fields that vary among them."""
     fields = _fields(cell)
-    written = {_short(name): as_written(fields[name]) if name in fields else "(not set)" for name in varying}
+    written = {
+        _short(name): as_written(fields[name]) if name in fields else "(not set)"
+        for name in varying
+    }
     return " ".join([cell.spec.shape, *(f"{name}={value}" for name, value in written.items())])
 
 
@@ -325,14 +387,20 @@ def _short(name: str) -> str:
 def _varying(cells: Sequence[Cell]) -> list[str]:
     fields = [_fields(cell) for cell in cells]
     # The shape has nodes and GPUs, and options have what a step computes.
-    names = dict.fromkeys(name for spec in fields for name in spec if name not in ("nodes", "gpus", "step"))
+    names = dict.fromkeys(
+        name for spec in fields for name in spec if name not in ("nodes", "gpus", "step")
+    )
     return [name for name in names if len({_text(spec.get(name)) for spec in fields}) > 1]
 
 
 def _disjoint(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> set[str]:
     names = {name for spec in (*left, *right) for name in spec if name not in ("nodes", "gpus")}
     return {
-        name for name in names if {_text(spec.get(name)) for spec in left}.isdisjoint(_text(spec.get(name)) for spec in right)
+        name
+        for name in names
+        if {_text(spec.get(name)) for spec in left}.isdisjoint(
+            _text(spec.get(name)) for spec in right
+        )
     }
 
 

@@ -1,4 +1,5 @@
-"""Plan the power of a comparison: how small a change the repeats of a bench can show, and how many repeats a change takes.
+"""Plan the power of a comparison: how small a change the repeats of a bench can show, and how many
+repeats a change takes.
 
 The scatter is that of the bench, without its drift; `results/numbers/power.py` has the arithmetic.
 """
@@ -22,10 +23,12 @@ __all__ = ["Detectable", "detectable", "repeats_to_settle"]
 class Detectable:
     """What ``repeats`` of a configuration in each of two benches can show.
 
-    Shares of 1: the ``scatter`` of a run, ``least`` change that is found in nine of ten comparisons, ``least_failing``
-    regression that fails `orch gate` in nine of ten. Repeats of each bench, None if 200 would not do: ``needed`` to find the
-    planned change in nine of ten, ``to_pass`` for an unchanged configuration to pass `orch gate` in nine of ten. ``freedom``
-    are the degrees of freedom from which the scatter is known. All are None with fewer than two repeats.
+    Shares of 1: the ``scatter`` of a run, ``least`` change that is found in nine of ten
+    comparisons, ``least_failing`` regression that fails `orch gate` in nine of ten. Repeats of each
+    bench, None if 200 would not do: ``needed`` to find the planned change in nine of ten,
+    ``to_pass`` for an unchanged configuration to pass `orch gate` in nine of ten. ``freedom`` are
+    the degrees of freedom from which the scatter is known. All are None with fewer than two
+    repeats.
     """
 
     case: str
@@ -39,15 +42,20 @@ class Detectable:
     least_failing: float | None = None
 
 
-def detectable(benches: Sequence[BenchDir], change: float, margin: float, metric: str = "") -> tuple[Detectable, ...]:
-    """Return what each configuration of a bench can show, or those that two benches have in common with the scatter of both.
+def detectable(
+    benches: Sequence[BenchDir], change: float, margin: float, metric: str = ""
+) -> tuple[Detectable, ...]:
+    """Return what each configuration of a bench can show, or those that two benches have in common
+    with the scatter of both.
 
     ``change`` and ``margin`` are shares of 1: the change to be found, and how much slower `orch gate` allows.
     Raise as `counterparts` does, and ConfigError if there are no configurations.
     """
     pairs = compared(counterparts(benches[0], benches[-1], metric=metric).pairs, margin)
     if not pairs:
-        raise ConfigError("expected configurations that two benches have in common, got none", where="--plan")
+        raise ConfigError(
+            "expected configurations that two benches have in common, got none", where="--plan"
+        )
     return tuple(_of_pair(pair, change, margin, len(pairs)) for pair in pairs)
 
 
@@ -69,8 +77,8 @@ def _of_pair(pair: CellPair, change: float, margin: float, comparisons: int) -> 
 
 
 def repeats_to_settle(pair: CellPair, margin: float) -> int | None:
-    """Return the repeats of each bench with which nine of ten intervals of a change as large as the measured one do not reach
-    the ``margin``, a share of 1; None if 200 would not do."""
+    """Return the repeats of each bench with which nine of ten intervals of a change as large as the
+    measured one do not reach the ``margin``, a share of 1; None if 200 would not do."""
     if pair.scatter is None or pair.gain_ratio is None:
         return None
     needed = repeats_to_exclude(pair.scatter, abs(math.log(pair.gain_ratio) - math.log1p(-margin)))

@@ -1,5 +1,5 @@
-"""Cells as JSON, with what a comparison of their values needs and nothing else: a site compares many benches without reading
-their logs again."""
+"""Cells as JSON, with what a comparison of their values needs and nothing else: a site compares
+many benches without reading their logs again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["cell_of", "kept"]
 
 
 def kept(cell: Cell) -> dict[str, Any]:
-    """Return a cell for JSON: spec, metric, key, its runs, their numbers and places in the bench, and the drift of that."""
+    """Return a cell for JSON: spec, metric, key, its runs, their numbers and places in the bench,
+    and the drift of that.
+    """
     return {
         "spec": cell.spec.as_dict(),
         "simulated": cell.simulated,
@@ -30,7 +32,9 @@ def kept(cell: Cell) -> dict[str, Any]:
 
 
 def cell_of(content: Mapping[str, Any]) -> Cell:
-    """Return the cell that `kept` wrote; its runs have no more than their ids. Raises KeyError, TypeError or ValueError."""
+    """Return the cell that `kept` wrote; its runs have no more than their ids. Raises KeyError,
+    TypeError or ValueError.
+    """
     spec, metric = spec_of(content["spec"], {}), metric_of(content["metric"])
     runs = tuple(
         RunResult(run_id, repeat, spec, content["simulated"], "", metrics=(metric,), place=place)
@@ -38,4 +42,13 @@ def cell_of(content: Mapping[str, Any]) -> Cell:
     )
     key = tuple(content["key"])
     drift = Drift(**content["drift"]) if content["drift"] else STEADY
-    return Cell(spec, content["simulated"], runs, metric, key, content["primary"], content["numbers"], drift=drift)
+    return Cell(
+        spec,
+        content["simulated"],
+        runs,
+        metric,
+        key,
+        content["primary"],
+        content["numbers"],
+        drift=drift,
+    )

@@ -1,10 +1,15 @@
-"""What may have made one cell slower or faster, ranked: what was measured first, then what was chosen, then facts.
+"""What may have made one cell slower or faster, ranked: what was measured first, then what was
+chosen, then facts.
 
-A list of suspects with their evidence, never a proof; `orch bisect` proves. The order, of which ``docs/compare.md`` tells:
+A list of suspects with their evidence, never a proof; `orch bisect` proves. The order, of which
+``docs/compare.md`` tells:
 
-1. parts of a step that were measured and changed with it, by the share of the change that each accounts for;
-2. conditions that were measured during the runs and changed in the direction of the change: load by others, lowered clocks;
-3. choices, then facts of machines and libraries, then the programs around a run, each in the order of `causes.RANKING`: within
+1. parts of a step that were measured and changed with it, by the share of the change that each
+   accounts for;
+2. conditions that were measured during the runs and changed in the direction of the change: load by
+   others, lowered clocks;
+3. choices, then facts of machines and libraries, then the programs around a run, each in the order
+   of `causes.RANKING`: within
    these, first those that act on a part that accounts for half of the change, last those known to act in the other direction.
 """
 
@@ -30,9 +35,14 @@ _SAMPLED = {
     "gpu_clock_mhz": 1, "gpu_power_w": 0, "gpu_used_percent": 0, "gpu_celsius": 0, "foreign_cores": -1, "sent_bytes_per_s": 0,
     "link_errors": -1,
 }  # fmt: skip
-"""What telemetry samples, and whether more of it makes a run faster (1) or slower (-1); 0 where it may be a consequence."""
+"""What telemetry samples, and whether more of it makes a run faster (1) or slower (-1); 0 where it
+may be a consequence.
+"""
 _INPUT, _COMPUTE, _REST = "wait for input", "computation alone", "communication and waiting"
-_OF = {"load": "the processors of the busiest node used by others", "lowered clocks": "the window at most"}
+_OF = {
+    "load": "the processors of the busiest node used by others",
+    "lowered clocks": "the window at most",
+}
 _ACTS_ON = {
     _INPUT: ("loader", "node.data*", "options.*worker*", "options.*prefetch*"),
     _COMPUTE: (
@@ -55,8 +65,9 @@ _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One difference that may explain a change. ``kind``: measured (a part of a step), condition, choice, fact, or around (what
-    starts and watches a run). ``share`` is that of the change which it accounts for, None where nothing measures it."""
+    """One difference that may explain a change. ``kind``: measured (a part of a step), condition,
+    choice, fact, or around (what starts and watches a run). ``share`` is that of the change which
+    it accounts for, None where nothing measures it."""
 
     name: str
     before: str
@@ -75,26 +86,34 @@ class CellSuspects:
     suspects: tuple[Suspect, ...]
 
 
-def suspects(before: Cell, after: Cell, is_slower: bool, distinctions: Sequence[Distinction]) -> tuple[Suspect, ...]:
-    """Return what may explain that a cell became slower or faster, the likeliest first. ``distinctions`` are what is known to
-    differ, in the order of `causes.RANKING`."""
+def suspects(
+    before: Cell, after: Cell, is_slower: bool, distinctions: Sequence[Distinction]
+) -> tuple[Suspect, ...]:
+    """Return what may explain that a cell became slower or faster, the likeliest first.
+    ``distinctions`` are what is known to differ, in the order of `causes.RANKING`."""
     parts = _parts(before, after)
     conditions = _conditions(before, after, is_slower)
     by_name = {distinction.name: distinction for distinction in distinctions}
     conditions = [
-        replace(condition, before=by_name[condition.name].before, after=by_name[condition.name].after)
+        replace(
+            condition, before=by_name[condition.name].before, after=by_name[condition.name].after
+        )
         if condition.name in by_name
         else condition
         for condition in conditions
     ]
     shown = {condition.name for condition in conditions}
     known = [distinction for distinction in distinctions if distinction.name not in shown]
-    ranked = sorted(enumerate(known), key=lambda item: (*_rank(item[1], before, is_slower, parts), item[0]))
+    ranked = sorted(
+        enumerate(known), key=lambda item: (*_rank(item[1], before, is_slower, parts), item[0])
+    )
     others = [_suspect(distinction, before, after, is_slower, parts) for _, distinction in ranked]
     return (*sorted(parts, key=lambda part: -(part.share or 0.0)), *conditions, *others)
 
 
-def _rank(distinction: Distinction, cell: Cell, is_slower: bool, parts: Sequence[Suspect]) -> tuple[int, bool, bool]:
+def _rank(
+    distinction: Distinction, cell: Cell, is_slower: bool, parts: Sequence[Suspect]
+) -> tuple[int, bool, bool]:
     return (
         _ORDER.index(_kind(distinction.name)),
         _contradicts(distinction, cell, is_slower),
@@ -102,14 +121,21 @@ def _rank(distinction: Distinction, cell: Cell, is_slower: bool, parts: Sequence
     )
 
 
-def _suspect(distinction: Distinction, before: Cell, after: Cell, is_slower: bool, parts: Sequence[Suspect]) -> Suspect:
+def _suspect(
+    distinction: Distinction, before: Cell, after: Cell, is_slower: bool, parts: Sequence[Suspect]
+) -> Suspect:
     texts = [_source(distinction.name, before, after)]
     if part := _part_of(distinction.name, parts):
         texts.append(f"acts on {part.name}")
     if _contradicts(distinction, before, is_slower):
         texts.append(f"would rather make it {'faster' if is_slower else 'slower'}")
     return Suspect(
-        distinction.name, distinction.before, distinction.after, _kind(distinction.name), None, "; ".join(filter(None, texts))
+        distinction.name,
+        distinction.before,
+        distinction.after,
+        _kind(distinction.name),
+        None,
+        "; ".join(filter(None, texts)),
     )
 
 
@@ -124,7 +150,11 @@ def _source(name: str, before: Cell, after: Cell) -> str:
     if any(origins):
         return " → ".join(dict.fromkeys(origin or "not set" for origin in origins))
     kind = name.partition(".")[0]
-    told_by = {"program": "reported by the program", "node": "found by preflight", "load": "measured during the runs"}
+    told_by = {
+        "program": "reported by the program",
+        "node": "found by preflight",
+        "load": "measured during the runs",
+    }
     told_by |= {"template": "digest of the folder", "payload": "digest of the program"}
     return told_by.get(kind, "")
 
@@ -132,7 +162,14 @@ def _source(name: str, before: Cell, after: Cell) -> str:
 def _part_of(name: str, parts: Sequence[Suspect]) -> Suspect | None:
     """Return the part that accounts for half of the change and on which a difference acts."""
     large = [part for part in parts if (part.share or 0.0) >= _HALF]
-    return next((part for part in large if any(fnmatchcase(name, pattern) for pattern in _ACTS_ON.get(part.name, ()))), None)
+    return next(
+        (
+            part
+            for part in large
+            if any(fnmatchcase(name, pattern) for pattern in _ACTS_ON.get(part.name, ()))
+        ),
+        None,
+    )
 
 
 def _contradicts(distinction: Distinction, cell: Cell, is_slower: bool) -> bool:
@@ -142,10 +179,16 @@ def _contradicts(distinction: Distinction, cell: Cell, is_slower: bool) -> bool:
 
 
 def _direction(distinction: Distinction, cell: Cell) -> int:
-    """Return 1 for a difference that usually makes a run faster, -1 for one that makes it slower, 0 where that is not known."""
+    """Return 1 for a difference that usually makes a run faster, -1 for one that makes it slower, 0
+    where that is not known.
+    """
     if distinction.name == "dtype" and cell.spec.device == "cuda":
         return _sign(_BITS.get(distinction.before, 0) - _BITS.get(distinction.after, 0))
-    if distinction.name == "batch_size" and distinction.before.isdecimal() and distinction.after.isdecimal():
+    if (
+        distinction.name == "batch_size"
+        and distinction.before.isdecimal()
+        and distinction.after.isdecimal()
+    ):
         return _sign(int(distinction.after) - int(distinction.before))
     if distinction.name == "loader" and "synthetic" in (distinction.before, distinction.after):
         return 1 if distinction.after == "synthetic" else -1
@@ -162,9 +205,11 @@ def _sign(value: int) -> int:
 
 
 def _parts(before: Cell, after: Cell) -> list[Suspect]:
-    """Return the parts of a step that account for a tenth or more of its change, where the programs of both cells tell them.
+    """Return the parts of a step that account for a tenth or more of its change, where the programs
+    of both cells tell them.
 
-    With another global batch, times of the second cell are those of as many samples as a step of the first has.
+    With another global batch, times of the second cell are those of as many samples as a step of
+    the first has.
     """
     if not (before.is_speed_of_training and after.is_speed_of_training):
         return []
@@ -179,7 +224,16 @@ def _parts(before: Cell, after: Cell) -> list[Suspect]:
             words = "grew by" if change > 0 else "shrank by"
             takes = "takes longer" if longer > 0 else "takes less"
             evidence = f"{words} {_ms(abs(change))} of the {_ms(abs(longer))} that a step {takes}"
-            parts.append(Suspect(name, _ms(sides[0][name]), _ms(sides[1][name]), MEASURED, change / longer, evidence))
+            parts.append(
+                Suspect(
+                    name,
+                    _ms(sides[0][name]),
+                    _ms(sides[1][name]),
+                    MEASURED,
+                    change / longer,
+                    evidence,
+                )
+            )
     return parts
 
 
@@ -214,7 +268,10 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
     conditions = []
     shares: dict[str, Callable[[RunResult], float]] = {"load": _load, "lowered clocks": _lowered}
     for name, of_run in shares.items():
-        sides = [median([of_run(run) for run in cell.good]) if cell.good else 0.0 for cell in (before, after)]
+        sides = [
+            median([of_run(run) for run in cell.good]) if cell.good else 0.0
+            for cell in (before, after)
+        ]
         more = sides[1] - sides[0]
         if abs(more) >= _LEAST_LOAD and (more > 0) == is_slower:
             before_text, after_text = (f"{side:.0%}" for side in sides)
@@ -228,7 +285,11 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
         differs = abs(second - first) >= _LEAST_SAMPLED * max(abs(first), abs(second)) > 0
         if differs and (not direction or ((second > first) == (direction > 0)) != is_slower):
             evidence = "telemetry of the measured window, median of the runs"
-            conditions.append(Suspect(f"telemetry.{name}", f"{first:.4g}", f"{second:.4g}", CONDITION, None, evidence))
+            conditions.append(
+                Suspect(
+                    f"telemetry.{name}", f"{first:.4g}", f"{second:.4g}", CONDITION, None, evidence
+                )
+            )
     return conditions
 
 
@@ -237,18 +298,23 @@ def _load(run: RunResult) -> float:
 
 
 def _lowered(run: RunResult) -> float:
-    return max((share.most for by_host in run.slowed.values() for share in by_host.values()), default=0.0)
+    return max(
+        (share.most for by_host in run.slowed.values() for share in by_host.values()), default=0.0
+    )
 
 
 def _sampled(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return medians of what telemetry says of the measured windows, by name; only what all runs have."""
+    """Return medians of what telemetry says of the measured windows, by name; only what all runs
+    have.
+    """
     by_run = [_sampled_of(getattr(run, "use", None)) for run in runs]
     names = set.intersection(*(set(of_run) for of_run in by_run)) if by_run else set()
     return {name: median([of_run[name] for of_run in by_run]) for name in names}
 
 
 def _sampled_of(use: Any) -> dict[str, float]:
-    """Return the numbers of the samples of one run, of the node or GPU that counts; empty without samples.
+    """Return the numbers of the samples of one run, of the node or GPU that counts; empty without
+    samples.
 
     A run waits for its slowest GPU, and suffers from its busiest node.
     """
@@ -263,9 +329,13 @@ def _sampled_of(use: Any) -> dict[str, float]:
         "sent_bytes_per_s": [node.sent_bytes_per_s for node in nodes],
         "link_errors": [float(sum(node.link_errors.values())) for node in nodes],
     }
-    known = {name: [value for value in of_name if value is not None] for name, of_name in values.items()}
+    known = {
+        name: [value for value in of_name if value is not None] for name, of_name in values.items()
+    }
     least = ("gpu_clock_mhz", "gpu_used_percent", "gpu_power_w", "sent_bytes_per_s")
-    return {name: (min if name in least else max)(of_name) for name, of_name in known.items() if of_name}
+    return {
+        name: (min if name in least else max)(of_name) for name, of_name in known.items() if of_name
+    }
 
 
 def _ms(seconds: float) -> str:

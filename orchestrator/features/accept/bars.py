@@ -30,16 +30,21 @@ __all__ = [
 ]
 
 FIND = 2.0
-"""A bar asks that a unit this many times its share slower than its peers would be found; otherwise it decides nothing."""
+"""A bar asks that a unit this many times its share slower than its peers would be found; otherwise
+it decides nothing.
+"""
 MORE = "more repeats of this stage, on otherwise idle nodes"
-_LESS_NOISE = "less noise: otherwise idle nodes, or longer runs; or a reference figure of this device"
+_LESS_NOISE = (
+    "less noise: otherwise idle nodes, or longer runs; or a reference figure of this device"
+)
 _LATER = "the same acceptance at another time, hours apart: a slow period may last longer than this stage"
 _FIGURE = "a reference figure of this device, or more nodes"
 
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """The units of a group that have a rate, compared with their peers, whose share, among so many comparisons, is
+    """The units of a group that have a rate, compared with their peers, whose share, among so many
+    comparisons, is
     ``margin``."""
 
     group: Group
@@ -70,18 +75,30 @@ class _Compared:
             lower_is_better=self.group.lower_is_better,
         )
         made = self.peers.repeats
-        return f"{repeats} repeats of this stage instead of {made}, on otherwise idle nodes" if repeats else _LESS_NOISE
+        return (
+            f"{repeats} repeats of this stage instead of {made}, on otherwise idle nodes"
+            if repeats
+            else _LESS_NOISE
+        )
 
 
 def against_others(stage: str, group: Group, margin: float, comparisons: int) -> Judged | str:
-    """Judge each unit by its peers. Return why not if there are too few of them, or of their repeats, for a comparison."""
+    """Judge each unit by its peers. Return why not if there are too few of them, or of their
+    repeats, for a comparison.
+    """
     silent = _silent(group)
     units = [unit for unit in group.units if unit.name not in silent]
     values = {unit.name: unit.values for unit in units}
-    peers = against_peers(values, margin=margin, comparisons=comparisons, lower_is_better=group.lower_is_better)
+    peers = against_peers(
+        values, margin=margin, comparisons=comparisons, lower_is_better=group.lower_is_better
+    )
     if peers is None and not silent:
         return _why_not(units)
-    hosts = tuple(dict.fromkeys(host for unit in group.units if peers or unit.name in silent for host in unit.hosts))
+    hosts = tuple(
+        dict.fromkeys(
+            host for unit in group.units if peers or unit.name in silent for host in unit.hosts
+        )
+    )
     findings = []
     for unit in group.units:
         if found := silent.get(unit.name):
@@ -94,13 +111,21 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int) ->
         compared = _Compared(group, values, peers, margin, comparisons)
         found_least = compared.least()
         findings += _of_units(compared, [unit for unit in units if unit.hosts], asked)
-        findings += _of_all(compared, hosts, found_least, asked, any(finding.verdict == FAIL for finding in findings))
+        findings += _of_all(
+            compared,
+            hosts,
+            found_least,
+            asked,
+            any(finding.verdict == FAIL for finding in findings),
+        )
         slower = [unit.slower for unit in peers.units.values()]
         measured = f"{_times_slower(min(slower))} to {_times_slower(max(slower))} than the median"
         got = f"{power_words(found_least)}; measured: {measured}"
     bar = f"{group.title}: none slower than its peers by more than {percent(margin)}"
     bar += f", where one {percent(asked)} slower is found"
-    source = f"comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
+    source = (
+        f"comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
+    )
     return Judged(stage, "peers", bar, got, source, hosts, tuple(findings), finite(found_least))
 
 
@@ -116,14 +141,16 @@ def power_words(least: float) -> str:
     return f"a unit {percent(least, up=True)} slower would have been found in 9 of 10 cases"
 
 
-def _finding(group: Group, unit: Unit, verdict: str, text: str, decides: str, is_suspect: bool = False) -> Finding:
+def _finding(
+    group: Group, unit: Unit, verdict: str, text: str, decides: str, is_suspect: bool = False
+) -> Finding:
     words = f"{group.title}: {text}"
     return Finding("node", unit.name, unit.hosts, verdict, words, decides, group.runs, is_suspect)
 
 
 def _of_units(compared: _Compared, units: Sequence[Unit], asked: float) -> Iterator[Finding]:
-    """Yield what is said of units that do not pass: those that are certainly slower, and those that measured slower than the
-    bar allows, whatever made them so."""
+    """Yield what is said of units that do not pass: those that are certainly slower, and those that
+    measured slower than the bar allows, whatever made them so."""
     judged = compared.peers.units
     unclear = [judged[unit.name].slower for unit in units if _is_unclear(judged[unit.name])]
     more = compared.decides(min([asked, *unclear])) if unclear else ""
@@ -138,9 +165,17 @@ def _of_units(compared: _Compared, units: Sequence[Unit], asked: float) -> Itera
         elif found.suspect:
             yield _finding(compared.group, unit, UNDECIDED, text, more, is_suspect=True)
         elif found.apart:
-            yield _finding(compared.group, unit, UNDECIDED, f"{text}, which differ as much among themselves", _FIGURE)
+            yield _finding(
+                compared.group,
+                unit,
+                UNDECIDED,
+                f"{text}, which differ as much among themselves",
+                _FIGURE,
+            )
         elif found.beyond:
-            yield _finding(compared.group, unit, UNDECIDED, f"{text}, which noise alone may do here", more)
+            yield _finding(
+                compared.group, unit, UNDECIDED, f"{text}, which noise alone may do here", more
+            )
 
 
 def _is_unclear(unit: PeerUnit) -> bool:
@@ -160,8 +195,8 @@ def _why_not(units: Sequence[Unit]) -> str:
 
 
 def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
-    """Return verdict, text and what decides of the units that have a rate of 0 or below, unless all have. Where half do, none
-    is known to be right."""
+    """Return verdict, text and what decides of the units that have a rate of 0 or below, unless all
+    have. Where half do, none is known to be right."""
     without = {unit.name: sum(value <= 0 for value in unit.values) for unit in group.units}
     if group.lower_is_better or all(without.values()):
         return {}
@@ -172,14 +207,24 @@ def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
             text = f"0 or below in {count} of {len(unit.values)} repeats"
             if are_few:
                 text += ", where its peers have a number"
-                silent[unit.name] = (FAIL, text, "") if count == len(unit.values) > 1 else (UNDECIDED, text, MORE)
+                silent[unit.name] = (
+                    (FAIL, text, "") if count == len(unit.values) > 1 else (UNDECIDED, text, MORE)
+                )
             else:
-                silent[unit.name] = UNDECIDED, f"{text}, as in at least half of the nodes or devices", _FIGURE
+                silent[unit.name] = (
+                    UNDECIDED,
+                    f"{text}, as in at least half of the nodes or devices",
+                    _FIGURE,
+                )
     return silent
 
 
-def _of_all(compared: _Compared, hosts: tuple[str, ...], least: float, asked: float, has_failed: bool) -> Iterator[Finding]:
-    """Yield why a comparison as a whole decides nothing: its noise, or that the typical unit may be a slow one."""
+def _of_all(
+    compared: _Compared, hosts: tuple[str, ...], least: float, asked: float, has_failed: bool
+) -> Iterator[Finding]:
+    """Yield why a comparison as a whole decides nothing: its noise, or that the typical unit may be
+    a slow one.
+    """
     group, peers = compared.group, compared.peers
     if ahead := peers.ahead:
         fastest = min(1 / (1 + peers.units[name].slower) - 1 for name in ahead)
@@ -188,15 +233,19 @@ def _of_all(compared: _Compared, hosts: tuple[str, ...], least: float, asked: fl
         yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, _FIGURE, group.runs)
     if least > asked and not has_failed:
         text = f"{group.title}: one {percent(asked)} slower may be missed: {power_words(least)}, by what the repeats show"
-        yield Finding("cluster", CLUSTER, hosts, UNDECIDED, text, compared.decides(asked), group.runs)
+        yield Finding(
+            "cluster", CLUSTER, hosts, UNDECIDED, text, compared.decides(asked), group.runs
+        )
 
 
 def confirmed(judged: Sequence[Judged]) -> list[Judged]:
-    """Return the judgements with those units failed that are suspect among their peers in two stages or more.
+    """Return the judgements with those units failed that are suspect among their peers in two
+    stages or more.
 
-    A unit is suspect by chance in one of N units times bars at a level of `SUSPECT`; the same unit in two measurements, which
-    are independent of each other, in less than `LEVEL` of acceptances. By what equal units differ it may be in both: one that
-    is slow only where its peers differ as much stays open."""
+    A unit is suspect by chance in one of N units times bars at a level of `SUSPECT`; the same unit
+    in two measurements, which are independent of each other, in less than `LEVEL` of acceptances.
+    By what equal units differ it may be in both: one that is slow only where its peers differ as
+    much stays open."""
     stages: dict[str, set[str]] = {}
     for bar in judged:
         for finding in bar.findings if bar.kind == "peers" else ():
@@ -208,31 +257,49 @@ def confirmed(judged: Sequence[Judged]) -> list[Judged]:
         if not finding.is_suspect or len(together) < 2:
             return finding
         return replace(
-            finding, verdict=FAIL, text=f"{finding.text}, as in {' and '.join(together)}", decides="", is_suspect=False
+            finding,
+            verdict=FAIL,
+            text=f"{finding.text}, as in {' and '.join(together)}",
+            decides="",
+            is_suspect=False,
         )
 
-    return [replace(bar, findings=tuple(map(decided, bar.findings))) if bar.kind == "peers" else bar for bar in judged]
+    return [
+        replace(bar, findings=tuple(map(decided, bar.findings))) if bar.kind == "peers" else bar
+        for bar in judged
+    ]
 
 
-def against_references(stage: str, group: Group, references: Sequence[Reference], comparisons: int) -> list[Judged]:
+def against_references(
+    stage: str, group: Group, references: Sequence[Reference], comparisons: int
+) -> list[Judged]:
     """Judge each unit by the first figure of its type of device that is about the same measurement."""
     by_figure: dict[int, list[Unit]] = {}
     for unit in group.units:
         if known := reference_of(unit, group, references):
             by_figure.setdefault(references.index(known), []).append(unit)
-    return [_by_reference(stage, group, units, references[at], comparisons) for at, units in sorted(by_figure.items())]
+    return [
+        _by_reference(stage, group, units, references[at], comparisons)
+        for at, units in sorted(by_figure.items())
+    ]
 
 
 def reference_of(unit: Unit, group: Group, references: Sequence[Reference]) -> Reference | None:
     """Return the figure that a unit of a group is held to, None if none is known."""
     for reference in references:
-        if unit.device and fnmatchcase(unit.device, reference.device) and _is_about(reference, group):
+        if (
+            unit.device
+            and fnmatchcase(unit.device, reference.device)
+            and _is_about(reference, group)
+        ):
             return reference
     return None
 
 
 def without_figure(stage: str, group: Group, references: Sequence[Reference]) -> Judged | None:
-    """Return the judgement of a bar that only a figure could decide, of the units that have none; None if all have."""
+    """Return the judgement of a bar that only a figure could decide, of the units that have none;
+    None if all have.
+    """
     units = [unit for unit in group.units if reference_of(unit, group, references) is None]
     if not units:
         return None
@@ -241,21 +308,33 @@ def without_figure(stage: str, group: Group, references: Sequence[Reference]) ->
         device = unit.device or "a device without a name"
         text = f"{group.title}: {written(median(unit.values))} {group.unit}, and no reference figure for {device}"
         decides = f"a figure for {device} in suites/references, or peers: or earlier: in the bar"
-        findings.append(Finding(unit.kind, unit.name, unit.hosts, UNDECIDED, text, decides, group.runs))
+        findings.append(
+            Finding(unit.kind, unit.name, unit.hosts, UNDECIDED, text, decides, group.runs)
+        )
     devices = ", ".join(dict.fromkeys(unit.device or "a device without a name" for unit in units))
     hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
     bar = f"{group.title}: as much as the reference figure of its device"
-    return Judged(stage, "reference", bar, f"no reference for {devices}", "the suite", hosts, tuple(findings))
+    return Judged(
+        stage, "reference", bar, f"no reference for {devices}", "the suite", hosts, tuple(findings)
+    )
 
 
 def _is_about(reference: Reference, group: Group) -> bool:
     same = reference.framework == group.framework and reference.metric == group.metric
-    return same and reference.model in ("", group.model) and all(group.at.get(name) == v for name, v in reference.at.items())
+    return (
+        same
+        and reference.model in ("", group.model)
+        and all(group.at.get(name) == v for name, v in reference.at.items())
+    )
 
 
-def _by_reference(stage: str, group: Group, units: Sequence[Unit], reference: Reference, comparisons: int) -> Judged:
+def _by_reference(
+    stage: str, group: Group, units: Sequence[Unit], reference: Reference, comparisons: int
+) -> Judged:
     sign = "at most" if group.lower_is_better else "at least"
-    limit = reference.value * (1 + reference.tolerance if group.lower_is_better else 1 - reference.tolerance)
+    limit = reference.value * (
+        1 + reference.tolerance if group.lower_is_better else 1 - reference.tolerance
+    )
     findings = []
     by_name = {unit.name: unit.values for unit in group.units}
     pooled = noise_of(by_name, lower_is_better=group.lower_is_better)
@@ -266,10 +345,15 @@ def _by_reference(stage: str, group: Group, units: Sequence[Unit], reference: Re
             text = f"{group.title}: {written(value)} {group.unit}, expected {sign} {written(limit)}"
             is_certain = _misses(unit.values, limit, group.lower_is_better, 1 - 2 * rare)
             if pooled and is_certain:
-                beyond = [math.log(limit / one) * (-1 if group.lower_is_better else 1) for one in unit.values]
+                beyond = [
+                    math.log(limit / one) * (-1 if group.lower_is_better else 1)
+                    for one in unit.values
+                ]
                 is_certain = pooled.chance(beyond, [(1.0, 0.0)]) <= rare
             verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
-            findings.append(Finding(unit.kind, unit.name, unit.hosts, verdict, text, decides, group.runs))
+            findings.append(
+                Finding(unit.kind, unit.name, unit.hosts, verdict, text, decides, group.runs)
+            )
     values = [median(unit.values) for unit in units]
     hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
     figure = f"{written(reference.value)} {group.unit}, {percent(reference.tolerance)} tolerated"
@@ -290,4 +374,8 @@ def _times_slower(slower: float) -> str:
 
 
 def _reach(reach: Interval) -> str:
-    return f"{reach.low:.1%} to {reach.high:.1%}" if math.isfinite(reach.high) else f"{reach.low:.1%} and more"
+    return (
+        f"{reach.low:.1%} to {reach.high:.1%}"
+        if math.isfinite(reach.high)
+        else f"{reach.low:.1%} and more"
+    )

@@ -38,13 +38,18 @@ def contents(acceptance: AcceptanceDir) -> dict[str, Any]:
         record.suite,
         runs=sum(len(bench.record().runs) for bench in benches),
         measured=sum(stage["measured"] for stage in certificate["stages"] if stage["bench_id"]),
-        benches={bench.path.name: listed(bench, bench.path.name, list(map(read_run, bench.runs()))) for bench in benches},
+        benches={
+            bench.path.name: listed(bench, bench.path.name, list(map(read_run, bench.runs())))
+            for bench in benches
+        },
     )
     return {"tables": certificate, "history": history}
 
 
 def overview(acceptance: AcceptanceDir, links: Sequence[Link]) -> tuple[dict[str, Any], str]:
-    """Return what overviews of a site show of it, and its page. Raises OrchError if its certificate cannot be computed."""
+    """Return what overviews of a site show of it, and its page. Raises OrchError if its certificate
+    cannot be computed.
+    """
     from orchestrator.features.accept.certificate import certificate_of
     from orchestrator.features.accept.page import render
 
@@ -60,7 +65,9 @@ def overview(acceptance: AcceptanceDir, links: Sequence[Link]) -> tuple[dict[str
     return shown, render(certificate, links)
 
 
-def resume(acceptance: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_json: bool) -> None:
+def resume(
+    acceptance: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_json: bool
+) -> None:
     """Finish an acceptance whose process is gone."""
     from orchestrator.features.accept.command import go_on
 

@@ -1,6 +1,8 @@
-"""The certificate of an acceptance: verdicts of every node and of the cluster, computed from the files of the acceptance alone.
+"""The certificate of an acceptance: verdicts of every node and of the cluster, computed from the
+files of the acceptance alone.
 
-The same files give the same certificate on any machine, so `orch verify` computes it again. What was not tested is part of it.
+The same files give the same certificate on any machine, so `orch verify` computes it again. What
+was not tested is part of it.
 """
 
 from __future__ import annotations
@@ -13,14 +15,26 @@ from typing import Any
 from orchestrator import yamlfile
 from orchestrator.checks.facts import serials
 from orchestrator.feature import providers
-from orchestrator.features.accept.bars import against_others, against_references, confirmed, without_figure
+from orchestrator.features.accept.bars import (
+    against_others,
+    against_references,
+    confirmed,
+    without_figure,
+)
 from orchestrator.features.accept.blame import depend_on_hosts, succeeds_without
 from orchestrator.features.accept.earlier import against_earlier, measured
 from orchestrator.features.accept.figures import UnitFigure, figures_of, without_reference
 from orchestrator.features.accept.nodes import by_checks, by_links, by_lost_links, by_runs
 from orchestrator.features.accept.observations import of_runs, see
 from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord
-from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, references_of, suite_of
+from orchestrator.features.accept.suite import (
+    Bar,
+    Reference,
+    Suite,
+    SuiteStage,
+    references_of,
+    suite_of,
+)
 from orchestrator.features.accept.units import CLUSTER, Group, groups_of
 from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding, Judged, worst
 from orchestrator.inventory import fold
@@ -39,15 +53,19 @@ SCHEMA = 2
 """Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged."""
 _PEERS = "peers"
 _ALL_SLOW = "devices that are all equally slow would pass"
-_UNJUDGED = "no bar covers it, or none could be judged; passed checks and runs alone do not accept a node"
+_UNJUDGED = (
+    "no bar covers it, or none could be judged; passed checks and runs alone do not accept a node"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """The verdict of a node, and what it is: its address, and by name what identifies the machine and its devices.
+    """The verdict of a node, and what it is: its address, and by name what identifies the machine
+    and its devices.
 
     ``seen`` is what else its runs showed of it and no bar judges, each with its stage: that other ranks waited for it, that a
-    run hung because of it, lowered clocks, load by others, errors that its counters grew by, less power than the others.
+    run hung because of it, lowered clocks, load by others, errors that its counters grew by, less
+    power than the others.
     """
 
     host: str
@@ -60,7 +78,8 @@ class NodeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StageRun:
-    """A stage that was made: its bench, empty for checks, the configurations, its hosts, and how many runs have a number.
+    """A stage that was made: its bench, empty for checks, the configurations, its hosts, and how
+    many runs have a number.
     ``notes`` qualify its numbers, such as a drift during the bench or lowered clocks."""
 
     name: str
@@ -75,7 +94,8 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The verdicts of one acceptance. ``verdict`` is that of the cluster; ``links`` holds the links that did not pass.
+    """The verdicts of one acceptance. ``verdict`` is that of the cluster; ``links`` holds the links
+    that did not pass.
     ``not_tested`` names stages and what else was left out, with the reasons. ``figures`` has the numbers that bars are about;
     ``measured`` the values that a later acceptance is compared with."""
 
@@ -134,7 +154,12 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         for figure in references_of(yamlfile.loads(text, f"reference {number}"))
     ]
     inspected = folder.checks()
-    last_facts = {host: of_host for name in record.stages if name in inspected for host, of_host in inspected[name][0].items()}
+    last_facts = {
+        host: of_host
+        for name in record.stages
+        if name in inspected
+        for host, of_host in inspected[name][0].items()
+    }
     judged: list[Judged] = []
     made: list[_Made] = []
     seen: dict[str, list[str]] = {}
@@ -146,7 +171,17 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
             facts, checks = inspected.get(stage.name, ({}, []))
             if facts:
                 judged.append(by_checks(stage.name, checks, stage.checks, list(record.hosts)))
-                stages.append(StageRun(stage.name, stage.title, "", (), tuple(record.hosts), len(facts), len(record.hosts)))
+                stages.append(
+                    StageRun(
+                        stage.name,
+                        stage.title,
+                        "",
+                        (),
+                        tuple(record.hosts),
+                        len(facts),
+                        len(record.hosts),
+                    )
+                )
             continue
         by_hosts = depend_on_hosts(document, stage)
         attempts = record.of_stage(stage.name)
@@ -154,33 +189,61 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
         if any(read):
             hosts = dict.fromkeys(host for attempt in attempts for host in attempt.hosts)
-            judged.append(by_lost_links(stage.name, [run for results in read for run in results], list(hosts)))
-        for number, (attempt, bench, results) in enumerate(zip(attempts, benches, read, strict=True), 1):
+            judged.append(
+                by_lost_links(stage.name, [run for results in read for run in results], list(hosts))
+            )
+        for number, (attempt, bench, results) in enumerate(
+            zip(attempts, benches, read, strict=True), 1
+        ):
             if not (stage.optional and not results):
-                later = list(zip((after.hosts for after in attempts[number:]), read[number:], strict=True))
+                later = list(
+                    zip((after.hosts for after in attempts[number:]), read[number:], strict=True)
+                )
                 blames = partial(succeeds_without, later, by_hosts)
                 judged.append(by_runs(stage.name, bench, results, attempt.hosts, blames))
-            remarks = [remark for module in providers("remarks") for remark in module.remarks(bench, results)]
+            remarks = [
+                remark
+                for module in providers("remarks")
+                for remark in module.remarks(bench, results)
+            ]
             see(seen, stage.name, (remark for remark in remarks if remark[0]))
             if attempt is attempts[-1]:
                 summary = of_bench(planned_runs(bench, results), notes_of(bench))
                 made.append(_Made(stage, bench, attempt.hosts, results, summary))
                 good = sum(run.is_good for run in results)
-                configurations = tuple(dict.fromkeys(f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)))
+                configurations = tuple(
+                    dict.fromkeys(
+                        f"{row.series} {row.shape}" for row in (*summary.rows, *summary.sheets)
+                    )
+                )
                 planned = len(bench.record().runs)
                 see(seen, stage.name, of_runs(summary, results))
                 unnamed = [text for host, text in remarks if not host]
                 of_rows = (note for row in summary.rows for note in row.qualifications)
                 notes = tuple(dict.fromkeys([*summary.notes, *unnamed, *of_rows]))
-                run = StageRun(stage.name, stage.title, attempt.bench_id, configurations, attempt.hosts, good, planned, notes)
+                run = StageRun(
+                    stage.name,
+                    stage.title,
+                    attempt.bench_id,
+                    configurations,
+                    attempt.hosts,
+                    good,
+                    planned,
+                    notes,
+                )
                 stages.append(run)
     of_bars = _bars(made, references, record)
     judged += of_bars.judged
     not_tested = {**_not_tested(record, suite, made, bool(last_facts)), **of_bars.not_compared}
     for device, what in without_reference(of_bars.figures).items():
-        not_tested[f"reference figures of {device}"] = f"there is none for {', '.join(what)}: {_ALL_SLOW}"
+        not_tested[f"reference figures of {device}"] = (
+            f"there is none for {', '.join(what)}: {_ALL_SLOW}"
+        )
     findings = [finding for bar in judged for finding in bar.findings]
-    nodes = tuple(replace(node, seen=tuple(seen.get(node.host, ()))) for node in _nodes(record, last_facts, judged, findings))
+    nodes = tuple(
+        replace(node, seen=tuple(seen.get(node.host, ())))
+        for node in _nodes(record, last_facts, judged, findings)
+    )
     if unjudged := [node.host for node in nodes if node.why == (_UNJUDGED,)]:
         not_tested[fold(unjudged)] = _UNJUDGED
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
@@ -209,8 +272,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
 
 @dataclass(frozen=True, slots=True)
 class _OfBars:
-    """What came of all bars: the values that they are about, as figures and for a later acceptance, the judgement of each, and
-    why nodes could not be compared by others."""
+    """What came of all bars: the values that they are about, as figures and for a later acceptance,
+    the judgement of each, and why nodes could not be compared by others."""
 
     measured: Mapping[str, Any]
     figures: tuple[UnitFigure, ...]
@@ -218,7 +281,9 @@ class _OfBars:
     not_compared: Mapping[str, str]
 
 
-def _bars(made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord) -> _OfBars:
+def _bars(
+    made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
+) -> _OfBars:
     groups: list[tuple[SuiteStage, Bar, Group]] = []
     judged: list[Judged] = []
     for of_stage in made:
@@ -227,7 +292,8 @@ def _bars(made: Sequence[_Made], references: Sequence[Reference], record: Accept
             groups += [(of_stage.stage, bar, group) for group in about]
             if not about:
                 judged.append(_without_value(of_stage, bar))
-    # All comparisons of one kind together are one family, of which 1 % is the chance of any false accusation.
+    # All comparisons of one kind together are one family, of which 1 % is the chance of any false
+    # accusation.
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
     by_name = {measured(stage.name, group)[0]: (stage, group) for stage, _, group in groups}
     unit_count = sum(len(group.units) for _, group in by_name.values())
@@ -237,14 +303,22 @@ def _bars(made: Sequence[_Made], references: Sequence[Reference], record: Accept
         if bar.peers:
             outcomes[_PEERS] = against_others(stage.name, group, bar.peers, family)
         if bar.earlier:
-            outcomes["the last acceptance"] = against_earlier(stage.name, group, bar.earlier, record.earlier, unit_count)
+            outcomes["the last acceptance"] = against_earlier(
+                stage.name, group, bar.earlier, record.earlier, unit_count
+            )
         for against, outcome in outcomes.items():
             if isinstance(outcome, str):
-                of_group = f"{stage.name}, {group.title} " if record.earlier or against == _PEERS else ""
+                of_group = (
+                    f"{stage.name}, {group.title} " if record.earlier or against == _PEERS else ""
+                )
                 not_compared[f"{of_group}against {against}"] = outcome
             else:
                 judged.append(outcome)
-        if not bar.peers and not bar.earlier and (absolute := without_figure(stage.name, group, references)):
+        if (
+            not bar.peers
+            and not bar.earlier
+            and (absolute := without_figure(stage.name, group, references))
+        ):
             judged.append(absolute)
     figures: list[UnitFigure] = []
     for stage, group in by_name.values():
@@ -258,13 +332,28 @@ def _bars(made: Sequence[_Made], references: Sequence[Reference], record: Accept
 
 
 def _without_value(made: _Made, bar: Bar) -> Judged:
-    """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a stage without a good run."""
+    """Return the judgement of a bar that no value is about: a misspelt metric must not pass, nor a
+    stage without a good run.
+    """
     known = ", ".join(dict.fromkeys(row.metric for row in made.summary.rows if row.n)) or "none"
     text = f"no run has a value of {bar.words}; metrics with values: {known}"
     finding = Finding(
-        "cluster", CLUSTER, made.hosts, UNDECIDED, text, "a run with this value, or a correction of the bar in the suite"
+        "cluster",
+        CLUSTER,
+        made.hosts,
+        UNDECIDED,
+        text,
+        "a run with this value, or a correction of the bar in the suite",
     )
-    return Judged(made.stage.name, "values", f"{bar.words} is measured", "no value", "the suite", (), (finding,))
+    return Judged(
+        made.stage.name,
+        "values",
+        f"{bar.words} is measured",
+        "no value",
+        "the suite",
+        (),
+        (finding,),
+    )
 
 
 def _expected(made: _Made) -> list[Judged]:
@@ -277,12 +366,26 @@ def _expected(made: _Made) -> list[Judged]:
             decides = "" if verdict == FAIL else "more repeats of this stage"
             text = f"expected {judgement.expected}, got {judgement.got}"
             findings = (Finding("cluster", CLUSTER, made.hosts, verdict, text, decides),)
-        bars.append(Judged(made.stage.name, "expected", judgement.expected, judgement.got, "the suite", made.hosts, findings))
+        bars.append(
+            Judged(
+                made.stage.name,
+                "expected",
+                judgement.expected,
+                judgement.got,
+                "the suite",
+                made.hosts,
+                findings,
+            )
+        )
     return bars
 
 
-def _not_tested(record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], checked: bool) -> dict[str, str]:
-    """Return what was left out, with the reasons: stages, hosts of a stage, and comparisons that were not possible."""
+def _not_tested(
+    record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], checked: bool
+) -> dict[str, str]:
+    """Return what was left out, with the reasons: stages, hosts of a stage, and comparisons that
+    were not possible.
+    """
     not_tested = dict(record.left_out)
     names = {of_stage.stage.name: of_stage for of_stage in made}
     for stage in suite.stages:
@@ -292,7 +395,9 @@ def _not_tested(record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], c
             not_tested[stage.name] = reason
         elif stage.name not in record.over:
             not_tested[stage.name] = "not reached yet"
-        elif stage.name in names and (absent := sorted(set(record.hosts) - set(names[stage.name].hosts))):
+        elif stage.name in names and (
+            absent := sorted(set(record.hosts) - set(names[stage.name].hosts))
+        ):
             not_tested[f"{stage.name} on {', '.join(absent)}"] = "left out after an earlier failure"
     for of_stage in made:
         for reason, names_of_cells in by_reason(of_stage.bench.record().skipped).items():
@@ -308,14 +413,23 @@ def _not_tested(record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], c
 
 
 def _nodes(
-    record: AcceptanceRecord, facts: Mapping[str, Any], judged: Sequence[Judged], findings: Sequence[Finding]
+    record: AcceptanceRecord,
+    facts: Mapping[str, Any],
+    judged: Sequence[Judged],
+    findings: Sequence[Finding],
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdict of every node: the worst of what names it, pass if a bar was about it, open if none was."""
+    """Return the verdict of every node: the worst of what names it, pass if a bar was about it,
+    open if none was.
+    """
     nodes = []
     for host, address in record.hosts.items():
         own = [finding for finding in findings if finding.kind == "node" and host in finding.hosts]
-        was_tested = any(host in bar.hosts for bar in judged if bar.kind not in ("checks", "runs", "lost links"))
+        was_tested = any(
+            host in bar.hosts for bar in judged if bar.kind not in ("checks", "runs", "lost links")
+        )
         verdict = worst(finding.verdict for finding in own) if own or was_tested else UNDECIDED
-        why = tuple(dict.fromkeys(f"{finding.text}" for finding in own)) or (() if was_tested else (_UNJUDGED,))
+        why = tuple(dict.fromkeys(f"{finding.text}" for finding in own)) or (
+            () if was_tested else (_UNJUDGED,)
+        )
         nodes.append(NodeVerdict(host, address, serials(facts.get(host, {})), verdict, why))
     return tuple(nodes)

@@ -76,13 +76,16 @@ def accept(
     accept_new: AcceptNew = False,
     debug: Debug = False,
     templates: Templates = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the stages and what is left out; contact no host.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the stages and what is left out; contact no host."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a suite on all hosts, stage by stage, and judge every node and link against its bars.
 
-    Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node, a link or the cluster fails,
-    6 if that is undecided.
+    Writes a certificate: a page, JSON and a sealed archive. Exits with 0 if all pass, 5 if a node,
+    a link or the cluster fails, 6 if that is undecided.
     """
     from orchestrator.errors import ConfigError
     from orchestrator.plan.words import seconds
@@ -101,7 +104,10 @@ def accept(
         show(plan, len(selection.hosts), as_json)
         if not plan.stages:
             where = "--budget" if budget else suite
-            raise ConfigError("expected at least one stage that can run and fits the budget, found none", where=where)
+            raise ConfigError(
+                "expected at least one stage that can run and fits the budget, found none",
+                where=where,
+            )
         return
     limits = limits_of(
         {
@@ -113,7 +119,9 @@ def accept(
             "stall_timeout": stall,
         }
     )
-    acceptance = begun(plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign)
+    acceptance = begun(
+        plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign
+    )
     tell_path(output, acceptance.folder.path)
     finish(acceptance, sign, as_json)
 
@@ -150,7 +158,9 @@ def begun(
         document=read_text(Path(plan.document.source)),
         references=tuple(read_text(Path(figures.source)) for figures in plan.references),
         device=selection.hosts[0].device,
-        inventory=str(Path(selection.source).absolute()) if Path(selection.source).exists() else selection.source,
+        inventory=str(Path(selection.source).absolute())
+        if Path(selection.source).exists()
+        else selection.source,
         hosts={host.name: host.address for host in selection.hosts},
         stages=tuple(stage.name for stage, _ in plan.stages),
         left_out=plan.left_out,
@@ -189,7 +199,9 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
 
 @contextmanager
 def hold(folder: AcceptanceDir) -> Iterator[None]:
-    """Hold an acceptance for this process. A signal that no bench takes ends it with how to go on. Raises Interrupted."""
+    """Hold an acceptance for this process. A signal that no bench takes ends it with how to go on.
+    Raises Interrupted.
+    """
     import shlex
 
     from orchestrator.cli.signals import handled
@@ -211,7 +223,14 @@ def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_js
     from orchestrator.features.accept.report import lines, status
 
     if as_json:
-        print_json({**certificate.as_dict(), "path": str(folder.path), "archive": str(archived), "measured": {}})
+        print_json(
+            {
+                **certificate.as_dict(),
+                "path": str(folder.path),
+                "archive": str(archived),
+                "measured": {},
+            }
+        )
     else:
         for line in lines(certificate):
             typer.echo(line)
@@ -221,7 +240,9 @@ def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_js
 
 
 def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_json: bool) -> None:
-    """Finish an acceptance whose process is gone; one that is finished is printed as it is, with its seal and signature."""
+    """Finish an acceptance whose process is gone; one that is finished is printed as it is, with
+    its seal and signature.
+    """
     from contextlib import suppress
     from dataclasses import replace
     from pathlib import Path
@@ -249,11 +270,14 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     known = {host.name: host for host in selection.hosts}
     if gone := [name for name in record.hosts if name not in known]:
         raise ConfigError(
-            f"expected all hosts of the acceptance, {', '.join(gone)} are no longer in the inventory", where=record.inventory
+            f"expected all hosts of the acceptance, {', '.join(gone)} are no longer in the inventory",
+            where=record.inventory,
         )
     if moved := [name for name, address in record.hosts.items() if known[name].address != address]:
         message = f"expected the machines of the acceptance, the address of {', '.join(moved)} has changed"
-        raise ConfigError(message, where=record.inventory, hint="correct the address, or start a new orch accept")
+        raise ConfigError(
+            message, where=record.inventory, hint="correct the address, or start a new orch accept"
+        )
     selection = replace(selection, hosts=tuple(known[name] for name in record.hosts))
     document = yamlfile.loads(record.document, f"{folder.path.name}: suite")
     suite = suite_of(document, record.suite, record.device)
@@ -262,12 +286,15 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     for attempt in record.attempts:
         with suppress(DataError):
             limits = folder.bench(attempt.bench_id).record().limits or limits
-    going_on = Acceptance(folder, selection, document, suite, bases, limits, accept_new, retry_failed)
+    going_on = Acceptance(
+        folder, selection, document, suite, bases, limits, accept_new, retry_failed
+    )
     finish(going_on, sign, as_json)
 
 
 def seal_certificate(folder: AcceptanceDir, sign: Path | None) -> Path:
-    """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign it if a key is given.
+    """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign
+    it if a key is given.
 
     A key that does not sign is reported and raises nothing: what was measured counts without it."""
     import shlex
@@ -289,6 +316,8 @@ def seal_certificate(folder: AcceptanceDir, sign: Path | None) -> Path:
             signed(archive, target, sign)
         except ConfigError as error:
             again = shlex.join(["orch", "archive", archive.bench_id, "--sign", str(sign)])
-            error.hint = "; ".join(filter(None, (error.hint, f"the certificate is not signed; to sign it: {again}")))
+            error.hint = "; ".join(
+                filter(None, (error.hint, f"the certificate is not signed; to sign it: {again}"))
+            )
             report(error)
     return target

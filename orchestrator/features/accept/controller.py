@@ -1,4 +1,6 @@
-"""An acceptance carried out: stage after stage on the hosts that are still in it, and its certificate."""
+"""An acceptance carried out: stage after stage on the hosts that are still in it, and its
+certificate.
+"""
 
 from __future__ import annotations
 
@@ -71,14 +73,18 @@ def bench_of(
     bases: Sequence[Path],
     read: Callable[[str], FrameworkFolder] | None = None,
 ) -> Bench:
-    """Return the bench of a stage on these hosts; ``read`` is as in `framework_for`. Raises ConfigError if that is not possible
-    there."""
+    """Return the bench of a stage on these hosts; ``read`` is as in `framework_for`. Raises
+    ConfigError if that is not possible there."""
     if len(hosts) < stage.least_nodes:
         raise ConfigError(f"needs {plural(stage.least_nodes, 'node')}, {len(hosts)} left")
     if (ranks := ranks_of(hosts)) < stage.least_ranks:
-        raise ConfigError(f"needs {plural(stage.least_ranks, 'rank')} on each node, the smallest has {ranks}")
+        raise ConfigError(
+            f"needs {plural(stage.least_ranks, 'rank')} on each node, the smallest has {ranks}"
+        )
     request = request_for(stage, document, len(hosts), ranks)
-    folders = open_frameworks(request.framework_names(lambda: framework_for(stage.bench, bases, read)), bases)
+    folders = open_frameworks(
+        request.framework_names(lambda: framework_for(stage.bench, bases, read)), bases
+    )
     return planned(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
 
 
@@ -109,7 +115,9 @@ class Acceptance:
     began_s: float = 0.0
 
     def carry_out(self) -> None:
-        """Make every stage that is not over. Raises Interrupted after a signal, and errors that no stage can go on after."""
+        """Make every stage that is not over. Raises Interrupted after a signal, and errors that no
+        stage can go on after.
+        """
         record = self.folder.record()
         self.began_s = time.monotonic()
         by_name = {stage.name: stage for stage in self.suite.stages}
@@ -129,7 +137,9 @@ class Acceptance:
         self._over(stage.name, reason)
 
     def _make_what_still_fits(self) -> None:
-        """Make stages that were left out, in order, as far as the others took less of the budget than was estimated."""
+        """Make stages that were left out, in order, as far as the others took less of the budget
+        than was estimated.
+        """
         for stage in self.suite.stages:
             if stage.name in self.folder.record().left_out and not self._why_not(stage, late=1.0):
                 _say(f"stage {stage.name} fits the budget after all: {stage.title}")
@@ -147,8 +157,12 @@ class Acceptance:
         return (self.folder.path / attempt.bench_id / "bench.json").exists()
 
     def _forget_what_has_no_bench(self) -> None:
-        """Remove attempts without a bench: one may have been noted by a process that was killed before it made the folder."""
-        self.folder.change(lambda now: replace(now, attempts=tuple(filter(self._has_bench, now.attempts))))
+        """Remove attempts without a bench: one may have been noted by a process that was killed
+        before it made the folder.
+        """
+        self.folder.change(
+            lambda now: replace(now, attempts=tuple(filter(self._has_bench, now.attempts)))
+        )
 
     def hosts(self) -> list[Host]:
         """Return the hosts that are still in."""
@@ -156,7 +170,9 @@ class Acceptance:
         return [host for host in self.selection.hosts if host.name not in out]
 
     def _why_not(self, stage: SuiteStage, late: float = _LATE) -> str:
-        """Return why a stage cannot be made now, or would end later than ``late`` times the budget; empty if it can."""
+        """Return why a stage cannot be made now, or would end later than ``late`` times the budget;
+        empty if it can.
+        """
         record = self.folder.record()
         if missing := [name for name in stage.needs if record.over.get(name, "left out")]:
             return f"needs {missing[0]}, which has no result"
@@ -176,11 +192,15 @@ class Acceptance:
         return ""
 
     def _leave_out(self, reasons: Mapping[str, str], over: str = "") -> None:
-        """Leave hosts out of what follows; a stage whose evidence would be overwritten is ``over`` in the same moment."""
+        """Leave hosts out of what follows; a stage whose evidence would be overwritten is ``over``
+        in the same moment.
+        """
         for host, reason in reasons.items():
             _say(f"{host} is left out of the remaining stages: {reason}")
         is_over = {over: ""} if over else {}
-        self.folder.change(lambda now: replace(now, out={**now.out, **reasons}, over={**now.over, **is_over}))
+        self.folder.change(
+            lambda now: replace(now, out={**now.out, **reasons}, over={**now.over, **is_over})
+        )
 
     # -- checks
 
@@ -203,7 +223,9 @@ class Acceptance:
         reasons: dict[str, str] = {}
         for check in checks:
             if check.verdict == "failed" and is_chosen(check.name, stage.checks):
-                reasons.setdefault(check.host, f"{check.name}: expected {check.expected}, found {check.found}")
+                reasons.setdefault(
+                    check.host, f"{check.name}: expected {check.expected}, found {check.found}"
+                )
         if len(reasons) == len(self.selection.hosts) and not facts:
             raise Faults([*unreachable.values(), *silent.values()])
         self._leave_out(reasons, over=stage.name)
@@ -212,22 +234,28 @@ class Acceptance:
     # -- benches
 
     def _bench(self, stage: SuiteStage) -> str:
-        """Run a stage; without nodes that are unfit for it, and once more without those that a failed run names.
+        """Run a stage; without nodes that are unfit for it, and once more without those that a
+        failed run names.
 
-        Only if it then succeeds are they left out of what follows: a program that fails everywhere names one node after
-        another. A node that is unfit is left out at once, also before that second time."""
+        Only if it then succeeds are they left out of what follows: a program that fails everywhere
+        names one node after another. A node that is unfit is left out at once, also before that
+        second time."""
         going_on, hosts, accused, is_repeated = self._begun(stage)
         while True:
             if going_on and self._has_bench(going_on):
                 bench = self.folder.bench(going_on.bench_id)
-                controller = reopened(bench, accept_new=self.accept_new, retry_failed=self.retry_failed)
+                controller = reopened(
+                    bench, accept_new=self.accept_new, retry_failed=self.retry_failed
+                )
             else:
                 try:
                     plan = bench_of(stage, self.document, hosts, self.bases)
                 except ConfigError as error:
                     self._forget_what_has_no_bench()
                     attempts = self.folder.record().of_stage(stage.name)
-                    is_measured = any(read_run(run).is_good for attempt in attempts for run in self._runs(attempt))
+                    is_measured = any(
+                        read_run(run).is_good for attempt in attempts for run in self._runs(attempt)
+                    )
                     return "" if is_measured else str(error)
                 self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
                 controller = begun(
@@ -258,7 +286,13 @@ class Acceptance:
             if was_refused and not stage.optional:
                 self._leave_out(blamed)
             is_last = is_repeated and not was_refused
-            if not blamed or is_last or len(left) < stage.least_nodes or len(left) == len(hosts) or not left:
+            if (
+                not blamed
+                or is_last
+                or len(left) < stage.least_nodes
+                or len(left) == len(hosts)
+                or not left
+            ):
                 return "" if has_good else _words(errors)
             hosts = left
             is_repeated = is_repeated or not was_refused
@@ -266,8 +300,9 @@ class Acceptance:
                 accused = blamed
 
     def _begun(self, stage: SuiteStage) -> tuple[Attempt | None, list[Host], dict[str, str], bool]:
-        """Return the attempt to go on with, if there is one, the hosts to make the stage on, those that it is repeated without
-        because a failed attempt named them, with the reasons, and whether it is that repetition."""
+        """Return the attempt to go on with, if there is one, the hosts to make the stage on, those
+        that it is repeated without because a failed attempt named them, with the reasons, and
+        whether it is that repetition."""
         record = self.folder.record()
         attempts = record.of_stage(stage.name)
         if not attempts:
@@ -275,14 +310,21 @@ class Acceptance:
         last = attempts[-1]
         going_on: Attempt | None = last
         hosts = [host for host in self.selection.hosts if host.name in last.hosts]
-        if not self._runs(last) and any(host.name in record.out for host in hosts):  # refused, and one of them left out since
+        if not self._runs(last) and any(
+            host.name in record.out for host in hosts
+        ):  # refused, and one of them left out since
             going_on, hosts = None, [host for host in hosts if host.name not in record.out]
         failed = next((attempt for attempt in reversed(attempts[:-1]) if self._runs(attempt)), None)
         if failed is None or stage.optional:
             return going_on, hosts, {}, failed is not None
         errors = errors_between_runs(self.folder.bench(failed.bench_id))
         named = _blamed(errors, [read_run(run) for run in self._runs(failed)])
-        return going_on, hosts, {host: reason for host, reason in named.items() if host not in last.hosts}, True
+        return (
+            going_on,
+            hosts,
+            {host: reason for host, reason in named.items() if host not in last.hosts},
+            True,
+        )
 
     def _runs(self, attempt: Attempt) -> list[RunDir]:
         """Return the runs of an attempt that have begun."""
@@ -290,11 +332,15 @@ class Acceptance:
 
 
 def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:
-    """Return the hosts that failed runs name, those of an earlier process too, and that refusals do, with the reasons. That an
-    end could not be verified is no failure of a run."""
+    """Return the hosts that failed runs name, those of an earlier process too, and that refusals
+    do, with the reasons. That an end could not be verified is no failure of a run."""
     of_runs = [result.error for result in results if result.has_failed and result.error]
     named = [*of_runs, *(error for error in errors if error.kind != "not_verified")]
-    return {error.host: error.message for error in named if error.host and not isinstance(error, DataError)}
+    return {
+        error.host: error.message
+        for error in named
+        if error.host and not isinstance(error, DataError)
+    }
 
 
 def _with_stage(record: AcceptanceRecord, name: str) -> AcceptanceRecord:
@@ -303,19 +349,32 @@ def _with_stage(record: AcceptanceRecord, name: str) -> AcceptanceRecord:
 
 
 def _words(errors: Sequence[OrchError]) -> str:
-    texts = list(dict.fromkeys(f"{error.host}: {error.message}" if error.host else error.message for error in errors))
-    return "; ".join(texts[:3]) + (f" (and {len(texts) - 3} more)" if len(texts) > 3 else "") or "nothing was measured"
+    texts = list(
+        dict.fromkeys(
+            f"{error.host}: {error.message}" if error.host else error.message for error in errors
+        )
+    )
+    return (
+        "; ".join(texts[:3]) + (f" (and {len(texts) - 3} more)" if len(texts) > 3 else "")
+        or "nothing was measured"
+    )
 
 
 def earlier_of(runs: Path, suite: str, hosts: Sequence[Host]) -> dict[str, Any]:
-    """Return id and values of the last acceptance of these hosts with this suite that passed; nothing without one."""
+    """Return id and values of the last acceptance of these hosts with this suite that passed;
+    nothing without one.
+    """
     addresses = {host.name: host.address for host in hosts}
     for folder in acceptances(runs):
         try:
             content = json.loads((folder.path / f"{CERTIFICATE}.json").read_text(encoding="utf-8"))
             known = {node["host"]: node["address"] for node in content["nodes"]}
             if content["verdict"] == "pass" and content["suite"] == suite and known == addresses:
-                return dict(earlier_values({"id": content["acceptance_id"], "measured": content["measured"]}))
+                return dict(
+                    earlier_values(
+                        {"id": content["acceptance_id"], "measured": content["measured"]}
+                    )
+                )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # it has no certificate, or none of this version
     return {}

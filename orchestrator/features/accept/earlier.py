@@ -1,8 +1,9 @@
 """A group of units against what they were in the last accepted run.
 
-Where all units are slower than they were, the cause is common to them: a driver, the temperature of the room, other work.
-Then the cluster is judged, by the typical unit of each repeat, and a unit only if it has changed by more than its peers too.
-Other work on the processors leaves open what the cluster was or a unit without peers, and not what a unit is among its peers.
+Where all units are slower than they were, the cause is common to them: a driver, the temperature of
+the room, other work. Then the cluster is judged, by the typical unit of each repeat, and a unit
+only if it has changed by more than its peers too. Other work on the processors leaves open what the
+cluster was or a unit without peers, and not what a unit is among its peers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _UNKNOWN = 700.0
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A bar of a group: by which share a unit may be slower than in the acceptance ``id``, among so many comparisons."""
+    """A bar of a group: by which share a unit may be slower than in the acceptance ``id``, among so
+    many comparisons.
+    """
 
     group: Group
     share: float
@@ -43,8 +46,12 @@ class _Bar:
         return 1 - 2 * LEVEL / max(self.comparisons, 1)
 
 
-def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int) -> Judged | str:
-    """Judge units by what they were in the last accepted run; return why not if that did not measure the same."""
+def against_earlier(
+    stage: str, group: Group, share: float, earlier: Mapping[str, Any], comparisons: int
+) -> Judged | str:
+    """Judge units by what they were in the last accepted run; return why not if that did not
+    measure the same.
+    """
     if not earlier:
         return "no acceptance of these hosts with this suite has passed before"
     before = earlier["measured"].get(_name(stage, group))
@@ -60,14 +67,22 @@ def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str
         if min(unit.values) > 0:
             known[unit.name] = old, unit
         elif not group.lower_is_better:
-            text = f"{written(median(unit.values))} {group.unit}, {written(median(old))} in {bar.id}"
-            findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, max(unit.values) <= 0))
+            text = (
+                f"{written(median(unit.values))} {group.unit}, {written(median(old))} in {bar.id}"
+            )
+            findings.append(
+                _finding(bar, unit.kind, unit.name, unit.hosts, text, max(unit.values) <= 0)
+            )
     if not known and not findings:
         return f"expected two or more values above 0 of each node or device, here and in {bar.id}"
     findings += _together(bar, known) or _one_by_one(bar, known)
     judged = {*known, *(finding.subject for finding in findings)}
-    hosts = tuple(dict.fromkeys(host for unit in group.units if unit.name in judged for host in unit.hosts))
-    changes = [_times_slower(group, median(old), median(unit.values)) for old, unit in known.values()]
+    hosts = tuple(
+        dict.fromkeys(host for unit in group.units if unit.name in judged for host in unit.hosts)
+    )
+    changes = [
+        _times_slower(group, median(old), median(unit.values)) for old, unit in known.values()
+    ]
     least = _least_seen(bar, known)
     asked = FIND * share
     words = f"{group.title}: none slower than when last accepted by more than {percent(share)}"
@@ -80,7 +95,9 @@ def against_earlier(stage: str, group: Group, share: float, earlier: Mapping[str
             findings.append(Finding("cluster", CLUSTER, hosts, UNDECIDED, text, MORE, group.runs))
     missing = [unit.name for unit in group.units if unit.name not in judged]
     got += f"; not compared: {', '.join(missing)}" if missing else ""
-    return Judged(stage, "earlier", words, got, f"acceptance {bar.id}", hosts, tuple(findings), finite(least))
+    return Judged(
+        stage, "earlier", words, got, f"acceptance {bar.id}", hosts, tuple(findings), finite(least)
+    )
 
 
 def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> Iterator[Finding]:
@@ -89,14 +106,22 @@ def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) ->
         if change := _change(bar, old, unit.values):
             is_certain, text = change
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
-            yield _finding(bar, unit.kind, unit.name, unit.hosts, f"{text} than in {bar.id}", is_certain)
+            yield _finding(
+                bar, unit.kind, unit.name, unit.hosts, f"{text} than in {bar.id}", is_certain
+            )
 
 
 def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> list[Finding] | None:
-    """Return what is said of all units together, and of those that changed more than their peers; None without peers."""
-    changes = {name: [value / median(old) for value in unit.values] for name, (old, unit) in known.items()}
+    """Return what is said of all units together, and of those that changed more than their peers;
+    None without peers.
+    """
+    changes = {
+        name: [value / median(old) for value in unit.values] for name, (old, unit) in known.items()
+    }
     lower = bar.group.lower_is_better
-    peers = against_peers(changes, margin=bar.share, comparisons=bar.comparisons, lower_is_better=lower)
+    peers = against_peers(
+        changes, margin=bar.share, comparisons=bar.comparisons, lower_is_better=lower
+    )
     if peers is None:
         return None
     findings = []
@@ -111,24 +136,35 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
     was = [[value / median(old) for value in old] for old, _ in known.values()]
-    typical = ([median(of_repeat) for of_repeat in zip(*units, strict=False)] for units in (was, changes.values()))
+    typical = (
+        [median(of_repeat) for of_repeat in zip(*units, strict=False)]
+        for units in (was, changes.values())
+    )
     if change := _change(bar, *typical):
         is_certain, text = change
         hosts = tuple(dict.fromkeys(host for _, unit in known.values() for host in unit.hosts))
         is_certain = is_certain and not bar.group.loaded
-        findings.append(_finding(bar, "cluster", CLUSTER, hosts, f"typically {text} than in {bar.id}", is_certain))
+        findings.append(
+            _finding(
+                bar, "cluster", CLUSTER, hosts, f"typically {text} than in {bar.id}", is_certain
+            )
+        )
     return findings
 
 
-def _finding(bar: _Bar, kind: str, subject: str, hosts: tuple[str, ...], text: str, is_certain: bool) -> Finding:
+def _finding(
+    bar: _Bar, kind: str, subject: str, hosts: tuple[str, ...], text: str, is_certain: bool
+) -> Finding:
     """Return what is said of what is slower than the bar allows, certainly or not."""
     verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
-    return Finding(kind, subject, hosts, verdict, f"{bar.group.title}: {text}", decides, bar.group.runs)
+    return Finding(
+        kind, subject, hosts, verdict, f"{bar.group.title}: {text}", decides, bar.group.runs
+    )
 
 
 def _change(bar: _Bar, old: Sequence[float], new: Sequence[float]) -> tuple[bool, str] | None:
-    """Return whether values are certainly slower than they were, and by how much in words, if that is more than the bar
-    allows."""
+    """Return whether values are certainly slower than they were, and by how much in words, if that
+    is more than the bar allows."""
     slower, shown = _times_slower(bar.group, median(old), median(new)), _reach(bar, old, new, 0.95)
     certain = _reach(bar, old, new, bar.level)
     if slower <= 1 + bar.share or shown is None:
@@ -140,22 +176,33 @@ def _change(bar: _Bar, old: Sequence[float], new: Sequence[float]) -> tuple[bool
 def _reach(bar: _Bar, old: Sequence[float], new: Sequence[float], level: float) -> Interval | None:
     """Return the interval of how many times slower values are than they were."""
     found = change_interval(list(old), list(new), level)
-    return found if found is None or bar.group.lower_is_better else Interval(1 / found.high, 1 / found.low, level)
+    return (
+        found
+        if found is None or bar.group.lower_is_better
+        else Interval(1 / found.high, 1 / found.low, level)
+    )
 
 
 def _least_seen(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> float:
-    """Return by what share nine in ten units would have had to become slower to be found in nine of ten cases: what they
-    measure is then beyond the share of the bar, and their interval beyond 1."""
+    """Return by what share nine in ten units would have had to become slower to be found in nine of
+    ten cases: what they measure is then beyond the share of the bar, and their interval beyond 1.
+    """
     least = []
     for old, unit in known.values():
-        certain, often = (_half(_reach(bar, old, unit.values, level)) for level in (bar.level, 2 * OFTEN - 1))
+        certain, often = (
+            _half(_reach(bar, old, unit.values, level)) for level in (bar.level, 2 * OFTEN - 1)
+        )
         least.append(math.expm1(max(math.log1p(bar.share), certain) + often))
     return sorted(least)[math.ceil(OFTEN * len(least)) - 1] if least else math.inf
 
 
 def _half(reach: Interval | None) -> float:
     """Return half of the width of an interval, as a logarithm."""
-    return math.log(reach.high / reach.low) / 2 if reach and reach.low > 0 and math.isfinite(reach.high) else _UNKNOWN
+    return (
+        math.log(reach.high / reach.low) / 2
+        if reach and reach.low > 0 and math.isfinite(reach.high)
+        else _UNKNOWN
+    )
 
 
 def _times_slower(group: Group, old: float, new: float) -> float:
@@ -168,7 +215,10 @@ def _more(times: float) -> str:
 
 def measured(stage: str, group: Group) -> tuple[str, dict[str, Any]]:
     """Return the name of a group and its values, as a later acceptance compares them."""
-    return _name(stage, group), {"spec": _spec(group), "units": {unit.name: list(unit.values) for unit in group.units}}
+    return _name(stage, group), {
+        "spec": _spec(group),
+        "units": {unit.name: list(unit.values) for unit in group.units},
+    }
 
 
 def _name(stage: str, group: Group) -> str:

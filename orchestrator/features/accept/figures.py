@@ -1,4 +1,6 @@
-"""The numbers that bars are about: each node or device, beside its peers and the reference figure of its type."""
+"""The numbers that bars are about: each node or device, beside its peers and the reference figure
+of its type.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ __all__ = ["UnitFigure", "figures_of", "without_reference"]
 
 @dataclass(frozen=True, slots=True)
 class UnitFigure:
-    """One number of a node or device, or of the cluster. ``value`` is the median over the repeats, ``low`` and ``high``
-    the ends of its 95 % interval, None with one repeat. ``of_median`` is the share of the median of all units, None
-    without others; ``reference`` the value of the reference figure and ``of_reference`` the share of it, None if none
-    is known for ``device``."""
+    """One number of a node or device, or of the cluster. ``value`` is the median over the repeats,
+    ``low`` and ``high`` the ends of its 95 % interval, None with one repeat. ``of_median`` is the
+    share of the median of all units, None without others; ``reference`` the value of the reference
+    figure and ``of_reference`` the share of it, None if none is known for ``device``."""
 
     stage: str
     what: str

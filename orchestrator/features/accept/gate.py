@@ -1,4 +1,6 @@
-"""`orch bench --gate`: a short suite on the hosts of a bench, which goes on without those that fail it."""
+"""`orch bench --gate`: a short suite on the hosts of a bench, which goes on without those that fail
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,21 @@ __all__ = ["gated", "planned_gate"]
 
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
-    """Return what the suite would run on these hosts, in words. Raises ConfigError for what is wrong in it."""
+    """Return what the suite would run on these hosts, in words. Raises ConfigError for what is
+    wrong in it.
+    """
     plan = planned_suite(suite, selection, bases, None, "--gate")
     return in_words(plan, len(selection.hosts))
 
 
 def gated(
-    selection: Selection, suite: str, bases: Sequence[Path], limits: Limits, *, accept_new: bool, with_suspects: bool
+    selection: Selection,
+    suite: str,
+    bases: Sequence[Path],
+    limits: Limits,
+    *,
+    accept_new: bool,
+    with_suspects: bool,
 ) -> Selection:
     """Run a short suite on the hosts of a bench, and return the selection without those that fail.
 
@@ -47,8 +57,18 @@ def gated(
     seal_certificate(acceptance.folder, None)
     for line in lines(certificate):
         typer.echo(line, err=True)
-    failed = [finding for finding in (*certificate.links, *certificate.cluster) if finding.verdict == "fail"]
+    failed = [
+        finding
+        for finding in (*certificate.links, *certificate.cluster)
+        if finding.verdict == "fail"
+    ]
     if failed:
         where = f"--gate {suite}"
-        raise Regression(f"{failed[0].subject}: {failed[0].text}", kind="expectation_not_met", where=where)
-    return without_suspects(selection, with_suspects, {node.host for node in certificate.nodes if node.verdict == "fail"})
+        raise Regression(
+            f"{failed[0].subject}: {failed[0].text}", kind="expectation_not_met", where=where
+        )
+    return without_suspects(
+        selection,
+        with_suspects,
+        {node.host for node in certificate.nodes if node.verdict == "fail"},
+    )

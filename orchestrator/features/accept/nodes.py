@@ -28,26 +28,49 @@ _ABOUT_THE_NODE = {
 _BY_OTHERS = ("interrupted", "node_busy", "not_verified")
 """Kinds of errors that say nothing of what a node is."""
 _ASKED, _ASKED_ON_CPU = 2.0, 10.0
-"""A measurement of links that could not have named a node or link this many times slower decides nothing."""
+"""A measurement of links that could not have named a node or link this many times slower decides
+nothing.
+"""
 _DECIDES = "more steps of pairs, on otherwise idle nodes"
 
 
 def is_chosen(check: str, names: Sequence[str]) -> bool:
-    """Whether a stage that inspects nodes judges them by a check: by one that it names, and always by whether they answer."""
+    """Whether a stage that inspects nodes judges them by a check: by one that it names, and always
+    by whether they answer.
+    """
     return check == "reach" or "all" in names or check in names
 
 
-def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[str], hosts: Sequence[str]) -> Judged:
-    """Judge each node by its checks: those named, or ``all``. A failed check fails; a warning about the node leaves it open."""
+def by_checks(
+    stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[str], hosts: Sequence[str]
+) -> Judged:
+    """Judge each node by its checks: those named, or ``all``. A failed check fails; a warning about
+    the node leaves it open.
+    """
     chosen = [check for check in checks if is_chosen(check["name"], names)]
     findings = []
     for check in chosen:
         is_open = check["verdict"] == "warning" and check["name"] in _ABOUT_THE_NODE
         if check["verdict"] == "failed" or is_open:
             text = f"{check['name']}: expected {check['expected']}, found {check['found']}"
-            decides = f"{check['hint']}; or state the right value under expect: in the inventory" if is_open else ""
-            findings.append(Finding("node", check["host"], (check["host"],), UNDECIDED if is_open else FAIL, text, decides))
-    rest = sorted({check["name"] for check in chosen if check["verdict"] == "warning"} - _ABOUT_THE_NODE)
+            decides = (
+                f"{check['hint']}; or state the right value under expect: in the inventory"
+                if is_open
+                else ""
+            )
+            findings.append(
+                Finding(
+                    "node",
+                    check["host"],
+                    (check["host"],),
+                    UNDECIDED if is_open else FAIL,
+                    text,
+                    decides,
+                )
+            )
+    rest = sorted(
+        {check["name"] for check in chosen if check["verdict"] == "warning"} - _ABOUT_THE_NODE
+    )
     got = f"{plural(len(chosen), 'check')} on {plural(len(hosts), 'node')}" + (
         f"; warnings of {', '.join(rest)} are not judged" if rest else ""
     )
@@ -56,7 +79,9 @@ def by_checks(stage: str, checks: Sequence[Mapping[str, str]], names: Sequence[s
 
 
 def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged | None:
-    """Judge nodes and links by the times of all pairs; None if no run measured pairs, or two nodes are the only pair."""
+    """Judge nodes and links by the times of all pairs; None if no run measured pairs, or two nodes
+    are the only pair.
+    """
     known = pair_verdicts(results)
     if known is None or len(known[1]) < 3:
         return None
@@ -67,7 +92,9 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
         if score.named:
             reach = f"95 %: {score.interval.low:.1f} to {score.interval.high:.1f}"
             text = f"network: {score.slower:.1f}x slower to {score.slow_to} of {score.partners} partners ({reach})"
-            findings.append(Finding("node", names[score.node], (names[score.node],), FAIL, text, "", runs))
+            findings.append(
+                Finding("node", names[score.node], (names[score.node],), FAIL, text, "", runs)
+            )
     for link in result.links:
         if link.named:
             ends = tuple(names[node] for node in link.pair)
@@ -75,11 +102,16 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
             text = f"{link.slower:.1f}x slower than its nodes explain ({reach})"
             findings.append(Finding("link", f"{ends[0]} to {ends[1]}", ends, FAIL, text, "", runs))
     if result.boundary:
-        groups = " and ".join(fold(names[node] for node in group) for group in result.boundary.groups)
+        groups = " and ".join(
+            fold(names[node] for node in group) for group in result.boundary.groups
+        )
         text = f"between {groups}: {result.boundary.slower:.1f}x slower than within them, as across two switches"
         findings.append(Finding("cluster", CLUSTER, tuple(names.values()), FAIL, text, "", runs))
     asked = _ASKED_ON_CPU if on_cpu else _ASKED
-    of_node, of_link = (f"{math.ceil(round(10 * times, 6)) / 10:.1f}x" for times in (result.seen_node, result.seen_link))
+    of_node, of_link = (
+        f"{math.ceil(round(10 * times, 6)) / 10:.1f}x"
+        for times in (result.seen_node, result.seen_link)
+    )
     power = f"a node {of_node} slower, or a link {of_link}, would have been found"
     worst = max((score.slower for score in result.nodes), default=1.0)
     of_worst = max((link.slower for link in result.links), default=1.0)
@@ -88,18 +120,25 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
     for score in result.nodes:
         if not score.named and score.slower > asked:
             text = f"network: {score.slower:.1f}x slower, which noise alone may do here"
-            findings.append(Finding("node", names[score.node], (names[score.node],), UNDECIDED, text, _DECIDES, runs))
+            findings.append(
+                Finding(
+                    "node", names[score.node], (names[score.node],), UNDECIDED, text, _DECIDES, runs
+                )
+            )
     if max(result.seen_node, result.seen_link) > asked and not has_failed:
         text = f"network: one {asked:g}x slower may be missed: {power}, by the noise of {result.sweeps} sweeps"
-        findings.append(Finding("cluster", CLUSTER, tuple(names.values()), UNDECIDED, text, _DECIDES, runs))
+        findings.append(
+            Finding("cluster", CLUSTER, tuple(names.values()), UNDECIDED, text, _DECIDES, runs)
+        )
     bar = f"no node's network and no link is certainly slower than the others, where one {asked:g}x slower is found"
     return Judged(stage, "links", bar, got, "docs/pairs.md", tuple(names.values()), tuple(findings))
 
 
 def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]) -> Judged:
-    """Judge each node by whether an interface lost its link while runs were made, failed ones too. Where a third of the nodes
-    or more did, and two at least, what they are connected to is the cause and not each of them. An interface that leads to no
-    other node of the acceptance leaves the verdict open."""
+    """Judge each node by whether an interface lost its link while runs were made, failed ones too.
+    Where a third of the nodes or more did, and two at least, what they are connected to is the
+    cause and not each of them. An interface that leads to no other node of the acceptance leaves
+    the verdict open."""
     counts: dict[str, dict[str, int]] = {}
     for run in results:
         for host, by_interface in run.lost_links.items():
@@ -108,11 +147,18 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
                 of_host[interface] = of_host.get(interface, 0) + count
     facts = {host: values for run in results for host, values in run.facts.items()}
     runs = tuple(run.run_id for run in results if run.lost_links)
-    used = {host: [name for name in names if reaches_nodes(name, facts.get(host, {}))] for host, names in counts.items()}
+    used = {
+        host: [name for name in names if reaches_nodes(name, facts.get(host, {}))]
+        for host, names in counts.items()
+    }
     affected = [host for host, names in used.items() if names]
     findings = []
     if len(affected) >= max(2, len(hosts) / 3):
-        text = "; ".join(lost_links_words({host: {name: counts[host][name] for name in used[host]} for host in affected}))
+        text = "; ".join(
+            lost_links_words(
+                {host: {name: counts[host][name] for name in used[host]} for host in affected}
+            )
+        )
         findings.append(
             Finding(
                 "cluster",
@@ -134,7 +180,11 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
             elif host in affected:
                 findings.append(Finding("node", host, (host,), FAIL, text, "", runs))
     lost = sum(count for names in counts.values() for count in names.values())
-    got = f"links were lost {times(lost)}, on {len(counts)} of {len(hosts)} nodes" if lost else "no link was lost"
+    got = (
+        f"links were lost {times(lost)}, on {len(counts)} of {len(hosts)} nodes"
+        if lost
+        else "no link was lost"
+    )
     return Judged(stage, "lost links", "no network interface loses its link during a run", got, "docs/accept.md",
                   tuple(hosts), tuple(findings))  # fmt: skip
 
@@ -146,20 +196,30 @@ def by_runs(
     hosts: Sequence[str],
     blames: Callable[[str, RunResult | None], bool],
 ) -> Judged:
-    """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame, and one that a failed run
-    names, or why no further run could begin (None), if such runs succeeded without it (``blames``): a program that fails
-    everywhere names any node."""
+    """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame,
+    and one that a failed run names, or why no further run could begin (None), if such runs
+    succeeded without it (``blames``): a program that fails everywhere names any node."""
     findings = []
     for error in errors_before_runs(bench):
         if error.kind != "interrupted":
             refused = _failure(error.host, f"refused before its first run: {error.message}", ())
             is_open = error.kind == "node_busy"  # whoever holds it, it is not the node's fault
-            findings.append(replace(refused, verdict=UNDECIDED, decides="wait until it is free") if is_open else refused)
+            findings.append(
+                replace(refused, verdict=UNDECIDED, decides="wait until it is free")
+                if is_open
+                else refused
+            )
     for error in errors_between_runs(bench):
         if error.kind not in _BY_OTHERS and not isinstance(error, DataError):
             text = f"refused before a further run: {error.message}"
             is_to_blame = blames(error.host, None)
-            findings.append(_failure(error.host if is_to_blame else "", text if is_to_blame else f"{error.host}: {text}", ()))
+            findings.append(
+                _failure(
+                    error.host if is_to_blame else "",
+                    text if is_to_blame else f"{error.host}: {text}",
+                    (),
+                )
+            )
     failed: dict[tuple[str, str], list[str]] = {}
     said: dict[tuple[str, str], str] = {}
     for run in results:
@@ -167,7 +227,9 @@ def by_runs(
             failure = run.error
             words = f"run failed: {failure.message if failure else 'no number'}"
             cause = failure.cause if failure else ""
-            is_own = cause.startswith(LAST_OUTPUT)  # of programs that fail alike it may differ; that of the first one is shown
+            is_own = cause.startswith(
+                LAST_OUTPUT
+            )  # of programs that fail alike it may differ; that of the first one is shown
             words += f": {cause}" if cause and not is_own else ""
             host = failure.host if failure else ""
             is_to_blame = not isinstance(failure, DataError) and blames(host, run)
@@ -182,7 +244,16 @@ def by_runs(
     planned = len(bench.record().runs)
     if good < planned and not findings:
         text = f"{planned - good} of {planned} runs have no number yet"
-        findings.append(Finding("cluster", CLUSTER, tuple(hosts), UNDECIDED, text, f"orch resume {bench.path.parent.name}"))
+        findings.append(
+            Finding(
+                "cluster",
+                CLUSTER,
+                tuple(hosts),
+                UNDECIDED,
+                text,
+                f"orch resume {bench.path.parent.name}",
+            )
+        )
     return Judged(stage, "runs", "every run ends with a number", f"{good} of {planned} runs have a number",
                   "docs/reliability.md", tuple(hosts), tuple(findings))  # fmt: skip
 

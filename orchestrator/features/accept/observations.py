@@ -24,7 +24,9 @@ def see(seen: dict[str, list[str]], stage: str, texts: _Texts) -> None:
 
 
 def of_runs(summary: Summary, results: Sequence[RunResult]) -> _Texts:
-    """Yield the ranks that others waited for, then what the samples of each node tell, of the runs of each configuration."""
+    """Yield the ranks that others waited for, then what the samples of each node tell, of the runs
+    of each configuration.
+    """
     for row in summary.rows:
         for slow in row.slow:
             yield slow.host, slow.words

@@ -1,4 +1,6 @@
-"""The acceptances of a project, from the evidence of each; what did not change is taken from one deletable file."""
+"""The acceptances of a project, from the evidence of each; what did not change is taken from one
+deletable file.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ __all__ = ["past_acceptances"]
 
 
 def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...], dict[str, str]]:
-    """Return the acceptances in ``root``, the oldest first, and by name why others cannot be read. ``cache`` need not exist."""
+    """Return the acceptances in ``root``, the oldest first, and by name why others cannot be read.
+    ``cache`` need not exist.
+    """
     entries = remembered(cache, [folder.path for folder in acceptances(root)], _read)
-    made = [PastAcceptance.of(entry["acceptance"]) for entry in entries.values() if entry["acceptance"]]
+    made = [
+        PastAcceptance.of(entry["acceptance"]) for entry in entries.values() if entry["acceptance"]
+    ]
     damaged = {name: entry["damaged"] for name, entry in entries.items() if entry["damaged"]}
     return oldest_first(made), damaged
 

@@ -1,4 +1,5 @@
-"""The files of an acceptance: ``acceptance.json``, the facts that it found, and a bench directory for each stage.
+"""The files of an acceptance: ``acceptance.json``, the facts that it found, and a bench directory
+for each stage.
 
     <acceptance id>/acceptance.json       what was planned, with the whole suite and its reference data, and how far it is
     <acceptance id>/checks.json           facts and checks of every node, for each stage that inspects
@@ -22,7 +23,14 @@ from orchestrator.record.bench_parts import names, text, texts
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import check_name, damaged, read_state, write_state
 
-__all__ = ["CERTIFICATE", "AcceptanceDir", "AcceptanceRecord", "Attempt", "acceptances", "earlier_values"]
+__all__ = [
+    "CERTIFICATE",
+    "AcceptanceDir",
+    "AcceptanceRecord",
+    "Attempt",
+    "acceptances",
+    "earlier_values",
+]
 
 _RECORD, _CHECKS = "acceptance.json", "checks.json"
 _OF_CHECK = ("host", "name", "verdict", "found", "expected", "hint")
@@ -45,7 +53,8 @@ class AcceptanceRecord:
 
     ``document`` is the text of its suite, ``references`` the texts of the reference data, ``device`` is ``cuda`` or ``cpu``.
     ``stages`` are those that are planned, in order, ``left_out`` the others with the reasons. ``attempts`` are the benches in
-    the order in which they began; ``over`` are the stages that are done, with the reason if there was nothing to measure.
+    the order in which they began; ``over`` are the stages that are done, with the reason if there
+    was nothing to measure.
     ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them.
     ``sign`` is the file of the key that is to sign the certificate; empty for none."""
 
@@ -77,7 +86,9 @@ class AcceptanceRecord:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: str) -> AcceptanceRecord:
-        """Return the record in an ``acceptance.json``. Raises DataError (state_damaged) naming the invalid field."""
+        """Return the record in an ``acceptance.json``. Raises DataError (state_damaged) naming the
+        invalid field.
+        """
         values = {}
         for item in fields(cls):
             try:
@@ -103,7 +114,9 @@ class AcceptanceDir:
 
     @classmethod
     def create(cls, root: Path, record: AcceptanceRecord) -> AcceptanceDir:
-        """Create the folder of a new acceptance under ``root``. Raises ConfigError or DataError if that is not possible."""
+        """Create the folder of a new acceptance under ``root``. Raises ConfigError or DataError if
+        that is not possible.
+        """
         path = root / check_name(record.acceptance_id, str(root))
         make_folder(root, PROJECT_HINT, is_input=True)
         with failures(path, hint=PROJECT_HINT, is_input=True):
@@ -147,19 +160,28 @@ class AcceptanceDir:
         return BenchDir(self.path / check_name(bench_id, str(self.path)))
 
     def stages(self) -> list[tuple[str, BenchDir]]:
-        """Return the benches that were noted with the names of their stages, in the order in which they began."""
+        """Return the benches that were noted with the names of their stages, in the order in which
+        they began.
+        """
         return [(attempt.stage, self.bench(attempt.bench_id)) for attempt in self.record().attempts]
 
-    def write_checks(self, stage: str, facts: Mapping[str, Any], checks: Sequence[Mapping[str, str]]) -> None:
-        """Store the facts of every node that a stage captured, and what was made of them; those of other stages stay."""
+    def write_checks(
+        self, stage: str, facts: Mapping[str, Any], checks: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Store the facts of every node that a stage captured, and what was made of them; those of
+        other stages stay.
+        """
         stages = self._stages_of_checks()
         stages[stage] = {"facts": dict(facts), "checks": [dict(check) for check in checks]}
         write_state(self.path / _CHECKS, {"stages": stages})
 
     def checks(self) -> dict[str, tuple[dict[str, Any], list[dict[str, str]]]]:
-        """Return by stage the facts by host and the checks; nothing of a stage that has captured none. Raises DataError
-        (state_damaged)."""
-        return {stage: self._checks_of(stage, written) for stage, written in self._stages_of_checks().items()}
+        """Return by stage the facts by host and the checks; nothing of a stage that has captured
+        none. Raises DataError (state_damaged)."""
+        return {
+            stage: self._checks_of(stage, written)
+            for stage, written in self._stages_of_checks().items()
+        }
 
     def _stages_of_checks(self) -> dict[str, Any]:
         path = self.path / _CHECKS
@@ -167,7 +189,9 @@ class AcceptanceDir:
             return {}
         stages = read_state(path).get("stages")
         if not isinstance(stages, dict):
-            raise damaged(path, f"stages: expected facts and checks by stage, got {type(stages).__name__}")
+            raise damaged(
+                path, f"stages: expected facts and checks by stage, got {type(stages).__name__}"
+            )
         return stages
 
     def _checks_of(self, stage: str, written: Any) -> tuple[dict[str, Any], list[dict[str, str]]]:
@@ -175,10 +199,14 @@ class AcceptanceDir:
         if not isinstance(written, dict):
             raise damaged(path, f"{where}: expected facts and checks, got {type(written).__name__}")
         facts, checks = written.get("facts"), written.get("checks")
-        if not isinstance(facts, dict) or not all(isinstance(of_host, dict) for of_host in facts.values()):
+        if not isinstance(facts, dict) or not all(
+            isinstance(of_host, dict) for of_host in facts.values()
+        ):
             raise damaged(path, f"{where}.facts: expected facts of each host")
         if not isinstance(checks, list):
-            raise damaged(path, f"{where}.checks: expected a list of checks, got {type(checks).__name__}")
+            raise damaged(
+                path, f"{where}.checks: expected a list of checks, got {type(checks).__name__}"
+            )
         try:
             return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in checks]
         except (TypeError, KeyError) as error:
@@ -194,17 +222,24 @@ def acceptances(root: Path) -> Iterator[AcceptanceDir]:
 def _attempts(value: Any) -> tuple[Attempt, ...]:
     if not isinstance(value, list):
         raise TypeError(f"got {type(value).__name__}")
-    return tuple(Attempt(text(entry["stage"]), text(entry["bench_id"]), texts(entry["hosts"])) for entry in value)
+    return tuple(
+        Attempt(text(entry["stage"]), text(entry["bench_id"]), texts(entry["hosts"]))
+        for entry in value
+    )
 
 
 def earlier_values(value: Any) -> Mapping[str, Any]:
-    """Return the values of an earlier acceptance: nothing, or its id and by name of a measurement its spec and units."""
+    """Return the values of an earlier acceptance: nothing, or its id and by name of a measurement
+    its spec and units.
+    """
     if value:
         text(value["id"])
         for measurement in value["measured"].values():
             text(measurement["spec"])
             for numbers in measurement["units"].values():
-                if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+                if not all(
+                    type(number) in (int, float) and math.isfinite(number) for number in numbers
+                ):
                     raise ValueError("measured: got no finite number")
     elif value != {}:
         raise TypeError(f"got {type(value).__name__}")

@@ -1,5 +1,5 @@
-"""A certificate as lines of text: the verdict, what would have been found, what did not pass, the numbers, the bars, and what
-was not tested."""
+"""A certificate as lines of text: the verdict, what would have been found, what did not pass, the
+numbers, the bars, and what was not tested."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ _MARK = "\0"
 
 def status(certificate: Certificate) -> int:
     """Return the exit status of a verdict."""
-    return {PASS: 0, FAIL: Regression.exit_code, UNDECIDED: Undecided.exit_code}[certificate.verdict]
+    return {PASS: 0, FAIL: Regression.exit_code, UNDECIDED: Undecided.exit_code}[
+        certificate.verdict
+    ]
 
 
 def subjects(certificate: Certificate) -> list[tuple[str, str, list[Finding]]]:
-    """Return (verdict, subject, findings) of each node, link and the cluster that did not pass, failures first."""
+    """Return (verdict, subject, findings) of each node, link and the cluster that did not pass,
+    failures first.
+    """
     by_subject: dict[tuple[str, str], list[Finding]] = {}
     for bar in certificate.judged:
         for finding in bar.findings:
@@ -40,17 +44,21 @@ def subjects(certificate: Certificate) -> list[tuple[str, str, list[Finding]]]:
     rows = []
     for (_, subject), findings in by_subject.items():
         verdict = FAIL if any(finding.verdict == FAIL for finding in findings) else UNDECIDED
-        rows.append((verdict, subject, sorted(findings, key=lambda finding: finding.verdict != FAIL)))
+        rows.append(
+            (verdict, subject, sorted(findings, key=lambda finding: finding.verdict != FAIL))
+        )
     return sorted(rows, key=lambda entry: entry[0] != FAIL)
 
 
 def seen(certificate: Certificate) -> list[tuple[str, str]]:
-    """Return (nodes, text) of what was seen of nodes and no bar judges: once for all nodes of which the same was seen, with
-    their names where the text has that of the node."""
+    """Return (nodes, text) of what was seen of nodes and no bar judges: once for all nodes of which
+    the same was seen, with their names where the text has that of the node."""
     hosts: dict[str, list[str]] = {}
     for node in certificate.nodes:
         for text in node.seen:
-            hosts.setdefault(_MARK.join(re.split(rf"(?<![\w-]){re.escape(node.host)}(?![\w-])", text)), []).append(node.host)
+            hosts.setdefault(
+                _MARK.join(re.split(rf"(?<![\w-]){re.escape(node.host)}(?![\w-])", text)), []
+            ).append(node.host)
     return [(fold(names), text.replace(_MARK, fold(names))) for text, names in hosts.items()]
 
 
@@ -60,13 +68,21 @@ def found(certificate: Certificate) -> list[str]:
     for bar in certificate.judged:
         title = bar.bar.partition(": none slower")[0]
         if bar.kind in _AGAINST:
-            least = "no unit, however slow," if bar.least is None else f"one {percent(bar.least, up=True)} slower"
-            words.append(f"{bar.stage}: {title}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases")
+            least = (
+                "no unit, however slow,"
+                if bar.least is None
+                else f"one {percent(bar.least, up=True)} slower"
+            )
+            words.append(
+                f"{bar.stage}: {title}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases"
+            )
         elif bar.kind == "links":
             words.append(f"{bar.stage}: {bar.got.partition(';')[0]}")
     for device, what in certificate.unreferenced.items():
         names = ", ".join(what)
-        words.append(f"no reference for {device}: that all are equally slow would not be found ({names})")
+        words.append(
+            f"no reference for {device}: that all are equally slow would not be found ({names})"
+        )
     return words
 
 
@@ -74,16 +90,20 @@ def figures_by_group(certificate: Certificate) -> list[tuple[str, list[UnitFigur
     """Return the figures of each group with its title; the unit and number of repeats are in it."""
     groups: dict[tuple[str, str, str, int], list[UnitFigure]] = {}
     for figure in certificate.figures:
-        groups.setdefault((figure.stage, figure.what, figure.unit, figure.repeats), []).append(figure)
+        groups.setdefault((figure.stage, figure.what, figure.unit, figure.repeats), []).append(
+            figure
+        )
     titled = []
     for (stage, what, unit, repeats), figures in groups.items():
-        titled.append((f"{stage}: {what}, {unit}, median of {plural(repeats, 'repeat')} (95 %)", figures))
+        titled.append(
+            (f"{stage}: {what}, {unit}, median of {plural(repeats, 'repeat')} (95 %)", figures)
+        )
     return titled
 
 
 def figure_cells(figure: UnitFigure) -> tuple[str, str, str, str]:
-    """Return the cells of a figure: what it is of, its value with the interval, and its shares of the median and of the
-    reference."""
+    """Return the cells of a figure: what it is of, its value with the interval, and its shares of
+    the median and of the reference."""
     value = written(figure.value)
     if figure.low is not None and figure.high is not None:
         value += f" ({written(figure.low)} to {written(figure.high)})"

@@ -1,8 +1,10 @@
-"""An acceptance suite as data: its stages in order, what each measures, its bars, its estimated time, and what depends on it.
+"""An acceptance suite as data: its stages in order, what each measures, its bars, its estimated
+time, and what depends on it.
 
 A stage inspects the nodes (``checks``) or is a bench, whose choices are written as in a run file
-(`orchestrator.plan.run_file`). The values ``$ranks`` and ``$nodes`` in them stand for the ranks per node and the number of
-nodes. `references_of` reads the figures that a type of device is known to reach."""
+(`orchestrator.plan.run_file`). The values ``$ranks`` and ``$nodes`` in them stand for the ranks per
+node and the number of nodes. `references_of` reads the figures that a type of device is known to
+reach."""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ from orchestrator.plan.words import seconds, share, shortest
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
-__all__ = ["Bar", "Reference", "Suite", "SuiteStage", "choices_of", "fitted", "references_of", "suite_of"]
+__all__ = [
+    "Bar",
+    "Reference",
+    "Suite",
+    "SuiteStage",
+    "choices_of",
+    "fitted",
+    "references_of",
+    "suite_of",
+]
 
 _OF_STAGE = {
     "name", "title", "checks", "bench", "framework", "choices", "run", "per_node", "needs", "least", "optional", "bars", "cpu",
@@ -35,9 +46,9 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What the values of one metric are judged by, where ``at`` holds: ``peers`` and ``earlier`` are the shares by which a node
-    or device may be worse than its peers, and than itself in the last accepted run; None: not compared. Reference figures of
-    the metric count besides."""
+    """What the values of one metric are judged by, where ``at`` holds: ``peers`` and ``earlier``
+    are the shares by which a node or device may be worse than its peers, and than itself in the
+    last accepted run; None: not compared. Reference figures of the metric count besides."""
 
     metric: str
     at: Mapping[str, str]
@@ -52,9 +63,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class SuiteStage:
-    """One stage. ``checks`` is ``all``, or names of checks, for a stage that inspects; otherwise ``bench`` is the model that is
-    measured. ``paths`` has the path in the suite of each of its keys. A run takes about ``run_s`` seconds and ``per_node_s``
-    more for each node; 0: unknown. ``needs`` names stages without whose result this one is pointless. It needs
+    """One stage. ``checks`` is ``all``, or names of checks, for a stage that inspects; otherwise
+    ``bench`` is the model that is measured. ``paths`` has the path in the suite of each of its
+    keys. A run takes about ``run_s`` seconds and ``per_node_s`` more for each node; 0: unknown.
+    ``needs`` names stages without whose result this one is pointless. It needs
     ``least_nodes`` nodes of ``least_ranks`` ranks. ``optional``: a node that lacks the program is not tested, and not
     refused."""
 
@@ -88,8 +100,8 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A figure that devices of a type (a pattern of their name) reach: the value of a metric where ``at`` holds, in its unit,
-    the share by which it may be missed, and the source."""
+    """A figure that devices of a type (a pattern of their name) reach: the value of a metric where
+    ``at`` holds, in its unit, the share by which it may be missed, and the source."""
 
     device: str
     framework: str
@@ -102,8 +114,8 @@ class Reference:
 
 
 def suite_of(document: Document, name: str, device: str) -> Suite:
-    """Return the suite in a document for a type of device. Raises ConfigError, or Faults with all of them, with file and
-    line."""
+    """Return the suite in a document for a type of device. Raises ConfigError, or Faults with all
+    of them, with file and line."""
     reader = _Reader(document)
     content = reader.mapping(document.value, (), {"title", "stages"})
     title = reader.text(content, "title", (), name)
@@ -112,39 +124,56 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
     if not isinstance(entries, list) or not entries:
         reader.fault(("stages",), f"expected a list of stages, got {entries!r}")
     else:
-        stages = [reader.stage(entry, ("stages", index), device) for index, entry in enumerate(entries)]
-        of_others = _Reader(document)  # what is wrong for the other type of devices is said in a rehearsal too
+        stages = [
+            reader.stage(entry, ("stages", index), device) for index, entry in enumerate(entries)
+        ]
+        of_others = _Reader(
+            document
+        )  # what is wrong for the other type of devices is said in a rehearsal too
         for index, entry in enumerate(entries):
             of_others.stage(entry, ("stages", index), "cuda" if device == "cpu" else "cpu")
         known = {(fault.where, fault.message) for fault in reader.faults}
-        reader.faults += [fault for fault in of_others.faults if (fault.where, fault.message) not in known]
+        reader.faults += [
+            fault for fault in of_others.faults if (fault.where, fault.message) not in known
+        ]
     seen: list[str] = []
     for index, stage in enumerate(stages):
         if stage.name in seen:
-            reader.fault(("stages", index, "name"), f"expected a unique name, got {stage.name} again")
+            reader.fault(
+                ("stages", index, "name"), f"expected a unique name, got {stage.name} again"
+            )
         for needed in stage.needs:
             if needed not in seen:
                 hint = f"the stages before it: {', '.join(seen) or 'none'}{nearest(needed, seen)}"
-                reader.fault(("stages", index, "needs"), f"expected stages that come before it, got {needed}", hint)
+                reader.fault(
+                    ("stages", index, "needs"),
+                    f"expected stages that come before it, got {needed}",
+                    hint,
+                )
         seen.append(stage.name)
     reader.raise_faults()
     return Suite(name, title, tuple(stages))
 
 
 def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) -> Document:
-    """Return the choices of a stage as a run file of their own, with ``$nodes`` and ``$ranks`` replaced by numbers."""
+    """Return the choices of a stage as a run file of their own, with ``$nodes`` and ``$ranks``
+    replaced by numbers.
+    """
     if path := stage.paths.get("choices"):
         return _choices_at(document, path, nodes, ranks)
     return replace(document, value={}, lines={})
 
 
 def fitted(
-    stages: Sequence[tuple[SuiteStage, float]], budget_s: float | None, impossible: Mapping[str, str] = MappingProxyType({})
+    stages: Sequence[tuple[SuiteStage, float]],
+    budget_s: float | None,
+    impossible: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[SuiteStage], dict[str, str]]:
-    """Return the stages that fit a budget, in order, and why each other one is left out. ``stages`` are given with their
-    estimated seconds; ``impossible`` are others, with the reasons.
+    """Return the stages that fit a budget, in order, and why each other one is left out. ``stages``
+    are given with their estimated seconds; ``impossible`` are others, with the reasons.
 
-    A stage that does not fit is left out, and so is what needs it; a shorter one after it may still fit."""
+    A stage that does not fit is left out, and so is what needs it; a shorter one after it may still
+    fit."""
     kept: list[SuiteStage] = []
     left_out = dict(impossible)
     spent = 0.0
@@ -153,7 +182,9 @@ def fitted(
             left_out[stage.name] = f"needs {missing[0]}, which is left out"
         elif budget_s is not None and spent + estimate_s > budget_s:
             left = max(0.0, budget_s - spent)
-            left_out[stage.name] = f"takes about {shortest(round(estimate_s))}, {shortest(round(left))} of the budget is left"
+            left_out[stage.name] = (
+                f"takes about {shortest(round(estimate_s))}, {shortest(round(left))} of the budget is left"
+            )
         else:
             kept.append(stage)
             spent += estimate_s
@@ -161,7 +192,9 @@ def fitted(
 
 
 def references_of(document: Document) -> tuple[Reference, ...]:
-    """Return the figures of one file of reference data. Raises ConfigError, or Faults with all of them."""
+    """Return the figures of one file of reference data. Raises ConfigError, or Faults with all of
+    them.
+    """
     reader = _Reader(document)
     content = reader.mapping(document.value, (), {"device", "source", "figures"})
     device, source = reader.text(content, "device", ()), reader.text(content, "source", ())
@@ -179,7 +212,18 @@ def references_of(document: Document) -> tuple[Reference, ...]:
         of_it = str(entry.get("source", source))
         tolerance = reader.percentage(entry, "tolerance", path) or 0.0
         model = str(entry.get("model", ""))
-        read.append(Reference(device, texts["framework"], model, texts["metric"], at, float(value), tolerance, of_it))
+        read.append(
+            Reference(
+                device,
+                texts["framework"],
+                model,
+                texts["metric"],
+                at,
+                float(value),
+                tolerance,
+                of_it,
+            )
+        )
     if not isinstance(figures, list):
         reader.fault(("figures",), f"expected a list of figures, got {figures!r}")
     reader.raise_faults()
@@ -221,7 +265,9 @@ class _Reader:
                 self.fault((*path, key), f"unknown key {key}", hint)
         return value
 
-    def text(self, content: Mapping[str, Any], key: str, path: _Path, default: str | None = None) -> str:
+    def text(
+        self, content: Mapping[str, Any], key: str, path: _Path, default: str | None = None
+    ) -> str:
         value = content.get(key, default)
         if not isinstance(value, str) or (default is None and not value):
             self.fault((*path, key), f"expected text, got {value!r}")
@@ -265,7 +311,9 @@ class _Reader:
             return None
 
     def values(self, value: Any, path: _Path) -> dict[str, str]:
-        if not isinstance(value, dict) or not all(isinstance(part, str | int | float) for part in value.values()):
+        if not isinstance(value, dict) or not all(
+            isinstance(part, str | int | float) for part in value.values()
+        ):
             self.fault(path, f"expected a mapping of names to values, got {value!r}")
             return {}
         return {key: str(part) for key, part in value.items()}
@@ -274,7 +322,10 @@ class _Reader:
         content = self.mapping(value, path, _OF_STAGE)
         on_cpu = self.mapping(content.get("cpu", {}), (*path, "cpu"), _ON_CPU) if content else {}
         chosen = {**content, **on_cpu} if device == "cpu" else content
-        paths = {key: (*path, "cpu", key) if chosen is not content and key in on_cpu else (*path, key) for key in chosen}
+        paths = {
+            key: (*path, "cpu", key) if chosen is not content and key in on_cpu else (*path, key)
+            for key in chosen
+        }
         names = self._checks(content, chosen, path, paths)
         if "choices" in chosen:
             self._check_choices(paths["choices"])
@@ -285,7 +336,9 @@ class _Reader:
             bars = []
         name = self.text(content, "name", path)
         if name and not _NAME.fullmatch(name):
-            message = f"expected a name of at most 60 letters, digits, '.', '_' and '-', got {name!r}"
+            message = (
+                f"expected a name of at most 60 letters, digits, '.', '_' and '-', got {name!r}"
+            )
             self.fault((*path, "name"), message, "say the rest under title:")
         return SuiteStage(
             name,
@@ -304,11 +357,18 @@ class _Reader:
         )
 
     def _checks(
-        self, content: Mapping[str, Any], chosen: Mapping[str, Any], path: _Path, paths: Mapping[str, _Path]
+        self,
+        content: Mapping[str, Any],
+        chosen: Mapping[str, Any],
+        path: _Path,
+        paths: Mapping[str, _Path],
     ) -> tuple[str, ...]:
         """Return the checks of a stage; none if it is a bench."""
         if ("checks" in content) == ("bench" in content):
-            self.fault(path, f"expected either checks or bench, got {'both' if 'bench' in content else 'neither'}")
+            self.fault(
+                path,
+                f"expected either checks or bench, got {'both' if 'bench' in content else 'neither'}",
+            )
             return ()
         if "bench" in content:
             return ()
@@ -318,7 +378,9 @@ class _Reader:
         if not content.get("framework"):
             self.fault(path, "expected a framework, whose interpreter the checks start")
         for key in (key for key in ("bench", "choices", "bars", "optional") if key in chosen):
-            self.fault(paths[key], f"expected no {key} beside checks, which are judged by what they find")
+            self.fault(
+                paths[key], f"expected no {key} beside checks, which are judged by what they find"
+            )
         return ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
 
     def bar(self, value: Any, path: _Path) -> Bar:

@@ -1,4 +1,5 @@
-"""What is wrong in a suite whatever the hosts are: said before any is contacted, with file and line.
+"""What is wrong in a suite whatever the hosts are: said before any is contacted, with file and
+line.
 
 What is only impossible on these hosts is left out by `suite_plan`.
 """
@@ -25,7 +26,9 @@ from orchestrator.yamlfile import Document
 __all__ = ["check_suite"]
 
 _SEVERAL = 2
-"""Nodes, and ranks on each, that a stage is tried on at least: it is no fault of a suite that these hosts have one."""
+"""Nodes, and ranks on each, that a stage is tried on at least: it is no fault of a suite that these
+hosts have one.
+"""
 
 
 def check_suite(
@@ -37,13 +40,17 @@ def check_suite(
     bases: Sequence[Path],
     read: Callable[[str], FrameworkFolder],
 ) -> None:
-    """Raise ConfigError, or Faults with several, for what is wrong in the suite of a document, also in what other devices than
-    those of these hosts would do: a name of a check, framework, model, option or metric that there is not, a value that no host
-    makes possible, a variable that is secret, a bar that nothing could be judged by. ``read`` opens a framework folder."""
+    """Raise ConfigError, or Faults with several, for what is wrong in the suite of a document, also
+    in what other devices than those of these hosts would do: a name of a check, framework, model,
+    option or metric that there is not, a value that no host makes possible, a variable that is
+    secret, a bar that nothing could be judged by. ``read`` opens a framework folder."""
     checker = _Checker(document, hosts, inventory, references, bases, read)
     device = hosts[0].device
     other = "cuda" if device == "cpu" else "cpu"
-    for stages, kind in ((suite.stages, device), (suite_of(document, suite.name, other).stages, other)):
+    for stages, kind in (
+        (suite.stages, device),
+        (suite_of(document, suite.name, other).stages, other),
+    ):
         for stage in stages:
             checker.check(stage, kind)
     if faults := list(checker.faults.values()):
@@ -64,13 +71,19 @@ class _Checker:
 
     @contextmanager
     def _gathered(self, option: str = "", model: str = "") -> Iterator[None]:
-        """Gather the faults that are raised. ``option`` and ``model`` are the places in the suite of what would be an option,
-        and the model, of a command."""
+        """Gather the faults that are raised. ``option`` and ``model`` are the places in the suite
+        of what would be an option, and the model, of a command."""
         try:
             yield
         except (ConfigError, Faults) as error:
             for fault in error.errors if isinstance(error, Faults) else [error]:
-                where = model if fault.where == "model" else option if fault.where.startswith("--") else fault.where
+                where = (
+                    model
+                    if fault.where == "model"
+                    else option
+                    if fault.where.startswith("--")
+                    else fault.where
+                )
                 placed = ConfigError(fault.message, kind=fault.kind, where=where, hint=fault.hint)
                 self.faults.setdefault(where or fault.message, placed)
 
@@ -79,7 +92,10 @@ class _Checker:
         if stage.checks:
             self._check_checks(stage)
             return
-        shape = max(len(self.hosts), stage.least_nodes, _SEVERAL), max(ranks_of(self.hosts), stage.least_ranks, _SEVERAL)
+        shape = (
+            max(len(self.hosts), stage.least_nodes, _SEVERAL),
+            max(ranks_of(self.hosts), stage.least_ranks, _SEVERAL),
+        )
         bench = self._where(stage, "bench")
         with self._gathered(self._where(stage, "choices") or bench, bench):
             request = request_for(stage, self.document, *shape)
@@ -97,7 +113,9 @@ class _Checker:
         folders: list[FrameworkFolder] = []
         names = request.framework_names(lambda: framework_for(stage.bench, self.bases, self.read))
         for name in names:
-            place = self._where(stage, "framework") or request.run_file.places.get(("framework", name), "")
+            place = self._where(stage, "framework") or request.run_file.places.get(
+                ("framework", name), ""
+            )
             with self._gathered(place):
                 folders.append(self.read(name))
         return folders if len(folders) == len(names) else []
@@ -111,13 +129,24 @@ class _Checker:
                 hint = f"docs/preflight.md lists them{nearest(name, known)}"
                 where = self._where(stage, "checks", index)
                 with self._gathered():
-                    raise ConfigError(f"expected names of checks, got {name!r}", where=where, hint=hint)
+                    raise ConfigError(
+                        f"expected names of checks, got {name!r}", where=where, hint=hint
+                    )
 
-    def _check_bounds(self, stage: SuiteStage, request: Request, frameworks: Sequence[Framework]) -> None:
+    def _check_bounds(
+        self, stage: SuiteStage, request: Request, frameworks: Sequence[Framework]
+    ) -> None:
         for expected in request.expect:
             where = request.run_file.places["expect", str(expected)]
             with self._gathered():
-                check_names(str(expected), expected.metric, expected.at, frameworks, request.variables, where)
+                check_names(
+                    str(expected),
+                    expected.metric,
+                    expected.at,
+                    frameworks,
+                    request.variables,
+                    where,
+                )
         for index, bar in enumerate(stage.bars):
             where = self._where(stage, "bars", index)
             with self._gathered():
@@ -127,7 +156,9 @@ class _Checker:
     def _check_bar(self, bar: Bar, where: str, frameworks: Sequence[Framework]) -> None:
         """Raise ConfigError for a bar that compares with nothing."""
         names = [framework.name for framework in frameworks]
-        known = any(figure.metric == bar.metric and figure.framework in names for figure in self.references)
+        known = any(
+            figure.metric == bar.metric and figure.framework in names for figure in self.references
+        )
         if bar.peers is None and bar.earlier is None and not known:
             hint = "a bar without peers: and earlier: is judged by the reference figures in suites/references/"
             message = f"expected peers:, earlier: or a reference figure of {bar.metric}, found none"

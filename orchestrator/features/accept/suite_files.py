@@ -1,4 +1,6 @@
-"""Suites and reference data on the controller's disk: those that come with orch, and the project's own, which win."""
+"""Suites and reference data on the controller's disk: those that come with orch, and the project's
+own, which win.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ __all__ = ["open_references", "open_suite", "suites"]
 
 
 def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return the file of every suite by name. Those in ``bases`` take precedence over orch's own, the first over the others."""
+    """Return the file of every suite by name. Those in ``bases`` take precedence over orch's own,
+    the first over the others.
+    """
     files: dict[str, Path] = {}
     for base in (*bases, shipped("suites")):
         for path in sorted(base.glob("*.yaml")):
@@ -26,7 +30,9 @@ def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 def open_suite(name: str, bases: Sequence[Path] = (), where: str = "suite") -> Document:
-    """Return the document of a suite by name, or of a file. Raises ConfigError, for a name with ``where``, if there is none."""
+    """Return the document of a suite by name, or of a file. Raises ConfigError, for a name with
+    ``where``, if there is none.
+    """
     from orchestrator import yamlfile
 
     if "/" in name or name.endswith(".yaml"):
@@ -42,4 +48,8 @@ def open_references(bases: Sequence[Path] = ()) -> list[Document]:
     """Return the files of reference data, the project's own first."""
     from orchestrator import yamlfile
 
-    return [yamlfile.load(path) for base in (*bases, shipped("suites")) for path in sorted(base.glob("references/*.yaml"))]
+    return [
+        yamlfile.load(path)
+        for base in (*bases, shipped("suites"))
+        for path in sorted(base.glob("references/*.yaml"))
+    ]

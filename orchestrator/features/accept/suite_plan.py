@@ -1,4 +1,6 @@
-"""A suite planned on hosts, before any is contacted: its stages with their benches, and what is left out and why."""
+"""A suite planned on hosts, before any is contacted: its stages with their benches, and what is
+left out and why.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ __all__ = ["SuitePlan", "in_words", "planned_suite", "show"]
 
 @dataclass(frozen=True, slots=True)
 class SuitePlan:
-    """A suite on these hosts: its stages that are made, each with its bench, and why the others are left out."""
+    """A suite on these hosts: its stages that are made, each with its bench, and why the others are
+    left out.
+    """
 
     suite: Suite
     document: Document
@@ -37,10 +41,14 @@ class SuitePlan:
 
 
 def planned_suite(
-    name: str, selection: Selection, bases: Sequence[Path], budget_s: float | None, where: str = "suite"
+    name: str,
+    selection: Selection,
+    bases: Sequence[Path],
+    budget_s: float | None,
+    where: str = "suite",
 ) -> SuitePlan:
-    """Return what a suite, by name or file, measures on these hosts within a budget; ``where`` is what names it. Raises
-    ConfigError, or Faults with several, for what is wrong in it."""
+    """Return what a suite, by name or file, measures on these hosts within a budget; ``where`` is
+    what names it. Raises ConfigError, or Faults with several, for what is wrong in it."""
     from functools import cache
     from pathlib import Path
 
@@ -55,7 +63,11 @@ def planned_suite(
     devices = {host.device for host in selection.hosts}
     if len(devices) > 1:
         hint = "accept hosts with GPUs and hosts without separately: exclude one kind with -x"
-        raise ConfigError("expected hosts of one kind, got some with GPUs and some without", where="--hosts", hint=hint)
+        raise ConfigError(
+            "expected hosts of one kind, got some with GPUs and some without",
+            where="--hosts",
+            hint=hint,
+        )
     suite = suite_of(document, Path(name).stem, devices.pop())
     references = tuple(open_references(own))
     figures = [figure for file in references for figure in references_of(file)]
@@ -82,7 +94,15 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
              "runs": [run.run_id for run in bench.planned()] if bench else []}
             for stage, bench in plans
         ]  # fmt: skip
-        print_json({"suite": suite.name, "nodes": nodes, "estimate_s": total_s, "stages": stages, "left_out": dict(left_out)})
+        print_json(
+            {
+                "suite": suite.name,
+                "nodes": nodes,
+                "estimate_s": total_s,
+                "stages": stages,
+                "left_out": dict(left_out),
+            }
+        )
         return
     typer.echo(f"{suite.name}: {suite.title}; {plural(nodes, 'node')}, {_about(plans, nodes)}")
     for stage, bench in plans:
@@ -98,7 +118,9 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
                 for share, than in ((bar.peers, "peers"), (bar.earlier, "before"))
                 if share
             ]
-            judged_by = f"at most {' and '.join(limits)}" if limits else "by reference figures alone"
+            judged_by = (
+                f"at most {' and '.join(limits)}" if limits else "by reference figures alone"
+            )
             typer.echo(f"    bar: {bar.words}, {judged_by}")
     for name, reason in left_out.items():
         typer.echo(f"  left out: {name}: {reason}")
@@ -112,7 +134,9 @@ def _planned(
     budget_s: float | None,
     read: Callable[[str], FrameworkFolder],
 ) -> tuple[list[tuple[SuiteStage, Bench | None]], dict[str, str]]:
-    """Return the stages that are possible and fit the budget, each with its bench, and why others are left out."""
+    """Return the stages that are possible and fit the budget, each with its bench, and why others
+    are left out.
+    """
     from orchestrator.errors import ConfigError
     from orchestrator.features.accept.controller import bench_of
     from orchestrator.features.accept.suite import fitted
@@ -123,14 +147,18 @@ def _planned(
     impossible: dict[str, str] = {}
     for stage in suite.stages:
         try:
-            benches[stage.name] = None if stage.checks else bench_of(stage, document, selection.hosts, bases, read)
+            benches[stage.name] = (
+                None if stage.checks else bench_of(stage, document, selection.hosts, bases, read)
+            )
         except ConfigError as error:
             if error.kind != "config_invalid":  # a fault in a framework folder
                 raise
             impossible[stage.name] = _reason(error)
     possible = [stage for stage in suite.stages if stage.name in benches]
     kept, left_out = fitted(
-        [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible], budget_s, impossible
+        [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible],
+        budget_s,
+        impossible,
     )
     planned = [(stage, benches[stage.name]) for stage in kept]
     for stage, bench in planned:
@@ -140,8 +168,14 @@ def _planned(
 
 
 def _reason(error: ConfigError) -> str:
-    """Return why a stage is impossible. That no option was given is not the reason: what a suite chooses has a place in it."""
-    return f"{error.where}: {error.message}" if error.where and not error.where.startswith("--") else error.message
+    """Return why a stage is impossible. That no option was given is not the reason: what a suite
+    chooses has a place in it.
+    """
+    return (
+        f"{error.where}: {error.message}"
+        if error.where and not error.where.startswith("--")
+        else error.message
+    )
 
 
 def _about(stages: Sequence[tuple[SuiteStage, Bench | None]], nodes: int) -> str:

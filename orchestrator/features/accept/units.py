@@ -1,4 +1,6 @@
-"""The values that a bar is about, by node or device: from the rows of a bench, where a metric keeps nodes or ranks apart."""
+"""The values that a bar is about, by node or device: from the rows of a bench, where a metric keeps
+nodes or ranks apart.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ _OF_SHAPE = ("nodes", "gpus", "world_size")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A node or device, or all nodes together (``kind`` is node or cluster), and its values over the repeats. ``device`` is the
-    name of what computed, empty if a node has several kinds or they are not known."""
+    """A node or device, or all nodes together (``kind`` is node or cluster), and its values over
+    the repeats. ``device`` is the name of what computed, empty if a node has several kinds or they
+    are not known."""
 
     kind: str
     name: str
@@ -38,9 +41,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The units of one metric at one place, such as the matrices of one size in one type. ``at`` has the values that name the
-    place; ``key`` those of the metric, and those in which configurations of the bench differ; ``spec`` identifies what was run,
-    so that another acceptance can be compared. ``runs`` are the ids of the good runs, ``loaded`` the hosts whose processors
+    """The units of one metric at one place, such as the matrices of one size in one type. ``at``
+    has the values that name the place; ``key`` those of the metric, and those in which
+    configurations of the bench differ; ``spec`` identifies what was run, so that another acceptance
+    can be compared. ``runs`` are the ids of the good runs, ``loaded`` the hosts whose processors
     others used during any of them."""
 
     framework: str
@@ -60,10 +64,22 @@ class Group:
     def title(self) -> str:
         """Framework, metric and place in words."""
         place = " ".join(f"{name}={value}" for name, value in self.key.items())
-        return " ".join(filter(None, (self.framework, self.model if self.model != self.framework else "", self.metric, place)))
+        return " ".join(
+            filter(
+                None,
+                (
+                    self.framework,
+                    self.model if self.model != self.framework else "",
+                    self.metric,
+                    place,
+                ),
+            )
+        )
 
 
-def groups_of(bench: BenchDir, summary: Summary, results: Sequence[RunResult], bar: Bar) -> list[Group]:
+def groups_of(
+    bench: BenchDir, summary: Summary, results: Sequence[RunResult], bar: Bar
+) -> list[Group]:
     """Return the groups of units that a bar is about; none if no run has a number of its metric."""
     by_id = {run.run_id: run for run in results}
     of_metric = [
@@ -71,8 +87,15 @@ def groups_of(bench: BenchDir, summary: Summary, results: Sequence[RunResult], b
         for row in summary.rows
         if row.metric == bar.metric and row.n and row.value is not None
     ]
-    specs = [{name: text for name, text in values.items() if name not in row.key} for row, values in of_metric]
-    differing = [name for name in _names(specs) if name not in _OF_SHAPE and len({spec.get(name) for spec in specs}) > 1]
+    specs = [
+        {name: text for name, text in values.items() if name not in row.key}
+        for row, values in of_metric
+    ]
+    differing = [
+        name
+        for name in _names(specs)
+        if name not in _OF_SHAPE and len({spec.get(name) for spec in specs}) > 1
+    ]
     rows: dict[str, list[Row]] = {}
     for row, values in of_metric:
         if all(values.get(name) == value for name, value in bar.at.items()):
@@ -85,7 +108,9 @@ def _names(specs: Sequence[Mapping[str, str]]) -> dict[str, None]:
     return dict.fromkeys(name for spec in specs for name in spec)
 
 
-def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult], differing: Sequence[str]) -> Group:
+def _group(
+    bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult], differing: Sequence[str]
+) -> Group:
     first = rows[0]
     run = by_id[first.repeats[0].run_id]
     manifest = read_manifest(bench.run(run.run_id))
@@ -113,7 +138,9 @@ def _group(bench: BenchDir, rows: Sequence[Row], by_id: Mapping[str, RunResult],
 
 
 def _device(run: RunResult, hosts: Sequence[str]) -> str:
-    """Return the name of the devices of these hosts: what all ranks said, or the facts of each host if they differ."""
+    """Return the name of the devices of these hosts: what all ranks said, or the facts of each host
+    if they differ.
+    """
     names = set(device_names(run.observed.get("devices")))
     if len(names) > 1:
         names = {name for host in hosts for name in devices_of_node(run.facts.get(host))}

@@ -1,4 +1,6 @@
-"""The words of a verdict: what was judged by a bar, and each node, device or link that did not pass."""
+"""The words of a verdict: what was judged by a bar, and each node, device or link that did not
+pass.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ _ORDER = (PASS, UNDECIDED, FAIL)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A node, device, link or cluster that failed a bar or whose verdict is open. ``kind`` is node, link or cluster; ``hosts``
-    are those concerned; ``decides`` says what would decide an open verdict; ``evidence`` names runs. ``is_suspect``: it is
-    open, and a second stage that says the same decides it."""
+    """A node, device, link or cluster that failed a bar or whose verdict is open. ``kind`` is node,
+    link or cluster; ``hosts`` are those concerned; ``decides`` says what would decide an open
+    verdict; ``evidence`` names runs. ``is_suspect``: it is open, and a second stage that says the
+    same decides it."""
 
     kind: str
     subject: str
@@ -30,9 +33,9 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One bar of a stage. ``kind`` is checks, runs, lost links, values, peers, reference, earlier,
-    expected or links; ``bar`` says in
-    words what had to hold, ``got`` what was found over all subjects, ``source`` where the bar comes from. Each of ``hosts``
-    without a finding passed. ``least``: by what share a node would have had to be slower to be found in nine of ten cases;
+    expected or links; ``bar`` says in words what had to hold, ``got`` what was found over all
+    subjects, ``source`` where the bar comes from. Each of ``hosts`` without a finding passed.
+    ``least``: by what share a node would have had to be slower to be found in nine of ten cases;
     None if none would, or that is not known."""
 
     stage: str

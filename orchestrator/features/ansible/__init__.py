@@ -1,4 +1,6 @@
-"""Ansible inventories: what `ansible-inventory` prints for them where it is installed, else plain INI and YAML files."""
+"""Ansible inventories: what `ansible-inventory` prints for them where it is installed, else plain
+INI and YAML files.
+"""
 
 from orchestrator.feature import Feature
 

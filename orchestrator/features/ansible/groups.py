@@ -1,6 +1,7 @@
 """Ansible's tree of groups with variables, resolved into the hosts and groups of an `Inventory`.
 
-A host's variables are merged in Ansible's order: distant groups first, groups at one depth by name; then the files of
+A host's variables are merged in Ansible's order: distant groups first, groups at one depth by name;
+then the files of
 ``group_vars`` in the same order, the host's own variables, and its files of ``host_vars`` last.
 `orchestrator.features.ansible.variables` says what the merged variables mean.
 """
@@ -59,7 +60,9 @@ class Tree:
         self.faults.append(ConfigError(message, where=where, hint=hint))
 
     def member(self, name: str, group: str, variables: Mapping[str, Var], where: str) -> None:
-        """Put a host into a group. Raises Faults immediately when there are more memberships than any cluster has."""
+        """Put a host into a group. Raises Faults immediately when there are more memberships than
+        any cluster has.
+        """
         self.memberships += 1
         if self.memberships > 10 * MAX_HOSTS:
             self.fault(where, f"expected at most {10 * MAX_HOSTS} memberships in groups, got more")
@@ -73,11 +76,15 @@ def needs_ansible(got: str, source: str, where: str) -> ConfigError:
     """Return the refusal of what only Ansible reads, with two ways to read it."""
     listing = f"ansible-inventory -i {shlex.quote(source)} --list > hosts.json"
     hint = f"pip install ansible-core, and orch asks Ansible; or where Ansible is: {listing}; then pass --hosts hosts.json"
-    return ConfigError(f"expected hosts, groups and plain variables, got {got}", where=where, hint=hint)
+    return ConfigError(
+        f"expected hosts, groups and plain variables, got {got}", where=where, hint=hint
+    )
 
 
 def inventory_of(tree: Tree) -> Inventory:
-    """Return the inventory that a tree declares. Raises Faults of ConfigError, with those collected in the tree."""
+    """Return the inventory that a tree declares. Raises Faults of ConfigError, with those collected
+    in the tree.
+    """
     tree.group("all", tree.source)
     if len(tree.groups) > _MAX_GROUPS:
         tree.fault(tree.source, f"expected at most {_MAX_GROUPS} groups, got {len(tree.groups)}")
@@ -100,13 +107,19 @@ def inventory_of(tree: Tree) -> Inventory:
     tree.faults += faults.values()
     if unread.others and not entries:
         kinds = ", ".join(unread.others)
-        tree.fault(tree.source, f"expected a host that is reached by ssh, got only {fold(tree.hosts)} ({kinds})")
+        tree.fault(
+            tree.source,
+            f"expected a host that is reached by ssh, got only {fold(tree.hosts)} ({kinds})",
+        )
         refuse(tree.faults)
     names = _group_names(tree)
     groupings = [
         Grouping(
             names[name],
-            [*(alias_of(host) for host in group.hosts if host in entries), *(f"@{names[child]}" for child in group.children)],
+            [
+                *(alias_of(host) for host in group.hosts if host in entries),
+                *(f"@{names[child]}" for child in group.children),
+            ],
             group.where,
         )
         for name, group in tree.groups.items()
@@ -117,19 +130,27 @@ def inventory_of(tree: Tree) -> Inventory:
 
 
 def _group_names(tree: Tree) -> dict[str, str]:
-    """Return the name by which each group is selected: its own, with '_' for what ``--hosts @NAME`` cannot have.
+    """Return the name by which each group is selected: its own, with '_' for what ``--hosts @NAME``
+    cannot have.
 
-    A group that would then have the name of another one keeps its own, which is refused; so does one with '=', which may be an
-    assignment in the wrong place, of a secret.
+    A group that would then have the name of another one keeps its own, which is refused; so does
+    one with '=', which may be an assignment in the wrong place, of a secret.
     """
-    names = {name: name if "=" in name else re.sub(r"^[.-]|[^A-Za-z0-9._-]", "_", name) for name in tree.groups}
+    names = {
+        name: name if "=" in name else re.sub(r"^[.-]|[^A-Za-z0-9._-]", "_", name)
+        for name in tree.groups
+    }
     uses = Counter(names.values())
     return {name: usable if uses[usable] == 1 else name for name, usable in names.items()}
 
 
 def _renamed(names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return one line that tells which groups are selected by another name than their own, or nothing."""
-    pairs = [f"{usable} for {shown_key(name)!r}" for name, usable in names.items() if usable != name]
+    """Return one line that tells which groups are selected by another name than their own, or
+    nothing.
+    """
+    pairs = [
+        f"{usable} for {shown_key(name)!r}" for name, usable in names.items() if usable != name
+    ]
     more = f" and {len(pairs) - _MOST_RENAMED} more" if len(pairs) > _MOST_RENAMED else ""
     return (f"groups renamed: {', '.join(pairs[:_MOST_RENAMED])}{more}",) if pairs else ()
 
@@ -137,11 +158,15 @@ def _renamed(names: Mapping[str, str]) -> tuple[str, ...]:
 def _refuse_priorities(tree: Tree) -> None:
     for group in tree.groups.values():
         if variable := group.vars.get("ansible_group_priority"):
-            tree.faults.append(needs_ansible("the priority of a group", tree.source, variable.where))
+            tree.faults.append(
+                needs_ansible("the priority of a group", tree.source, variable.where)
+            )
 
 
 def _depths(tree: Tree) -> dict[str, int]:
-    """Return how far below ``all`` each group is, along its longest path; a loop stops at `_MAX_NESTING`."""
+    """Return how far below ``all`` each group is, along its longest path; a loop stops at
+    `_MAX_NESTING`.
+    """
     depths = dict.fromkeys(tree.groups, 1) | {"all": 0}
     for _ in range(_MAX_NESTING):
         deeper = {
@@ -157,7 +182,9 @@ def _depths(tree: Tree) -> dict[str, int]:
 
 
 def _chains(tree: Tree, order: Mapping[str, tuple[int, str]]) -> dict[str, list[str]]:
-    """Return the groups of each host, most distant first, the order in which Ansible merges their variables."""
+    """Return the groups of each host, most distant first, the order in which Ansible merges their
+    variables.
+    """
     parents: dict[str, list[str]] = {name: [] for name in tree.groups}
     for name, group in tree.groups.items():
         for child in group.children:
@@ -183,7 +210,9 @@ def _ancestors(name: str, parents: Mapping[str, list[str]]) -> set[str]:
 
 
 def _merged(tree: Tree, name: str, chain: list[str]) -> dict[str, Var]:
-    """Return a host's variables: those of its groups, of their files, its own, and of its own files; the last one wins."""
+    """Return a host's variables: those of its groups, of their files, its own, and of its own
+    files; the last one wins.
+    """
     of_groups = [tree.groups[group].vars for group in chain]
     in_files = [tree.files.groups[group] for group in chain if group in tree.files.groups]
     merged: dict[str, Var] = {}

@@ -1,7 +1,8 @@
 """Read an Ansible inventory.
 
-Where `ansible-inventory` is on the PATH, the inventory is what it prints: with vaults, plug-ins, programs, directories and the
-settings of ``ansible.cfg``. Without it `static` reads hosts, groups and variables of one file in INI or YAML, and of
+Where `ansible-inventory` is on the PATH, the inventory is what it prints: with vaults, plug-ins,
+programs, directories and the settings of ``ansible.cfg``. Without it `static` reads hosts, groups
+and variables of one file in INI or YAML, and of
 ``group_vars`` and ``host_vars`` beside it; anything else is refused by name.
 
 What ``ansible-inventory --list`` printed into a file is read as it is.
@@ -26,17 +27,33 @@ from orchestrator.inventory.schema import refuse
 __all__ = ["read_path", "read_text"]
 
 _IGNORED = (
-    *("~", ".pyc", ".pyo", ".swp", ".bak", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry"),
+    *(
+        "~",
+        ".pyc",
+        ".pyo",
+        ".swp",
+        ".bak",
+        ".rpm",
+        ".md",
+        ".txt",
+        ".rst",
+        ".orig",
+        ".cfg",
+        ".retry",
+    ),
     *("group_vars", "host_vars", "vars_plugins"),
 )
-"""How names in an inventory directory end that are no inventories (Ansible's INVENTORY_IGNORE_EXTS)."""
+"""How names in an inventory directory end that are no inventories (Ansible's
+INVENTORY_IGNORE_EXTS).
+"""
 _MOST_FILES = 1000
 _LARGE = 1 << 20
 """Bytes above which a file is no longer read as YAML, which takes a second and has this limit."""
 
 
 def read_path(path: Path, source: str) -> Inventory | None:
-    """Return the inventory in a directory, of a program or in a large file of JSON; None for other files.
+    """Return the inventory in a directory, of a program or in a large file of JSON; None for other
+    files.
 
     Raises ConfigError or Faults of it.
     """
@@ -49,10 +66,14 @@ def read_path(path: Path, source: str) -> Inventory | None:
     return _read_large_list(path, source) if _is_large_list(path) else None
 
 
-def read_text(kind: str, text: str, source: str, load_yaml: LoadYaml, path: str) -> Inventory | None:
-    """Return the inventory in a text, which is that of ``path`` if there is one; None for a list that is not Ansible's.
+def read_text(
+    kind: str, text: str, source: str, load_yaml: LoadYaml, path: str
+) -> Inventory | None:
+    """Return the inventory in a text, which is that of ``path`` if there is one; None for a list
+    that is not Ansible's.
 
-    A plain list is Ansible's if files of variables lie beside it. Raises ConfigError or Faults of it.
+    A plain list is Ansible's if files of variables lie beside it. Raises ConfigError or Faults of
+    it.
     """
     if kind == "hostfile":
         return None
@@ -75,13 +96,16 @@ def _ask_ansible(path: Path, source: str) -> Inventory:
 
 
 def _read_directory(folder: Path, source: str) -> Inventory:
-    """Return what Ansible makes of a directory, once all that is no program in it has proved to be inventories.
+    """Return what Ansible makes of a directory, once all that is no program in it has proved to be
+    inventories.
 
     Ansible starts the programs in it, and the directory may have been named by mistake.
     """
     files = list(_files_below(folder, {folder.resolve()}))
     if not files:
-        raise ConfigError("expected Ansible inventories in this directory, found none", where=source)
+        raise ConfigError(
+            "expected Ansible inventories in this directory, found none", where=source
+        )
     for path in files:
         if _is_program(path) or not path.stat().st_size:
             continue
@@ -101,7 +125,8 @@ def _read_directory(folder: Path, source: str) -> Inventory:
 
 
 def _files_below(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """Yield the inventories of a directory and those below it; of a directory that links lead to again, only once.
+    """Yield the inventories of a directory and those below it; of a directory that links lead to
+    again, only once.
 
     ``seen`` collects all entries. Raises ConfigError for more than any cluster has, and for a directory that cannot be read.
     """
@@ -136,7 +161,9 @@ def _is_program(path: Path) -> bool:
 
 
 def _is_large_list(path: Path) -> bool:
-    """Return True for a large file in JSON, as ``ansible-inventory --list`` prints it with all variables of all hosts."""
+    """Return True for a large file in JSON, as ``ansible-inventory --list`` prints it with all
+    variables of all hosts.
+    """
     try:
         if not path.is_file() or path.stat().st_size <= _LARGE:
             return False

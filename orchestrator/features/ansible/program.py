@@ -1,7 +1,8 @@
 """Run `ansible-inventory`, and take from what it prints the variables that orch may keep.
 
-Whole files of ``group_vars`` and ``host_vars`` may come out of a vault, in plain text. Of these files orch therefore keeps only
-the variables that it uses itself; all others are those of the inventory without these files.
+Whole files of ``group_vars`` and ``host_vars`` may come out of a vault, in plain text. Of these
+files orch therefore keeps only the variables that it uses itself; all others are those of the
+inventory without these files.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def is_installed() -> bool:
 
 
 def list_inventory(path: Path) -> Any:
-    """Return the groups, and under ``_meta`` the variables of each host, that Ansible reads from a file or directory.
+    """Return the groups, and under ``_meta`` the variables of each host, that Ansible reads from a
+    file or directory.
 
     Raises ConfigError if Ansible fails, takes too long or prints too much.
     """
@@ -53,7 +55,9 @@ def list_inventory(path: Path) -> Any:
         for host, values in of_hosts.items():
             used = {name: value for name, value in values.items() if USED.fullmatch(name)}
             others = own.get(host, {}).items()
-            of_hosts[host] = {name: value for name, value in others if not USED.fullmatch(name)} | used
+            of_hosts[host] = {
+                name: value for name, value in others if not USED.fullmatch(name)
+            } | used
     return document
 
 
@@ -78,11 +82,14 @@ def _ask(path: Path, settings: dict[str, str]) -> Any:
     return parse_json(done.stdout, where, "it prints JSON on standard output")
 
 
-def _run(argv: list[str], environment: dict[str, str], where: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end, and with it what it has started if it takes too long or prints too much.
+def _run(
+    argv: list[str], environment: dict[str, str], where: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end, and with it what it has started if it takes too long or prints too
+    much.
 
-    It writes to files: whatever it leaves running may keep those open, and nobody waits for that. A session of its own has no
-    terminal that it could ask for a password. Raises ConfigError.
+    It writes to files: whatever it leaves running may keep those open, and nobody waits for that. A
+    session of its own has no terminal that it could ask for a password. Raises ConfigError.
     """
     over = time.monotonic() + _LIMIT_S
     with TemporaryFile() as out, TemporaryFile() as err:
@@ -117,7 +124,9 @@ def _run(argv: list[str], environment: dict[str, str], where: str) -> subprocess
 
 
 def parse_json(data: bytes, where: str, hint: str) -> Any:
-    """Return the value of a text in JSON. Raises ConfigError for another text, and for a very large one."""
+    """Return the value of a text in JSON. Raises ConfigError for another text, and for a very large
+    one.
+    """
     if len(data) > MOST_OUTPUT:
         raise ConfigError(f"expected at most {MOST_OUTPUT >> 20} MiB, got more", where=where)
     try:

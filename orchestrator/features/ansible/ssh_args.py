@@ -1,9 +1,12 @@
-"""The ssh arguments of an Ansible inventory, ``ansible_ssh_common_args`` and its like, as ssh settings.
+"""The ssh arguments of an Ansible inventory, ``ansible_ssh_common_args`` and its like, as ssh
+settings.
 
-What has a meaning for orch is read: a jump host (``-J``, ``ProxyJump``, or ``ProxyCommand ssh -W``), port, user, key, timeout,
+What has a meaning for orch is read: a jump host (``-J``, ``ProxyJump``, or ``ProxyCommand ssh
+-W``), port, user, key, timeout,
 ``-F`` and ``UserKnownHostsFile``. Options that only affect speed or output are dropped, options that orch decides by itself
-(such as ``StrictHostKeyChecking``: host keys are always verified) are named in ``unread``. An argument by which the connection
-would go to another place, and which orch cannot follow, is refused.
+(such as ``StrictHostKeyChecking``: host keys are always verified) are named in ``unread``. An
+argument by which the connection would go to another place, and which orch cannot follow, is
+refused.
 
 >>> settings("-o ControlMaster=auto -o ProxyJump=me@gate:2222 -p 2200")
 Arguments(values={'jump': 'me@gate:2222', 'port': 2200}, unread=(), refused='')
@@ -34,14 +37,23 @@ _WITHOUT_EFFECT = (
     "passwordauthentication", "pubkeyauthentication", "kbdinteractiveauthentication", "challengeresponseauthentication",
     "identitiesonly", "connectionattempts", "requesttty", "visualhostkey", "escapechar",
 )  # fmt: skip
-_ELSEWHERE = ("proxycommand", "hostname", "bindaddress", "bindinterface", "certificatefile", "addressfamily")
+_ELSEWHERE = (
+    "proxycommand",
+    "hostname",
+    "bindaddress",
+    "bindinterface",
+    "certificatefile",
+    "addressfamily",
+)
 """Options that decide to where a connection goes, from where, or as whom."""
 _SILENT_FLAGS = frozenset("CqaAxXTtnNvYKk4")
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """``values`` by key of ``ssh:``, the names of options without a counterpart, and the first argument that is refused."""
+    """``values`` by key of ``ssh:``, the names of options without a counterpart, and the first
+    argument that is refused.
+    """
 
     values: dict[str, Any]
     unread: tuple[str, ...] = ()
@@ -72,7 +84,9 @@ def settings(text: str) -> Arguments:
         if key == "userknownhostsfile" and (value == "/dev/null" or " " in value):
             unread.append(name)
         elif key in _MEANING and value and (key not in _NUMBERS or value.isdigit()):
-            values.setdefault(_MEANING[key], int(value) if key in _NUMBERS else value)  # ssh uses the first value
+            values.setdefault(
+                _MEANING[key], int(value) if key in _NUMBERS else value
+            )  # ssh uses the first value
         elif key in _MEANING or key in _ELSEWHERE:
             return Arguments({}, refused=shown[:80])
         else:
@@ -113,8 +127,8 @@ class _Through:
 def _through(command: str) -> _Through | None:
     """Return the jump host of ``ssh -W %h:%p [options] HOST``; None for any other command.
 
-    Options for the connection to the jump host itself are named as unread, except its port and user: orch takes the others from
-    the user's ssh configuration.
+    Options for the connection to the jump host itself are named as unread, except its port and
+    user: orch takes the others from the user's ssh configuration.
     """
     try:
         words = shlex.split(command)
@@ -145,7 +159,9 @@ def _through(command: str) -> _Through | None:
             elif name.lower() in _ELSEWHERE or name in ("proxyjump", "configfile"):
                 return None
             elif name.lower() not in _WITHOUT_EFFECT:
-                unread.append(f"{'IdentityFile' if name == 'identityfile' else name} of ProxyCommand")
+                unread.append(
+                    f"{'IdentityFile' if name == 'identityfile' else name} of ProxyCommand"
+                )
         rest = rest[taken:]
     user = "" if "@" in host or "user" not in login else f"{login['user']}@"
     port = f":{login['port']}" if "port" in login else ""

@@ -1,4 +1,5 @@
-"""Ansible inventories in INI, YAML and JSON: all describe a tree of groups, which `groups` resolves.
+"""Ansible inventories in INI, YAML and JSON: all describe a tree of groups, which `groups`
+resolves.
 
 Faults are collected in the tree, each with file, line and key.
 """
@@ -34,7 +35,9 @@ _TOO_LARGE = 1e18
 _VAULT = "$ANSIBLE_VAULT"
 _PLUGIN = re.compile(r"""(?m)^["']?plugin["']?\s*:\s""")
 _HOLDER = re.compile(r"x-|\.")
-"""What the names of keys begin with that are no groups and only hold what aliases repeat, as in files of other tools."""
+"""What the names of keys begin with that are no groups and only hold what aliases repeat, as in
+files of other tools.
+"""
 _GROUP_KEYS = ("hosts", "children", "vars")
 _SECTIONS = "expected [group], [group:children] or [group:vars]"
 
@@ -55,7 +58,8 @@ def add_text(tree: Tree, kind: str, text: str, load_yaml: LoadYaml) -> None:
 
 
 def add_yaml(tree: Tree, document: InventoryDocument) -> None:
-    """Add an Ansible YAML document, or the JSON that ``ansible-inventory --list`` prints, to a tree.
+    """Add an Ansible YAML document, or the JSON that ``ansible-inventory --list`` prints, to a
+    tree.
 
     Raises ConfigError for the settings of an inventory plug-in, which only Ansible can ask.
     """
@@ -71,7 +75,9 @@ def add_yaml(tree: Tree, document: InventoryDocument) -> None:
         got = f"the settings of Ansible's inventory plug-in {body['plugin'][:60]!r}"
         raise needs_ansible(got, source, where(("plugin",)))
     elif foreign := tool_of(body):
-        raise ConfigError(f"expected groups of hosts, got {foreign[0]}", where=source, hint=foreign[1])
+        raise ConfigError(
+            f"expected groups of hosts, got {foreign[0]}", where=source, hint=foreign[1]
+        )
     elif _is_dynamic(body):
         body = _unfolded(body)
     for name, group in body.items() if isinstance(body, dict) else ():
@@ -80,9 +86,13 @@ def add_yaml(tree: Tree, document: InventoryDocument) -> None:
 
 
 def _is_dynamic(body: Mapping[str, Any]) -> bool:
-    """Whether this is what a dynamic inventory prints: lists of hosts, and the variables of hosts under ``_meta``."""
+    """Whether this is what a dynamic inventory prints: lists of hosts, and the variables of hosts
+    under ``_meta``.
+    """
     groups = [group for group in body.values() if isinstance(group, dict)]
-    return "_meta" in body or any(isinstance(group.get(key), list) for group in groups for key in ("hosts", "children"))
+    return "_meta" in body or any(
+        isinstance(group.get(key), list) for group in groups for key in ("hosts", "children")
+    )
 
 
 def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +107,13 @@ def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
     for name, group in body.items():
         if name == "_meta":
             continue
-        parts = {"hosts": group} if isinstance(group, list) else dict(group) if isinstance(group, dict) else group
+        parts = (
+            {"hosts": group}
+            if isinstance(group, list)
+            else dict(group)
+            if isinstance(group, dict)
+            else group
+        )
         for key in ("hosts", "children") if isinstance(parts, dict) else ():
             if isinstance(parts.get(key), list):
                 parts[key] = {str(item): None for item in parts[key]}
@@ -117,7 +133,9 @@ def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order_hosts(groups: Mapping[str, Any], name: str, seen: set[str]) -> Iterator[str]:
-    """Yield the hosts of a group and of those below it in the order of the inventory; the groups themselves are sorted."""
+    """Yield the hosts of a group and of those below it in the order of the inventory; the groups
+    themselves are sorted.
+    """
     group = groups.get(name)
     if name in seen or not isinstance(group, dict):
         return
@@ -130,7 +148,9 @@ def _order_hosts(groups: Mapping[str, Any], name: str, seen: set[str]) -> Iterat
 
 
 def _written(value: Any) -> Any:
-    """Return a value as it was before `ansible-inventory` made JSON of it: ``!unsafe`` is text, ``!vault`` encrypted."""
+    """Return a value as it was before `ansible-inventory` made JSON of it: ``!unsafe`` is text,
+    ``!vault`` encrypted.
+    """
     if isinstance(value, dict) and len(value) == 1:
         if isinstance(text := value.get("__ansible_unsafe"), str):
             return text
@@ -147,8 +167,13 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
     for key in body:
         if key not in _GROUP_KEYS:
             hint = f"a group has hosts, children and vars{nearest(key, _GROUP_KEYS)}"
-            tree.fault(where((*path, key)), f"expected a key of a group, got '{shown_key(key)}'", hint)
-    body = {key: {value: None} if isinstance(value, str) and key != "vars" else value for key, value in body.items()}
+            tree.fault(
+                where((*path, key)), f"expected a key of a group, got '{shown_key(key)}'", hint
+            )
+    body = {
+        key: {value: None} if isinstance(value, str) and key != "vars" else value
+        for key, value in body.items()
+    }
     parts = {key: _mapping(tree, body.get(key), (*path, key), where) for key in _GROUP_KEYS}
     for key, value in parts.get("vars", {}).items():
         group.vars[key] = Var(value, where((*path, "vars", key)))
@@ -165,7 +190,9 @@ def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None
 def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
     if value is not None and not isinstance(value, dict):
         tree.fault(
-            where(path), f"expected a mapping, got {shown_value(value, True)}", "a name without a value needs a colon after it"
+            where(path),
+            f"expected a mapping, got {shown_value(value, True)}",
+            "a name without a value needs a colon after it",
         )
         return {}
     return value or {}
@@ -208,12 +235,17 @@ def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
         if equals:
             variables[key] = Var(_ini_value(value), f"{where}: {key}")
         else:
-            tree.fault(where, "expected name=value, got a word without '='", "write each host on its own line")
+            tree.fault(
+                where,
+                "expected name=value, got a word without '='",
+                "write each host on its own line",
+            )
     return variables
 
 
 def _ini_value(text: str) -> Any:
-    """Return the value of a text as Ansible takes it: a literal of Python, after which a comment may stand, or the text.
+    """Return the value of a text as Ansible takes it: a literal of Python, after which a comment
+    may stand, or the text.
 
     In other than Ansible's way, ``true`` and ``false`` in any letters are booleans, as in YAML.
     """
@@ -226,7 +258,9 @@ def _ini_value(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a literal of Python as a value that JSON has. Raises ValueError for a number that is too large for it."""
+    """Return a literal of Python as a value that JSON has. Raises ValueError for a number that is
+    too large for it.
+    """
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -237,28 +271,47 @@ def _plain(value: Any) -> Any:
         return value.decode()
     if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
         raise ValueError(value)
-    return value if isinstance(value, str | int | float | None) else "..." if value is ... else str(value)
+    return (
+        value
+        if isinstance(value, str | int | float | None)
+        else "..."
+        if value is ...
+        else str(value)
+    )
 
 
-def _add_hosts(tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str) -> None:
+def _add_hosts(
+    tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str
+) -> None:
     """Add the hosts of a pattern such as ``node[01:04]`` or ``db-[a:c]:2222`` to a group."""
     try:
         names, port = _expanded(pattern)
     except ConfigError as error:
-        tree.fault(where, error.message, "an Ansible range is node[01:16], node[1:9:2] or node-[a:f]")
+        tree.fault(
+            where, error.message, "an Ansible range is node[01:16], node[1:9:2] or node-[a:f]"
+        )
         return
     for name in names:
-        tree.member(name, group, {"ansible_port": Var(port, where), **variables} if port else variables, where)
+        tree.member(
+            name,
+            group,
+            {"ansible_port": Var(port, where), **variables} if port else variables,
+            where,
+        )
 
 
 def _expanded(pattern: str) -> tuple[list[str], int | None]:
-    """Return the hosts of an Ansible pattern in Ansible's order, and their port or None. Raises ConfigError.
+    """Return the hosts of an Ansible pattern in Ansible's order, and their port or None. Raises
+    ConfigError.
 
     >>> _expanded("n[1:2]-[B:C]:23"), _expanded("[fd00::[8:9]]:22"), _expanded("n[:04:2]")
-    ((['n1-B', 'n1-C', 'n2-B', 'n2-C'], 23), (['fd00::8', 'fd00::9'], 22), (['n0', 'n2', 'n4'], None))
+    ((['n1-B', 'n1-C', 'n2-B', 'n2-C'], 23), (['fd00::8', 'fd00::9'], 22), (['n0', 'n2', 'n4'],
+    None))
     """
     match = re.fullmatch(r"\[(.+)\]:([0-9]{1,5})", pattern)
-    if not match or not (is_ipv6(_RANGE.sub("1", match[1])) or _NAME.fullmatch(_RANGE.sub("1", match[1]))):
+    if not match or not (
+        is_ipv6(_RANGE.sub("1", match[1])) or _NAME.fullmatch(_RANGE.sub("1", match[1]))
+    ):
         match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
     text, port = (match[1], int(match[2])) if match else (pattern, None)
     fixed, *groups = (_RANGE.split(text)[start::4] for start in range(4))
@@ -270,11 +323,15 @@ def _expanded(pattern: str) -> tuple[list[str], int | None]:
     if (size := prod(len(items) for items, _ in spans)) > MAX_HOSTS:
         raise ConfigError(f"expected at most {MAX_HOSTS} hosts, got {size} in {text[:60]!r}")
     axes = [[str(item).zfill(width) for item in items] for items, width in spans]
-    return ["".join(map("".join, zip(fixed, (*row, ""), strict=True))) for row in product(*axes)], port
+    return [
+        "".join(map("".join, zip(fixed, (*row, ""), strict=True))) for row in product(*axes)
+    ], port
 
 
 def _span(first: str, last: str, step: str | None) -> tuple[Sequence[int | str], int]:
-    """Return the numbers or letters of a range, and the width to which they are padded; letters go from a to z, then A to Z."""
+    """Return the numbers or letters of a range, and the width to which they are padded; letters go
+    from a to z, then A to Z.
+    """
     start, stride = first or "0", int(step or 1)
     items: Sequence[int | str] = ()
     if start.isdecimal() and last.isdecimal() and stride:
@@ -284,5 +341,7 @@ def _span(first: str, last: str, step: str | None) -> tuple[Sequence[int | str],
     width = len(start) if start.startswith("0") else 1
     if not items or (width > 1 and width != len(last)):
         got = f"{first}:{last}{':' + step if step else ''}"
-        raise ConfigError(f"expected an ascending range of numbers or letters, its ends padded to one width, got {got!r}")
+        raise ConfigError(
+            f"expected an ascending range of numbers or letters, its ends padded to one width, got {got!r}"
+        )
     return items, width

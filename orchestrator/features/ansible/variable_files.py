@@ -1,6 +1,8 @@
-"""Read ``group_vars`` and ``host_vars`` beside an inventory, by the names and in the order of Ansible's plug-in.
+"""Read ``group_vars`` and ``host_vars`` beside an inventory, by the names and in the order of
+Ansible's plug-in.
 
-Only what orch uses is kept (`variables.USED`): other variables, such as those of playbooks, may be secrets or templates.
+Only what orch uses is kept (`variables.USED`): other variables, such as those of playbooks, may be
+secrets or templates.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _VAULT = "$ANSIBLE_VAULT"
 
 @dataclass(frozen=True, slots=True)
 class VariableFiles:
-    """The variables in files, by group and by host; ``encrypted`` are files that only Ansible Vault can read."""
+    """The variables in files, by group and by host; ``encrypted`` are files that only Ansible Vault
+    can read.
+    """
 
     groups: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
     hosts: Mapping[str, Mapping[str, Var]] = field(default_factory=dict)
@@ -38,10 +42,16 @@ def read_variable_files(folder: Path) -> VariableFiles:
 
 
 def _variables(folder: Path, encrypted: list[str]) -> dict[str, dict[str, Var]]:
-    """Return the variables of each group or host: of ``NAME``, else of ``NAME.yml``, ``NAME.yaml`` or ``NAME.json``; the first
-    one that exists may be a directory, whose files are merged in order."""
+    """Return the variables of each group or host: of ``NAME``, else of ``NAME.yml``, ``NAME.yaml``
+    or ``NAME.json``; the first one that exists may be a directory, whose files are merged in order.
+    """
     entries = {entry.name: entry for entry in sorted(folder.iterdir())} if folder.is_dir() else {}
-    names = {name.removesuffix(suffix) for name in entries for suffix in _SUFFIXES if name.endswith(suffix)}
+    names = {
+        name.removesuffix(suffix)
+        for name in entries
+        for suffix in _SUFFIXES
+        if name.endswith(suffix)
+    }
     by_name: dict[str, dict[str, Var]] = {}
     for name in sorted(names):
         entry = next(entries[name + suffix] for suffix in _SUFFIXES if name + suffix in entries)
@@ -69,7 +79,9 @@ def _in_file(path: Path, encrypted: list[str]) -> dict[str, Var]:
     if text.startswith(_VAULT):
         encrypted.append("/".join(path.parts[-3 if path.parent.name not in _FOLDERS else -2 :]))
         return {}
-    if not _USED_LINE.search(text):  # YAML of playbooks may hold much that need not be understood here
+    if not _USED_LINE.search(
+        text
+    ):  # YAML of playbooks may hold much that need not be understood here
         return {}
     document = yamlfile.loads(text, str(path), foreign=True)
     values = document.value if isinstance(document.value, dict) else {}

@@ -1,8 +1,9 @@
 """What the variables of a host in an Ansible inventory mean to orch.
 
-Connection variables become ssh settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean the same as in orch's own files; all
-others go into ``vars``. Of connection variables that orch does not use, and of values that it cannot use, the names are kept
-(`Unread`), to be said once. A template or an encrypted value where it decides to which machine orch would connect is refused.
+Connection variables become ssh settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean the same
+as in orch's own files; all others go into ``vars``. Of connection variables that orch does not use,
+and of values that it cannot use, the names are kept (`Unread`), to be said once. A template or an
+encrypted value where it decides to which machine orch would connect is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _ADDRESS: Mapping[str, KeyPath] = {
     "ansible_ssh_private_key_file": ("ssh", "key"),
 }
 """Of two names of one setting, the later one wins in Ansible, wherever it is set."""
-_UNSET = {key: (None, "") for key, path in _ADDRESS.items() if path not in (("address",), ("ssh", "port"))}
+_UNSET = {
+    key: (None, "") for key, path in _ADDRESS.items() if path not in (("address",), ("ssh", "port"))
+}
 """A user or key that is empty is none to Ansible, as a template of Terraform may write it."""
 _ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _OF_ORCH = ("gpus", "slots", "env", "expect")
@@ -41,7 +44,14 @@ _UNREAD = re.compile(
     r"ansible_(password|become.*|ssh_.*|scp_.*|sftp_.*|host_key_checking|timeout|paramiko_.*|remote_user|transport|shell_type)"
 )
 """Connection variables of Ansible that orch does not use."""
-_CONNECTIONS = ("ssh", "smart", "paramiko", "paramiko_ssh", "ansible.builtin.ssh", "ansible.builtin.paramiko_ssh")
+_CONNECTIONS = (
+    "ssh",
+    "smart",
+    "paramiko",
+    "paramiko_ssh",
+    "ansible.builtin.ssh",
+    "ansible.builtin.paramiko_ssh",
+)
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USED = re.compile(
@@ -49,7 +59,9 @@ USED = re.compile(
 )
 """The variables that are taken from files of ``group_vars`` and ``host_vars``."""
 _KNOWN = re.compile(r"(?!ansible_)(?:data_dir|(?:(?!_dir)\w)+)")
-"""The variables that are named if their values cannot be used: not the directories of everything that Ansible installs."""
+"""The variables that are named if their values cannot be used: not the directories of everything
+that Ansible installs.
+"""
 _MOST_NAMED = 3
 _BY_ARGUMENTS = (
     "orch reads a jump host (-J, ProxyJump, ProxyCommand ssh -W), port, user, key and -F; write others under ssh: in an orch "
@@ -67,8 +79,9 @@ class Var:
 
 @dataclass(slots=True)
 class Unread:
-    """What an inventory says and orch does not use: names of connection variables; variables by the reason why their values
-    cannot be used; encrypted files; hosts that are reached in another way than by ssh, by connection."""
+    """What an inventory says and orch does not use: names of connection variables; variables by the
+    reason why their values cannot be used; encrypted files; hosts that are reached in another way
+    than by ssh, by connection."""
 
     connection: dict[str, None] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
@@ -79,18 +92,27 @@ class Unread:
         """Return one line that names all of it, or nothing."""
         parts = [", ".join(sorted(self.connection))] if self.connection else []
         for reason in dict.fromkeys(self.values.values()):
-            parts.append(f"{', '.join(name for name, why in self.values.items() if why == reason)} ({reason})")
+            parts.append(
+                f"{', '.join(name for name, why in self.values.items() if why == reason)} ({reason})"
+            )
         files = list(self.files)
         more = f" and {len(files) - _MOST_NAMED} more files" if len(files) > _MOST_NAMED else ""
         parts += [f"{', '.join(files[:_MOST_NAMED])}{more} (encrypted)"] if files else []
-        parts += [f"{fold(names)} (connection {kind}, not ssh)" for kind, names in self.others.items()]
+        parts += [
+            f"{fold(names)} (connection {kind}, not ssh)" for kind, names in self.others.items()
+        ]
         return (f"not read: {'; '.join(parts)}",) if parts else ()
 
 
 def entry_of(
-    name: str, variables: Mapping[str, Var], place: str, unread: Unread, faults: dict[str, ConfigError]
+    name: str,
+    variables: Mapping[str, Var],
+    place: str,
+    unread: Unread,
+    faults: dict[str, ConfigError],
 ) -> HostEntry | None:
-    """Return a host with its merged variables under orch's own keys; None for one that is not reached by ssh.
+    """Return a host with its merged variables under orch's own keys; None for one that is not
+    reached by ssh.
 
     Adds to ``faults``, by place, what is refused.
     """
@@ -113,24 +135,37 @@ def entry_of(
         if key in variables and variables[key].value:
             _add_arguments(key, variables[key], values, places, unread, faults)
     return HostEntry(
-        name, values, lambda path: next(places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in places)
+        name,
+        values,
+        lambda path: next(
+            places[path[:end]] for end in range(len(path), -1, -1) if path[:end] in places
+        ),
     )
 
 
 def _ordered(variables: Mapping[str, Var]) -> list[str]:
     """Return the names, those of the address last and in the order in which Ansible takes them."""
-    return [*(key for key in variables if key not in _ADDRESS), *(key for key in _ADDRESS if key in variables)]
+    return [
+        *(key for key in variables if key not in _ADDRESS),
+        *(key for key in _ADDRESS if key in variables),
+    ]
 
 
 def _path(key: str, variable: Var, unread: Unread, faults: dict[str, ConfigError]) -> KeyPath:
-    """Return the key path of a variable in orch's own schema, empty for a variable that orch does not use."""
+    """Return the key path of a variable in orch's own schema, empty for a variable that orch does
+    not use.
+    """
     value, reason = variable.value, _unusable(variable.value)
     if key in _ADDRESS or key in _ARGUMENTS:
         if reason:
             message = f"expected a plain value, got {reason}"
             hint = "write the value itself; orch evaluates no Jinja and opens no vault"
             faults.setdefault(variable.where, ConfigError(message, where=variable.where, hint=hint))
-        return () if reason or value in _UNSET.get(key, (None,)) or key in _ARGUMENTS else _ADDRESS[key]
+        return (
+            ()
+            if reason or value in _UNSET.get(key, (None,)) or key in _ARGUMENTS
+            else _ADDRESS[key]
+        )
     if key.startswith("ansible_"):
         if _UNREAD.fullmatch(key) and value not in (None, False, "", "no", "false"):
             unread.connection[key] = None
@@ -145,10 +180,14 @@ def _path(key: str, variable: Var, unread: Unread, faults: dict[str, ConfigError
 
 
 def _unusable(value: Any) -> str:
-    """Return why a value cannot be used: it holds a template, something encrypted, or nothing; empty if it can."""
+    """Return why a value cannot be used: it holds a template, something encrypted, or nothing;
+    empty if it can.
+    """
     for part in _parts(value):
         if isinstance(part, Tagged):
-            return "an encrypted value" if part.tag == "!vault" else f"a value with the tag {part.tag}"
+            return (
+                "an encrypted value" if part.tag == "!vault" else f"a value with the tag {part.tag}"
+            )
         if isinstance(part, str) and ("{{" in part or "{%" in part):
             return "a template"
         if isinstance(part, str) and "\0" in part or part is None and value is not None:
@@ -188,7 +227,9 @@ def _add_arguments(
 
 
 def _scalar(key: str, value: Any) -> Any:
-    """Return ``"22"`` as 22 and a user 1000 as text, because Ansible accepts numbers written as text, and the reverse."""
+    """Return ``"22"`` as 22 and a user 1000 as text, because Ansible accepts numbers written as
+    text, and the reverse.
+    """
     if key in _NUMBERS:
         return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
     return str(value) if key in _ADDRESS and type(value) in (int, float) else value

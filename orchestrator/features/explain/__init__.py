@@ -1,4 +1,6 @@
-"""Compare a bench with a prediction from separate measurements, and divide the gap to the ideal into parts."""
+"""Compare a bench with a prediction from separate measurements, and divide the gap to the ideal
+into parts.
+"""
 
 from orchestrator.feature import Feature
 

@@ -1,5 +1,5 @@
-"""Explain a bench: from the step parts that its runs report, and the newest collectives measured on the same hosts with the
-same NCCL settings."""
+"""Explain a bench: from the step parts that its runs report, and the newest collectives measured on
+the same hosts with the same NCCL settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["explain_bench"]
 
 _LEAST_BYTES = 1 << 20
-"""Least ``max_bytes`` of a bench of collectives: sizes start at 1 KiB, and a lower end leaves too few for a curve."""
+"""Least ``max_bytes`` of a bench of collectives: sizes start at 1 KiB, and a lower end leaves too
+few for a curve.
+"""
 
 
 def explain_bench(
@@ -55,31 +57,49 @@ def explain_bench(
     return tuple(explained for explained in explanations if explained)
 
 
-def _measured(bench: BenchDir, row: Row, run_id: str, largest_by_link: Mapping[Link, int]) -> dict[Link, Collective]:
-    """Return those of these collectives that were measured in the shape of a row; ``largest_by_link``: their largest sizes."""
+def _measured(
+    bench: BenchDir, row: Row, run_id: str, largest_by_link: Mapping[Link, int]
+) -> dict[Link, Collective]:
+    """Return those of these collectives that were measured in the shape of a row;
+    ``largest_by_link``: their largest sizes.
+    """
     benches, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
     collectives = {}
     for link, largest in largest_by_link.items():
-        measured = newest_curve(benches, row.shape, settings, link=link, device=row.device, reaching=largest)
+        measured = newest_curve(
+            benches, row.shape, settings, link=link, device=row.device, reaching=largest
+        )
         # A single size gives no curve: the command in `_missing` then measures more sizes.
         if measured is None or len(measured.times_s) < 2:
             continue
         source = measured.bench_id
         if measured.passed_over:
-            source += f", because the sizes in {' and '.join(measured.passed_over)} end too far below"
+            source += (
+                f", because the sizes in {' and '.join(measured.passed_over)} end too far below"
+            )
         collectives[link] = Collective(Curve.of(measured.times_s), source, measured.uncertain)
     return collectives
 
 
-def _missing(row: Row, measured: Mapping[Link, Collective], largest_by_link: Mapping[Link, int]) -> list[str]:
-    """Return the commands that measure what is missing, each up to the first power of two from the largest size on."""
+def _missing(
+    row: Row, measured: Mapping[Link, Collective], largest_by_link: Mapping[Link, int]
+) -> list[str]:
+    """Return the commands that measure what is missing, each up to the first power of two from the
+    largest size on.
+    """
     commands = []
     for link, largest in sorted(largest_by_link.items()):
         if link in measured and measured[link].curve.reaches(largest):
             continue
-        groups = f" --set group_ranks={link.ranks} --set group_distance={link.distance}" if link.ranks else ""
+        groups = (
+            f" --set group_ranks={link.ranks} --set group_distance={link.distance}"
+            if link.ranks
+            else ""
+        )
         most = 1 << (max(largest, _LEAST_BYTES) - 1).bit_length()
-        commands.append(f"orch bench {link.collective} --shape {row.shape}{groups} --set max_bytes={most}")
+        commands.append(
+            f"orch bench {link.collective} --shape {row.shape}{groups} --set max_bytes={most}"
+        )
     return commands
 
 
@@ -92,14 +112,25 @@ def _step_parts(run: RunResult) -> StepParts:
 
 def _uses_sockets(run: RunResult) -> bool:
     networks = run.observed.get("networks", ())
-    return run.spec is not None and run.spec.nodes > 1 and any(str(name).startswith("NET/Socket") for name in networks)
+    return (
+        run.spec is not None
+        and run.spec.nodes > 1
+        and any(str(name).startswith("NET/Socket") for name in networks)
+    )
 
 
 def _startup(runs: Sequence[RunResult], accounts: Mapping[str, RunAccount]) -> Startup | None:
-    """Return how long runs took until their window began, and in total: medians over the runs that report both."""
+    """Return how long runs took until their window began, and in total: medians over the runs that
+    report both.
+    """
     both = []
     for run in runs:
         account = accounts.get(run.run_id)
         if account and account.first_step_s is not None and run.tempo and account.nodes:
-            both.append((account.first_step_s - run.tempo.first_s, max(node.began_s + node.took_s for node in account.nodes)))
+            both.append(
+                (
+                    account.first_step_s - run.tempo.first_s,
+                    max(node.began_s + node.took_s for node in account.nodes),
+                )
+            )
     return Startup(*(median(times) for times in zip(*both, strict=True))) if both else None

@@ -10,12 +10,20 @@ from orchestrator.report.html.svg import COLOURS, inline
 
 __all__ = ["PARTS", "draw_gap"]
 
-PARTS = {"communication": "one", "input": "three", "straggler": "four", "contention": "two", "unexplained": "wait"}
+PARTS = {
+    "communication": "one",
+    "input": "three",
+    "straggler": "four",
+    "contention": "two",
+    "unexplained": "wait",
+}
 """Colours of the parts of a gap."""
 
 
 def draw_gap(explanations: Sequence[Explanation], prefix: str) -> str:
-    """Draw the time that a step of each shape takes beyond the ideal, part after part; negative parts extend to the left."""
+    """Draw the time that a step of each shape takes beyond the ideal, part after part; negative
+    parts extend to the left.
+    """
     figure, axes = new_axes(height=24 * len(explanations) + 66)
     for place, explanation in enumerate(explanations):
         ends = {True: 0.0, False: 0.0}
@@ -23,11 +31,21 @@ def draw_gap(explanations: Sequence[Explanation], prefix: str) -> str:
             begin = ends[(part.seconds or 0.0) > 0]
             end = ends[(part.seconds or 0.0) > 0] = begin + 1e3 * (part.seconds or 0.0)
             colour = COLOURS[PARTS[part.name]]
-            axes.plot([begin, end], [place, place], color=colour, linewidth=14, solid_capstyle="butt")
-        axes.plot([1e3 * (explanation.step_s - explanation.ideal_s)], [place], color=COLOURS["ink"], marker="|", markersize=16)
+            axes.plot(
+                [begin, end], [place, place], color=colour, linewidth=14, solid_capstyle="butt"
+            )
+        axes.plot(
+            [1e3 * (explanation.step_s - explanation.ideal_s)],
+            [place],
+            color=COLOURS["ink"],
+            marker="|",
+            markersize=16,
+        )
     axes.set_yticks(range(len(explanations)), [explanation.case for explanation in explanations])
     axes.set_ylim(len(explanations) - 0.5, -0.5)
     axes.grid(False, axis="y")
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     put_words(figure, "beyond the ideal step", below="ms of a step")
-    return inline(figure, f"Step time beyond the ideal of {len(explanations)} shapes, by part", prefix)
+    return inline(
+        figure, f"Step time beyond the ideal of {len(explanations)} shapes, by part", prefix
+    )

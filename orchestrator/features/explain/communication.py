@@ -1,4 +1,6 @@
-"""The time that the collectives of a step add to it: from the step's own parts and separate measurements of each collective."""
+"""The time that the collectives of a step add to it: from the step's own parts and separate
+measurements of each collective.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,20 @@ from orchestrator.results.parts.transfers import Link, Transfer
 __all__ = ["Collective", "Model", "largest_sizes", "ms", "model_of"]
 
 BACKWARD = 2 / 3
-"""Share of a step, if not measured: the backward pass computes two gradients, the forward pass one output."""
+"""Share of a step, if not measured: the backward pass computes two gradients, the forward pass one
+output.
+"""
 SLOWED_BY_SOCKETS = 1.36
-"""Factor by which computing takes longer while NCCL uses sockets, if only the speed of a shape was measured. It was measured in
-one run of four nodes that share a host, and is applied to similar runs."""
+"""Factor by which computing takes longer while NCCL uses sockets, if only the speed of a shape was
+measured. It was measured in one run of four nodes that share a host, and is applied to similar
+runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A measured collective of a shape and its source. ``uncertain``: the times may be off by this share."""
+    """A measured collective of a shape and its source. ``uncertain``: the times may be off by this
+    share.
+    """
 
     curve: Curve
     source: str
@@ -37,7 +44,9 @@ Measured = Mapping[Link, Collective]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A step of ranks that compute for ``compute_s`` and send ``transfers``. ``measured`` has a curve for each of them."""
+    """A step of ranks that compute for ``compute_s`` and send ``transfers``. ``measured`` has a
+    curve for each of them.
+    """
 
     compute_s: float
     transfers: tuple[Transfer, ...]
@@ -47,7 +56,11 @@ class Model:
     def step_s(self) -> float:
         """Return the seconds of the step."""
         timed = [
-            Timed(self._time_s(transfer), transfer.begins * self.compute_s, transfer.needed * self.compute_s)
+            Timed(
+                self._time_s(transfer),
+                transfer.begins * self.compute_s,
+                transfer.needed * self.compute_s,
+            )
             for transfer in self.transfers
         ]
         return elapsed_s(self.compute_s, timed, self.sharing)
@@ -57,9 +70,13 @@ class Model:
         return math.fsum(map(self._time_s, self.transfers))
 
     def slower(self, sign: int) -> Model:
-        """Return the model with all curves as far off as they may be: 1 for a slower network, -1 for a faster one."""
+        """Return the model with all curves as far off as they may be: 1 for a slower network, -1
+        for a faster one.
+        """
         scaled = {
-            link: replace(collective, curve=collective.curve.scaled((1 + collective.uncertain) ** sign))
+            link: replace(
+                collective, curve=collective.curve.scaled((1 + collective.uncertain) ** sign)
+            )
             for link, collective in self.measured.items()
         }
         return replace(self, measured=scaled)
@@ -69,15 +86,20 @@ class Model:
 
 
 def largest_sizes(parts: StepParts) -> dict[Link, int]:
-    """Return the collectives of a step and the largest size of each, in bytes; empty if they are not known."""
+    """Return the collectives of a step and the largest size of each, in bytes; empty if they are
+    not known.
+    """
     largest: dict[Link, int] = {}
     for transfer in _transfers(parts, "", 0.0):
         largest[transfer.link] = max(transfer.size_bytes, largest.get(transfer.link, 0))
     return largest
 
 
-def model_of(model: str, parts: StepParts, compute_s: float, measured: Measured, sockets: bool) -> tuple[Model | None, str]:
-    """Return the model of a step whose ranks compute for ``compute_s``, None without one, and its inputs or what is missing.
+def model_of(
+    model: str, parts: StepParts, compute_s: float, measured: Measured, sockets: bool
+) -> tuple[Model | None, str]:
+    """Return the model of a step whose ranks compute for ``compute_s``, None without one, and its
+    inputs or what is missing.
 
     ``model`` names the network that is trained; ``sockets``: NCCL used sockets.
     """
@@ -85,24 +107,38 @@ def model_of(model: str, parts: StepParts, compute_s: float, measured: Measured,
         return None, "the program did not report what ranks send each other in a step"
     largest = largest_sizes(parts)
     if lacking := [str(link) for link in sorted(largest) if link not in measured]:
-        return None, f"{' and '.join(lacking)} of this shape {'was' if len(lacking) == 1 else 'were'} not measured"
+        return (
+            None,
+            f"{' and '.join(lacking)} of this shape {'was' if len(lacking) == 1 else 'were'} not measured",
+        )
     for link, size_bytes in sorted(largest.items()):
         if not measured[link].curve.reaches(size_bytes):
             return None, _too_short(link, measured[link], size_bytes)
     assumed = sockets and parts.slowed is None and parts.solo_mean_s is None
     slowed = SLOWED_BY_SOCKETS if assumed else parts.slowed or 1.0
     backward = parts.backward or BACKWARD
-    made = Model(compute_s * slowed, _transfers(parts, model, backward), measured, parts.sharing or ALONE)
+    made = Model(
+        compute_s * slowed, _transfers(parts, model, backward), measured, parts.sharing or ALONE
+    )
     sources = " and ".join(dict.fromkeys(measured[link].source for link in sorted(largest)))
     if parts.transfers is None:
         in_runs = f" ({ms(parts.reduce_s)} in these runs)" if parts.reduce_s else ""
-        inputs = [_buckets(parts), f"all-reduced in {ms(made.sent_s())} according to {sources}{in_runs}"]
-        inputs.append(f"during a backward pass of {backward:.0%} of a step{' (assumed)' if parts.backward is None else ''}")
+        inputs = [
+            _buckets(parts),
+            f"all-reduced in {ms(made.sent_s())} according to {sources}{in_runs}",
+        ]
+        inputs.append(
+            f"during a backward pass of {backward:.0%} of a step{' (assumed)' if parts.backward is None else ''}"
+        )
         return made, ", ".join([*inputs, _slowdown(parts, slowed, assumed)])
     text = f"{_counted(parts.transfers)}, in {ms(made.sent_s())} according to {sources}"
     if all(transfer.begins == transfer.needed for transfer in parts.transfers):
         return made, f"{text}, during which nothing is computed"
-    in_runs = f" (those of the last backward pass in {ms(parts.reduce_s)} in these runs)" if parts.reduce_s else ""
+    in_runs = (
+        f" (those of the last backward pass in {ms(parts.reduce_s)} in these runs)"
+        if parts.reduce_s
+        else ""
+    )
     return made, f"{text}{in_runs}, at measured times, {_slowdown(parts, slowed, assumed)}"
 
 
@@ -111,7 +147,10 @@ def _transfers(parts: StepParts, model: str, backward: float) -> tuple[Transfer,
         return parts.transfers
     buckets = buckets_of(parts.buckets_bytes, model)
     if parts.ready:
-        buckets = tuple(Bucket(bucket.size_bytes, share) for bucket, share in zip(buckets, parts.ready, strict=True))
+        buckets = tuple(
+            Bucket(bucket.size_bytes, share)
+            for bucket, share in zip(buckets, parts.ready, strict=True)
+        )
     return reduced(buckets, backward)
 
 

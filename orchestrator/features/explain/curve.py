@@ -18,27 +18,33 @@ from orchestrator.errors import DataError
 __all__ = ["REACH", "Curve", "reaches"]
 
 REACH = 4
-"""Largest ratio of a collective's size to the largest measured size up to which its time is extrapolated. The time is
-extrapolated with the bandwidth of the largest size, and is too long by at most this factor: if the measured sizes are so small
-that their time is all latency."""
+"""Largest ratio of a collective's size to the largest measured size up to which its time is
+extrapolated. The time is extrapolated with the bandwidth of the largest size, and is too long by at
+most this factor: if the measured sizes are so small that their time is all latency."""
 
 
 def reaches(largest_bytes: float, size_bytes: float) -> bool:
-    """Return True if the largest measured size is large enough to extrapolate the time of ``size_bytes``."""
+    """Return True if the largest measured size is large enough to extrapolate the time of
+    ``size_bytes``.
+    """
     return size_bytes <= REACH * largest_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of a collective by size: ``points`` are (bytes, seconds), sizes ascending, seconds never decreasing."""
+    """Seconds of a collective by size: ``points`` are (bytes, seconds), sizes ascending, seconds
+    never decreasing.
+    """
 
     points: tuple[tuple[int, float], ...]
 
     @classmethod
     def of(cls, times: Mapping[int, float]) -> Curve:
-        """Return the curve through measured times (s) by size (bytes). Raise DataError for fewer than two or invalid points.
+        """Return the curve through measured times (s) by size (bytes). Raise DataError for fewer
+        than two or invalid points.
 
-        A size that took longer than a larger one gets the larger one's time: the message could have been padded.
+        A size that took longer than a larger one gets the larger one's time: the message could have
+        been padded.
         """
         if len(times) < 2:
             raise _unfit(f"expected two sizes or more, got {len(times)}")
@@ -47,14 +53,20 @@ class Curve:
                 raise _unfit(f"expected sizes and times above 0, got {size} bytes in {time_s} s")
         descending = sorted(times.items(), reverse=True)
         least = accumulate((time_s for _, time_s in descending), min)
-        return cls(tuple(reversed([(size, time_s) for (size, _), time_s in zip(descending, least, strict=True)])))
+        return cls(
+            tuple(
+                reversed(
+                    [(size, time_s) for (size, _), time_s in zip(descending, least, strict=True)]
+                )
+            )
+        )
 
     def time_s(self, size_bytes: float) -> float:
         """Return the seconds for any size.
 
-        Between two measured sizes it is a power of the size. Below the smallest it follows the latency and bandwidth of the two
-        smallest (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994); above the largest it has
-        the bandwidth of the largest.
+        Between two measured sizes it is a power of the size. Below the smallest it follows the
+        latency and bandwidth of the two smallest (R. W. Hockney, "The communication challenge for
+        MPP", Parallel Computing 20, 1994); above the largest it has the bandwidth of the largest.
         """
         (least, time_s), (second, later_s) = self.points[:2]
         if size_bytes < least:

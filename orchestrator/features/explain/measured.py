@@ -1,4 +1,6 @@
-"""The time of a collective on given hosts, from earlier benches: the newest curve of time over size."""
+"""The time of a collective on given hosts, from earlier benches: the newest curve of time over
+size.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ _TELLING = "NCCL_DEBUG"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCurve:
-    """The median time (s) of a call over ``repeats`` runs, by size in bytes, in order of size, with bench and type of the
-    measurement. The time depends on the bytes, so a measurement with one type applies to all. ``uncertain`` is how far a time
-    may be off, as a share: half of its 95 % interval, median over sizes; 0 without repeats. ``passed_over`` are newer benches
-    whose sizes end too far below the requested one."""
+    """The median time (s) of a call over ``repeats`` runs, by size in bytes, in order of size, with
+    bench and type of the measurement. The time depends on the bytes, so a measurement with one type
+    applies to all. ``uncertain`` is how far a time may be off, as a share: half of its 95 %
+    interval, median over sizes; 0 without repeats. ``passed_over`` are newer benches whose sizes
+    end too far below the requested one."""
 
     times_s: Mapping[int, float]
     bench_id: str
@@ -53,12 +56,14 @@ def newest_curve(
     device: str = "",
     reaching: int = 0,
 ) -> MeasuredCurve | None:
-    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts with these NCCL settings;
-    None if there is no such measurement. Curves that cover ``reaching`` bytes are preferred to those that end too far below.
+    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts
+    with these NCCL settings; None if there is no such measurement. Curves that cover ``reaching``
+    bytes are preferred to those that end too far below.
 
     ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. What is scattered goes to
-    another buffer, all else stays in place, as DistributedDataParallel and FSDP call them. Among several types the one with the
-    most good repeats is taken, then fp32. A bench that cannot be read is skipped: `orch summarize` says what is wrong with it.
+    another buffer, all else stays in place, as DistributedDataParallel and FSDP call them. Among
+    several types the one with the most good repeats is taken, then fp32. A bench that cannot be
+    read is skipped: `orch summarize` says what is wrong with it.
     """
     in_place = link.collective != "reduce_scatter"
     short: list[MeasuredCurve] = []
@@ -68,12 +73,16 @@ def newest_curve(
         except OrchError:  # damaged, or of an earlier version
             continue
         fitting = [cell for cell in cells_of(results, "time") if _fits(cell, shape, device)]
-        best = max(fitting, key=lambda cell: (len(cell.good), cell.spec.dtype == "fp32"), default=None)
+        best = max(
+            fitting, key=lambda cell: (len(cell.good), cell.spec.dtype == "fp32"), default=None
+        )
         times = medians([(run.repeat, run.readings) for run in best.good], in_place) if best else {}
         if best and times:
             passed_over = tuple(curve.bench_id for curve in short)
             name, off = bench.path.name, _uncertain(best, in_place)
-            curve = MeasuredCurve(times, name, best.spec.dtype, in_place, len(best.good), off, passed_over)
+            curve = MeasuredCurve(
+                times, name, best.spec.dtype, in_place, len(best.good), off, passed_over
+            )
             if reaches(max(times), reaching):
                 return curve
             short.append(curve)
@@ -81,7 +90,8 @@ def newest_curve(
 
 
 def settings_of(run: RunDir) -> Settings:
-    """Return the NCCL settings of a run on each of its hosts, except those of its log. Raise DataError if they are damaged.
+    """Return the NCCL settings of a run on each of its hosts, except those of its log. Raise
+    DataError if they are damaged.
 
     In a run on CPUs all hosts are without settings, because NCCL is not used.
     """
@@ -108,12 +118,19 @@ def _is_of(run: RunDir, link: Link, settings: Settings) -> bool:
 
 
 def _fits(cell: Cell, shape: str, device: str) -> bool:
-    return cell.spec.shape == shape and device in ("", cell.spec.device) and not cell.simulated and bool(cell.good)
+    return (
+        cell.spec.shape == shape
+        and device in ("", cell.spec.device)
+        and not cell.simulated
+        and bool(cell.good)
+    )
 
 
 def _uncertain(cell: Cell, in_place: bool) -> float:
     times: dict[int, list[float]] = {}
-    for point in (point for run in cell.good for point in run.readings if point.in_place == in_place):
+    for point in (
+        point for run in cell.good for point in run.readings if point.in_place == in_place
+    ):
         times.setdefault(point.size_bytes, []).append(point.time_s)
     intervals = [ends for repeats in times.values() if (ends := interval(repeats))]
     return median([math.sqrt(ends.high / ends.low) - 1 for ends in intervals]) if intervals else 0.0

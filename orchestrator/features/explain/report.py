@@ -1,5 +1,5 @@
-"""Explanations as tables: one row per shape, and below them the measurements of each part. Control characters in texts from
-nodes are escaped."""
+"""Explanations as tables: one row per shape, and below them the measurements of each part. Control
+characters in texts from nodes are escaped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def _table(series: str, explanations: Sequence[Explanation]) -> Table:
         ),
         rows=tuple(_cells(explanation) for explanation in explanations),
         footnotes=tuple(
-            one_line(f"{explanation.case} {text}") for explanation in explanations for text in _evidence(explanation)
+            one_line(f"{explanation.case} {text}")
+            for explanation in explanations
+            for text in _evidence(explanation)
         ),
         simulated=any(explanation.simulated for explanation in explanations),
         columns=_COLUMNS,
@@ -71,7 +73,11 @@ def _cells(explanation: Explanation) -> tuple[str, ...]:
 
 
 def _time_and_share(part: Part, step_s: float) -> tuple[str, str]:
-    return (NOTHING, NOTHING) if part.seconds is None else (number(1e3 * part.seconds), f"{part.seconds / step_s:.1%}")
+    return (
+        (NOTHING, NOTHING)
+        if part.seconds is None
+        else (number(1e3 * part.seconds), f"{part.seconds / step_s:.1%}")
+    )
 
 
 def _evidence(explanation: Explanation) -> Iterator[str]:
@@ -87,16 +93,22 @@ def _evidence(explanation: Explanation) -> Iterator[str]:
     if started := explanation.startup:
         before_s, share = started.until_window_s, started.until_window_s / started.run_s
         yield f"start-up: the window begins after {before_s:.1f} s of the run's {started.run_s:.1f} s ({share:.0%})"
-    yield from (f"a measurement is missing; to make it: {command}" for command in explanation.missing)
+    yield from (
+        f"a measurement is missing; to make it: {command}" for command in explanation.missing
+    )
 
 
-def render(explanations: Sequence[Explanation], console: Console, series: Iterable[str] = ()) -> None:
+def render(
+    explanations: Sequence[Explanation], console: Console, series: Iterable[str] = ()
+) -> None:
     """Print one table per series, with the measurements below. ``series``: all that have speeds."""
     for table in tables(explanations):
         console.print(Text(f"{table.title}: why it scales as it does", style="bold"))
         for line in table.head:
             console.print(Text(line, style="dim"))
-        console.print(fitting(table.columns, table.rows, _DROPPED, console, "--format html or json"))
+        console.print(
+            fitting(table.columns, table.rows, _DROPPED, console, "--format html or json")
+        )
         for text in table.footnotes:
             console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
@@ -104,7 +116,9 @@ def render(explanations: Sequence[Explanation], console: Console, series: Iterab
     explained = {explanation.series for explanation in explanations}
     left_out = [f" in {one_line(name)}" for name in series if name not in explained]
     for where in left_out if explanations else [""]:
-        console.print(Text(f"nothing to explain{where}: no row has both a speed and a baseline; {several}"))
+        console.print(
+            Text(f"nothing to explain{where}: no row has both a speed and a baseline; {several}")
+        )
 
 
 def documents(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:

@@ -30,12 +30,16 @@ def section_of(asked: Asked) -> ExplainSection | None:
         return None
     account = account_of(asked.bench, asked.results)
     explanations = explain_bench(asked.bench, asked.summary, asked.results, account)
-    return ExplainSection(explanations, tuple(dict.fromkeys(row.series for row in asked.summary.speeds())))
+    return ExplainSection(
+        explanations, tuple(dict.fromkeys(row.series for row in asked.summary.speeds()))
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainSection(Section):
-    """Explanations of the shapes of a bench. ``series`` are all that have speeds, some of which may have no explanation."""
+    """Explanations of the shapes of a bench. ``series`` are all that have speeds, some of which may
+    have no explanation.
+    """
 
     explanations: tuple[Explanation, ...]
     series: tuple[str, ...]
@@ -43,7 +47,10 @@ class ExplainSection(Section):
     @property
     def predicted(self) -> Mapping[tuple[str, str], PredictedStep]:
         """The predicted steps, by series and shape."""
-        return {(own.series, own.case): PredictedStep(own.step_s, _communication(own)) for own in self.explanations}
+        return {
+            (own.series, own.case): PredictedStep(own.step_s, _communication(own))
+            for own in self.explanations
+        }
 
     def documents(self) -> Mapping[str, Any]:
         """Return the key ``explained``."""
@@ -68,7 +75,10 @@ class ExplainSection(Section):
             groups = by_series(self.explanations).values()
             drawn = [draw_gap(rows, f"e{number}-") for number, rows in enumerate(groups, start=1)]
         explained = list(zip(tables(self.explanations), drawn, strict=True))
-        return Page(last=fill_section(__package__, explained=explained, parts=PARTS), terms=_TERMS if explained else "")
+        return Page(
+            last=fill_section(__package__, explained=explained, parts=PARTS),
+            terms=_TERMS if explained else "",
+        )
 
 
 def _communication(explanation: Explanation) -> float | None:

@@ -1,8 +1,9 @@
-"""What one rank did while it was watched, from what its node saw: it is stopped, it waits for others, it sleeps, it computes.
+"""What one rank did while it was watched, from what its node saw: it is stopped, it waits for
+others, it sleeps, it computes.
 
-Whether a rank waits in a collective is known from the flight recorder, from its stacks, or from the phase that it reports, in
-this order. Where none of them tells, neither processor time nor a place in the kernel decides it: a rank may spin while it
-waits.
+Whether a rank waits in a collective is known from the flight recorder, from its stacks, or from the
+phase that it reports, in this order. Where none of them tells, neither processor time nor a place
+in the kernel decides it: a rank may spin while it waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.features.hang.node_report import Collective, RankSeen
-from orchestrator.features.hang.waits import BACKWARD, calls_of, is_a_loop, is_for_itself, waits_for_others
+from orchestrator.features.hang.waits import (
+    BACKWARD,
+    calls_of,
+    is_a_loop,
+    is_for_itself,
+    waits_for_others,
+)
 
 __all__ = ["ANY_TIME", "Activity", "activity", "listed", "phases_that_tell"]
 
@@ -24,11 +31,13 @@ _WRITING = ("pipe_write", "anon_pipe_write")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """``kind``: stopped, traced, frozen, unread (it writes into a full pipe whose readers are stopped), pipe (into any other
-    that is full), waits, worker (it does not wait for others, and one of its processes is stopped), storage, input (it sleeps
-    until its samples are there), computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the
-    name of the rank. ``is_known``: whether the rank is known to be outside of every collective. ``collective`` is the one that
-    it waits in, if that is recorded; ``place`` tells where it waits from where others do."""
+    """``kind``: stopped, traced, frozen, unread (it writes into a full pipe whose readers are
+    stopped), pipe (into any other that is full), waits, worker (it does not wait for others, and
+    one of its processes is stopped), storage, input (it sleeps until its samples are there),
+    computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the
+    name of the rank. ``is_known``: whether the rank is known to be outside of every collective.
+    ``collective`` is the one that it waits in, if that is recorded; ``place`` tells where it waits
+    from where others do."""
 
     kind: str
     words: str
@@ -38,7 +47,9 @@ class Activity:
 
 
 def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
-    """Return what a rank did. ``telling``: the phases that show that a rank is outside of every collective."""
+    """Return what a rank did. ``telling``: the phases that show that a rank is outside of every
+    collective.
+    """
     step = _step(seen)
     if seen.frozen:
         return Activity("frozen", f"is frozen{step} (by its control group)")
@@ -48,7 +59,8 @@ def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
         return Activity("traced", f"is held{step} by a debugger (state t)")
     waits = _waits(seen)
     phase = seen.progress.phase if seen.progress and seen.progress.has_begun else ""
-    # A checkpoint or an evaluation may wait in a loop or at a store of its own: only a collective on record contradicts it.
+    # A checkpoint or an evaluation may wait in a loop or at a store of its own: only a collective
+    # on record contradicts it.
     if phase in ANY_TIME and (waits is None or waits.collective is None):
         return Activity("pauses", f"is in {phase}{step}")
     is_known = _is_outside(seen, phase, telling)
@@ -57,36 +69,52 @@ def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
     if waits is not None:
         return waits
     if worker := next((child for child in seen.children if child.state == "T"), None):
-        return Activity("worker", f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)", is_known)
-    kind, words = _doing(seen, {"input": " for its samples", "compute": ""}.get(phase, "") if is_known else "")
+        return Activity(
+            "worker",
+            f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)",
+            is_known,
+        )
+    kind, words = _doing(
+        seen, {"input": " for its samples", "compute": ""}.get(phase, "") if is_known else ""
+    )
     where = " outside of every collective" if is_known else ""
-    return Activity(kind if is_known else "unknown", f"{words}{step}{where}{_innermost(seen)}", is_known)
+    return Activity(
+        kind if is_known else "unknown", f"{words}{step}{where}{_innermost(seen)}", is_known
+    )
 
 
 def phases_that_tell(seen: Sequence[RankSeen]) -> frozenset[str]:
     """Return the phases in which a rank of this run is outside of every collective.
 
-    A program that marks one phase in a step, or none for its collectives, waits in the same phase in which it computes.
+    A program that marks one phase in a step, or none for its collectives, waits in the same phase
+    in which it computes.
     """
     marks = [one.progress for one in seen if one.progress and one.progress.has_begun]
-    marked = frozenset(progress.phase for progress in marks).union(*(progress.marked or () for progress in marks))
+    marked = frozenset(progress.phase for progress in marks).union(
+        *(progress.marked or () for progress in marks)
+    )
     if "collective" in marked:
         return frozenset({"compute", "input"})
     return frozenset({"input"} if marked & {"compute", "step"} else ())
 
 
 def _is_outside(seen: RankSeen, phase: str, telling: frozenset[str]) -> bool:
-    """Return True if it is known that a rank that is not seen to wait is outside of every collective."""
+    """Return True if it is known that a rank that is not seen to wait is outside of every
+    collective.
+    """
     if seen.collectives is not None or phase in telling:
         return True
-    # Its answers come from a thread that needs the interpreter, which a call of C in the main thread does not give up.
+    # Its answers come from a thread that needs the interpreter, which a call of C in the main
+    # thread does not give up.
     if seen.is_unanswered and calls_of(seen):
         return True
     return is_for_itself(seen, computes=_computes(seen))
 
 
 def _pipe(seen: RankSeen, waits: Activity | None, is_known: bool) -> Activity | None:
-    """Return the activity of a rank that a full pipe blocks, None if none does: a pipe that takes bytes is read, if slowly."""
+    """Return the activity of a rank that a full pipe blocks, None if none does: a pipe that takes
+    bytes is read, if slowly.
+    """
     main = seen.threads[0] if seen.threads else None
     is_main = main is not None and (main.call in ("write", "writev") or main.channel in _WRITING)
     if seen.pipe is None or seen.io_bytes or not (is_main or (is_known and waits is None)):
@@ -100,10 +128,18 @@ def _doing(seen: RankSeen, of: str) -> tuple[str, str]:
     share = _share(seen)
     if seen.state == seen.was == "D":
         return "storage", f"waits{of} in the kernel (state D, {seen.channel or 'unknown'})"
-    if share < _BUSY_SHARE and (reader := next((child for child in seen.children if child.state == "D"), None)):
-        return "storage", f"waits{of}: its process {reader.name}, {reader.pid} waits in the kernel (state D)"
+    if share < _BUSY_SHARE and (
+        reader := next((child for child in seen.children if child.state == "D"), None)
+    ):
+        return (
+            "storage",
+            f"waits{of}: its process {reader.name}, {reader.pid} waits in the kernel (state D)",
+        )
     if _computes(seen):
-        return "computes", f"computes ({seen.cpu_s + seen.children_cpu_s:.2f} s in {seen.window_s:.2f} s)"
+        return (
+            "computes",
+            f"computes ({seen.cpu_s + seen.children_cpu_s:.2f} s in {seen.window_s:.2f} s)",
+        )
     if seen.io_bytes > _READING_BYTES:
         return "reads", f"reads or writes ({seen.io_bytes} bytes in {seen.window_s:.2f} s)"
     where = f" in {seen.call}" if seen.call else ""
@@ -123,9 +159,21 @@ def _waits(seen: RankSeen) -> Activity | None:
     """Return the activity of a rank that waits for others, None if it does not or nothing tells."""
     pending = next((entry for entry in seen.collectives or () if not entry.over), None)
     if pending is not None:
-        return Activity("waits", f"waits in {_name(pending)}", collective=pending, place=f"{pending.group}/{pending.name}")
-    is_held = seen.is_unanswered and bool(calls_of(seen))  # it may have left the phase that it marked last
-    marked = seen.collectives is None and not is_held and seen.progress and seen.progress.phase == "collective"
+        return Activity(
+            "waits",
+            f"waits in {_name(pending)}",
+            collective=pending,
+            place=f"{pending.group}/{pending.name}",
+        )
+    is_held = seen.is_unanswered and bool(
+        calls_of(seen)
+    )  # it may have left the phase that it marked last
+    marked = (
+        seen.collectives is None
+        and not is_held
+        and seen.progress
+        and seen.progress.phase == "collective"
+    )
     # The recorder holds collectives alone: no wait at a store, no monitored barrier.
     place = waits_for_others(seen)
     if place and not (marked and is_a_loop(place)):
@@ -133,7 +181,9 @@ def _waits(seen: RankSeen) -> Activity | None:
             return None
         return Activity("waits", f"waits in {place}", place=place)
     if marked and seen.progress:
-        return Activity("waits", f"waits in a collective of step {seen.progress.step}", place="collective")
+        return Activity(
+            "waits", f"waits in a collective of step {seen.progress.step}", place="collective"
+        )
     return None
 
 
@@ -150,7 +200,9 @@ def _read_by(seen: RankSeen) -> str:
     if not seen.readers:
         return ", which no process on this node was seen to read"
     return (
-        ", which " + listed([f"{reader.name} ({reader.pid}, state {reader.state})" for reader in seen.readers]) + " should read"
+        ", which "
+        + listed([f"{reader.name} ({reader.pid}, state {reader.state})" for reader in seen.readers])
+        + " should read"
     )
 
 

@@ -1,7 +1,8 @@
-"""The hangs of a bench: of each run that was ended because it did not go on, the recorded verdict and what its ranks did.
+"""The hangs of a bench: of each run that was ended because it did not go on, the recorded verdict
+and what its ranks did.
 
-Nobody is named here who was not named when the run was ended: the controller had two looks at all ranks, of which the last one
-is among the logs, ``hang.json`` of each node.
+Nobody is named here who was not named when the run was ended: the controller had two looks at all
+ranks, of which the last one is among the logs, ``hang.json`` of each node.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class RankAccount:
     """What a rank did when it was last looked at.
 
     ``does`` is a predicate (``waits in all-reduce 119``), ``waits``: in a collective. ``step`` is None for a rank that reports
-    none. ``state`` is as in ``ps``; ``call`` and ``channel`` are its system call and the place in the kernel, ``processor`` is
-    its share of one processor, ``stack`` has the lines of its main thread's Python stack, innermost first.
+    none. ``state`` is as in ``ps``; ``call`` and ``channel`` are its system call and the place in
+    the kernel, ``processor`` is its share of one processor, ``stack`` has the lines of its main
+    thread's Python stack, innermost first.
     """
 
     rank: int
@@ -67,8 +69,8 @@ class Hang:
     """A run that was ended because it did not go on.
 
     ``kind``, ``host``, ``ranks`` and ``sentence`` are those of the recorded verdict; of a run whose controller was gone they
-    are empty, because nobody compared its nodes. ``waiting`` are the ranks that waited in a collective. ``missing`` says which
-    nodes left no report, and why.
+    are empty, because nobody compared its nodes. ``waiting`` are the ranks that waited in a
+    collective. ``missing`` says which nodes left no report, and why.
     """
 
     run_id: str
@@ -83,7 +85,9 @@ class Hang:
 
 
 def hangs_of_bench(bench: BenchDir, results: Sequence[RunResult]) -> tuple[Hang, ...]:
-    """Return the hangs of a bench in the order of its runs. Damaged evidence is named and costs no more than itself."""
+    """Return the hangs of a bench in the order of its runs. Damaged evidence is named and costs no
+    more than itself.
+    """
     ended = [result.run_id for result in results if result.has_failed or result.is_interrupted]
     if not ended:
         return ()
@@ -91,7 +95,10 @@ def hangs_of_bench(bench: BenchDir, results: Sequence[RunResult]) -> tuple[Hang,
         events = bench.events()
     except (DataError, OSError):  # named in the account of the bench
         events = []
-    hangs = (_hang(bench.run(run_id), [event for event in events if event.run == run_id]) for run_id in ended)
+    hangs = (
+        _hang(bench.run(run_id), [event for event in events if event.run == run_id])
+        for run_id in ended
+    )
     return tuple(hang for hang in hangs if hang is not None)
 
 
@@ -117,7 +124,9 @@ def _hang(run: RunDir, events: Sequence[Entry]) -> Hang | None:
     if told is None and not reports:
         return None
     telling = phases_that_tell([rank for report in reports.values() for rank in report.ranks])
-    accounts = (_account(rank, host, telling) for host, report in reports.items() for rank in report.ranks)
+    accounts = (
+        _account(rank, host, telling) for host, report in reports.items() for rank in report.ranks
+    )
     seen = sorted(accounts, key=lambda own: own.rank)
     return Hang(
         run_id=run.run_id,
@@ -133,17 +142,22 @@ def _hang(run: RunDir, events: Sequence[Entry]) -> Hang | None:
 
 
 def _report(run: RunDir, host: str) -> HangReport | None:
-    """Return what a node saw last; None if it left no report. Raises DataError for one that differs from the node's record."""
+    """Return what a node saw last; None if it left no report. Raises DataError for one that differs
+    from the node's record.
+    """
     record = exit_record(run, host)
     entry = record.files.get(_REPORT) if record else None
     if entry is None:
         return None
     if entry.bytes > _MOST_BYTES:
         raise DataError(
-            f"expected {_REPORT} of at most {_MOST_BYTES >> 20} MiB, got {entry.bytes} bytes", kind="result_invalid"
+            f"expected {_REPORT} of at most {_MOST_BYTES >> 20} MiB, got {entry.bytes} bytes",
+            kind="result_invalid",
         )
     try:
-        return HangReport.of(json.loads(bytes(verified(run, host, _REPORT, entry)).decode("utf-8", "replace")))
+        return HangReport.of(
+            json.loads(bytes(verified(run, host, _REPORT, entry)).decode("utf-8", "replace"))
+        )
     except (ValueError, RecursionError) as error:
         raise DataError(f"expected JSON in {_REPORT}", kind="result_invalid") from error
 
@@ -176,5 +190,9 @@ def _suspicions(events: Sequence[Entry]) -> tuple[Suspicion, ...]:
             words = f"the run continued after {event.fields.get('silent_s')} s"
         else:
             continue
-        said.append(Suspicion(event.at - begun if event.at is not None and begun is not None else None, words))
+        said.append(
+            Suspicion(
+                event.at - begun if event.at is not None and begun is not None else None, words
+            )
+        )
     return tuple(said)

@@ -1,4 +1,5 @@
-"""The verdict on a run that did not go on, as its controller records it in the manifest: which rank or link is the cause.
+"""The verdict on a run that did not go on, as its controller records it in the manifest: which rank
+or link is the cause.
 
 `orchestrator.features.hang` makes it from what the nodes saw.
 """
@@ -41,9 +42,17 @@ class Verdict:
         """Return the recorded verdict; None if there is none or it makes no sense."""
         if not isinstance(value, dict):
             return None
-        texts = [text for name in ("kind", "words", "rest", "host") if isinstance(text := value.get(name), str)]
+        texts = [
+            text
+            for name in ("kind", "words", "rest", "host")
+            if isinstance(text := value.get(name), str)
+        ]
         ranks = value.get("ranks")
-        if len(texts) < 4 or not isinstance(ranks, list) or not all(type(rank) is int and rank >= 0 for rank in ranks):
+        if (
+            len(texts) < 4
+            or not isinstance(ranks, list)
+            or not all(type(rank) is int and rank >= 0 for rank in ranks)
+        ):
             return None
         kind, words, rest, host = (text[:_LONGEST] for text in texts)
         return cls(kind, words, rest, host, tuple(ranks))
@@ -56,12 +65,20 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict with the node of the named ranks."""
         on = f" on {self.host}" if self.host else ""
-        return f"{subject(self.ranks)}{on} {self.words}{self.rest}" if self.ranks else self.words + self.rest
+        return (
+            f"{subject(self.ranks)}{on} {self.words}{self.rest}"
+            if self.ranks
+            else self.words + self.rest
+        )
 
     @property
     def message(self) -> str:
         """The verdict for an error that has the node as its host."""
-        return f"{subject(self.ranks)} {self.words}{self.rest}" if self.ranks else self.words + self.rest
+        return (
+            f"{subject(self.ranks)} {self.words}{self.rest}"
+            if self.ranks
+            else self.words + self.rest
+        )
 
     @property
     def key(self) -> tuple[str, str, tuple[int, ...]]:
@@ -75,5 +92,7 @@ def subject(numbers: tuple[int, ...]) -> str:
     >>> subject((2,)), subject((0, 1, 3))
     ('rank 2', 'ranks 0, 1, 3')
     """
-    shown = [str(number) for number in numbers[:MOST_NAMED]] + (["others"] if len(numbers) > MOST_NAMED else [])
+    shown = [str(number) for number in numbers[:MOST_NAMED]] + (
+        ["others"] if len(numbers) > MOST_NAMED else []
+    )
     return f"rank {shown[0]}" if len(numbers) == 1 else f"ranks {', '.join(shown)}"

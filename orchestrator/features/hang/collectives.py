@@ -1,7 +1,8 @@
 """The rank whose collectives differ from those of most others, from the flight recorders of all.
 
-A rank that leaves a collective out, or gives another size, often ends another rank with an error, or hangs only at a later
-collective: what differs first is what counts. Numbers are those of one process group.
+A rank that leaves a collective out, or gives another size, often ends another rank with an error,
+or hangs only at a later collective: what differs first is what counts. Numbers are those of one
+process group.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from orchestrator.features.hang.node_report import Collective, RankSeen
 __all__ = ["describe_conflict", "differing"]
 
 _EQUAL = ("_all_gather_base", "_reduce_scatter_base", "all_reduce", "broadcast")
-"""Collectives of torch.distributed to which all ranks give the same sizes; to others they may give different ones."""
+"""Collectives of torch.distributed to which all ranks give the same sizes; to others they may give
+different ones.
+"""
 _LEAST_RANKS = 3
 _MOST_SHOWN = 8
 _Call = tuple[str, str]
 
 
 def differing(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
-    """Return the ranks that called something else than most others under the first number where any did, and the words for
-    what they did; None if all called the same, or most cannot be told. Two ranks accuse each other."""
+    """Return the ranks that called something else than most others under the first number where any
+    did, and the words for what they did; None if all called the same, or most cannot be told. Two
+    ranks accuse each other."""
     recorded = {number: _by_group(seen) for number, seen in ranks.items()}
     for group in sorted({group for calls in recorded.values() for group in calls}):
         members = {number: calls[group] for number, calls in recorded.items() if group in calls}
@@ -41,8 +45,9 @@ def differing(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
 
 
 def describe_conflict(ranks: Mapping[int, RankSeen]) -> str:
-    """Return what ranks called under the first number where any two differ, empty if none do. It accuses nobody: which of two
-    is wrong cannot be told, nor is what a rank called that was aborted."""
+    """Return what ranks called under the first number where any two differ, empty if none do. It
+    accuses nobody: which of two is wrong cannot be told, nor is what a rank called that was
+    aborted."""
     recorded = {number: _by_group(seen) for number, seen in ranks.items()}
     for group in sorted({group for calls in recorded.values() for group in calls}):
         members = {number: calls[group] for number, calls in recorded.items() if group in calls}

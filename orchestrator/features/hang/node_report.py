@@ -1,7 +1,9 @@
-"""What a node saw of its ranks while a run did not go on, ``hang.json``: the process of each rank, its progress, its stacks.
+"""What a node saw of its ranks while a run did not go on, ``hang.json``: the process of each rank,
+its progress, its stacks.
 
-The node runner writes it (``remote/noderun/examine.py``). This module is its only reader, for collected files and for reports
-over a connection. What a node sends is not trusted: wrong types become empty values, and nothing is longer than its bound.
+The node runner writes it (``remote/noderun/examine.py``). This module is its only reader, for
+collected files and for reports over a connection. What a node sends is not trusted: wrong types
+become empty values, and nothing is longer than its bound.
 """
 
 from __future__ import annotations
@@ -10,21 +12,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Call", "Collective", "Connection", "HangReport", "Process", "Progress", "RankSeen", "Thread"]
+__all__ = [
+    "Call",
+    "Collective",
+    "Connection",
+    "HangReport",
+    "Process",
+    "Progress",
+    "RankSeen",
+    "Thread",
+]
 
 _MOST_RANKS = 256
 _MOST_ROWS = 128
 _MOST_TEXT = 200
 _PHASES = ("input", "compute", "collective", "step")
 _DECLARES = 1 << 7
-"""Bits of the phases that a rank has ever marked, in order, and the one by which it promises to mark every long one."""
+"""Bits of the phases that a rank has ever marked, in order, and the one by which it promises to
+mark every long one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a rank reports of itself: the step that has begun, its phase, the number of marks so far, and for how many seconds
-    it has made none; 0 if that is not known. ``marked``: of the phases of a step those that it has ever marked, None if it does
-    not say. ``declares``: it marks every phase that may take long."""
+    """What a rank reports of itself: the step that has begun, its phase, the number of marks so
+    far, and for how many seconds it has made none; 0 if that is not known. ``marked``: of the
+    phases of a step those that it has ever marked, None if it does not say. ``declares``: it marks
+    every phase that may take long."""
 
     step: int
     phase: str
@@ -35,14 +49,16 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the program itself has marked anything: one mark comes about when it loads the module for that."""
+        """Whether the program itself has marked anything: one mark comes about when it loads the
+        module for that.
+        """
         return self.step > 0 or self.marks > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread: its state as in ``ps``, where in the kernel it waits, its system call, what the descriptor of that call is, and
-    the processor seconds that it used while it was watched."""
+    """A thread: its state as in ``ps``, where in the kernel it waits, its system call, what the
+    descriptor of that call is, and the processor seconds that it used while it was watched."""
 
     name: str
     state: str
@@ -63,7 +79,9 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open TCP connection of a rank: bytes not yet acknowledged, bytes not yet read, retransmissions without an answer."""
+    """An open TCP connection of a rank: bytes not yet acknowledged, bytes not yet read,
+    retransmissions without an answer.
+    """
 
     local: str
     local_port: int
@@ -76,7 +94,9 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective in the flight recorder of a rank: its process group, number in it, name and sizes; ``over`` if done."""
+    """A collective in the flight recorder of a rank: its process group, number in it, name and
+    sizes; ``over`` if done.
+    """
 
     group: str
     number: int
@@ -87,8 +107,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A Python call that a thread is in: its function and file, of the innermost ones the source line (``code``). ``polls``:
-    the line stands in a short loop that waits for a condition."""
+    """A Python call that a thread is in: its function and file, of the innermost ones the source
+    line (``code``). ``polls``: the line stands in a short loop that waits for a condition."""
 
     name: str
     file: str = ""
@@ -101,10 +121,11 @@ class RankSeen:
     """What one rank did while it was watched for ``window_s`` seconds.
 
     ``state`` and ``was`` are the states of its process at the end and at the begin. ``cpu_s`` are processor seconds of the
-    rank, ``children_cpu_s`` of what it started. ``pipe`` is the full pipe that it writes to, ``readers`` those who may read
-    it. ``python`` are the lines of its stacks, ``calls`` those of its main thread, innermost first, ``beside`` of its other
-    threads. ``collectives`` is None where nothing records them; ``earlier`` are those before. ``is_unanswered``: it was asked
-    for them, and did not answer. ``uses_device``: it has a GPU open.
+    rank, ``children_cpu_s`` of what it started. ``pipe`` is the full pipe that it writes to,
+    ``readers`` those who may read it. ``python`` are the lines of its stacks, ``calls`` those of
+    its main thread, innermost first, ``beside`` of its other threads. ``collectives`` is None where
+    nothing records them; ``earlier`` are those before. ``is_unanswered``: it was asked for them,
+    and did not answer. ``uses_device``: it has a GPU open.
     """
 
     rank: int
@@ -136,8 +157,8 @@ class RankSeen:
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """What one node saw: its ranks in order, the numbers of those that had ended well, and the stopped processes that started
-    ranks."""
+    """What one node saw: its ranks in order, the numbers of those that had ended well, and the
+    stopped processes that started ranks."""
 
     ranks: tuple[RankSeen, ...] = ()
     ended: tuple[int, ...] = ()
@@ -149,9 +170,18 @@ class HangReport:
         rows = _list(_dict(value).get("ranks"), _MOST_RANKS)
         now = _seconds(_dict(value), "mono")
         ranks = {seen.rank: seen for row in rows if (seen := _rank(row, now)) is not None}
-        ended = (number for number in _list(_dict(value).get("ended"), _MOST_RANKS) if type(number) is int and number >= 0)
-        stopped = tuple(_process({"pid": pid, "name": name, "state": "T"}) for pid, name in _pairs(_dict(value).get("stopped")))
-        return cls(tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))), stopped)
+        ended = (
+            number
+            for number in _list(_dict(value).get("ended"), _MOST_RANKS)
+            if type(number) is int and number >= 0
+        )
+        stopped = tuple(
+            _process({"pid": pid, "name": name, "state": "T"})
+            for pid, name in _pairs(_dict(value).get("stopped"))
+        )
+        return cls(
+            tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))), stopped
+        )
 
 
 def _rank(value: Any, now: float) -> RankSeen | None:
@@ -177,11 +207,15 @@ def _rank(value: Any, now: float) -> RankSeen | None:
         threads=tuple(map(_thread, _list(row.get("threads"), _MOST_ROWS))),
         children=tuple(_process(_dict(child)) for child in _list(row.get("children"), _MOST_ROWS)),
         connections=tuple(
-            connection for item in _list(row.get("connections"), _MOST_ROWS) if (connection := _connection(item)) is not None
+            connection
+            for item in _list(row.get("connections"), _MOST_ROWS)
+            if (connection := _connection(item)) is not None
         ),
         pipe=_text(_dict(pipe), "pipe") if pipe is not None else None,
         readers=tuple(_reader(item) for item in _list(_dict(pipe).get("readers"), 8)),
-        python=tuple(line[:_MOST_TEXT] for line in _list(row.get("python"), 200) if isinstance(line, str)),
+        python=tuple(
+            line[:_MOST_TEXT] for line in _list(row.get("python"), 200) if isinstance(line, str)
+        ),
         collectives=tuple(map(_collective, _list(collectives, _MOST_ROWS))) or None,
         earlier=tuple(map(_collective, _list(row.get("earlier"), _MOST_ROWS))),
         calls=_calls(row.get("calls")),
@@ -194,14 +228,23 @@ def _rank(value: Any, now: float) -> RankSeen | None:
 def _progress(row: Mapping[str, Any], now: float) -> Progress:
     silent_s = max(0.0, now - (_seconds(row, "t") or now))
     bits = row.get("marked")
-    marked = frozenset(phase for bit, phase in enumerate(_PHASES) if bits >> bit & 1) if type(bits) is int else None
+    marked = (
+        frozenset(phase for bit, phase in enumerate(_PHASES) if bits >> bit & 1)
+        if type(bits) is int
+        else None
+    )
     declares = type(bits) is int and bool(bits & _DECLARES)
-    return Progress(_whole(row, "step"), _text(row, "phase"), _whole(row, "marks"), silent_s, marked, declares)
+    return Progress(
+        _whole(row, "step"), _text(row, "phase"), _whole(row, "marks"), silent_s, marked, declares
+    )
 
 
 def _calls(value: Any) -> tuple[Call, ...]:
     rows = map(_dict, _list(value, _MOST_ROWS))
-    return tuple(Call(_text(row, "name"), _text(row, "file"), _text(row, "code"), row.get("polls") is True) for row in rows)
+    return tuple(
+        Call(_text(row, "name"), _text(row, "file"), _text(row, "code"), row.get("polls") is True)
+        for row in rows
+    )
 
 
 def _pairs(value: Any) -> list[list[Any]]:
@@ -210,7 +253,9 @@ def _pairs(value: Any) -> list[list[Any]]:
 
 def _thread(value: Any) -> Thread:
     row = _dict(value)
-    name, state, channel, call, of = (_text(row, key) for key in ("name", "state", "wchan", "call", "of"))
+    name, state, channel, call, of = (
+        _text(row, key) for key in ("name", "state", "wchan", "call", "of")
+    )
     return Thread(name, state, channel, call, of, _seconds(row, "cpu_s"))
 
 
@@ -226,7 +271,9 @@ def _reader(value: Any) -> Process:
 def _connection(value: Any) -> Connection | None:
     items = _list(value, 7)
     types = (str, int, str, int, int, int, int)
-    if len(items) != 7 or any(type(item) is not kind for item, kind in zip(items, types, strict=True)):
+    if len(items) != 7 or any(
+        type(item) is not kind for item, kind in zip(items, types, strict=True)
+    ):
         return None
     return Connection(*items)
 
@@ -234,7 +281,11 @@ def _connection(value: Any) -> Connection | None:
 def _collective(value: Any) -> Collective:
     row = _dict(value)
     return Collective(
-        _text(row, "group"), _whole(row, "number"), _text(row, "name"), _text(row, "sizes"), row.get("over") is True
+        _text(row, "group"),
+        _whole(row, "number"),
+        _text(row, "name"),
+        _text(row, "sizes"),
+        row.get("over") is True,
     )
 
 

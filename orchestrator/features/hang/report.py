@@ -1,4 +1,5 @@
-"""The hangs of a bench: the verdict on each, what every rank did then, and what was said before; for people and as JSON.
+"""The hangs of a bench: the verdict on each, what every rank did then, and what was said before;
+for people and as JSON.
 
 Control characters in texts from nodes are escaped.
 """
@@ -26,8 +27,8 @@ _UNTOLD = "it is not known which rank was the cause: no controller compared the 
 
 @dataclass(frozen=True, slots=True)
 class HangTable:
-    """A hang as the page shows it: every text is on one line. ``stacks`` are the named ranks' and the others', each with its
-    title; ranks without one are left out."""
+    """A hang as the page shows it: every text is on one line. ``stacks`` are the named ranks' and
+    the others', each with its title; ranks without one are left out."""
 
     run_id: str
     verdict: str
@@ -48,7 +49,9 @@ def table(hang: Hang) -> HangTable:
         named=frozenset(map(str, hang.ranks)),
         notes=tuple(map(one_line, (*said, *(f"no report from {text}" for text in hang.missing)))),
         stacks=tuple(
-            (one_line(f"rank {own.rank} on {own.host}"), tuple(map(one_line, own.stack))) for own in ordered if own.stack
+            (one_line(f"rank {own.rank} on {own.host}"), tuple(map(one_line, own.stack)))
+            for own in ordered
+            if own.stack
         ),
     )
 
@@ -62,7 +65,11 @@ def render(hangs: Sequence[Hang], console: Console) -> None:
             words = f"rank {own.rank} on {own.host}: {own.does}; state {own.state}{where}, {own.processor:.0%} of a processor"
             console.print(Text(one_line(f"  {words}"), style="dim"))
         if len(hang.seen) > _SHOWN:
-            console.print(Text(f"  {len(hang.seen) - _SHOWN} more ranks in --format html and json", style="dim"))
+            console.print(
+                Text(
+                    f"  {len(hang.seen) - _SHOWN} more ranks in --format html and json", style="dim"
+                )
+            )
 
 
 def documents(hangs: Sequence[Hang]) -> list[dict[str, Any]]:
@@ -79,7 +86,16 @@ def _row(own: RankAccount) -> tuple[str, ...]:
     call = f"{own.call} ({own.channel})" if own.call and own.channel else own.call or own.channel
     step = NOTHING if own.step is None else str(own.step)
     share = f"{own.processor:.0%}"
-    texts = (str(own.rank), own.host, step, own.phase or NOTHING, own.state or NOTHING, share, call or NOTHING, own.does)
+    texts = (
+        str(own.rank),
+        own.host,
+        step,
+        own.phase or NOTHING,
+        own.state or NOTHING,
+        share,
+        call or NOTHING,
+        own.does,
+    )
     return tuple(map(one_line, texts))
 
 

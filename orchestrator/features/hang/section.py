@@ -27,7 +27,9 @@ def section_of(asked: Asked) -> HangSection | None:
 
 
 def remarks(bench: BenchDir, results: Sequence[RunResult]) -> Iterator[tuple[str, str]]:
-    """Yield the verdict on each hang with the node of the ranks that it names, empty if they are not of one node."""
+    """Yield the verdict on each hang with the node of the ranks that it names, empty if they are
+    not of one node.
+    """
     for hang in hangs_of_bench(bench, results):
         if hang.host:
             yield hang.host, f"{hang.run_id} was ended: {hang.sentence}"
@@ -58,4 +60,8 @@ class HangSection(Section):
         from orchestrator.features.hang.report import COLUMNS, table
         from orchestrator.report.html.template import fill_section
 
-        return Page(first=fill_section(__package__, hangs=list(map(table, self.hangs)), hang_columns=COLUMNS))
+        return Page(
+            first=fill_section(
+                __package__, hangs=list(map(table, self.hangs)), hang_columns=COLUMNS
+            )
+        )

@@ -29,14 +29,19 @@ def stacks(
     bench: Annotated[
         str,
         typer.Argument(
-            metavar="BENCH", autocompletion=complete.benches, help="Name, label or directory of a bench. Default: the latest."
+            metavar="BENCH",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench. Default: the latest.",
         ),
     ] = "",
-    whole: Annotated[bool, typer.Option("--all", "-a", help="Show all threads and every line of their stacks.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all threads and every line of their stacks.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the step, state and stack of every rank of the current run, and which rank the others wait for, if that can be told.
+    """Show the step, state and stack of every rank of the current run, and which rank the others
+    wait for, if that can be told.
 
     Stops nothing.
     """
@@ -56,7 +61,9 @@ def stacks(
     current = [run for run in directory.runs() if read_manifest(run).outcome is None]
     if not current:
         raise ConfigError(
-            "no run is in progress", where=str(directory.path), hint="orch status shows the benches of this project"
+            "no run is in progress",
+            where=str(directory.path),
+            hint="orch status shows the benches of this project",
         )
     run = current[-1]
     slots = read_manifest(run).placement.slots
@@ -73,7 +80,13 @@ def stacks(
         time.sleep(_BETWEEN_S)
         answers, errors = each(names, look)
     if as_json:
-        print_json({"run": run.run_id, "nodes": answers, "errors": {name: error.as_dict() for name, error in errors.items()}})
+        print_json(
+            {
+                "run": run.run_id,
+                "nodes": answers,
+                "errors": {name: error.as_dict() for name, error in errors.items()},
+            }
+        )
         return
     reports = {name: HangReport.of(answer) for name, answer in answers.items()}
     # Of a run that goes on, a moment in which one rank waits for another proves nothing.
@@ -96,4 +109,6 @@ def _words(seen: RankSeen) -> str:
     pending = [f"{entry.name} {entry.number}" for entry in seen.collectives or () if not entry.over]
     waits = f"; waits in {pending[0]}" if pending else ""
     share = seen.cpu_s / (seen.window_s or 1.0)
-    return f"pid {seen.pid}, {progress}state {seen.state}, {share:.0%} of a processor, {place}{waits}"
+    return (
+        f"pid {seen.pid}, {progress}state {seen.state}, {share:.0%} of a processor, {place}{waits}"
+    )

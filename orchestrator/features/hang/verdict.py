@@ -1,9 +1,11 @@
-"""The verdict on a run that does not go on: which rank, or which link, is the cause, or that it cannot be told.
+"""The verdict on a run that does not go on: which rank, or which link, is the cause, or that it
+cannot be told.
 
-A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe that nobody reads, known to be outside
-of a collective in which others wait, or in another one than most. Ranks on several nodes that do the same are named together,
-but half of all ranks or more are only named for what no healthy rank does. A link is named by its two ends. Everything else is
-said as it was seen, and names nobody.
+A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe that nobody
+reads, known to be outside of a collective in which others wait, or in another one than most. Ranks
+on several nodes that do the same are named together, but half of all ranks or more are only named
+for what no healthy rank does. A link is named by its two ends. Everything else is said as it was
+seen, and names nobody.
 """
 
 from __future__ import annotations
@@ -24,14 +26,18 @@ NOW = ("frozen", "launcher", "stopped", "unread")
 SOON = ("ahead", "asleep", "collectives", "ended", "worker")
 """Kinds that a short pause of a working program may look like."""
 LATE = ("alone", "computes", "input", "link", "pipe", "storage")
-"""Kinds that work, a network, a disk, a store of samples or a slow reader may get over by themselves."""
+"""Kinds that work, a network, a disk, a store of samples or a slow reader may get over by
+themselves.
+"""
 _OF_MANY = ("pipe", "storage", "unread", "worker")
 """Kinds for which most ranks may be named, as no healthy rank does that while others wait."""
 _LEAST_RETRANSMITS = 2
 _SMALL_BYTES = 1200
 """What fits into one packet of any network."""
 _LATER_S = 1.0
-"""A rank has gone on after others had stopped if its last mark is later than theirs by more than this."""
+"""A rank has gone on after others had stopped if its last mark is later than theirs by more than
+this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,9 @@ class _Rank:
 
 
 def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Verdict:
-    """Return the verdict from the reports of all nodes that answered. ``placed``: the host of every rank of the run."""
+    """Return the verdict from the reports of all nodes that answered. ``placed``: the host of every
+    rank of the run.
+    """
     telling = phases_that_tell([seen for report in reports.values() for seen in report.ranks])
     seen_on = [(seen, host) for host, report in reports.items() for seen in report.ranks]
     by_rank = {seen.rank: _Rank(host, seen, activity(seen, telling)) for seen, host in seen_on}
@@ -63,41 +71,70 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return halted
     if not ranks:
         return Verdict(
-            "unknown", "the cause is unknown: " + (f"no report from {listed(missing)}" if missing else "no rank is known")
+            "unknown",
+            "the cause is unknown: "
+            + (f"no report from {listed(missing)}" if missing else "no rank is known"),
         )
     if missing:
         return _untold(ranks, f"no report from {listed(missing)}")
     waiting = [number for number, rank in ranks.items() if rank.does.kind == "waits"]
     outside = [number for number, rank in ranks.items() if rank.does.is_known]
     pausing = [number for number, rank in ranks.items() if rank.does.kind in ("pauses", "traced")]
-    ended = {number: host for host, report in reports.items() for number in report.ended if number not in ranks}
+    ended = {
+        number: host
+        for host, report in reports.items()
+        for number in report.ended
+        if number not in ranks
+    }
     if waiting and (ahead := _ahead(waiting, ranks)):
         return _of(ahead, ranks, "ahead")
     if pausing and (waiting or ended):
         return _untold(ranks, "", "pause")
-    if ended and len(ended) + len(ranks) == len(placed) and (left := _left(ended, ranks, len(waiting) == len(ranks))):
+    if (
+        ended
+        and len(ended) + len(ranks) == len(placed)
+        and (left := _left(ended, ranks, len(waiting) == len(ranks)))
+    ):
         return left
     if waiting and outside and len(waiting) + len(outside) + len(pausing) == len(ranks):
         named = [number for number in outside if ranks[number].does.kind == "worker"] or outside
-        return _of(named, ranks) if _may_be_named(named, ranks) else _untold(ranks, "most ranks do not wait")
+        return (
+            _of(named, ranks)
+            if _may_be_named(named, ranks)
+            else _untold(ranks, "most ranks do not wait")
+        )
     if len(waiting) == len(ranks):
         return _links(reports, ranks) or _places(ranks) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
 
 
 def declares_pauses(reports: Mapping[str, HangReport]) -> bool:
-    """Return True if every rank that was seen marks every phase that may take long: it says so, or it marks the phases of a
-    step, and is taken to mark others as well."""
+    """Return True if every rank that was seen marks every phase that may take long: it says so, or
+    it marks the phases of a step, and is taken to mark others as well."""
     seen = [rank for report in reports.values() for rank in report.ranks]
     marks_all = "compute" in phases_that_tell(seen)
     return all(rank.progress is not None and (marks_all or rank.progress.declares) for rank in seen)
 
 
 def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -> Verdict | None:
-    """Return the verdict on ranks that have gone on between two looks, None if none has that reports its progress."""
-    marks = {seen.rank: seen.progress.marks for report in before.values() for seen in report.ranks if seen.progress}
-    now = {seen.rank: seen.progress for report in after.values() for seen in report.ranks if seen.progress}
-    moved = sorted(rank for rank, progress in now.items() if marks.get(rank, progress.marks) != progress.marks)
+    """Return the verdict on ranks that have gone on between two looks, None if none has that
+    reports its progress.
+    """
+    marks = {
+        seen.rank: seen.progress.marks
+        for report in before.values()
+        for seen in report.ranks
+        if seen.progress
+    }
+    now = {
+        seen.rank: seen.progress
+        for report in after.values()
+        for seen in report.ranks
+        if seen.progress
+    }
+    moved = sorted(
+        rank for rank, progress in now.items() if marks.get(rank, progress.marks) != progress.marks
+    )
     if not moved:
         return None
     steps = sorted({now[rank].step for rank in moved})
@@ -112,8 +149,12 @@ def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Ver
     rest = _others([number for number in ranks if number not in same], ranks)
     words = first.does.words
     if kind == "ahead":
-        words = f"is ahead of the others{f' in step {first.step}' if first.step else ''}: it {words}"
-    return _named(kind or first.does.kind, words, rest, {number: ranks[number].host for number in same})
+        words = (
+            f"is ahead of the others{f' in step {first.step}' if first.step else ''}: it {words}"
+        )
+    return _named(
+        kind or first.does.kind, words, rest, {number: ranks[number].host for number in same}
+    )
 
 
 def _named(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> Verdict:
@@ -123,55 +164,91 @@ def _named(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> Verdic
         words = _plural(words)
     if len(hosts) > 1:
         words = f"on {listed(hosts)} {words}"
-    return Verdict(kind, words, f"; {rest}" if rest else "", hosts[0] if len(hosts) == 1 else "", tuple(homes))
+    return Verdict(
+        kind, words, f"; {rest}" if rest else "", hosts[0] if len(hosts) == 1 else "", tuple(homes)
+    )
 
 
 def _may_be_named(named: Sequence[int], ranks: Mapping[int, _Rank]) -> bool:
-    """Return True if so many ranks may be named for being outside: most of them only for what no healthy one does."""
+    """Return True if so many ranks may be named for being outside: most of them only for what no
+    healthy one does.
+    """
     kinds = {ranks[number].does.kind for number in named}
-    return len(named) * 2 < len(ranks) or (len(named) == 1 and len(ranks) == 2) or kinds <= set(_OF_MANY)
+    return (
+        len(named) * 2 < len(ranks)
+        or (len(named) == 1 and len(ranks) == 2)
+        or kinds <= set(_OF_MANY)
+    )
 
 
-def _launchers(reports: Mapping[str, HangReport], placed: Mapping[int, str], ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where the launch script of a node, or what it started ranks with, is stopped."""
+def _launchers(
+    reports: Mapping[str, HangReport], placed: Mapping[int, str], ranks: Mapping[int, _Rank]
+) -> Verdict | None:
+    """Return the verdict where the launch script of a node, or what it started ranks with, is
+    stopped.
+    """
     halted = {host: report.stopped[0] for host, report in reports.items() if report.stopped}
     homes = {number: host for number, host in placed.items() if host in halted}
     if not homes:
         return None
-    names = listed(list(dict.fromkeys(f"{process.name}, {process.pid}" for process in halted.values())))
+    names = listed(
+        list(dict.fromkeys(f"{process.name}, {process.pid}" for process in halted.values()))
+    )
     rest = _others([number for number in ranks if number not in homes], ranks)
     return _named("launcher", f"has a stopped launcher: {names} (state T)", rest, homes)
 
 
 def _left(ended: Mapping[int, str], ranks: Mapping[int, _Rank], all_wait: bool) -> Verdict | None:
-    """Return the verdict where ranks have ended well and others have not: fewer than half of them are named."""
+    """Return the verdict where ranks have ended well and others have not: fewer than half of them
+    are named.
+    """
     if all_wait and len(ended) <= len(ranks):
-        return _named("ended", "ended, with success", _others(list(ranks), ranks), dict(sorted(ended.items())))
+        return _named(
+            "ended", "ended, with success", _others(list(ranks), ranks), dict(sorted(ended.items()))
+        )
     if len(ended) < len(ranks):
         return None
-    left = [number for number, rank in ranks.items() if rank.does.kind == next(iter(ranks.values())).does.kind]
+    left = [
+        number
+        for number, rank in ranks.items()
+        if rank.does.kind == next(iter(ranks.values())).does.kind
+    ]
     words = f"runs on alone, and {ranks[left[0]].does.words}"
     rest = f"{subject(tuple(sorted(ended)))} ended, with success"
     return _named("alone", words, rest, {number: ranks[number].host for number in left})
 
 
 def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
-    """Return the ranks that have gone on, or to their end, without a collective in which all others wait: later steps alone
-    prove nothing, because ranks may count differently. Steps differ by one also where the last message of a collective has not
-    arrived everywhere."""
+    """Return the ranks that have gone on, or to their end, without a collective in which all others
+    wait: later steps alone prove nothing, because ranks may count differently. Steps differ by one
+    also where the last message of a collective has not arrived everywhere."""
     steps = [ranks[number].step for number in waiting]
-    gone = [number for number, rank in ranks.items() if rank.seen.progress and rank.step > min(steps) + 1]
+    gone = [
+        number
+        for number, rank in ranks.items()
+        if rank.seen.progress and rank.step > min(steps) + 1
+    ]
     gone += [
         number
         for number, rank in ranks.items()
-        if number not in gone and rank.seen.progress and rank.seen.progress.phase == "end" and rank.step > max(steps)
+        if number not in gone
+        and rank.seen.progress
+        and rank.seen.progress.phase == "end"
+        and rank.step > max(steps)
     ]
     others = [ranks[number] for number in waiting if number not in gone]
     stopped_s = min((rank.silent_s for rank in others), default=0.0)
-    # A rank may also begin a step while its GPU works on earlier ones: the collective that it waits in tells, if it is known.
+    # A rank may also begin a step while its GPU works on earlier ones: the collective that it waits
+    # in tells, if it is known.
     waited = [rank.does.collective for rank in others if rank.does.collective is not None]
-    gone = [n for n in gone if ranks[n].silent_s + _LATER_S < stopped_s and ranks[n].does.collective not in waited]
-    return gone if len(gone) * 2 <= len(ranks) and not set(gone) & set(_behind(waiting, ranks)) else []
+    gone = [
+        n
+        for n in gone
+        if ranks[n].silent_s + _LATER_S < stopped_s and ranks[n].does.collective not in waited
+    ]
+    return (
+        gone if len(gone) * 2 <= len(ranks) and not set(gone) & set(_behind(waiting, ranks)) else []
+    )
 
 
 def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
@@ -180,18 +257,28 @@ def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
 
 
 def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where all ranks wait, but not in the same place. One that is in the next collective already proves
-    nothing: the root of a broadcast is done before the others are. One that waits at a store, or in a collective while most
-    wait at the store, has left the others."""
+    """Return the verdict where all ranks wait, but not in the same place. One that is in the next
+    collective already proves nothing: the root of a broadcast is done before the others are. One
+    that waits at a store, or in a collective while most wait at the store, has left the others."""
     if found := differing({number: rank.seen for number, rank in ranks.items()}):
         odd, words = found
         homes = {number: ranks[number].host for number in odd}
-        return _named("collectives", words, _others([number for number in ranks if number not in odd], ranks), homes)
-    recorded = {number: rank.does.collective for number, rank in ranks.items() if rank.does.collective is not None}
+        return _named(
+            "collectives",
+            words,
+            _others([number for number in ranks if number not in odd], ranks),
+            homes,
+        )
+    recorded = {
+        number: rank.does.collective
+        for number, rank in ranks.items()
+        if rank.does.collective is not None
+    }
     if len(recorded) == len(ranks):
         calls = {(entry.group, entry.name, entry.number) for entry in recorded.values()}
         return _untold(ranks, "their collectives differ") if len(calls) > 1 else None
-    # Where a GPU works on collectives, or the recorders of some ranks are not known, the name of a call proves nothing.
+    # Where a GPU works on collectives, or the recorders of some ranks are not known, the name of a
+    # call proves nothing.
     alike = bool(recorded) or any(rank.seen.uses_device for rank in ranks.values())
     places: dict[str, list[int]] = {}
     for number, rank in ranks.items():
@@ -199,22 +286,33 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
         places.setdefault(place, []).append(number)
     most = max(places.values(), key=len)
     odd = [number for number in ranks if number not in most]
-    if not odd or len(most) * 2 <= len(ranks) or any(place == "collective" or is_of_some(place) for place in places):
+    if (
+        not odd
+        or len(most) * 2 <= len(ranks)
+        or any(place == "collective" or is_of_some(place) for place in places)
+    ):
         return None
     return _of(odd, ranks, "asleep" if any(map(is_a_loop, places)) else "collectives")
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:
-    """Return the verdict where data between two nodes is retransmitted without an answer. Connections to others, such as
-    a logging service, prove nothing about the run."""
-    seen_at = [(host, c) for host, report in reports.items() for seen in report.ranks for c in seen.connections]
+    """Return the verdict where data between two nodes is retransmitted without an answer.
+    Connections to others, such as a logging service, prove nothing about the run."""
+    seen_at = [
+        (host, c)
+        for host, report in reports.items()
+        for seen in report.ranks
+        for c in seen.connections
+    ]
     ends = {(c.local, c.local_port, c.remote, c.remote_port): host for host, c in seen_at}
     homes: dict[str, set[str]] = {}
     for host, connection in seen_at:
         homes.setdefault(connection.local, set()).add(host)
 
     def other_end(host: str, c: Connection) -> str:
-        """Return where a connection leads to: several nodes may have the same address, as that of a bridge."""
+        """Return where a connection leads to: several nodes may have the same address, as that of a
+        bridge.
+        """
         if found := ends.get((c.remote, c.remote_port, c.local, c.local_port)):
             return found
         owners = homes.get(c.remote, set())
@@ -230,15 +328,22 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
     if not pairs:
         return None
     named = [f"{first} and {second}" for first, second in sorted(pairs)[:MOST_NAMED]]
-    words = f"nothing arrives between {listed(named) if len(named) == 1 else '; between '.join(named)}"
-    # A path with a smaller MTU than that of the nodes, which tells them nothing, loses large packets alone.
+    words = (
+        f"nothing arrives between {listed(named) if len(named) == 1 else '; between '.join(named)}"
+    )
+    # A path with a smaller MTU than that of the nodes, which tells them nothing, loses large
+    # packets alone.
     large = "; if ping is answered, only large packets are lost: ping -M do -s 1472, or 8972 for jumbo frames, shows it"
     why = f" (retransmitted without an answer{large if all(pairs.values()) else ''})"
     return Verdict("link", words + why, f"; {_others(list(ranks), ranks)}")
 
 
 def _untold(ranks: Mapping[int, _Rank], why: str = "", kind: str = "unknown") -> Verdict:
-    words = "it cannot be determined which rank is the cause" if kind == "unknown" else "a rank reports a pause"
+    words = (
+        "it cannot be determined which rank is the cause"
+        if kind == "unknown"
+        else "a rank reports a pause"
+    )
     return Verdict(kind, words + (f" ({why})" if why else ""), f": {_others(list(ranks), ranks)}")
 
 
@@ -247,7 +352,10 @@ def _others(numbers: Sequence[int], ranks: Mapping[int, _Rank]) -> str:
     by_words: dict[str, list[int]] = {}
     for number in numbers:
         by_words.setdefault(ranks[number].does.words, []).append(number)
-    parts = [f"{subject(tuple(group))} {words if len(group) == 1 else _plural(words)}" for words, group in by_words.items()]
+    parts = [
+        f"{subject(tuple(group))} {words if len(group) == 1 else _plural(words)}"
+        for words, group in by_words.items()
+    ]
     more = f"; {len(parts) - 4} more groups" if len(parts) > 4 else ""
     return "; ".join(parts[:4]) + more
 
@@ -259,4 +367,8 @@ def _plural(words: str) -> str:
     'wait in all-reduce 119'
     """
     verb, space, rest = words.partition(" ")
-    return {"is": "are", "has": "have", "stopped": "stopped"}.get(verb, verb.removesuffix("s")) + space + rest
+    return (
+        {"is": "are", "has": "have", "stopped": "stopped"}.get(verb, verb.removesuffix("s"))
+        + space
+        + rest
+    )

@@ -1,6 +1,7 @@
 """Tell from the stack of a rank if it waits for other ranks, or waits or works for itself.
 
-A function of C has no frame, so the source line of its caller counts as well. A name proves little in a stack of any program:
+A function of C has no frame, so the source line of its caller counts as well. A name proves little
+in a stack of any program:
 `wait` of a file of PyTorch's collectives waits for ranks, `wait` of `threading` does not.
 """
 
@@ -11,9 +12,20 @@ from collections.abc import Sequence
 
 from orchestrator.features.hang.node_report import Call, RankSeen
 
-__all__ = ["BACKWARD", "calls_of", "is_a_loop", "is_apart", "is_for_itself", "is_of_some", "main_stack", "waits_for_others"]
+__all__ = [
+    "BACKWARD",
+    "calls_of",
+    "is_a_loop",
+    "is_apart",
+    "is_for_itself",
+    "is_of_some",
+    "main_stack",
+    "waits_for_others",
+]
 
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|^\s+(?P<spy>\S+) \([^)]*:\d+\)$')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|^\s+(?P<spy>\S+) \([^)]*:\d+\)$'
+)
 BACKWARD = "the backward pass"
 _DEEP = 6
 """Frames, innermost first, in which a collective is looked for."""
@@ -23,13 +35,17 @@ _COLLECTIVE_NAMES = re.compile(
     r"|_verify_params_across_processes|_sync_module_states)\b",
     re.IGNORECASE,
 )
-"""Functions of torch.distributed, DeepSpeed, Horovod, mpi4py, Paddle, JAX, Accelerate, and of our simulated ring."""
+"""Functions of torch.distributed, DeepSpeed, Horovod, mpi4py, Paddle, JAX, Accelerate, and of our
+simulated ring.
+"""
 _COLLECTIVE_FILES = re.compile(
     r"(torch/distributed/(distributed_c10d|_functional_collectives|rendezvous|utils)|torch/nn/parallel/distributed"
     r"|torch/distributed/(_composable/)?fsdp/\w+|deepspeed/comm/\w+|horovod/\w+/mpi_ops|mpi4py/\w+|paddle/distributed/\S*\w+"
     r"|jax/experimental/multihost_utils)\.py$"
 )
-"""Files of which every innermost frame waits for other ranks. Names of functions such as `send`, `gather` are too common."""
+"""Files of which every innermost frame waits for other ranks. Names of functions such as `send`,
+`gather` are too common.
+"""
 _BACKWARD = re.compile(r"torch/autograd/\w+\.py$")
 _ENGINE = ("_engine_run_backward", "run_backward", "backward", "grad")
 """Gradients are averaged in the backward pass, which C++ waits for in these functions."""
@@ -45,11 +61,15 @@ _OF_SOME = re.compile(
     r"broadcast|Bcast|(^|\.)(gather|scatter|reduce|Gatherv?|Scatterv?|Reduce)(_object\w*)?$"
     r"|\b(i?send\w*|i?recv\w*|batch_isend_irecv)$|\.(wait|wait_all|Wait|Waitall)$"
 )
-_DEVICE_CODE = re.compile(r"synchronize\(|\.(item|cpu|tolist|numpy|nonzero)\(|\b(float|int|bool|print)\(")
+_DEVICE_CODE = re.compile(
+    r"synchronize\(|\.(item|cpu|tolist|numpy|nonzero)\(|\b(float|int|bool|print)\("
+)
 """Calls that wait for a GPU, and so for the collectives that are queued there."""
 _DEVICE_FILES = re.compile(r"torch/(cuda|xpu|accelerator)/\w+\.py$|torch/_tensor\w*\.py$")
 _LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!site-packages/|dist-packages/)")
-_OPAQUE = re.compile(r"/(tensorflow|jax|jaxlib|paddle|mxnet|oneflow|mindspore|horovod|deepspeed|mpi4py|ray)/")
+_OPAQUE = re.compile(
+    r"/(tensorflow|jax|jaxlib|paddle|mxnet|oneflow|mindspore|horovod|deepspeed|mpi4py|ray)/"
+)
 """Packages whose native calls may contain collectives that have no name in a stack."""
 _PARENTS = re.compile(
     r"(torch/(multiprocessing/spawn|distributed/(run|launcher\S*|elastic\S*))|accelerate/commands\S*|deepspeed/launcher\S*)"
@@ -60,22 +80,38 @@ _LOCAL_CALLS = (
     "write", "writev", "pwrite64",
 )  # fmt: skip
 """System calls by which no library for collectives waits for other ranks."""
-_LOCAL_CODE = re.compile(r"\bsleep\(|\.(acquire|join|result|communicate|recv\w*|read\w*|accept|select|get)\(|\b(input|open)\(")
+_LOCAL_CODE = re.compile(
+    r"\bsleep\(|\.(acquire|join|result|communicate|recv\w*|read\w*|accept|select|get)\(|\b(input|open)\("
+)
 
 
 def calls_of(seen: RankSeen) -> tuple[Call, ...]:
-    """Return the Python calls of the main thread, innermost first; of an older report only their names."""
+    """Return the Python calls of the main thread, innermost first; of an older report only their
+    names.
+    """
     if seen.calls:
         return seen.calls
-    return tuple(Call(match["faulthandler"] or match["spy"]) for line in main_stack(seen) if (match := _FRAME.search(line)))
+    return tuple(
+        Call(match["faulthandler"] or match["spy"])
+        for line in main_stack(seen)
+        if (match := _FRAME.search(line))
+    )
 
 
 def main_stack(seen: RankSeen) -> tuple[str, ...]:
-    """Return the main thread's stack, innermost first: the last that faulthandler writes, the first that py-spy does."""
-    starts = [number for number, line in enumerate(seen.python) if line.startswith(("Thread ", "Current thread "))]
+    """Return the main thread's stack, innermost first: the last that faulthandler writes, the first
+    that py-spy does.
+    """
+    starts = [
+        number
+        for number, line in enumerate(seen.python)
+        if line.startswith(("Thread ", "Current thread "))
+    ]
     if not starts:
         return seen.python
-    if "MainThread" in "".join(seen.python[:4]):  # py-spy names threads, and begins with the main one
+    if "MainThread" in "".join(
+        seen.python[:4]
+    ):  # py-spy names threads, and begins with the main one
         return seen.python[starts[0] + 1 : starts[1] if len(starts) > 1 else None]
     return seen.python[starts[-1] + 1 :]
 
@@ -96,28 +132,35 @@ def waits_for_others(seen: RankSeen) -> str:
         return found[0].rstrip("(").lstrip(".")
     if seen.uses_device and (_DEVICE_FILES.search(inner.file) or _DEVICE_CODE.search(inner.code)):
         return f"a call that waits for its GPU ({inner.name})"
-    return next((f"{named} of another thread" for thread in seen.beside if (named := _collective(thread))), "")
+    return next(
+        (f"{named} of another thread" for thread in seen.beside if (named := _collective(thread))),
+        "",
+    )
 
 
 def is_apart(place: str) -> bool:
-    """Return True if a wait in this place is none in a collective: one at a store, or for a condition."""
+    """Return True if a wait in this place is none in a collective: one at a store, or for a
+    condition.
+    """
     return bool(_AT_A_STORE.search(place))
 
 
 def is_a_loop(place: str) -> bool:
-    """Return True if a wait in this place is a loop of the program that sleeps between looks, as a checkpoint or an upload has
-    one too."""
+    """Return True if a wait in this place is a loop of the program that sleeps between looks, as a
+    checkpoint or an upload has one too."""
     return place.startswith(_LOOP)
 
 
 def is_of_some(place: str) -> bool:
-    """Return True if a wait in this place may be over for some ranks, as for the root of a broadcast, or is for one other rank
-    alone: it does not tell who is behind."""
+    """Return True if a wait in this place may be over for some ranks, as for the root of a
+    broadcast, or is for one other rank alone: it does not tell who is behind."""
     return bool(_OF_SOME.search(place)) and not is_apart(place)
 
 
 def is_for_itself(seen: RankSeen, *, computes: bool) -> bool:
-    """Return True if the stack and the system call of a rank show that it waits, or works, for itself and not for others."""
+    """Return True if the stack and the system call of a rank show that it waits, or works, for
+    itself and not for others.
+    """
     calls = calls_of(seen)
     if not calls or any(_PARENTS.search(call.file) for call in calls) or waits_for_others(seen):
         return False
@@ -126,12 +169,21 @@ def is_for_itself(seen: RankSeen, *, computes: bool) -> bool:
     if computes:  # a GPU's own call may spin
         return not seen.uses_device
     inner = calls[0]
-    return bool(seen.call in _LOCAL_CALLS or _LIBRARY.search(inner.file) or _LOCAL_CODE.search(inner.code))
+    return bool(
+        seen.call in _LOCAL_CALLS or _LIBRARY.search(inner.file) or _LOCAL_CODE.search(inner.code)
+    )
 
 
 def _collective(calls: Sequence[Call]) -> str:
     """Return the name of the collective among the innermost calls of a thread, empty without one."""
-    found = next((call for call in calls[:_DEEP] if _COLLECTIVE_NAMES.fullmatch(call.name.rpartition(".")[2])), None)
+    found = next(
+        (
+            call
+            for call in calls[:_DEEP]
+            if _COLLECTIVE_NAMES.fullmatch(call.name.rpartition(".")[2])
+        ),
+        None,
+    )
     if found is None and calls and _COLLECTIVE_FILES.search(calls[0].file):
         found = calls[0]
     return found.name.rpartition(".")[2] if found else ""

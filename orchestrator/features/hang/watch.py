@@ -1,10 +1,12 @@
-"""A run that does not go on: the ranks of all nodes are looked at, the suspicion is said, and a proven hang is ended.
+"""A run that does not go on: the ranks of all nodes are looked at, the suspicion is said, and a
+proven hang is ended.
 
-A node tells when its ranks, or its logs, are silent for longer than their own past explains. Nothing is stopped for that. All
-nodes then look at what every rank does, again and again while the silence lasts. A verdict is said where two looks agree on it
-and no rank has gone on in between; the run is stopped if it names a cause, and the silence is long enough for its kind. Where
-nothing is proven the limits of the run decide, as without this. A run that reaches one of them is looked at before it is
-stopped.
+A node tells when its ranks, or its logs, are silent for longer than their own past explains.
+Nothing is stopped for that. All nodes then look at what every rank does, again and again while the
+silence lasts. A verdict is said where two looks agree on it and no rank has gone on in between; the
+run is stopped if it names a cause, and the silence is long enough for its kind. Where nothing is
+proven the limits of the run decide, as without this. A run that reaches one of them is looked at
+before it is stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _PAUSES = ("alone", "asleep", "computes", "input", "pipe", "reads", "storage")
 
 @dataclass(frozen=True, slots=True)
 class _Silence:
-    """Since when a node's ranks are silent, on the controller's clock; the usual seconds of a step and the longest pause."""
+    """Since when a node's ranks are silent, on the controller's clock; the usual seconds of a step
+    and the longest pause.
+    """
 
     since: float
     usual_s: float
@@ -44,8 +48,9 @@ class _Silence:
 
 
 def patience_s(kind: str, usual_s: float, pause_s: float, *, declares: bool = True) -> float:
-    """Return how long a run has to be silent before a verdict of this kind ends it; infinite if it never does. Ranks that do
-    not declare their pauses may be in one wherever they do not wait for others.
+    """Return how long a run has to be silent before a verdict of this kind ends it; infinite if it
+    never does. Ranks that do not declare their pauses may be in one wherever they do not wait for
+    others.
 
     >>> patience_s("stopped", 0.3, 1.0), patience_s("asleep", 0.3, 1.0), patience_s("computes", 0.3, 8.0)
     (0.0, 10.0, 40.0)
@@ -59,11 +64,17 @@ def patience_s(kind: str, usual_s: float, pause_s: float, *, declares: bool = Tr
         return float("inf")
     if kind in SOON:
         return max(60.0 if may_pause else 10.0, 20 * usual_s, 3 * pause_s)
-    return max(180.0 if may_pause else 30.0, 50 * usual_s, 5 * pause_s) if kind in LATE else float("inf")
+    return (
+        max(180.0 if may_pause else 30.0, 50 * usual_s, 5 * pause_s)
+        if kind in LATE
+        else float("inf")
+    )
 
 
 class HangWatch:
-    """What is known of the silence of one run. The watch loop hands in the events of nodes and asks whether to stop."""
+    """What is known of the silence of one run. The watch loop hands in the events of nodes and asks
+    whether to stop.
+    """
 
     def __init__(self, plan: Plan, stage: Stage) -> None:
         self.stage = stage
@@ -88,7 +99,9 @@ class HangWatch:
         """Take an event of a node. Raises KeyError, TypeError or ValueError if it is malformed."""
         match event["event"]:
             case "stalled":
-                silent_s, usual_s, pause_s = (float(event[key]) for key in ("silent_s", "usual_s", "pause_s"))
+                silent_s, usual_s, pause_s = (
+                    float(event[key]) for key in ("silent_s", "usual_s", "pause_s")
+                )
                 self._silences[name] = _Silence(event["at"] - silent_s, usual_s, pause_s)
             case "resumed":
                 self._resume(name, event["at"])
@@ -98,10 +111,14 @@ class HangWatch:
             case "examined":
                 self._reports[name] = HangReport.of(event.get("report"))
             case "collectives":
-                self._last_calls |= {seen.rank: seen for seen in HangReport.of(event.get("report")).ranks}
+                self._last_calls |= {
+                    seen.rank: seen for seen in HangReport.of(event.get("report")).ranks
+                }
 
     def turn(self, now: float, peers: Mapping[str, Peer]) -> str:
-        """Let all nodes look if that is due, and judge what they saw; return the reason to stop the run, empty without one."""
+        """Let all nodes look if that is due, and judge what they saw; return the reason to stop the
+        run, empty without one.
+        """
         self._see_who_is_left(now, peers)
         if not self.overdue and not self._silences:
             return ""
@@ -115,16 +132,22 @@ class HangWatch:
         seen = {name: report for name, report in self._reports.items() if name in self._asked}
         for name, peer in peers.items():
             if peer.record is not None:
-                seen[name] = HangReport(ended=tuple(rank.rank for rank in peer.record.ranks if rank.code == 0))
+                seen[name] = HangReport(
+                    ended=tuple(rank.rank for rank in peer.record.ranks if rank.code == 0)
+                )
         judged = verdict(seen, self.placed)
         moving = gone_on(self._seen, seen) if judged.kind != "ahead" else None
         before, self._verdict, self._seen = self._verdict, judged, seen
         if self.overdue:
             return self._judge_overdue(now, judged, before, moving)
-        return self._judge_silence(now, judged, agrees=before is not None and before.key == judged.key and moving is None)
+        return self._judge_silence(
+            now, judged, agrees=before is not None and before.key == judged.key and moving is None
+        )
 
     def _see_who_is_left(self, now: float, peers: Mapping[str, Peer]) -> None:
-        """Take nodes that run on for a while after others have ended for silent: the others' logs may have had the steps."""
+        """Take nodes that run on for a while after others have ended for silent: the others' logs
+        may have had the steps.
+        """
         left = [name for name, peer in peers.items() if not peer.over]
         if not left or len(left) == len(peers):
             return
@@ -134,22 +157,30 @@ class HangWatch:
                 self._silences.setdefault(name, _Silence(self._others_ended, 0.0, 0.0))
 
     def outcome(self, state: str, error: OrchError | None) -> tuple[str, OrchError | None]:
-        """Return the state and the cause of a run: the verdict if the run was ended for it, and nothing failed before."""
+        """Return the state and the cause of a run: the verdict if the run was ended for it, and
+        nothing failed before.
+        """
         told = self.cause(error)
         if told is None:
             return state, self._of_collectives(error)
-        return state, RunError(self._ended_text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch")
+        return state, RunError(
+            self._ended_text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch"
+        )
 
     def _of_collectives(self, error: OrchError | None) -> OrchError | None:
-        """Return the error of a run that failed because ranks called different collectives: one of most ranks may be the first
-        that ends with an error."""
+        """Return the error of a run that failed because ranks called different collectives: one of
+        most ranks may be the first that ends with an error."""
         if error is None or error.kind != "rank_failed":
             return error
         found = differing(self._last_calls)
         if found is None:
             conflict = describe_conflict(self._last_calls)
             text = f"{conflict}; {error.host}: {error.message}"
-            return RunError(text, kind="rank_failed", run_id=self.run_id, phase="watch") if conflict else error
+            return (
+                RunError(text, kind="rank_failed", run_id=self.run_id, phase="watch")
+                if conflict
+                else error
+            )
         odd, words = found
         hosts = sorted({self.placed[rank] for rank in odd if rank in self.placed})
         text = f"{subject(tuple(odd))} {words}; {error.host}: {error.message}"
@@ -160,7 +191,9 @@ class HangWatch:
         return told
 
     def cause(self, error: OrchError | None) -> Verdict | None:
-        """Return the verdict for which the run was ended; None if it was not, or if something failed before."""
+        """Return the verdict for which the run was ended; None if it was not, or if something
+        failed before.
+        """
         return self.ended_by if error is not None and error.kind == "run_timeout" else None
 
     def evidence(self, error: OrchError | None) -> Mapping[str, Any]:
@@ -171,23 +204,35 @@ class HangWatch:
     def _ask(self, now: float, peers: Mapping[str, Peer]) -> None:
         self._asked_at = self._asked_since = now
         self._reports = {}
-        self._asked = frozenset(name for name, peer in peers.items() if not peer.over and not peer.attaching)
+        self._asked = frozenset(
+            name for name, peer in peers.items() if not peer.over and not peer.attaching
+        )
         for name in self._asked:
             peers[name].send("examine")
 
-    def _judge_overdue(self, now: float, judged: Verdict, before: Verdict | None, moving: Verdict | None) -> str:
-        """Return the reason to stop a run that has reached a limit, after two looks, as a run that goes on has no culprit."""
+    def _judge_overdue(
+        self, now: float, judged: Verdict, before: Verdict | None, moving: Verdict | None
+    ) -> str:
+        """Return the reason to stop a run that has reached a limit, after two looks, as a run that
+        goes on has no culprit.
+        """
         is_proven = judged.kind in NOW or (before is not None and before.key == judged.key)
         if before is None and not is_proven and now - self._asked_since < _LOOK_S / 2:
             self._next_look = now + _BETWEEN_S
             return ""
-        told = moving or (judged if is_proven else Verdict("unknown", "it cannot be determined which rank is the cause"))
+        told = moving or (
+            judged
+            if is_proven
+            else Verdict("unknown", "it cannot be determined which rank is the cause")
+        )
         kind, _, limit = self.overdue.partition(": ")
         words = (told.message, limit) if told.ranks else (limit, told.message)
         return self._end(told, "; ".join(words), kind)
 
     def _judge_silence(self, now: float, judged: Verdict, *, agrees: bool) -> str:
-        """Say what two looks agree on, and return the reason to stop a run that is silent for long enough for its cause."""
+        """Say what two looks agree on, and return the reason to stop a run that is silent for long
+        enough for its cause.
+        """
         silent_s = now - min(silence.since for silence in self._silences.values())
         usual_s = max(silence.usual_s for silence in self._silences.values())
         pause_s = max(silence.pause_s for silence in self._silences.values())

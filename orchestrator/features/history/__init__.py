@@ -1,4 +1,6 @@
-"""The past of a project or a store: every configuration of every bench, and acceptances of the same hosts over time."""
+"""The past of a project or a store: every configuration of every bench, and acceptances of the same
+hosts over time.
+"""
 
 from orchestrator.feature import Feature
 

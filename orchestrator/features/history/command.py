@@ -1,4 +1,6 @@
-"""`orch history`: list all benches and acceptances of a project, from run directories alone, or of a store, from its index."""
+"""`orch history`: list all benches and acceptances of a project, from run directories alone, or of
+a store, from its index.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,37 @@ def history(
     model: Annotated[str, typer.Option("--model", help="Only this model.")] = "",
     dtype: Annotated[str, typer.Option("--dtype", help="Only this dtype.")] = "",
     shape: Annotated[str, typer.Option("--shape", metavar="4n8g", help="Only this shape.")] = "",
-    since: Annotated[str, typer.Option("--since", metavar="DATE|7d", help="Only benches created since then, in UTC.")] = "",
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="NAME", help="Show this metric, or all; default: the primary ones.")
+    since: Annotated[
+        str,
+        typer.Option("--since", metavar="DATE|7d", help="Only benches created since then, in UTC."),
     ] = "",
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a chart of values over time.")] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric", metavar="NAME", help="Show this metric, or all; default: the primary ones."
+        ),
+    ] = "",
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE.svg", help="Write a chart of values over time."),
+    ] = None,
     store: Annotated[
         str,
-        typer.Option("--from", metavar="STORE", help="List the benches of a store: directory, host:/path, s3://bucket/path."),
+        typer.Option(
+            "--from",
+            metavar="STORE",
+            help="List the benches of a store: directory, host:/path, s3://bucket/path.",
+        ),
     ] = "",
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """List every configuration of every bench of this project or a store, with date, value, confidence interval and hardware.
+    """List every configuration of every bench of this project or a store, with date, value,
+    confidence interval and hardware.
 
-    Below them come the acceptances of the same hosts over time, unless options select configurations. Exits with 4 if the
-    evidence of a bench is damaged; all others are still listed.
+    Below them come the acceptances of the same hosts over time, unless options select
+    configurations. Exits with 4 if the evidence of a bench is damaged; all others are still listed.
     """
     from orchestrator.errors import ConfigError, DataError, Faults
     from orchestrator.extras import need
@@ -64,9 +80,15 @@ def history(
 
         write_atomic(plot, svg(cells), 0o644, is_input=True)
         typer.echo(f"wrote {plot}", err=True)
-    accepted = [past for past in whole.acceptances if past.created >= begin and not (model or dtype or shape or metric)]
+    accepted = [
+        past
+        for past in whole.acceptances
+        if past.created >= begin and not (model or dtype or shape or metric)
+    ]
     _show(cells, accepted, whole, store, as_json)
-    faults += [DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()]
+    faults += [
+        DataError(why, kind="state_damaged", run_id=name) for name, why in whole.damaged.items()
+    ]
     if faults:
         raise Faults(faults)
 
@@ -82,7 +104,13 @@ def _of_store(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
     raise ConfigError("expected no store: this installation of orch has no stores", where="--from")
 
 
-def _show(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History, store: str, as_json: bool) -> None:
+def _show(
+    cells: Sequence[PastCell],
+    accepted: Sequence[PastAcceptance],
+    whole: History,
+    store: str,
+    as_json: bool,
+) -> None:
     from rich.console import Console
 
     from orchestrator.features.history import report
@@ -96,10 +124,18 @@ def _show(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: 
     if accepted:
         report.render_acceptances(accepted, Console())
     if not (cells or accepted or whole.speedless):
-        typer.echo("no benches" if not (whole.cells or whole.acceptances) else "no bench matches these options", err=True)
+        typer.echo(
+            "no benches"
+            if not (whole.cells or whole.acceptances)
+            else "no bench matches these options",
+            err=True,
+        )
     for name, noun in whole.speedless.items():
         pulled = f"orch pull {store} {name}, and then " if store else ""
-        typer.echo(one_line(f"not listed, because it measured {noun}: {pulled}orch summarize {name}"), err=True)
+        typer.echo(
+            one_line(f"not listed, because it measured {noun}: {pulled}orch summarize {name}"),
+            err=True,
+        )
 
 
 def _shape(text: str) -> str:
@@ -114,7 +150,9 @@ def _shape(text: str) -> str:
 
 
 def _date(text: str) -> str:
-    """Return the earliest time, in the form that benches use, of a date or a number of days before now; empty for any."""
+    """Return the earliest time, in the form that benches use, of a date or a number of days before
+    now; empty for any.
+    """
     import re
     from datetime import datetime, timedelta, timezone
 
@@ -124,7 +162,11 @@ def _date(text: str) -> str:
         return ""
     try:
         if days := re.fullmatch(r"(\d{1,5})d", text, re.ASCII):
-            return (datetime.now(timezone.utc) - timedelta(days=int(days[1]))).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return (datetime.now(timezone.utc) - timedelta(days=int(days[1]))).strftime(
+                "%Y-%m-%dT%H:%M:%SZ"
+            )
         return datetime.strptime(text, "%Y-%m-%d").strftime("%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
-        raise ConfigError(f"expected a date such as 2026-11-01, or 7d, got {text!r}", where="--since") from None
+        raise ConfigError(
+            f"expected a date such as 2026-11-01, or 7d, got {text!r}", where="--since"
+        ) from None

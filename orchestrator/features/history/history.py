@@ -1,4 +1,6 @@
-"""The history of a project: the cells of every bench, oldest first, and the acceptances of its hosts."""
+"""The history of a project: the cells of every bench, oldest first, and the acceptances of its
+hosts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def project_history(project: Project) -> History:
 
 
 def history(root: Path, cache: Path) -> History:
-    """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need not exist."""
+    """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need
+    not exist.
+    """
     return history_of(remembered(cache, list(reversed(bench_folders(root))), _read))
 
 
@@ -42,9 +46,15 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def chosen(
-    cells: Sequence[PastCell], model: str = "", dtype: str = "", shape: str = "", since: str = "", metric: str = ""
+    cells: Sequence[PastCell],
+    model: str = "",
+    dtype: str = "",
+    shape: str = "",
+    since: str = "",
+    metric: str = "",
 ) -> tuple[PastCell, ...]:
-    """Return the matching cells; an empty text matches any, except that without ``metric`` only primary ones match.
+    """Return the matching cells; an empty text matches any, except that without ``metric`` only
+    primary ones match.
 
     ``since`` is a date or time in the format of ``created``, ``metric`` a name or ``all``.
     """

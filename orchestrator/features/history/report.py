@@ -1,4 +1,6 @@
-"""The history of a project for a terminal and for programs: one line per configuration and bench, equal specs together."""
+"""The history of a project for a terminal and for programs: one line per configuration and bench,
+equal specs together.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +21,36 @@ from orchestrator.report.text import one_line
 __all__ = ["document", "render", "render_acceptances"]
 
 SCHEMA = 6
-"""1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5: seals of the benches of a
-store. 6: acceptances."""
+"""1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5:
+seals of the benches of a store. 6: acceptances."""
 _COLUMNS = ("when", "bench", "case", "n", "value", "95%", "notes", "hardware")
 _NOTES = "notes: how many a number has; orch summarize BENCH and orch history --json show them"
 _DROPPED = (("hardware",), ("when",), ("95%",))
 _SHOWN_FAILED = 3
-"""Nodes, links and clusters that failed an acceptance that a terminal names, with the reason of each."""
+"""Nodes, links and clusters that failed an acceptance that a terminal names, with the reason of
+each.
+"""
 
 
 def render(cells: Sequence[PastCell], console: Console) -> None:
     """Print a table per series, as wide as the console; ``notes`` is the number of qualifications.
 
-    Cells of equal specs are in one table: that of the newest one, because a series names only what differs within its bench.
-    Cells with other units have a table of their own.
+    Cells of equal specs are in one table: that of the newest one, because a series names only what
+    differs within its bench. Cells with other units have a table of their own.
     """
     newest = {cell.spec: cell for cell in cells}
     titles = {spec: title_of(cell) for spec, cell in newest.items()}
     for title in in_title_order(tuple(newest.values())):
-        rows = sorted((cell for cell in cells if titles[cell.spec] == title), key=lambda cell: (len(cell.shape), cell.shape))
+        rows = sorted(
+            (cell for cell in cells if titles[cell.spec] == title),
+            key=lambda cell: (len(cell.shape), cell.shape),
+        )
         console.print(Text(one_line(title), style="bold"))
         console.print(
-            fitting(_COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"), soft_wrap=False
+            fitting(
+                _COLUMNS, [_row(cell) for cell in rows], _DROPPED, console, "orch history --json"
+            ),
+            soft_wrap=False,
         )
         console.print()
     if any(cell.qualifications for cell in cells):
@@ -48,7 +58,9 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
 
 
 def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> None:
-    """Print a list of acceptances for each set of hosts, the oldest first, with what failed and what is open."""
+    """Print a list of acceptances for each set of hosts, the oldest first, with what failed and
+    what is open.
+    """
     by_hosts: dict[str, list[PastAcceptance]] = {}
     for past in accepted:
         by_hosts.setdefault(fold(sorted(past.hosts)), []).append(past)
@@ -56,7 +68,10 @@ def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> 
         console.print(Text(one_line(f"acceptances of {hosts or 'no host'}"), style="bold"))
         for past in of_hosts:
             when = past.created[:16].replace("T", " ")
-            console.print(Text(one_line(f"{when}  {past.verdict:<9}  {past.suite}  {past.acceptance_id}")), soft_wrap=True)
+            console.print(
+                Text(one_line(f"{when}  {past.verdict:<9}  {past.suite}  {past.acceptance_id}")),
+                soft_wrap=True,
+            )
             lines = [f"{subject}: {why}" for subject, why in past.failed[:_SHOWN_FAILED]]
             if more := len(past.failed) - len(lines):
                 lines.append(f"and {more} more that failed: orch history --json")
@@ -68,9 +83,14 @@ def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> 
 
 
 def document(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whole: History) -> str:
-    """Return one JSON document, ASCII only: cells and acceptances oldest first, numbers unrounded, damage by bench, run or
-    acceptance, what benches without speeds have measured, and by bench or acceptance the seals of archives of a store."""
-    value = {"schema": SCHEMA, "cells": [asdict(cell) for cell in cells], "damaged": dict(whole.damaged)}
+    """Return one JSON document, ASCII only: cells and acceptances oldest first, numbers unrounded,
+    damage by bench, run or acceptance, what benches without speeds have measured, and by bench or
+    acceptance the seals of archives of a store."""
+    value = {
+        "schema": SCHEMA,
+        "cells": [asdict(cell) for cell in cells],
+        "damaged": dict(whole.damaged),
+    }
     value |= {"speedless": dict(whole.speedless), "seals": dict(whole.seals)}
     value["acceptances"] = [asdict(past) for past in accepted]
     return json.dumps(value, indent=2, allow_nan=False) + "\n"

@@ -14,9 +14,11 @@ _ONE_SCALE = 10.0
 
 
 def svg(cells: Sequence[PastCell]) -> bytes:
-    """Return one SVG document: metrics over the time when benches were made, in UTC; equal cells give equal bytes.
+    """Return one SVG document: metrics over the time when benches were made, in UTC; equal cells
+    give equal bytes.
 
-    Lines whose speeds differ by more than a factor of `_ONE_SCALE` have axes of their own, one below the other.
+    Lines whose speeds differ by more than a factor of `_ONE_SCALE` have axes of their own, one
+    below the other.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -26,7 +28,9 @@ def svg(cells: Sequence[PastCell]) -> bytes:
         panels = _panels(_lines(cells))
         figure = Figure(figsize=(10, 2 + 4 * len(panels)), layout="constrained")
         all_axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-        lines = [(axes, line) for axes, panel in zip(all_axes, panels, strict=True) for line in panel]
+        lines = [
+            (axes, line) for axes, panel in zip(all_axes, panels, strict=True) for line in panel
+        ]
         for number, (axes, line) in enumerate(lines):
             times = [cell.days for cell, _ in line]
             speeds = [speed for _, speed in line]
@@ -35,7 +39,16 @@ def svg(cells: Sequence[PastCell]) -> bytes:
             name = one_line(f"{line[0][0].shape} {line[0][0].series}")
             ends = ([max(0.0, value) for value in low], [max(0.0, value) for value in high])
             marker = "os^vDP*X"[number % 8]  # printed charts may have no colours
-            axes.errorbar(times, speeds, yerr=ends, label=name, marker=marker, markersize=4, linewidth=1, capsize=3)
+            axes.errorbar(
+                times,
+                speeds,
+                yerr=ends,
+                label=name,
+                marker=marker,
+                markersize=4,
+                linewidth=1,
+                capsize=3,
+            )
         for axes, panel in zip(all_axes, panels, strict=True):
             axes.xaxis_date()
             axes.set_ylim(bottom=0)
@@ -50,11 +63,19 @@ def svg(cells: Sequence[PastCell]) -> bytes:
     return out.getvalue()
 
 
-def _panels(lines: Sequence[list[tuple[PastCell, float]]]) -> list[list[list[tuple[PastCell, float]]]]:
-    """Return the lines grouped by unit and scale, the fastest group first; a single empty group without lines."""
+def _panels(
+    lines: Sequence[list[tuple[PastCell, float]]],
+) -> list[list[list[tuple[PastCell, float]]]]:
+    """Return the lines grouped by unit and scale, the fastest group first; a single empty group
+    without lines.
+    """
     panels: list[list[list[tuple[PastCell, float]]]] = []
     for line in sorted(lines, key=lambda line: (_unit([line]), _highest(line)), reverse=True):
-        if panels and _unit(panels[-1]) == _unit([line]) and _highest(panels[-1][0]) <= _ONE_SCALE * _highest(line):
+        if (
+            panels
+            and _unit(panels[-1]) == _unit([line])
+            and _highest(panels[-1][0]) <= _ONE_SCALE * _highest(line)
+        ):
             panels[-1].append(line)
         else:
             panels.append([line])

@@ -1,4 +1,6 @@
-"""The traces of a bench: one extra run of each configuration, read from its verified logs, never counted in a table."""
+"""The traces of a bench: one extra run of each configuration, read from its verified logs, never
+counted in a table.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _TRACE = re.compile(r"trace-rank-([0-9]{1,7})\.json\.gz", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """The traces of a configuration in order of rank, and why there are none or fewer, empty if there are all."""
+    """The traces of a configuration in order of rank, and why there are none or fewer, empty if
+    there are all.
+    """
 
     series: str
     case: str
@@ -34,8 +38,12 @@ class Profiled:
     missing: str
 
 
-def profiled_bench(bench: BenchDir, summary: Summary, results: Sequence[RunResult]) -> tuple[Profiled, ...]:
-    """Return the traces of each configuration that has a speed and an extra run; empty for a bench without ``--profile``."""
+def profiled_bench(
+    bench: BenchDir, summary: Summary, results: Sequence[RunResult]
+) -> tuple[Profiled, ...]:
+    """Return the traces of each configuration that has a speed and an extra run; empty for a bench
+    without ``--profile``.
+    """
     profiles = []
     for run_id, cell in bench.record().profiles.items():
         own = {result.run_id for result in results if result.spec and result.spec.is_run_of(cell)}
@@ -54,7 +62,9 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
         else:
             manifest = read_manifest(run)
             outcome = manifest.outcome
-            traces = with_waits(sorted(_recorded(run), key=lambda own: own.trace.rank), manifest.spec.options)
+            traces = with_waits(
+                sorted(_recorded(run), key=lambda own: own.trace.rank), manifest.spec.options
+            )
             if not traces:
                 missing = f"its extra run left no trace: {outcome.error if outcome and outcome.error else 'see its logs'}"
     except DataError as error:
@@ -63,7 +73,9 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
 
 
 def _recorded(run: RunDir) -> Iterator[Recorded]:
-    """Yield the traces of a run. Raises DataError for one that differs from its node's record or is none."""
+    """Yield the traces of a run. Raises DataError for one that differs from its node's record or is
+    none.
+    """
     for slot in read_manifest(run).slots:
         record = exit_record(run, slot.host)
         for name, entry in record.files.items() if record else ():
@@ -71,10 +83,14 @@ def _recorded(run: RunDir) -> Iterator[Recorded]:
             if not match or int(match[1]) not in slot.ranks:
                 continue
             if entry.bytes > _MOST_BYTES:
-                message = f"expected a trace of at most {_MOST_BYTES >> 20} MiB, got {entry.bytes} bytes"
+                message = (
+                    f"expected a trace of at most {_MOST_BYTES >> 20} MiB, got {entry.bytes} bytes"
+                )
                 raise DataError(message, kind="result_invalid", host=slot.host, where=name)
             try:
-                yield recorded(bytes(verified(run, slot.host, name, entry)), int(match[1]), slot.host)
+                yield recorded(
+                    bytes(verified(run, slot.host, name, entry)), int(match[1]), slot.host
+                )
             except DataError as error:
                 error.host, error.where = slot.host, name
                 raise

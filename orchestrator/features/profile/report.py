@@ -1,6 +1,8 @@
-"""The traces of a bench as a table: a row for each rank, below it the operators that take the most time; and as one line each.
+"""The traces of a bench as a table: a row for each rank, below it the operators that take the most
+time; and as one line each.
 
-Control characters in texts from nodes are escaped. Beside the communication by the trace stands what `--explain` predicts.
+Control characters in texts from nodes are escaped. Beside the communication by the trace stands
+what `--explain` predicts.
 """
 
 from __future__ import annotations
@@ -44,12 +46,31 @@ def table(profiles: Sequence[Profiled], predicted: _Predicted = MappingProxyType
     for profile in profiles:
         share = _predicted(profile, predicted)
         for trace in profile.traces:
-            shares = (trace.communication, trace.overlapped, trace.exposed, trace.waiting, share, trace.idle)
-            rows.append(
-                (profile.case, str(trace.rank), one_line(trace.host), number(trace.step_s * 1e3), *map(_percent, shares))
+            shares = (
+                trace.communication,
+                trace.overlapped,
+                trace.exposed,
+                trace.waiting,
+                share,
+                trace.idle,
             )
-            longest = ", ".join(f"{operator.name} {operator.share:.1%} ({operator.count})" for operator in trace.top)
-            notes.append(one_line(f"{profile.case} rank {trace.rank}, {plural(trace.steps, 'step')}: {longest}"))
+            rows.append(
+                (
+                    profile.case,
+                    str(trace.rank),
+                    one_line(trace.host),
+                    number(trace.step_s * 1e3),
+                    *map(_percent, shares),
+                )
+            )
+            longest = ", ".join(
+                f"{operator.name} {operator.share:.1%} ({operator.count})" for operator in trace.top
+            )
+            notes.append(
+                one_line(
+                    f"{profile.case} rank {trace.rank}, {plural(trace.steps, 'step')}: {longest}"
+                )
+            )
         if profile.missing:
             notes.append(one_line(f"{profile.case}: no trace, {profile.missing}"))
     return Table(
@@ -73,7 +94,9 @@ def render(profiles: Sequence[Profiled], predicted: _Predicted, console: Console
 
 
 def documents(profiles: Sequence[Profiled], predicted: _Predicted) -> list[dict[str, Any]]:
-    """Return the traces for JSON, numbers unrounded, with the exposed communication that is predicted."""
+    """Return the traces for JSON, numbers unrounded, with the exposed communication that is
+    predicted.
+    """
     return [asdict(profile) | {"explained": _predicted(profile, predicted)} for profile in profiles]
 
 
@@ -81,11 +104,15 @@ def _words(profile: Profiled, predicted: _Predicted) -> str:
     if not profile.traces:
         return f"none, {profile.missing}"
     trace = max(profile.traces, key=lambda trace: trace.communication)
-    words = [f"rank {trace.rank} communicates for {trace.communication:.1%} of a step of {number(trace.step_s * 1e3)} ms"]
+    words = [
+        f"rank {trace.rank} communicates for {trace.communication:.1%} of a step of {number(trace.step_s * 1e3)} ms"
+    ]
     if step := predicted.get((profile.series, profile.case)):
         words[0] += f", {trace.step_s / step.step_s:.2f} times a step without a profile"
     if trace.overlapped is not None:
-        words.append(f"{trace.overlapped:.1%} of that overlaps with computing, {trace.exposed:.1%} of a step is exposed")
+        words.append(
+            f"{trace.overlapped:.1%} of that overlaps with computing, {trace.exposed:.1%} of a step is exposed"
+        )
     if trace.waiting is not None:
         words.append(
             f"of that, {trace.waiting:.1%} is waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer"
@@ -97,7 +124,9 @@ def _words(profile: Profiled, predicted: _Predicted) -> str:
 
 
 def _predicted(profile: Profiled, predicted: _Predicted) -> float | None:
-    """Return the share of a step that communication adds to it as it is predicted; None if it is not."""
+    """Return the share of a step that communication adds to it as it is predicted; None if it is
+    not.
+    """
     step = predicted.get((profile.series, profile.case))
     return step.communication if step else None
 

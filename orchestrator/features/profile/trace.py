@@ -1,7 +1,9 @@
-"""The parts of a rank's steps in a trace of PyTorch's profiler: communication, computing beside it, idle time, top operators.
+"""The parts of a rank's steps in a trace of PyTorch's profiler: communication, computing beside it,
+idle time, top operators.
 
-The format is that of Chrome's traces ("Trace Event Format", complete events `X` with microseconds), as PyTorch's Kineto
-writes it. The file comes from a node: its size and number of events are bounded, and what is no event is left out.
+The format is that of Chrome's traces ("Trace Event Format", complete events `X` with microseconds),
+as PyTorch's Kineto writes it. The file comes from a node: its size and number of events are
+bounded, and what is no event is left out.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ __all__ = ["Operator", "Recorded", "Trace", "recorded"]
 _MOST_BYTES, _MOST_EVENTS = 128 << 20, 1_000_000
 _STEP = re.compile(r"orch step [0-9]{1,9}", re.ASCII)
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_COMMUNICATION = ("c10d::", "_c10d_functional", "c10d_functional", "torch.distributed", "gloo:", "nccl:", "record_param_comms")
+_COMMUNICATION = (
+    "c10d::",
+    "_c10d_functional",
+    "c10d_functional",
+    "torch.distributed",
+    "gloo:",
+    "nccl:",
+    "record_param_comms",
+)
 """How the names of operators begin that communicate, start communication or wait for it."""
 _TOP, _LONGEST_NAME = 10, 120
 _LATEST_US = 1e18
@@ -30,8 +40,8 @@ _LATEST_US = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A kernel of a device, or an operator of a CPU without those that it calls: how often it ran in the traced steps, and
-    for which share of them."""
+    """A kernel of a device, or an operator of a CPU without those that it calls: how often it ran
+    in the traced steps, and for which share of them."""
 
     name: str
     count: int
@@ -40,9 +50,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The traced steps of a rank, as shares of their time. ``communication``: collectives run; ``exposed``: and nothing is
-    computed; ``waiting``: of that, until the last of the traced ranks has come, None where that cannot be told; ``idle``:
-    neither. ``of_device``: of a GPU, by its kernels; else of a CPU, by gloo's collectives and PyTorch's operators."""
+    """The traced steps of a rank, as shares of their time. ``communication``: collectives run;
+    ``exposed``: and nothing is computed; ``waiting``: of that, until the last of the traced ranks
+    has come, None where that cannot be told; ``idle``: neither. ``of_device``: of a GPU, by its
+    kernels; else of a CPU, by gloo's collectives and PyTorch's operators."""
 
     rank: int
     host: str
@@ -63,8 +74,9 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A trace, and what has to be compared with those of other ranks, in µs: of each kind of collective the spans in which it
-    ran, in their order, and when one of any kind ran while nothing was computed; ``lasts``: so long the steps took."""
+    """A trace, and what has to be compared with those of other ranks, in µs: of each kind of
+    collective the spans in which it ran, in their order, and when one of any kind ran while nothing
+    was computed; ``lasts``: so long the steps took."""
 
     trace: Trace
     sends: Mapping[str, Sequence[Span]]
@@ -81,9 +93,15 @@ class _Event:
 
 
 def recorded(data: bytes, rank: int, host: str) -> Recorded:
-    """Return the parts of the steps in a compressed trace. Raises DataError (result_invalid) for what is none."""
+    """Return the parts of the steps in a compressed trace. Raises DataError (result_invalid) for
+    what is none.
+    """
     events = list(_events(strict_json(_unpacked(data), "")))
-    steps = [event.span for event in events if event.category == "user_annotation" and _STEP.fullmatch(event.name)]
+    steps = [
+        event.span
+        for event in events
+        if event.category == "user_annotation" and _STEP.fullmatch(event.name)
+    ]
     if not steps:
         raise _unusable("expected annotations of steps, found none")
     kernels = [event for event in events if event.category in _ON_DEVICE]
@@ -101,7 +119,9 @@ def recorded(data: bytes, rank: int, host: str) -> Recorded:
         operators = [event for event in events if event.category == "cpu_op"]
         computes = _computing(operators)
         counted = list(_own_times(operators))
-    communication, computing = (common(united(part), window) for part in ([event.span for event in sends], computes))
+    communication, computing = (
+        common(united(part), window) for part in ([event.span for event in sends], computes)
+    )
     busy, sending = length(united([*communication, *computing])), length(communication)
     exposed = without(communication, computing)
     trace = Trace(
@@ -145,8 +165,18 @@ def _events(document: Any) -> Iterator[_Event]:
             continue
         name, category = entry.get("name"), entry.get("cat")
         begin, lasts = _time(entry.get("ts")), _time(entry.get("dur"))
-        if isinstance(name, str) and isinstance(category, str) and begin is not None and lasts is not None:
-            yield _Event(category, name[:_LONGEST_NAME], f"{entry.get('pid')} {entry.get('tid')}", (begin, begin + lasts))
+        if (
+            isinstance(name, str)
+            and isinstance(category, str)
+            and begin is not None
+            and lasts is not None
+        ):
+            yield _Event(
+                category,
+                name[:_LONGEST_NAME],
+                f"{entry.get('pid')} {entry.get('tid')}",
+                (begin, begin + lasts),
+            )
 
 
 def _time(value: Any) -> float | None:
@@ -154,16 +184,22 @@ def _time(value: Any) -> float | None:
 
 
 def _computing(operators: Iterable[_Event]) -> list[Span]:
-    """Return the spans in which an operator computes: without those in which one that it calls starts communication or waits
-    for it, on the same thread."""
+    """Return the spans in which an operator computes: without those in which one that it calls
+    starts communication or waits for it, on the same thread."""
     by_thread: dict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
     for event in operators:
         by_thread[event.thread][event.name.startswith(_COMMUNICATION)].append(event.span)
-    return [span for computes, waits in by_thread.values() for span in without(united(computes), united(waits))]
+    return [
+        span
+        for computes, waits in by_thread.values()
+        for span in without(united(computes), united(waits))
+    ]
 
 
 def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
-    """Yield each operator with its time without the operators that it calls, which are inside it on the same thread."""
+    """Yield each operator with its time without the operators that it calls, which are inside it on
+    the same thread.
+    """
     by_thread: dict[str, list[_Event]] = defaultdict(list)
     for event in events:
         by_thread[event.thread].append(event)

@@ -30,8 +30,8 @@ def compare(summary: Summary, bases: Sequence[Path]) -> PublishedReference:
 
 @dataclass(frozen=True, slots=True)
 class PublishedReference:
-    """Series beside published tables, and language models beside their nearest published rows. ``without_table`` has a note
-    for each series that no table fits."""
+    """Series beside published tables, and language models beside their nearest published rows.
+    ``without_table`` has a note for each series that no table fits."""
 
     tables: tuple[ReferenceTable, ...]
     without_table: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""Whether a log agrees with itself and with the size of its run; a log that does not gives no number, or one with a warning."""
+"""Whether a log agrees with itself and with the size of its run; a log that does not gives no
+number, or one with a warning.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _WORDS = {"samples_per_s": "rates", "step_time_s": "step times"}
 
 
 def check_sizes(log: bytes, patterns: Sequence[re.Pattern[bytes]], case: Case) -> None:
-    """Compare what the first MiB of a log says of the size of its run with the size. Raise DataError (result_invalid)."""
+    """Compare what the first MiB of a log says of the size of its run with the size. Raise
+    DataError (result_invalid).
+    """
     sizes = {
         "nodes": case.nodes,
         "gpus": case.gpus,
@@ -37,16 +41,24 @@ def check_sizes(log: bytes, patterns: Sequence[re.Pattern[bytes]], case: Case) -
 
 
 def check_epochs(lines: Sequence[Line], case: Case) -> None:
-    """Check that all lines say the same number of steps in an epoch, and that it fits the data set, if its size is known."""
-    lengths = sorted({length for line in lines if (length := line.whole("epoch_steps")) is not None})
+    """Check that all lines say the same number of steps in an epoch, and that it fits the data set,
+    if its size is known.
+    """
+    lengths = sorted(
+        {length for line in lines if (length := line.whole("epoch_steps")) is not None}
+    )
     if len(lengths) > 1:
-        raise refused("expected one epoch length", f"found {', '.join(map(str, lengths))}: several runs in one file")
+        raise refused(
+            "expected one epoch length",
+            f"found {', '.join(map(str, lengths))}: several runs in one file",
+        )
     if lengths and case.images:
         check_epoch_length(lengths[0], case)
 
 
 def check_epoch_length(iterations: int, case: Case) -> None:
-    """Check the iterations of an epoch against data set and ranks. Raise DataError (result_invalid) with the implied ranks.
+    """Check the iterations of an epoch against data set and ranks. Raise DataError (result_invalid)
+    with the implied ranks.
 
     A loader either drops the last, smaller batch or keeps it. ``case.images`` must be above 0.
     """
@@ -65,13 +77,21 @@ def check_epoch_length(iterations: int, case: Case) -> None:
     )
 
 
-def contradiction(samples: int, by_clock_s: float, otherwise_s: float, group: str) -> tuple[Note, ...]:
-    """Return a warning if the clock of a log and its other times, of a ``group``, differ over the ``samples`` of the window.
+def contradiction(
+    samples: int, by_clock_s: float, otherwise_s: float, group: str
+) -> tuple[Note, ...]:
+    """Return a warning if the clock of a log and its other times, of a ``group``, differ over the
+    ``samples`` of the window.
 
-    Raise DataError (result_invalid) if one is twice the other: a clock was set, or lines of different runs are in the log.
+    Raise DataError (result_invalid) if one is twice the other: a clock was set, or lines of
+    different runs are in the log.
     """
     name = _WORDS[group]
-    if not by_clock_s > 0 or 1 / (1 + APART) < otherwise_s / by_clock_s < 1 + APART or math.isnan(otherwise_s):
+    if (
+        not by_clock_s > 0
+        or 1 / (1 + APART) < otherwise_s / by_clock_s < 1 + APART
+        or math.isnan(otherwise_s)
+    ):
         return ()
     if not 1 / _TOO_FAR_APART < otherwise_s / by_clock_s < _TOO_FAR_APART:
         raise refused(

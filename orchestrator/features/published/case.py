@@ -9,7 +9,9 @@ __all__ = ["Case"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The size of one run. ``batch_size`` is samples per device; ``images`` is the size of the data set, 0 if not known."""
+    """The size of one run. ``batch_size`` is samples per device; ``images`` is the size of the data
+    set, 0 if not known.
+    """
 
     nodes: int
     gpus: int

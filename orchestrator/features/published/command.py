@@ -32,15 +32,25 @@ def add_to(app: typer.Typer) -> None:
 
 
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
-    """Recompute published tables from their printed runs, and report the numbers that do not follow from the runs."""
+    """Recompute published tables from their printed runs, and report the numbers that do not follow
+    from the runs.
+    """
     from orchestrator.features.published.folders import published_files
     from orchestrator.features.published.language import recompute_language
     from orchestrator.features.published.tables import recompute
 
     bases = template_bases(templates)
-    files = {file.framework: file for file in [_chosen(name, bases)]} if name else published_files(bases)
+    files = (
+        {file.framework: file for file in [_chosen(name, bases)]}
+        if name
+        else published_files(bases)
+    )
     checked: dict[str, Checks] = {
-        framework: (file, [recompute(table) for table in file.tables], [recompute_language(table) for table in file.language])
+        framework: (
+            file,
+            [recompute(table) for table in file.tables],
+            [recompute_language(table) for table in file.language],
+        )
         for framework, file in files.items()
     }
     if as_json:
@@ -58,24 +68,34 @@ def _document(framework: str, checked: Checks) -> dict[str, Any]:
 
     file, checks, language = checked
     document = check_document(framework, file, checks, doubts(file))
-    return document | {"language_models": language_document(language, language_doubts(file.language))}
+    return document | {
+        "language_models": language_document(language, language_doubts(file.language))
+    }
 
 
 def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
-    """Return the tables of a folder or file here, else those of a framework. Raise ConfigError if there are none."""
+    """Return the tables of a folder or file here, else those of a framework. Raise ConfigError if
+    there are none.
+    """
     from orchestrator.errors import ConfigError
     from orchestrator.features.published.folders import open_published, published_at
     from orchestrator.inventory import nearest
     from orchestrator.plan.folders import frameworks
 
     path = Path(name)
-    folders = {framework: folder for framework, folder in frameworks(bases).items() if (folder / "published.json").exists()}
+    folders = {
+        framework: folder
+        for framework, folder in frameworks(bases).items()
+        if (folder / "published.json").exists()
+    }
     if (path / "published.json").exists() or path.is_file():
         return published_at(path)
     if name in folders:
         return open_published(name, folders[name])
     if len(path.parts) > 1 or path.exists():
-        raise ConfigError("expected a folder with published.json, or such a file, found none", where=str(path))
+        raise ConfigError(
+            "expected a folder with published.json, or such a file, found none", where=str(path)
+        )
     hint = f"available: {', '.join(sorted(folders))}{nearest(name, folders)}; or the path of a folder or file"
     raise ConfigError(f"no published tables of {name!r}", where="published", hint=hint)
 
@@ -91,8 +111,13 @@ def _print(checked: dict[str, Checks], whole: bool) -> None:
 
     console = Console()
     if not whole:
-        overview({name: (checks, doubts(file)) for name, (file, checks, _) in checked.items()}, console)
-        of_language = {name: (checks, language_doubts(file.language)) for name, (file, _, checks) in checked.items()}
+        overview(
+            {name: (checks, doubts(file)) for name, (file, checks, _) in checked.items()}, console
+        )
+        of_language = {
+            name: (checks, language_doubts(file.language))
+            for name, (file, _, checks) in checked.items()
+        }
         language_overview(of_language, console)
         totals([check for checks in checked.values() for check in _every(checks)], console)
         return
@@ -120,27 +145,40 @@ def _every(checked: Checks) -> list[TableCheck | LanguageCheck]:
 
 
 def _rules(file: PublishedFile) -> list[str]:
-    """Return what the folder of a file says of its rules, one line each; none if the file lies in no framework folder."""
+    """Return what the folder of a file says of its rules, one line each; none if the file lies in
+    no framework folder.
+    """
     from orchestrator.features.published.rules import rules_of
     from orchestrator.plan.folders import read_folder
 
     folder = Path(file.where).parent
     if not (folder / "framework.yaml").is_file():
         return []
-    return [f"rule {rule.name}: {rule.title}" for rule in rules_of(read_folder(folder).framework).values()]
+    return [
+        f"rule {rule.name}: {rule.title}"
+        for rule in rules_of(read_folder(folder).framework).values()
+    ]
 
 
 def _refuse_surprises(checked: Sequence[Checks]) -> None:
-    """Raise DataError for differences that a table does not declare, and for declared ones that do not occur."""
+    """Raise DataError for differences that a table does not declare, and for declared ones that do
+    not occur.
+    """
     from orchestrator.errors import DataError, Faults
 
     faults = []
     for checks in checked:
         file, *_ = checks
-        unexpected = [f"{check.table.name}: {text}" for check in _every(checks) for text in (*check.undeclared, *check.unseen)]
+        unexpected = [
+            f"{check.table.name}: {text}"
+            for check in _every(checks)
+            for text in (*check.undeclared, *check.unseen)
+        ]
         if unexpected:
             message = f"expected only the declared differences, found {'; '.join(unexpected)}"
-            hint = "correct the number, or copy the difference as printed here to known: of the table"
+            hint = (
+                "correct the number, or copy the difference as printed here to known: of the table"
+            )
             faults.append(DataError(message, kind="result_invalid", where=file.where, hint=hint))
     if faults:
         raise faults[0] if len(faults) == 1 else Faults(faults)

@@ -14,23 +14,36 @@ MEDIANS = "median/median"
 
 
 def divided(summary: Summary, divisors: Mapping[str, str]) -> Summary:
-    """Return a summary of medians with the speedups of each framework by its divisor, such as ``mean/mean``.
+    """Return a summary of medians with the speedups of each framework by its divisor, such as
+    ``mean/mean``.
 
     The speed of a row is then the one that is divided, without an interval.
     """
     if all(divisor == MEDIANS for divisor in divisors.values()):
         return summary
     bases = {series: _speed(row, divisors) for series, row in summary.baseline.items()}
-    rows = {id(row): _row(row, divisors, bases.get(row.series), summary.baseline.get(row.series)) for row in summary.rows}
-    baseline = {series: _row(row, divisors, bases[series], row) for series, row in summary.baseline.items()}
-    return replace(summary, rows=tuple(rows[id(row)] for row in summary.rows), baseline=baseline, of_medians=False)
+    rows = {
+        id(row): _row(row, divisors, bases.get(row.series), summary.baseline.get(row.series))
+        for row in summary.rows
+    }
+    baseline = {
+        series: _row(row, divisors, bases[series], row) for series, row in summary.baseline.items()
+    }
+    return replace(
+        summary,
+        rows=tuple(rows[id(row)] for row in summary.rows),
+        baseline=baseline,
+        of_medians=False,
+    )
 
 
 def _row(row: Row, divisors: Mapping[str, str], base: float | None, of: Row | None) -> Row:
     speed = _speed(row, divisors)
     times = speedup(speed, base) if speed and base else None
     efficiency = scaling_efficiency(times, row.world_size, of.world_size) if times and of else None
-    return replace(row, value=speed, interval=None, speedup=times, speedup_interval=None, efficiency=efficiency)
+    return replace(
+        row, value=speed, interval=None, speedup=times, speedup_interval=None, efficiency=efficiency
+    )
 
 
 def _speed(row: Row, divisors: Mapping[str, str]) -> float | None:

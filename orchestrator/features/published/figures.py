@@ -1,4 +1,5 @@
-"""Printed figures as what they say of the true number: the interval of all numbers that are printed so.
+"""Printed figures as what they say of the true number: the interval of all numbers that are printed
+so.
 
 Everything is exact: a figure is the decimal number that was printed, not the float next to it.
 

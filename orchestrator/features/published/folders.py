@@ -16,7 +16,15 @@ from orchestrator.plan import Framework
 from orchestrator.plan.folders import frameworks, read_folder
 from orchestrator.strictjson import strict_json
 
-__all__ = ["TABLES", "open_published", "published_at", "published_files", "rule_names", "rule_notes", "table_faults"]
+__all__ = [
+    "TABLES",
+    "open_published",
+    "published_at",
+    "published_files",
+    "rule_names",
+    "rule_notes",
+    "table_faults",
+]
 
 TABLES = "published.json"
 """The file with the published tables of a folder."""
@@ -25,11 +33,17 @@ TABLES = "published.json"
 def published_files(bases: Sequence[Path] = ()) -> dict[str, PublishedFile]:
     """Return the published tables of every framework folder that has any, by framework."""
     folders = frameworks(bases)
-    return {name: open_published(name, folders[name]) for name in sorted(folders) if (folders[name] / TABLES).exists()}
+    return {
+        name: open_published(name, folders[name])
+        for name in sorted(folders)
+        if (folders[name] / TABLES).exists()
+    }
 
 
 def open_published(framework: str, folder: Path) -> PublishedFile:
-    """Read ``published.json`` of a framework folder. Raise ConfigError, or Faults of each fault with its line."""
+    """Read ``published.json`` of a framework folder. Raise ConfigError, or Faults of each fault
+    with its line.
+    """
     path = folder / TABLES
     if not path.exists():
         raise ConfigError("expected published tables, this framework has none", where=str(path))
@@ -37,7 +51,9 @@ def open_published(framework: str, folder: Path) -> PublishedFile:
 
 
 def published_at(path: Path) -> PublishedFile:
-    """Read the published tables of a folder with ``published.json``, or of a JSON file, as `open_published` does."""
+    """Read the published tables of a folder with ``published.json``, or of a JSON file, as
+    `open_published` does.
+    """
     if path.is_dir():
         return open_published(path.resolve().name, path)
     return _read(path.resolve().parent.name if path.name == TABLES else path.stem, path)
@@ -48,18 +64,27 @@ def _read(framework: str, path: Path) -> PublishedFile:
     from orchestrator.features.published import schema
 
     text = yamlfile.read_text(path)
-    # JSON is YAML: what finds the lines of a YAML file finds those of a JSON file, and is needed for a faulty one only.
+    # JSON is YAML: what finds the lines of a YAML file finds those of a JSON file, and is needed
+    # for a faulty one only.
     lines = cache(lambda: yamlfile.loads(text.replace("\t", " "), str(path)))
     try:
         value = strict_json(text, str(path))
     except DataError as error:
-        place = f"{path}:{error.__cause__.lineno}" if isinstance(error.__cause__, JSONDecodeError) else str(path)
+        place = (
+            f"{path}:{error.__cause__.lineno}"
+            if isinstance(error.__cause__, JSONDecodeError)
+            else str(path)
+        )
         if place == str(path):
             lines()  # refuses a key that is there twice, with its line
-        raise ConfigError(error.message, where=place, hint="the file is JSON: remove comments and trailing commas") from error
+        raise ConfigError(
+            error.message, where=place, hint="the file is JSON: remove comments and trailing commas"
+        ) from error
 
     def line(key: KeyPath) -> int:
-        with suppress(ConfigError):  # some JSON is no YAML, such as keys of more than 1024 characters
+        with suppress(
+            ConfigError
+        ):  # some JSON is no YAML, such as keys of more than 1024 characters
             return lines().line(key)
         return 0
 
@@ -83,7 +108,9 @@ def rule_notes(framework: Framework, log: bytes, path: str) -> list[str]:
 
 
 def rule_names(bases: Sequence[Path] = ()) -> dict[str, list[str]]:
-    """Return the names of the published rules of each framework folder that declares any; faulty folders are left out."""
+    """Return the names of the published rules of each framework folder that declares any; faulty
+    folders are left out.
+    """
     names = {}
     for name, path in frameworks(bases).items():
         with suppress(OrchError):

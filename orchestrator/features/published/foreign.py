@@ -1,4 +1,5 @@
-"""Published rules applied to logs: to trees of logs that orch did not write, and to the logs of orch's own runs.
+"""Published rules applied to logs: to trees of logs that orch did not write, and to the logs of
+orch's own runs.
 
 A tree has no manifest, so case, batch size and type come from file names, in the documented form
 ``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; files with other names are listed and left out.
@@ -47,12 +48,16 @@ __all__ = ["by_rule", "rule_names", "rule_of", "summary_of_tree"]
 _MAX_LOG_BYTES = 1 << 30
 _NAMED = 5
 _CASE = re.compile(r"([1-9][0-9]{0,4})n([1-9][0-9]{0,4})g", re.ASCII)
-_LOG = re.compile(r"(?P<model>[A-Za-z0-9._+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<dtype>[A-Za-z0-9]+)_(?P<id>[0-9]{1,9})\.log")
+_LOG = re.compile(
+    r"(?P<model>[A-Za-z0-9._+-]+)_b(?P<batch>[1-9][0-9]{0,6})_(?P<dtype>[A-Za-z0-9]+)_(?P<id>[0-9]{1,9})\.log"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """One log of a tree, with the facts of its name; ``folder`` is the path above the folder of the case."""
+    """One log of a tree, with the facts of its name; ``folder`` is the path above the folder of the
+    case.
+    """
 
     path: Path
     name: str
@@ -63,8 +68,11 @@ class _Log:
     run_id: int
 
 
-def summary_of_tree(root: Path, framework: Framework, images: int | None = None, name: str = "") -> Summary:
-    """Return the scaling table of a log tree by the framework's published rule, or by its log grammar if it has no rule.
+def summary_of_tree(
+    root: Path, framework: Framework, images: int | None = None, name: str = ""
+) -> Summary:
+    """Return the scaling table of a log tree by the framework's published rule, or by its log
+    grammar if it has no rule.
 
     ``name`` is that of another rule of the framework; empty: the one that its folder names.
     ``images`` is the size of the data set: None for that of the published runs, 0 to skip the check of the epoch length.
@@ -72,7 +80,10 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
     """
     rule = rule_of(framework, name) if framework.published or name else None
     if rule is None and not (framework.measure.has_samples or framework.log.metrics):
-        raise ConfigError(f"{framework.name} measures {framework.measure.noun}, not the speed of training", where="--framework")
+        raise ConfigError(
+            f"{framework.name} measures {framework.measure.noun}, not the speed of training",
+            where="--framework",
+        )
     if images is None:
         folder = Path(framework.folder)
         images = open_published(framework.name, folder).images if (folder / TABLES).exists() else 0
@@ -88,15 +99,22 @@ def summary_of_tree(root: Path, framework: Framework, images: int | None = None,
     results, copies = _results(logs, framework, rule)
     summary = divided(summarize(results, of_medians=True), _divisors([framework] if rule else []))
     notes = [NAMES_OF_FILES()]
-    notes += [_rule_note(framework, rule) if rule else grammar_note(framework), *copies, *_misnamed_note(misnamed)]
+    notes += [
+        _rule_note(framework, rule) if rule else grammar_note(framework),
+        *copies,
+        *_misnamed_note(misnamed),
+    ]
     notes += _run_counts(framework, summary) if rule else []
     # The command that measures a baseline applies to orch's own runs only.
     notes += [note.plain for note in summary.notes]
     return replace(summary, notes=tuple(notes))
 
 
-def by_rule(bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path] = (), name: str = "") -> Summary:
-    """Return the scaling table of a bench by the published rules of its frameworks, or by the one of a ``name``.
+def by_rule(
+    bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path] = (), name: str = ""
+) -> Summary:
+    """Return the scaling table of a bench by the published rules of its frameworks, or by the one
+    of a ``name``.
 
     A run without a number by orch's own rule gets none.
     """
@@ -104,7 +122,10 @@ def by_rule(bench: BenchDir, results: Sequence[RunResult], bases: Sequence[Path]
     by_name = {framework: open_framework(framework, bases).framework for framework in used}
     rules = {framework: rule_of(opened, name) for framework, opened in by_name.items()}
     summary = summarize(
-        [_by_rule(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run for run in results],
+        [
+            _by_rule(bench.run(run.run_id), run, rules[run.spec.framework]) if run.spec else run
+            for run in results
+        ],
         of_medians=True,
     )
     summary = divided(summary, _divisors(by_name.values()))
@@ -120,7 +141,9 @@ def _by_rule(run: RunDir, result: RunResult, rule: Rule) -> RunResult:
     try:
         log = b"".join(_first_node_logs(run))
     except OSError as error:
-        damage = DataError(f"cannot be read: {error.strerror}", kind="result_invalid", where=str(error.filename))
+        damage = DataError(
+            f"cannot be read: {error.strerror}", kind="result_invalid", where=str(error.filename)
+        )
         return replace(result, state="failed", error=damage, throughput=None)
     return _measured(result, spec, rule, log)
 
@@ -130,18 +153,30 @@ def _first_node_logs(run: RunDir) -> Iterable[bytes]:
     folder = run.path / "logs" / manifest.slots[0].host
     patterns = manifest.grammar.files
     paths = [path for path in folder.iterdir() if is_named(path.name, patterns)]
-    return (read_bytes(path, _MAX_LOG_BYTES) for path in sorted(paths, key=lambda path: _natural(path.name)))
+    return (
+        read_bytes(path, _MAX_LOG_BYTES)
+        for path in sorted(paths, key=lambda path: _natural(path.name))
+    )
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts rank-2 before rank-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split("([0-9]+)", name)]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split("([0-9]+)", name)
+    ]
 
 
 def _measured(
-    result: RunResult, spec: RunSpec, rule: Rule, log: bytes, grammar: LogGrammar | None = None, images: int = 0
+    result: RunResult,
+    spec: RunSpec,
+    rule: Rule,
+    log: bytes,
+    grammar: LogGrammar | None = None,
+    images: int = 0,
 ) -> RunResult:
-    """Return a result with the speed that a rule reads; with the grammar of its folder, the log has to pass its checks too."""
+    """Return a result with the speed that a rule reads; with the grammar of its folder, the log has
+    to pass its checks too.
+    """
     notes: tuple[Note, ...] = ()
     try:
         if grammar:
@@ -152,14 +187,25 @@ def _measured(
         error.run_id = result.run_id
         return replace(result, state="failed", error=error, throughput=None)
     samples = (rule.last - rule.first + 1) * spec.global_batch
-    throughput = Throughput(speed.samples_per_s, samples, samples / speed.samples_per_s, rule.first, rule.last)
+    throughput = Throughput(
+        speed.samples_per_s, samples, samples / speed.samples_per_s, rule.first, rule.last
+    )
     qualifications = tuple(dict.fromkeys((*result.qualifications, *notes, *speed.warnings)))
     # What is known of the steps is known of the run's own window, not of the rule's.
-    return replace(result, state="finished", throughput=throughput, qualifications=qualifications, step_times=None, unsteady=())
+    return replace(
+        result,
+        state="finished",
+        throughput=throughput,
+        qualifications=qualifications,
+        step_times=None,
+        unsteady=(),
+    )
 
 
 def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:
-    """Return the logs below ``root`` in order of name, and the paths of .log files whose names have another form."""
+    """Return the logs below ``root`` in order of name, and the paths of .log files whose names have
+    another form.
+    """
     logs, misnamed = [], []
     for folder, folders, names in os.walk(root):
         folders.sort()
@@ -173,12 +219,18 @@ def _tree(root: Path, images: int) -> tuple[list[_Log], list[str]]:
             above = path.parent.parent
             base = above.relative_to(root).as_posix() if above.is_relative_to(root) else "."
             relative = path.relative_to(root).as_posix()
-            logs.append(_Log(path, relative, base, parts["model"], parts["dtype"], size, int(parts["id"])))
+            logs.append(
+                _Log(path, relative, base, parts["model"], parts["dtype"], size, int(parts["id"]))
+            )
     return logs, misnamed
 
 
-def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> tuple[list[RunResult], list[Note]]:
-    """Return one result per log, and a note for each log that is a byte-for-byte copy of another: it is not a second run."""
+def _results(
+    logs: Sequence[_Log], framework: Framework, rule: Rule | None
+) -> tuple[list[RunResult], list[Note]]:
+    """Return one result per log, and a note for each log that is a byte-for-byte copy of another:
+    it is not a second run.
+    """
     uses = Counter((log.folder, log.model, log.dtype, log.case, log.run_id) for log in logs)
     first: dict[str, str] = {}
     results, notes = [], []
@@ -188,7 +240,11 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
         try:
             data = read_bytes(log.path, _MAX_LOG_BYTES)
         except OSError as error:
-            why = "expected a file, got a symbolic link" if log.path.is_symlink() else f"cannot be read: {error.strerror}"
+            why = (
+                "expected a file, got a symbolic link"
+                if log.path.is_symlink()
+                else f"cannot be read: {error.strerror}"
+            )
             results.append(replace(result, error=DataError(why, kind="result_invalid")))
             continue
         original = first.setdefault(hashlib.sha256(data).hexdigest(), log.name)
@@ -206,16 +262,20 @@ def _results(logs: Sequence[_Log], framework: Framework, rule: Rule | None) -> t
 
 
 def _with_baselines(results: Sequence[RunResult]) -> list[RunResult]:
-    """Return the results, in which the shapes of one copy of a model that several ranks compute are known as baselines."""
+    """Return the results, in which the shapes of one copy of a model that several ranks compute are
+    known as baselines.
+    """
     return [
-        replace(run, spec=as_baseline(run.spec)) if run.spec and run.spec.world_size == run.spec.step.model_ranks else run
+        replace(run, spec=as_baseline(run.spec))
+        if run.spec and run.spec.world_size == run.spec.step.model_ranks
+        else run
         for run in results
     ]
 
 
 def _as_repeats(results: Sequence[RunResult]) -> list[RunResult]:
-    """Return the results, in which a log without a number has the window that most others of its case have: it is a failed
-    repeat of theirs, and no configuration of its own."""
+    """Return the results, in which a log without a number has the window that most others of its
+    case have: it is a failed repeat of theirs, and no configuration of its own."""
     windows: dict[tuple[Any, ...], Counter[str]] = {}
     specs: dict[str, RunSpec] = {}
     for run in results:
@@ -224,7 +284,12 @@ def _as_repeats(results: Sequence[RunResult]) -> list[RunResult]:
             specs[repr(run.spec)] = run.spec
     repeats = []
     for run in results:
-        if run.spec and run.error and (counts := windows.get(_case(run.spec))) and repr(run.spec) not in counts:
+        if (
+            run.spec
+            and run.error
+            and (counts := windows.get(_case(run.spec)))
+            and repr(run.spec) not in counts
+        ):
             run = replace(run, spec=specs[max(counts, key=counts.__getitem__)])
         repeats.append(run)
     return repeats
@@ -277,4 +342,6 @@ def _misnamed_note(names: Sequence[str]) -> list[Note]:
 def _run_counts(framework: Framework, summary: Summary) -> list[Note]:
     published_runs = framework.published["runs"]
     odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != published_runs]
-    return [OTHER_RUN_COUNTS(runs=plural(published_runs, "run"), counts=", ".join(odd))] if odd else []
+    return (
+        [OTHER_RUN_COUNTS(runs=plural(published_runs, "run"), counts=", ".join(odd))] if odd else []
+    )

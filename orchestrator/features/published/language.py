@@ -1,8 +1,9 @@
 """Published figures of language models, and the arithmetic that recomputes each from the others.
 
-A figure agrees if some true numbers exist that would be printed as all the figures it is recomputed from, and as itself. What
-counts as an operation is the document's own convention: `Operations` per token, of N parameters and of L·d·T, the products of
-attention. docs/published.md has the formula of each figure.
+A figure agrees if some true numbers exist that would be printed as all the figures it is recomputed
+from, and as itself. What counts as an operation is the document's own convention: `Operations` per
+token, of N parameters and of L·d·T, the products of attention. docs/published.md has the formula of
+each figure.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations per token: ``parameters`` for each of the N parameters that are counted, ``attention`` for each of L·d·T."""
+    """Operations per token: ``parameters`` for each of the N parameters that are counted,
+    ``attention`` for each of L·d·T.
+    """
 
     parameters: int = 0
     attention: int = 0
@@ -42,9 +45,10 @@ class Sizes:
     """A model, as much of it as operations are counted from.
 
     ``weights``: those of the matrix products that a token passes. ``attention_width``: L·d, summed over the layers with
-    attention, where d is heads times the mean width of a head's keys and values: they differ in multi-head latent attention
-    (DeepSeek-V2, 2024), and hybrid models have layers without attention. ``transformer``: the sizes, None of a model that
-    these two numbers describe. Besides the weights it has vectors of the width, such as norms and biases: so many
+    attention, where d is heads times the mean width of a head's keys and values: they differ in
+    multi-head latent attention (DeepSeek-V2, 2024), and hybrid models have layers without
+    attention. ``transformer``: the sizes, None of a model that these two numbers describe. Besides
+    the weights it has vectors of the width, such as norms and biases: so many
     ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence; None if that is not stated.
     """
 
@@ -62,15 +66,23 @@ class Sizes:
         return cls(transformer.matmul_parameters, attention_width, transformer, **vectors)  # type: ignore[arg-type]
 
     def parameters(self, seq_len: int) -> int | None:
-        """Return the number of all parameters for sequences of ``seq_len`` tokens, None if that is not stated."""
+        """Return the number of all parameters for sequences of ``seq_len`` tokens, None if that is
+        not stated.
+        """
         if self.transformer is None or self.vectors_per_layer is None:
             return None
         layers, width = self.transformer.layers, self.transformer.width
-        vectors = self.vectors_per_layer * layers + self.vectors_per_model + self.vectors_per_position * seq_len
+        vectors = (
+            self.vectors_per_layer * layers
+            + self.vectors_per_model
+            + self.vectors_per_position * seq_len
+        )
         return self.transformer.parameters + vectors * width
 
     def flops_per_token(self, seq_len: int, *, causal: bool = False) -> int:
-        """Return the operations of training on one token as orch counts them, see `orchestrator.plan.transformer`."""
+        """Return the operations of training on one token as orch counts them, see
+        `orchestrator.plan.transformer`.
+        """
         return 6 * self.weights + (6 if causal else 12) * self.attention_width * seq_len
 
 
@@ -80,7 +92,8 @@ class LanguageRecord:
 
     ``gpus`` is the number of all devices, ``batch_size`` the sequences of a forward pass of one copy of the model,
     ``micro_batches`` the forward passes of a step; None if it is not printed. ``model_ranks`` are the devices that compute
-    one copy, by tensor, pipeline and context parallelism. ``figures`` are the printed numbers by name.
+    one copy, by tensor, pipeline and context parallelism. ``figures`` are the printed numbers by
+    name.
     """
 
     name: str
@@ -104,9 +117,10 @@ class LanguageRecord:
 
 @dataclass(frozen=True, slots=True)
 class LanguageTable:
-    """One table. ``peak_tflops`` is the peak that its MFU is a share of, None if it is not stated. ``operations`` are those of
-    training without recomputation, ``recomputed`` what else the hardware executes by kind of recomputation; ``counts_all``: N
-    are all parameters, not the weights of matrix products. ``printing`` is how each figure was printed, ``known`` are
+    """One table. ``peak_tflops`` is the peak that its MFU is a share of, None if it is not stated.
+    ``operations`` are those of training without recomputation, ``recomputed`` what else the
+    hardware executes by kind of recomputation; ``counts_all``: N are all parameters, not the
+    weights of matrix products. ``printing`` is how each figure was printed, ``known`` are
     differences that are known."""
 
     name: str
@@ -136,13 +150,18 @@ class LanguageTable:
 
     def hardware_flops_per_token(self, record: LanguageRecord) -> int:
         """Return the operations of training on one token with those that are executed again."""
-        return self.flops_per_token(record) + self._counted(record, self.recomputed.get(record.recomputation, Operations()))
+        return self.flops_per_token(record) + self._counted(
+            record, self.recomputed.get(record.recomputation, Operations())
+        )
 
     def _counted(self, record: LanguageRecord, operations: Operations) -> int:
         sizes, printed = self.sizes[record.model], record.figures.get("parameters")
         everything = int(printed) if printed is not None else sizes.parameters(record.seq_len) or 0
         parameters = everything if self.counts_all else sizes.weights
-        return operations.parameters * parameters + operations.attention * sizes.attention_width * record.seq_len
+        return (
+            operations.parameters * parameters
+            + operations.attention * sizes.attention_width * record.seq_len
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +176,9 @@ class FigureCheck:
     agrees: bool
 
     def __str__(self) -> str:
-        recomputed = f"{self.low:.10g}" if self.low == self.high else f"{self.low:.6f} to {self.high:.6f}"
+        recomputed = (
+            f"{self.low:.10g}" if self.low == self.high else f"{self.low:.6f} to {self.high:.6f}"
+        )
         return f"{self.record}: {self.what} {self.printed!r}, recomputed {recomputed}"
 
 
@@ -192,7 +213,11 @@ def _checks(table: LanguageTable, record: LanguageRecord) -> list[FigureCheck]:
         recomputed = formula(table, record) if printed and formula else None
         if printed and recomputed:
             low, high = float(recomputed.low), float(recomputed.high)
-            checks.append(FigureCheck(record.name, kind, record.figures[kind], low, high, printed.meets(recomputed)))
+            checks.append(
+                FigureCheck(
+                    record.name, kind, record.figures[kind], low, high, printed.meets(recomputed)
+                )
+            )
     return checks
 
 
@@ -245,7 +270,8 @@ def _tokens_per_s_per_device(table: LanguageTable, record: LanguageRecord) -> Bo
 
 
 def speed_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    """Return the tokens per second and device of a row, from whichever figure of speed it has; None if it has none.
+    """Return the tokens per second and device of a row, from whichever figure of speed it has; None
+    if it has none.
 
     That of all devices comes first: it has most digits.
     """
@@ -255,7 +281,9 @@ def speed_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | N
 
 
 def _tflops_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    return _product(speed_per_device(table, record), Fraction(table.flops_per_token(record), 10**12))
+    return _product(
+        speed_per_device(table, record), Fraction(table.flops_per_token(record), 10**12)
+    )
 
 
 def _mfu(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
@@ -268,18 +296,22 @@ def _hfu(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
     return _product(table.bounds(record, "mfu") or _mfu(table, record), ratio)
 
 
-FIGURES: Mapping[str, Callable[[LanguageTable, LanguageRecord], Bounds | None] | None] = MappingProxyType(
-    {
-        "parameters": _parameters,
-        "global_batch": _global_batch,
-        "global_batch_tokens": _global_batch_tokens,
-        "step_time_s": None,
-        "samples_per_s": _samples_per_s,
-        "tokens_per_s": _tokens_per_s,
-        "tokens_per_s_per_device": _tokens_per_s_per_device,
-        "tflops_per_device": _tflops_per_device,
-        "mfu": _mfu,
-        "hfu": _hfu,
-    }
+FIGURES: Mapping[str, Callable[[LanguageTable, LanguageRecord], Bounds | None] | None] = (
+    MappingProxyType(
+        {
+            "parameters": _parameters,
+            "global_batch": _global_batch,
+            "global_batch_tokens": _global_batch_tokens,
+            "step_time_s": None,
+            "samples_per_s": _samples_per_s,
+            "tokens_per_s": _tokens_per_s,
+            "tokens_per_s_per_device": _tokens_per_s_per_device,
+            "tflops_per_device": _tflops_per_device,
+            "mfu": _mfu,
+            "hfu": _hfu,
+        }
+    )
 )
-"""The figures that a row may have, and what each follows from; None for one that others follow from."""
+"""The figures that a row may have, and what each follows from; None for one that others follow
+from.
+"""

@@ -1,4 +1,6 @@
-"""Published tables of language models for a terminal and for programs: each printed figure with the recomputed one."""
+"""Published tables of language models for a terminal and for programs: each printed figure with the
+recomputed one.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,24 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.features.published.language import FIGURES, FigureCheck, LanguageCheck, LanguageRecord
+from orchestrator.features.published.language import (
+    FIGURES,
+    FigureCheck,
+    LanguageCheck,
+    LanguageRecord,
+)
 from orchestrator.features.published.nearest import NearestRecord
 from orchestrator.features.published.report import NOTHING, Doubts, remarks, reproduced
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 
-__all__ = ["language_document", "language_overview", "language_table", "nearest_table", "nearest_text"]
+__all__ = [
+    "language_document",
+    "language_overview",
+    "language_table",
+    "nearest_table",
+    "nearest_text",
+]
 
 _TITLES = {
     "parameters": "N",
@@ -37,11 +50,15 @@ _NEAREST = ("case", "ours", "published", "MFU %", "published MFU %", "ours/publi
 
 
 def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> None:
-    """Print one table: each printed figure, ``=`` or ``≠`` and the recomputed one, and the findings."""
+    """Print one table: each printed figure, ``=`` or ``≠`` and the recomputed one, and the
+    findings.
+    """
     table = check.table
     console.print(Text(one_line(f"{table.name}: {table.title}"), style="bold"), soft_wrap=True)
     peak = f"MFU of {table.peak_tflops:g} TFLOP/s" if table.peak_tflops else "peak not stated"
-    operations = f"{table.operations.parameters} N + {table.operations.attention} L d T operations per token"
+    operations = (
+        f"{table.operations.parameters} N + {table.operations.attention} L d T operations per token"
+    )
     of = "all parameters" if table.counts_all else "the weights of matrix products"
     facts = f"{table.dtype}; {table.hardware}; {peak}; {operations}, N: {of}"
     console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
@@ -49,17 +66,31 @@ def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> No
     figures = [kind for kind in FIGURES if any(kind in record.figures for record in table.records)]
     titles = ("row", "recomputed", *(_TITLES[kind] for kind in figures))
     rows = [
-        (record.name, record.recomputation, *(_figure(record, kind, by_place.get((record.name, kind))) for kind in figures))
+        (
+            record.name,
+            record.recomputation,
+            *(_figure(record, kind, by_place.get((record.name, kind))) for kind in figures),
+        )
         for record in table.records
     ]
     console.print(fitting(titles, rows, _DROPPED, console, "orch published NAME --json", keys=1))
     remarks(check, doubts, console)
 
 
-def language_overview(files: Mapping[str, tuple[Sequence[LanguageCheck], Mapping[str, Doubts]]], console: Console) -> None:
-    """Print one line for each table of language models of every framework: how many figures of each kind agree, of how many."""
+def language_overview(
+    files: Mapping[str, tuple[Sequence[LanguageCheck], Mapping[str, Doubts]]], console: Console
+) -> None:
+    """Print one line for each table of language models of every framework: how many figures of each
+    kind agree, of how many.
+    """
     kinds = [kind for kind, formula in FIGURES.items() if formula]
-    titles = ("table of a language model", "rows", *(_TITLES[kind] for kind in kinds), "known", "doubts")
+    titles = (
+        "table of a language model",
+        "rows",
+        *(_TITLES[kind] for kind in kinds),
+        "known",
+        "doubts",
+    )
     rows = []
     for name, (checks, doubts) in files.items():
         if checks:
@@ -68,14 +99,20 @@ def language_overview(files: Mapping[str, tuple[Sequence[LanguageCheck], Mapping
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
             counts = [reproduced(check, kind) for kind in kinds]
             known = str(len(check.odd) or NOTHING)
-            rows.append((f" {check.table.name}", str(len(check.table.records)), *counts, known, doubted))
+            rows.append(
+                (f" {check.table.name}", str(len(check.table.records)), *counts, known, doubted)
+            )
     if rows:
         console.print()
         console.print(fitting(titles, rows, _DROPPED, console, "orch published --json"))
 
 
-def language_document(checks: Sequence[LanguageCheck], doubts: Mapping[str, Doubts]) -> list[dict[str, Any]]:
-    """Return tables as JSON values: printed figures, what follows for them from the others, and findings."""
+def language_document(
+    checks: Sequence[LanguageCheck], doubts: Mapping[str, Doubts]
+) -> list[dict[str, Any]]:
+    """Return tables as JSON values: printed figures, what follows for them from the others, and
+    findings.
+    """
     return [
         asdict(check.table)
         | {
@@ -85,7 +122,9 @@ def language_document(checks: Sequence[LanguageCheck], doubts: Mapping[str, Doub
             "undeclared": list(check.undeclared),
             "known_not_seen": list(check.unseen),
             "doubts": [
-                {"row": row} | asdict(finding) for row, findings in doubts[check.table.name].items() for finding in findings
+                {"row": row} | asdict(finding)
+                for row, findings in doubts[check.table.name].items()
+                for finding in findings
             ],
         }
         for check in checks
@@ -93,7 +132,9 @@ def language_document(checks: Sequence[LanguageCheck], doubts: Mapping[str, Doub
 
 
 def nearest_table(nearest: Sequence[NearestRecord], console: Console) -> None:
-    """Print each measured speed of a language model beside the nearest published row, and what differs below them."""
+    """Print each measured speed of a language model beside the nearest published row, and what
+    differs below them.
+    """
     for series in dict.fromkeys(record.series for record in nearest):
         of_series = [record for record in nearest if record.series == series]
         title = f"{series}  beside the nearest published rows: tokens/s per GPU, MFU by orch's operations"

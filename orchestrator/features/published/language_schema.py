@@ -1,5 +1,6 @@
-"""The schema of ``language_models:`` in a ``published.json``: rows of figures, how these were printed, and what counts as an
-operation. Rows hold what was printed; `orchestrator.features.published.language` has what follows from what."""
+"""The schema of ``language_models:`` in a ``published.json``: rows of figures, how these were
+printed, and what counts as an operation. Rows hold what was printed;
+`orchestrator.features.published.language` has what follows from what."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.features.published.figures import Printing
-from orchestrator.features.published.language import FIGURES, LanguageRecord, LanguageTable, Operations, Sizes
+from orchestrator.features.published.language import (
+    FIGURES,
+    LanguageRecord,
+    LanguageTable,
+    Operations,
+    Sizes,
+)
 from orchestrator.inventory import nearest
 from orchestrator.inventory.fields import takes
 from orchestrator.inventory.values import KeyPath
@@ -40,11 +47,20 @@ def _is_text(value: Any) -> bool:
 
 
 def _whole(least: int) -> Any:
-    return takes(f"a whole number ≥ {least}", lambda value: type(value) is int and least <= value < _MOST)
+    return takes(
+        f"a whole number ≥ {least}", lambda value: type(value) is int and least <= value < _MOST
+    )
 
 
 _Text = Annotated[str, takes("text", _is_text, "put quotes around it")]
-_Word = Annotated[str, takes("text that is not empty", lambda value: _is_text(value) and value != "", "put quotes around it")]
+_Word = Annotated[
+    str,
+    takes(
+        "text that is not empty",
+        lambda value: _is_text(value) and value != "",
+        "put quotes around it",
+    ),
+]
 _Count = Annotated[int, _whole(1)]
 _Factor = Annotated[int, _whole(0)]
 _Number = Annotated[
@@ -56,10 +72,19 @@ _Number = Annotated[
     ),
 ]
 _Above0 = Annotated[
-    int | float, takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < _MOST, "without quotes")
+    int | float,
+    takes(
+        "a number above 0",
+        lambda value: type(value) in (int, float) and 0 < value < _MOST,
+        "without quotes",
+    ),
 ]
 _Scalar = Annotated[
-    str | int | bool, takes("text, a whole number, true or false", lambda value: type(value) in (bool, int) or _is_text(value))
+    str | int | bool,
+    takes(
+        "text, a whole number, true or false",
+        lambda value: type(value) in (bool, int) or _is_text(value),
+    ),
 ]
 _Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 _Recomputation = Literal["none", "selective", "full"]
@@ -85,28 +110,37 @@ class TrainingEntry(OperationsEntry):
 class PrintingEntry(_Strict):
     """How a figure was printed."""
 
-    places: Annotated[int, takes("a whole number from 0 to 12", lambda value: type(value) is int and 0 <= value <= 12)] = Field(
-        0, description="the number of decimal places"
+    places: Annotated[
+        int,
+        takes("a whole number from 0 to 12", lambda value: type(value) is int and 0 <= value <= 12),
+    ] = Field(0, description="the number of decimal places")
+    by: Literal["nearest", "cut"] = Field(
+        "nearest", description="nearest: rounded; cut: further digits were left out"
     )
-    by: Literal["nearest", "cut"] = Field("nearest", description="nearest: rounded; cut: further digits were left out")
 
 
 class SizesEntry(_Strict):
     """A model of the tables."""
 
-    transformer: TransformerEntry | None = Field(None, description="the sizes, as in framework.yaml")
+    transformer: TransformerEntry | None = Field(
+        None, description="the sizes, as in framework.yaml"
+    )
     weights: _Count | None = Field(
-        None, description="in place of transformer: the weights of the matrix products that a token passes"
+        None,
+        description="in place of transformer: the weights of the matrix products that a token passes",
     )
     attention_width: _Factor = Field(
         0,
         description="with weights: summed over layers with attention, heads × the mean width of a head's keys and values",
     )
     vectors_per_layer: _Factor | None = Field(
-        None, description="further parameters in vectors of the width, such as norms and biases; without it N is not recomputed"
+        None,
+        description="further parameters in vectors of the width, such as norms and biases; without it N is not recomputed",
     )
     vectors_per_model: _Factor = Field(0, description="the same, once")
-    vectors_per_position: _Factor = Field(0, description="the same, for each token of a sequence: learned positions")
+    vectors_per_position: _Factor = Field(
+        0, description="the same, for each token of a sequence: learned positions"
+    )
 
 
 class RecordEntry(_Strict):
@@ -115,21 +149,31 @@ class RecordEntry(_Strict):
     model: _Word = Field(description="the model, one of sizes")
     seq_len: _Count = Field(description="tokens of a sequence")
     gpus: _Count | None = Field(None, description="number of all devices")
-    batch_size: _Count | None = Field(None, description="sequences of a forward pass of one copy of the model")
+    batch_size: _Count | None = Field(
+        None, description="sequences of a forward pass of one copy of the model"
+    )
     micro_batches: _Count | None = Field(None, description="forward passes of a step")
     tensor_parallel: _Count = Field(1, description="devices that share each layer of a copy")
     pipeline_parallel: _Count = Field(1, description="stages of layers of a copy")
     context_parallel: _Count = Field(1, description="devices that share the tokens of a sequence")
-    recomputation: _Recomputation = Field("none", description="what the backward pass computes again: none, selective or full")
-    settings: dict[str, _Scalar] = Field({}, description="further settings of the program, which tell rows apart")
+    recomputation: _Recomputation = Field(
+        "none", description="what the backward pass computes again: none, selective or full"
+    )
+    settings: dict[str, _Scalar] = Field(
+        {}, description="further settings of the program, which tell rows apart"
+    )
     parameters: _Count | None = Field(None, description="the printed number of parameters")
     global_batch: _Count | None = Field(None, description="sequences of a step")
     global_batch_tokens: _Count | None = Field(None, description="tokens of a step")
     step_time_s: _Above0 | None = Field(None, description="seconds of a step")
     samples_per_s: _Number | None = Field(None, description="sequences per second")
     tokens_per_s: _Above0 | None = Field(None, description="tokens per second of all devices")
-    tokens_per_s_per_device: _Above0 | None = Field(None, description="tokens per second and device")
-    tflops_per_device: _Above0 | None = Field(None, description="TFLOP/s and device, without recomputation")
+    tokens_per_s_per_device: _Above0 | None = Field(
+        None, description="tokens per second and device"
+    )
+    tflops_per_device: _Above0 | None = Field(
+        None, description="TFLOP/s and device, without recomputation"
+    )
     mfu: _Above0 | None = Field(None, description="model FLOPs utilization, in percent")
     hfu: _Above0 | None = Field(None, description="hardware FLOPs utilization, in percent")
 
@@ -141,9 +185,15 @@ class LanguageTableEntry(_Strict):
     hardware: _Word = Field(description="devices and network, as text")
     dtype: _Word = Field(description="the type, such as bf16")
     gpus_per_node: _Count = Field(8, description="devices of a node")
-    peak_tflops: _Above0 | None = Field(None, description="the peak, in TFLOP/s, that the printed MFU is a share of")
-    operations: TrainingEntry | None = Field(None, description="operations of this table, where they differ from the file's")
-    known: list[_Text] = Field([], description="differences that are known, as orch published prints them")
+    peak_tflops: _Above0 | None = Field(
+        None, description="the peak, in TFLOP/s, that the printed MFU is a share of"
+    )
+    operations: TrainingEntry | None = Field(
+        None, description="operations of this table, where they differ from the file's"
+    )
+    known: list[_Text] = Field(
+        [], description="differences that are known, as orch published prints them"
+    )
     notes: list[_Text] = Field([], description="remarks that are printed below the table")
     records: Annotated[list[RecordEntry], Field(min_length=1)] = Field(description="the rows")
 
@@ -158,13 +208,19 @@ class LanguageModels(_Strict):
         description="which parameters are N: all, or the weights of matrix products without embedding tables, norms and biases"
     )
     recomputed: dict[_Recomputation, OperationsEntry] = Field(
-        {}, description="what hardware executes besides, by kind of recomputation: {full: {parameters: 2, attention: 4}}"
+        {},
+        description="what hardware executes besides, by kind of recomputation: {full: {parameters: 2, attention: 4}}",
     )
     printed: dict[Figure, PrintingEntry] = Field(
-        {}, description="how figures were printed: {mfu: {places: 2}}; without it rounded to whole numbers"
+        {},
+        description="how figures were printed: {mfu: {places: 2}}; without it rounded to whole numbers",
     )
-    sizes: Annotated[dict[str, SizesEntry], Field(min_length=1)] = Field(description="the models by name")
-    tables: Annotated[dict[str, LanguageTableEntry], Field(min_length=1)] = Field(description="the tables by name")
+    sizes: Annotated[dict[str, SizesEntry], Field(min_length=1)] = Field(
+        description="the models by name"
+    )
+    tables: Annotated[dict[str, LanguageTableEntry], Field(min_length=1)] = Field(
+        description="the tables by name"
+    )
 
 
 def language_entry(path: KeyPath) -> type[BaseModel]:
@@ -194,7 +250,9 @@ def language_entry(path: KeyPath) -> type[BaseModel]:
 
 
 def language_inconsistencies(entry: LanguageModels) -> Iterator[tuple[KeyPath, str, str]]:
-    """Yield what the keys of ``language_models`` must be together: the path of a key, what is wrong, a hint."""
+    """Yield what the keys of ``language_models`` must be together: the path of a key, what is
+    wrong, a hint.
+    """
     for name, table in entry.tables.items():
         at: KeyPath = ("language_models", "tables", name, "records")
         names = _names(table.records)
@@ -203,14 +261,30 @@ def language_inconsistencies(entry: LanguageModels) -> Iterator[tuple[KeyPath, s
             if record.model not in entry.sizes:
                 models = ", ".join(entry.sizes)
                 hint = nearest(record.model, entry.sizes).lstrip("; ")
-                yield (*at, number, "model"), f"expected one of sizes, {models}, got {record.model!r}", hint
+                yield (
+                    (*at, number, "model"),
+                    f"expected one of sizes, {models}, got {record.model!r}",
+                    hint,
+                )
                 continue
-            if entry.counted == "all" and record.parameters is None and entry.sizes[record.model].vectors_per_layer is None:
+            if (
+                entry.counted == "all"
+                and record.parameters is None
+                and entry.sizes[record.model].vectors_per_layer is None
+            ):
                 hint = "operations count all parameters: print them, or write vectors_per_layer of the model"
-                yield (*at, number, "parameters"), "expected the number of parameters, got none", hint
+                yield (
+                    (*at, number, "parameters"),
+                    "expected the number of parameters, got none",
+                    hint,
+                )
             if counts[names[number]] > 1:
                 hint = "rows of a table differ in what was trained or in settings; make another table of it"
-                yield (*at, number), f"expected one row of {names[number]}, got {counts[names[number]]}", hint
+                yield (
+                    (*at, number),
+                    f"expected one row of {names[number]}, got {counts[names[number]]}",
+                    hint,
+                )
             if record.gpus is not None and record.gpus % _model_ranks(record):
                 shared = f"a multiple of the {_model_ranks(record)} devices of a copy of the model"
                 yield (*at, number, "gpus"), f"expected {shared}, got {record.gpus}", ""
@@ -221,7 +295,10 @@ def language_inconsistencies(entry: LanguageModels) -> Iterator[tuple[KeyPath, s
             yield at_model, f"expected transformer, or weights with attention_width, got {got}", ""
         elif sizes.transformer is None:
             continue
-        elif sizes.transformer.head_width is None and sizes.transformer.width % sizes.transformer.heads:
+        elif (
+            sizes.transformer.head_width is None
+            and sizes.transformer.width % sizes.transformer.heads
+        ):
             place: KeyPath = (*at_model, "transformer", "heads")
             width, heads = sizes.transformer.width, sizes.transformer.heads
             yield (
@@ -236,8 +313,12 @@ def language_tables(entry: LanguageModels | None, source: str) -> tuple[Language
     if entry is None:
         return ()
     sizes = {name: _sizes(model) for name, model in entry.sizes.items()}
-    recomputed = {str(kind): _operations(operations) for kind, operations in entry.recomputed.items()}
-    printing = {figure: Printing(printed.places, printed.by) for figure, printed in entry.printed.items()}
+    recomputed = {
+        str(kind): _operations(operations) for kind, operations in entry.recomputed.items()
+    }
+    printing = {
+        figure: Printing(printed.places, printed.by) for figure, printed in entry.printed.items()
+    }
     return tuple(
         LanguageTable(
             name=name,
@@ -281,7 +362,9 @@ def _model_ranks(entry: RecordEntry) -> int:
 
 
 def _names(entries: Sequence[RecordEntry]) -> list[str]:
-    """Return a name for each row: what was trained, and of rows that agree in that the settings in which they differ."""
+    """Return a name for each row: what was trained, and of rows that agree in that the settings in
+    which they differ.
+    """
     names = [_base_name(entry) for entry in entries]
     alike: dict[str, list[RecordEntry]] = {}
     for name, entry in zip(names, entries, strict=True):
@@ -299,14 +382,22 @@ def _base_name(entry: RecordEntry) -> str:
     size = f", {entry.gpus} GPUs" if entry.gpus else ""
     batch = ""
     if entry.batch_size:
-        batch = f", b{entry.batch_size}" + (f"x{entry.micro_batches}" if entry.micro_batches else "")
-    parallel = {"tp": entry.tensor_parallel, "pp": entry.pipeline_parallel, "cp": entry.context_parallel}
+        batch = f", b{entry.batch_size}" + (
+            f"x{entry.micro_batches}" if entry.micro_batches else ""
+        )
+    parallel = {
+        "tp": entry.tensor_parallel,
+        "pp": entry.pipeline_parallel,
+        "cp": entry.context_parallel,
+    }
     split = " ".join(f"{name}{ranks}" for name, ranks in parallel.items() if ranks > 1)
     return f"{entry.model}, {entry.seq_len} tokens{size}{batch}" + (f", {split}" if split else "")
 
 
 def _record(entry: RecordEntry, name: str) -> LanguageRecord:
-    figures: Mapping[str, int | float | None] = {figure: getattr(entry, figure) for figure in FIGURES}
+    figures: Mapping[str, int | float | None] = {
+        figure: getattr(entry, figure) for figure in FIGURES
+    }
     return LanguageRecord(
         name=name,
         model=entry.model,

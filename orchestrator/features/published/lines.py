@@ -1,4 +1,5 @@
-"""Find the lines that a published rule needs, in truncated, concatenated, coloured and restarted logs.
+"""Find the lines that a published rule needs, in truncated, concatenated, coloured and restarted
+logs.
 
 If the step goes back, the log holds several runs: the last complete one counts, with a warning.
 
@@ -24,7 +25,9 @@ from orchestrator.notes import Note
 __all__ = ["Line", "Moment", "last_attempt", "lines_of", "refused", "steps_said", "with_steps"]
 
 Moment = tuple[int | None, float]
-"""A clock that was read: the ordinal of its day, None without a date, and the seconds since midnight."""
+"""A clock that was read: the ordinal of its day, None without a date, and the seconds since
+midnight.
+"""
 
 _ESCAPES = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _REACH = 100
@@ -33,8 +36,9 @@ _Item = TypeVar("_Item")
 
 
 class Line(NamedTuple):
-    """A match of one of a rule's patterns, the pattern of a clock that may stand before it, and ``more`` groups, which lines
-    after it have added. A tuple, because a log may have a million of them."""
+    """A match of one of a rule's patterns, the pattern of a clock that may stand before it, and
+    ``more`` groups, which lines after it have added. A tuple, because a log may have a million of
+    them."""
 
     match: re.Match[bytes]
     clock: re.Pattern[bytes] | None = None
@@ -49,19 +53,28 @@ class Line(NamedTuple):
 
     def groups(self) -> dict[str, bytes]:
         """Return the groups that took part."""
-        return {name: value for name, value in self.match.groupdict().items() if value is not None} | dict(self.more)
+        return {
+            name: value for name, value in self.match.groupdict().items() if value is not None
+        } | dict(self.more)
 
     def whole(self, name: str) -> int | None:
-        """Return a group as a whole number, None if it did not take part. Raise DataError if it is no such number."""
+        """Return a group as a whole number, None if it did not take part. Raise DataError if it is
+        no such number.
+        """
         raw = self.raw(name)
         if raw is None:
             return None
         if len(raw) > _DIGITS or not raw.isdigit():
-            raise refused(f"expected a whole number of at most {_DIGITS} digits in {name}", f"found {_shown(raw)}")
+            raise refused(
+                f"expected a whole number of at most {_DIGITS} digits in {name}",
+                f"found {_shown(raw)}",
+            )
         return int(raw)
 
     def optional(self, name: str) -> float | None:
-        """Return a group as a number, None if it did not take part. Raise DataError if it is no number."""
+        """Return a group as a number, None if it did not take part. Raise DataError if it is no
+        number.
+        """
         raw = self.raw(name)
         if raw is None:
             return None
@@ -74,7 +87,9 @@ class Line(NamedTuple):
         return number
 
     def moment(self) -> float | Moment | None:
-        """Return the timestamp of the line, or the one that stands before it: seconds, or a clock; None without one."""
+        """Return the timestamp of the line, or the one that stands before it: seconds, or a clock;
+        None without one.
+        """
         raw = self.raw("timestamp") or self._before()
         if raw is None:
             return None
@@ -87,25 +102,35 @@ class Line(NamedTuple):
     def _before(self) -> bytes | None:
         """Return the nearest clock shortly before the match, in the same line and log entry.
 
-        Lines are found by their fixed words first: searching a whole log for timestamps takes ten times as long.
+        Lines are found by their fixed words first: searching a whole log for timestamps takes ten
+        times as long.
         """
         if self.clock is None:
             return None
         start = self.match.start()
         head: bytes = self.match.string[max(0, start - _REACH) : start]
-        matches = list(self.clock.finditer(head, max(head.rfind(mark) for mark in (b"\n", b"[")) + 1))
+        matches = list(
+            self.clock.finditer(head, max(head.rfind(mark) for mark in (b"\n", b"[")) + 1)
+        )
         timestamp: bytes | None = matches[-1]["timestamp"] if matches else None
         return timestamp
 
 
-def lines_of(log: bytes, patterns: Sequence[re.Pattern[bytes]], before: re.Pattern[bytes] | None = None) -> list[Line]:
-    """Return all matches in their order, also several in one line; ``before`` is the pattern of a clock that precedes them.
+def lines_of(
+    log: bytes, patterns: Sequence[re.Pattern[bytes]], before: re.Pattern[bytes] | None = None
+) -> list[Line]:
+    """Return all matches in their order, also several in one line; ``before`` is the pattern of a
+    clock that precedes them.
 
     A last line without a line end is left out: a number in it may be cut.
     """
     text = _text(log)
     by_pattern = [pattern.finditer(text) for pattern in patterns]
-    matches = merge(*by_pattern, key=lambda match: match.start()) if len(by_pattern) > 1 else chain(*by_pattern)
+    matches = (
+        merge(*by_pattern, key=lambda match: match.start())
+        if len(by_pattern) > 1
+        else chain(*by_pattern)
+    )
     return [Line(match, before) for match in matches]
 
 
@@ -130,8 +155,12 @@ def with_steps(lines: Sequence[Line]) -> list[tuple[int, Line]]:
     return items
 
 
-def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> tuple[list[tuple[int, _Item]], tuple[Note, ...]]:
-    """Split where the step decreases by more than ``slack``; return the last part that reaches ``last``, else the longest."""
+def last_attempt(
+    items: Sequence[tuple[int, _Item]], slack: int, last: int
+) -> tuple[list[tuple[int, _Item]], tuple[Note, ...]]:
+    """Split where the step decreases by more than ``slack``; return the last part that reaches
+    ``last``, else the longest.
+    """
     attempts: list[list[tuple[int, _Item]]] = [[]]
     highest = -1
     for step, item in items:
@@ -148,7 +177,9 @@ def last_attempt(items: Sequence[tuple[int, _Item]], slack: int, last: int) -> t
 
 def steps_said(steps: Sequence[int]) -> str:
     """Return as text which steps a log has."""
-    return f"the log goes from {min(steps)} to {max(steps)}" if steps else "the log has no such line"
+    return (
+        f"the log goes from {min(steps)} to {max(steps)}" if steps else "the log has no such line"
+    )
 
 
 def refused(expected: str, got: str, hint: str = "") -> DataError:

@@ -1,9 +1,11 @@
-"""A measured speed of a language model beside the nearest published row, and what differs between the two.
+"""A measured speed of a language model beside the nearest published row, and what differs between
+the two.
 
-No row of another document is the same measurement, so the nearest one is looked for in this order: operations per token, to a
-factor of two, or the name of the model if they are not known; GPU, by its peak if it is another one; type; tokens of a
-sequence; number of GPUs; recomputation; sequences of a forward pass. The published MFU is converted to what orch counts as an
-operation, so that both shares are of the same kind.
+No row of another document is the same measurement, so the nearest one is looked for in this order:
+operations per token, to a factor of two, or the name of the model if they are not known; GPU, by
+its peak if it is another one; type; tokens of a sequence; number of GPUs; recomputation; sequences
+of a forward pass. The published MFU is converted to what orch counts as an operation, so that both
+shares are of the same kind.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ __all__ = ["NearestRecord", "nearest_records"]
 
 @dataclass(frozen=True, slots=True)
 class NearestRecord:
-    """One measured cell and the nearest published row. Speeds are in tokens/s per device, ``our_mfu`` and ``published_mfu`` in
-    percent by orch's operations; None if they are not known. ``ratio`` is the MFU over the published one. ``differences`` are
-    sentences: what is ours, and what was published."""
+    """One measured cell and the nearest published row. Speeds are in tokens/s per device,
+    ``our_mfu`` and ``published_mfu`` in percent by orch's operations; None if they are not known.
+    ``ratio`` is the MFU over the published one. ``differences`` are sentences: what is ours, and
+    what was published."""
 
     series: str
     case: str
@@ -49,14 +52,21 @@ class _Cell:
 
     @property
     def flops_per_token(self) -> float | None:
-        tflops, tokens_per_s = self.values.get("tflops_per_device"), self.values.get("tokens_per_s_per_device")
+        tflops, tokens_per_s = (
+            self.values.get("tflops_per_device"),
+            self.values.get("tokens_per_s_per_device"),
+        )
         return tflops * 1e12 / tokens_per_s if tflops and tokens_per_s else None
 
     @property
     def recomputation(self) -> tuple[str, ...]:
-        """What may have been recomputed, as HFU and MFU differ by products that are computed again; empty if not known."""
+        """What may have been recomputed, as HFU and MFU differ by products that are computed again;
+        empty if not known.
+        """
         mfu, hfu = self.values.get("mfu"), self.values.get("hfu")
-        return () if not mfu or not hfu else ("full",) if hfu > 1.001 * mfu else ("none", "selective")
+        return (
+            () if not mfu or not hfu else ("full",) if hfu > 1.001 * mfu else ("none", "selective")
+        )
 
     @property
     def device(self) -> Device | None:
@@ -65,10 +75,23 @@ class _Cell:
 
 
 def nearest_records(summary: Summary, files: Iterable[PublishedFile]) -> tuple[NearestRecord, ...]:
-    """Return the nearest published row for each measured speed of a language model, in the order of the summary."""
-    rows = [(file, table, record) for file in files for table in file.language for record in table.records]
-    cells = [_cell(row, summary) for row in summary.speeds() if row.tokens and row.value is not None]
-    return tuple(_beside(cell, *min(rows, key=lambda row: _distance(cell, row[1], row[2]))) for cell in cells if rows)
+    """Return the nearest published row for each measured speed of a language model, in the order of
+    the summary.
+    """
+    rows = [
+        (file, table, record)
+        for file in files
+        for table in file.language
+        for record in table.records
+    ]
+    cells = [
+        _cell(row, summary) for row in summary.speeds() if row.tokens and row.value is not None
+    ]
+    return tuple(
+        _beside(cell, *min(rows, key=lambda row: _distance(cell, row[1], row[2])))
+        for cell in cells
+        if rows
+    )
 
 
 def _cell(speed: Row, summary: Summary) -> _Cell:
@@ -80,8 +103,12 @@ def _distance(cell: _Cell, table: LanguageTable, record: LanguageRecord) -> tupl
     device, other, ours = cell.device, _device(table), cell.flops_per_token
     same_device = bool(device and other and device.name == other.name)
     return (
-        round(_octaves(ours, _flops(table, record))) if ours else float(cell.row.model != record.model),
-        0.0 if same_device else 1 + _octaves(device.half if device else None, other.half if other else None),
+        round(_octaves(ours, _flops(table, record)))
+        if ours
+        else float(cell.row.model != record.model),
+        0.0
+        if same_device
+        else 1 + _octaves(device.half if device else None, other.half if other else None),
         float(cell.row.dtype != table.dtype),
         _octaves(cell.row.tokens, record.seq_len),
         _octaves(cell.row.world_size, record.gpus),
@@ -95,7 +122,9 @@ def _recomputes_otherwise(cell: _Cell, record: LanguageRecord) -> bool:
 
 
 def _octaves(ours: float | None, theirs: float | None) -> float:
-    """Return how many factors of two are between two numbers; more than between any if one is not known."""
+    """Return how many factors of two are between two numbers; more than between any if one is not
+    known.
+    """
     return abs(log2(ours / theirs)) if ours and theirs else inf
 
 
@@ -105,7 +134,9 @@ def _flops(table: LanguageTable, record: LanguageRecord) -> int:
 
 
 def _share(table: LanguageTable) -> float:
-    """Return the peak that the MFU of a table is a share of, as a share of its device's; 1 if either is not known."""
+    """Return the peak that the MFU of a table is a share of, as a share of its device's; 1 if
+    either is not known.
+    """
     device = _device(table)
     peak = device.peak(table.dtype) if device else None
     return table.peak_tflops * 1e12 / peak if table.peak_tflops and peak else 1.0
@@ -116,9 +147,15 @@ def _device(table: LanguageTable) -> Device | None:
     return devices[0] if len(devices) == 1 else None
 
 
-def _beside(cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord) -> NearestRecord:
+def _beside(
+    cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord
+) -> NearestRecord:
     printed = record.figures.get("mfu")
-    published = printed * _flops(table, record) / table.flops_per_token(record) * _share(table) if printed else None
+    published = (
+        printed * _flops(table, record) / table.flops_per_token(record) * _share(table)
+        if printed
+        else None
+    )
     ours = cell.values.get("mfu")
     notes = []
     if cell.row.simulated:
@@ -141,20 +178,38 @@ def _beside(cell: _Cell, file: PublishedFile, table: LanguageTable, record: Lang
     )
 
 
-def _differences(cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord) -> tuple[str, ...]:
+def _differences(
+    cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord
+) -> tuple[str, ...]:
     row, device, other = cell.row, cell.device, _device(table)
     ours, theirs = cell.flops_per_token, _flops(table, record)
     micro_batches = record.micro_batches or 1
-    step = record.batch_size * micro_batches * record.gpus * record.seq_len if record.batch_size and record.gpus else None
+    step = (
+        record.batch_size * micro_batches * record.gpus * record.seq_len
+        if record.batch_size and record.gpus
+        else None
+    )
     pairs = (
         ("program", row.framework, file.framework),
         ("model", row.model, record.model),
-        ("operations per token", f"{ours / 1e9:.3g} GFLOP" if ours else None, f"{theirs / 1e9:.3g} GFLOP"),
-        ("GPU", device.name if device else row.device if row.device == "cpu" else None, other.name if other else None),
+        (
+            "operations per token",
+            f"{ours / 1e9:.3g} GFLOP" if ours else None,
+            f"{theirs / 1e9:.3g} GFLOP",
+        ),
+        (
+            "GPU",
+            device.name if device else row.device if row.device == "cpu" else None,
+            other.name if other else None,
+        ),
         ("dtype", row.dtype, table.dtype),
         ("sequence", f"{row.tokens} tokens", f"{record.seq_len} tokens"),
         ("GPUs", str(row.world_size), str(record.gpus) if record.gpus else None),
-        ("batch of a forward pass", str(row.batch_size), str(record.batch_size) if record.batch_size else None),
+        (
+            "batch of a forward pass",
+            str(row.batch_size),
+            str(record.batch_size) if record.batch_size else None,
+        ),
         ("tokens of a step", str(row.global_batch * row.tokens), str(step) if step else None),
         *(
             [("recomputation", " or ".join(cell.recomputation), record.recomputation)]
@@ -163,4 +218,8 @@ def _differences(cell: _Cell, file: PublishedFile, table: LanguageTable, record:
         ),
     )
     unknown = "not known"
-    return tuple(f"{name}: {our or unknown}, published {their or unknown}" for name, our, their in pairs if our != their)
+    return tuple(
+        f"{name}: {our or unknown}, published {their or unknown}"
+        for name, our, their in pairs
+        if our != their
+    )

@@ -14,23 +14,39 @@ RULE_USED = Kind(
     REMARK,
     "rule {name}: {title}; the {statistic} of {runs} was published; speedup is {divisor} of {baseline}",
 )
-COPY_LEFT_OUT = Kind("copy_left_out", REMARK, "{name} has the same bytes as {original} and is left out")
+COPY_LEFT_OUT = Kind(
+    "copy_left_out", REMARK, "{name} has the same bytes as {original} and is left out"
+)
 MISNAMED = Kind(
     "logs_misnamed",
     DOUBT,
     "not read, because not named <case>/<model>_b<batch size>_<dtype>_<id>.log: {names}",
 )
-OTHER_RUN_COUNTS = Kind("other_run_counts", REMARK, "the published procedure has {runs} of each case; {counts}")
-RUN_ID_TWICE = Kind("run_id_twice", DOUBT, "{name}: run id {run} occurs more than once, with different content")
-LINES_MISSING = Kind("lines_missing", DOUBT, "{missing} of {needed} lines are missing, the first of {first}")
+OTHER_RUN_COUNTS = Kind(
+    "other_run_counts", REMARK, "the published procedure has {runs} of each case; {counts}"
+)
+RUN_ID_TWICE = Kind(
+    "run_id_twice", DOUBT, "{name}: run id {run} occurs more than once, with different content"
+)
+LINES_MISSING = Kind(
+    "lines_missing", DOUBT, "{missing} of {needed} lines are missing, the first of {first}"
+)
 UNNAMED_PROCESSES = Kind(
     "unnamed_processes",
     REMARK,
     "{count} unnamed processes write to one log: the mean of their lines is taken",
 )
-TOTALS_OF_RANKS = Kind("totals_of_ranks", REMARK, "{count} ranks print the total; one is taken, not the sum")
-GOES_BACK = Kind("step_goes_back", DOUBT, "the step goes back in the log, {count} times: the last complete run counts")
-OTHER_TIME_USED = Kind("other_time_used", DOUBT, "the lines have no {name}: {other} is used instead")
+TOTALS_OF_RANKS = Kind(
+    "totals_of_ranks", REMARK, "{count} ranks print the total; one is taken, not the sum"
+)
+GOES_BACK = Kind(
+    "step_goes_back",
+    DOUBT,
+    "the step goes back in the log, {count} times: the last complete run counts",
+)
+OTHER_TIME_USED = Kind(
+    "other_time_used", DOUBT, "the lines have no {name}: {other} is used instead"
+)
 CLOCK_AGAINST_LOG = Kind(
     "log_against_itself",
     DOUBT,

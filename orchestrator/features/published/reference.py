@@ -1,4 +1,6 @@
-"""Measured rows and published ones of the same model, type and batch size per device, always with the hardware of both."""
+"""Measured rows and published ones of the same model, type and batch size per device, always with
+the hardware of both.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["reference_tables"]
 
 
-def reference_tables(summary: Summary, files: Iterable[PublishedFile]) -> tuple[tuple[ReferenceTable, ...], tuple[str, ...]]:
-    """Return a comparison of each series with each published table that fits it, and a note for each series that none fits.
+def reference_tables(
+    summary: Summary, files: Iterable[PublishedFile]
+) -> tuple[tuple[ReferenceTable, ...], tuple[str, ...]]:
+    """Return a comparison of each series with each published table that fits it, and a note for
+    each series that none fits.
 
     Language models are not in these tables: `nearest_records` finds what is published beside them.
     """
@@ -22,8 +27,12 @@ def reference_tables(summary: Summary, files: Iterable[PublishedFile]) -> tuple[
     speeds = replace(summary, rows=tuple(row for row in summary.speeds() if not row.tokens))
     for series, rows in speeds.by_series().items():
         row = rows[0]
-        related = [file for file in files if row.framework == file.framework or row.framework in file.like]
-        fitting = [(file, table) for file in related for table in file.tables if _fits(row, file, table)]
+        related = [
+            file for file in files if row.framework == file.framework or row.framework in file.like
+        ]
+        fitting = [
+            (file, table) for file in related for table in file.tables if _fits(row, file, table)
+        ]
         compared += [_compared(series, rows, file, table) for file, table in fitting]
         if not fitting:
             notes.append(f"{series}: no published table fits; {_offer(related)}")
@@ -35,7 +44,9 @@ def _fits(row: Row, file: PublishedFile, table: PublishedTable) -> bool:
     return measured == (table.model, table.dtype, table.batch_size)
 
 
-def _compared(series: str, rows: tuple[Row, ...], file: PublishedFile, table: PublishedTable) -> ReferenceTable:
+def _compared(
+    series: str, rows: tuple[Row, ...], file: PublishedFile, table: PublishedTable
+) -> ReferenceTable:
     # Of several run lengths of a case, the last and longest represents it.
     ours = {row.shape: row for row in rows}
     theirs = {cell.case: cell for cell in table.cells}
@@ -75,5 +86,15 @@ def _size(case: str) -> tuple[int, int]:
 
 
 def _offer(files: Iterable[PublishedFile]) -> str:
-    offers = sorted({f"{table.model} {table.dtype} b{table.batch_size}" for file in files for table in file.tables})
-    return f"the published tables have {', '.join(offers)}" if offers else "its framework has no published tables"
+    offers = sorted(
+        {
+            f"{table.model} {table.dtype} b{table.batch_size}"
+            for file in files
+            for table in file.tables
+        }
+    )
+    return (
+        f"the published tables have {', '.join(offers)}"
+        if offers
+        else "its framework has no published tables"
+    )

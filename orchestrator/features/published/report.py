@@ -1,5 +1,5 @@
-"""Published tables for a terminal and for programs: recomputed against printed numbers, and a bench against
-published tables."""
+"""Published tables for a terminal and for programs: recomputed against printed numbers, and a bench
+against published tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding
 from orchestrator.results.numbers.throughput import published
 
-__all__ = ["check_document", "overview", "reference_tables", "remarks", "reproduced", "table", "totals"]
+__all__ = [
+    "check_document",
+    "overview",
+    "reference_tables",
+    "remarks",
+    "reproduced",
+    "table",
+    "totals",
+]
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
@@ -33,15 +41,27 @@ Doubts = Mapping[str, tuple[Finding, ...]]
 
 
 def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
-    """Print one published table: each printed number, ``=`` or ``≠`` and the recomputed one, and the findings."""
+    """Print one published table: each printed number, ``=`` or ``≠`` and the recomputed one, and
+    the findings.
+    """
     published_table = check.table
-    title = f": {one_line(published_table.title)}" if published_table.title != published_table.name else ""
+    title = (
+        f": {one_line(published_table.title)}"
+        if published_table.title != published_table.name
+        else ""
+    )
     console.print(Text(f"{published_table.name}{title}", style="bold"), soft_wrap=True)
     spec = f"{published_table.model} {published_table.dtype} b{published_table.batch_size}"
     facts = f"{spec}, loader {published_table.loader}, version {published_table.version}; {published_table.hardware}"
     console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
-    runs, divisor = _stated(published_table.runs), _divisor(published_table.divisor, published_table.baseline)
-    console.print(Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"), soft_wrap=True)
+    runs, divisor = (
+        _stated(published_table.runs),
+        _divisor(published_table.divisor, published_table.baseline),
+    )
+    console.print(
+        Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"),
+        soft_wrap=True,
+    )
     console.print(_cells(check, console))
     remarks(check, doubts, console)
 
@@ -50,7 +70,10 @@ def remarks(check: TableCheck | LanguageCheck, doubts: Doubts, console: Console)
     """Print what is below a published table: findings, its notes, and numbers that do not follow."""
     for place, findings in doubts.items():
         for finding in findings:
-            console.print(Text(f"  ! {one_line(place)}: {one_line(finding.text)}", style="yellow"), soft_wrap=True)
+            console.print(
+                Text(f"  ! {one_line(place)}: {one_line(finding.text)}", style="yellow"),
+                soft_wrap=True,
+            )
     for text in check.table.notes:
         console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
     for text in check.odd:
@@ -60,7 +83,9 @@ def remarks(check: TableCheck | LanguageCheck, doubts: Doubts, console: Console)
     console.print()
 
 
-def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console) -> None:
+def overview(
+    files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts]]], console: Console
+) -> None:
     """Print one line for each table of every framework that has tables in samples/s."""
     titles = ("table", "cases", "runs", *_NUMBERS, "known", "doubts")
     rows = []
@@ -73,7 +98,9 @@ def overview(files: Mapping[str, tuple[Sequence[TableCheck], Mapping[str, Doubts
             known = str(len(check.odd) or NOTHING)
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
             cases = str(len(check.table.cells))
-            rows.append((f" {check.table.name}", cases, str(runs or NOTHING), *counts, known, doubted))
+            rows.append(
+                (f" {check.table.name}", cases, str(runs or NOTHING), *counts, known, doubted)
+            )
     console.print(fitting(titles, rows, _DROPPED, console, "orch published --json"))
 
 
@@ -84,20 +111,43 @@ def totals(checks: Sequence[TableCheck | LanguageCheck], console: Console) -> No
     for check in checks:
         for number in check.checks:
             if not number.agrees:
-                console.print(Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow"))
+                console.print(
+                    Text(f"≠ {one_line(f'{check.table.name}: {number}')}", style="yellow")
+                )
     tables = plural(len(checks), "table")
-    console.print(Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers"))
+    console.print(
+        Text(f"{tables}: {good} of {count} printed numbers follow from the other printed numbers")
+    )
 
 
-def reference_tables(references: Iterable[ReferenceTable], notes: Sequence[str], console: Console) -> None:
+def reference_tables(
+    references: Iterable[ReferenceTable], notes: Sequence[str], console: Console
+) -> None:
     """Print measured rows next to published ones, the hardware of both first."""
     for reference in references:
         title = f"{reference.series}  compared with  {reference.source}, {reference.title}"
         console.print(Text(one_line(title), style="bold"), soft_wrap=True)
-        console.print(Text(one_line(f"ours:      {reference.our_hardware}"), style="dim"), soft_wrap=True)
-        console.print(Text(one_line(f"published: {reference.published_hardware}"), style="dim"), soft_wrap=True)
+        console.print(
+            Text(one_line(f"ours:      {reference.our_hardware}"), style="dim"), soft_wrap=True
+        )
+        console.print(
+            Text(one_line(f"published: {reference.published_hardware}"), style="dim"),
+            soft_wrap=True,
+        )
         rows = [
-            (pair.case, *map(_number, (pair.ours, pair.published, pair.ratio, pair.our_speedup, pair.published_speedup)))
+            (
+                pair.case,
+                *map(
+                    _number,
+                    (
+                        pair.ours,
+                        pair.published,
+                        pair.ratio,
+                        pair.our_speedup,
+                        pair.published_speedup,
+                    ),
+                ),
+            )
             for pair in reference.pairs
         ]
         console.print(fitting(_REFERENCE, rows, (), console, ""))
@@ -111,7 +161,9 @@ def reference_tables(references: Iterable[ReferenceTable], notes: Sequence[str],
 def check_document(
     framework: str, file: PublishedFile, checks: Sequence[TableCheck], doubts: Mapping[str, Doubts]
 ) -> dict[str, Any]:
-    """Return the tables of a framework as JSON values: printed numbers, recomputed ones unrounded, and findings."""
+    """Return the tables of a framework as JSON values: printed numbers, recomputed ones unrounded,
+    and findings.
+    """
     return {
         "framework": framework,
         "source": file.source,
@@ -136,7 +188,9 @@ def check_document(
 
 
 def _cells(check: TableCheck, console: Console) -> Group:
-    """Return the rows, without empty columns. ``ours`` are the speedups by median/median, if they were published otherwise."""
+    """Return the rows, without empty columns. ``ours`` are the speedups by median/median, if they
+    were published otherwise.
+    """
     cells = check.table.cells
     titles = [kind for kind in _NUMBERS if any(getattr(cell, kind) is not None for cell in cells)]
     with_ours = bool(check.ours) and check.table.divisor not in ("median/median", "value/value")
@@ -146,7 +200,9 @@ def _cells(check: TableCheck, console: Console) -> Group:
         if with_ours:
             numbers.append(_number(check.ours.get(cell.case)))
         rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers))
-    return fitting(("case", "runs", *titles, *(["ours"] if with_ours else [])), rows, (), console, "")
+    return fitting(
+        ("case", "runs", *titles, *(["ours"] if with_ours else [])), rows, (), console, ""
+    )
 
 
 def _with_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str:

@@ -1,8 +1,10 @@
-"""From a log to the speed of a run by a published rule, which a framework folder declares under ``published: rules:``.
+"""From a log to the speed of a run by a published rule, which a framework folder declares under
+``published: rules:``.
 
 `orchestrator.results.numbers` is how orch itself measures. A published rule exists to recompute a published table from its
-logs, and to compute a new one in the same way. Where a published script silently accepted a fault (too few lines, a second run
-in the file, a different world size), a rule raises an error; wherever the script gave a correct number, the rule gives it too.
+logs, and to compute a new one in the same way. Where a published script silently accepted a fault
+(too few lines, a second run in the file, a different world size), a rule raises an error; wherever
+the script gave a correct number, the rule gives it too.
 
 >>> entry = {"title": "steps 20-120", "lines": r"iter (?P<step>\\d+), at (?P<timestamp>\\d+\\.\\d+)$", "by": "timestamp"}
 >>> rule = Rule.declared("mine", {**entry, "window": {"after": 20, "last": 120}})
@@ -26,7 +28,13 @@ from orchestrator.features.published.case import Case
 from orchestrator.features.published.lines import Line, Moment, lines_of, refused
 from orchestrator.features.published.notes import OTHER_TIME_USED
 from orchestrator.features.published.tables import STATISTICS
-from orchestrator.features.published.windows import Window, between, lines_in_order, steps_of, total_of
+from orchestrator.features.published.windows import (
+    Window,
+    between,
+    lines_in_order,
+    steps_of,
+    total_of,
+)
 from orchestrator.inventory import nearest
 from orchestrator.notes import Note
 from orchestrator.plan import Framework
@@ -65,7 +73,9 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Rule:
-    """One published rule, with the fields of ``published: rules:`` in a ``framework.yaml``; ``title`` says what is measured."""
+    """One published rule, with the fields of ``published: rules:`` in a ``framework.yaml``;
+    ``title`` says what is measured.
+    """
 
     name: str
     title: str
@@ -85,7 +95,9 @@ class Rule:
 
     @classmethod
     def declared(cls, name: str, declaration: Mapping[str, Any]) -> Rule:
-        """Return the rule that a mapping declares, which has passed the checks of a framework folder."""
+        """Return the rule that a mapping declares, which has passed the checks of a framework
+        folder.
+        """
         values = RuleEntry.model_validate(declaration).model_dump()
         for key in ("lines", "by"):
             values[key] = (values[key],) if isinstance(values[key], str) else tuple(values[key])
@@ -105,7 +117,9 @@ class Rule:
         return self.window.steps[1]
 
     def speed(self, log: bytes, case: Case) -> RunSpeed:
-        """Return the run's speed, never 0. Raise DataError (result_invalid) if the log does not contain the window."""
+        """Return the run's speed, never 0. Raise DataError (result_invalid) if the log does not
+        contain the window.
+        """
         speed = self._speed(log, case)
         if not 0 < speed.samples_per_s < math.inf:
             raise refused("expected a speed above 0", f"found {speed.samples_per_s:g} samples/s")
@@ -117,7 +131,11 @@ class Rule:
         return len(lines_of(log, patterns, clock))
 
     @cached_property
-    def _patterns(self) -> tuple[tuple[re.Pattern[bytes], ...], re.Pattern[bytes] | None, tuple[re.Pattern[bytes], ...]]:
+    def _patterns(
+        self,
+    ) -> tuple[
+        tuple[re.Pattern[bytes], ...], re.Pattern[bytes] | None, tuple[re.Pattern[bytes], ...]
+    ]:
         lines, sizes = (
             tuple(re.compile(pattern.encode(), re.MULTILINE) for pattern in patterns)
             for patterns in (self.lines, self.size_lines)
@@ -138,7 +156,11 @@ class Rule:
         notes: tuple[Note, ...] = ()
         for number, name in enumerate(self.by, start=1):
             try:
-                speed, warnings = self._by_clock(name, lines, case) if name in CLOCKS else self._by_rates(name, lines, case)
+                speed, warnings = (
+                    self._by_clock(name, lines, case)
+                    if name in CLOCKS
+                    else self._by_rates(name, lines, case)
+                )
                 return RunSpeed(self._rounded(speed), (*warnings, *notes))
             except _Without as error:
                 if number == len(self.by):
@@ -159,12 +181,18 @@ class Rule:
         (name,) = self.by
         counted = [line for line in lines if line.raw(name) is not None]
         taken = lines_in_order(counted, self.window, self.steps_called, self._printers(case) or 1)
-        return self._of_rates(name, [value for line in taken if (value := line.optional(name)) is not None], case)
+        return self._of_rates(
+            name, [value for line in taken if (value := line.optional(name)) is not None], case
+        )
 
-    def _by_rates(self, name: str, lines: Sequence[Line], case: Case) -> tuple[float, tuple[Note, ...]]:
+    def _by_rates(
+        self, name: str, lines: Sequence[Line], case: Case
+    ) -> tuple[float, tuple[Note, ...]]:
         """Return the speed by what each line of the window says of its own speed, and warnings."""
         need = self.window.needed(only_ends=False)
-        by_step, warnings = steps_of(lines, name, self.window, need, self.steps_called, self._printers(case))
+        by_step, warnings = steps_of(
+            lines, name, self.window, need, self.steps_called, self._printers(case)
+        )
         values = [
             mean([value for line in by_step[step] if (value := line.optional(name)) is not None])
             for step in need
@@ -172,12 +200,18 @@ class Rule:
         ]
         return self._of_rates(name, values, case), warnings
 
-    def _by_clock(self, name: str, lines: Sequence[Line], case: Case) -> tuple[float, tuple[Note, ...]]:
-        """Return the speed by the growth of a clock over the window, and warnings. Raise _Without if lines do not have it."""
+    def _by_clock(
+        self, name: str, lines: Sequence[Line], case: Case
+    ) -> tuple[float, tuple[Note, ...]]:
+        """Return the speed by the growth of a clock over the window, and warnings. Raise _Without
+        if lines do not have it.
+        """
         window, steps = self.window, self.window.length
         least = window.ends if self.gaps == "noted" else None
         need = window.needed(only_ends=True)
-        by_step, warnings = steps_of(lines, "", window, need, self.steps_called, self._printers(case), least)
+        by_step, warnings = steps_of(
+            lines, "", window, need, self.steps_called, self._printers(case), least
+        )
         starts, ends = ([_time(name, line, step) for line in by_step[step]] for step in window.ends)
         # A time of day has no other unit.
         unit = _UNITS[self.units.get(name, "s")] if isinstance(starts[0], float) else 1.0
@@ -190,7 +224,9 @@ class Rule:
         return _per_second(case.global_batch, steps, seconds), warnings
 
     def _seconds(self, name: str, values: Sequence[float], case: Case) -> list[float]:
-        """Return the time of a step by each value of a group that gives a speed in each line; nan for a speed of 0."""
+        """Return the time of a step by each value of a group that gives a speed in each line; nan
+        for a speed of 0.
+        """
         if name == "step_time_s":
             return [value * _UNITS[self.units.get(name, "s")] for value in values]
         factor = self._factor(case)
@@ -199,9 +235,14 @@ class Rule:
     def _of_rates(self, name: str, values: Sequence[float], case: Case) -> float:
         """Return one speed, from a value of each line that counts."""
         if self.over == "harmonic_mean" and name == "step_time_s":
-            return _per_second(case.global_batch, len(values), math.fsum(self._seconds(name, values, case)))
+            return _per_second(
+                case.global_batch, len(values), math.fsum(self._seconds(name, values, case))
+            )
         if name == "step_time_s":
-            rates = [_per_second(case.global_batch, 1, seconds) for seconds in self._seconds(name, values, case)]
+            rates = [
+                _per_second(case.global_batch, 1, seconds)
+                for seconds in self._seconds(name, values, case)
+            ]
         else:
             rates = [value * self._factor(case) for value in values]
         if self.line_rounding:
@@ -215,12 +256,18 @@ class Rule:
 
 
 def rules_of(framework: Framework) -> dict[str, Rule]:
-    """Return the published rules that a framework folder declares, by name; none if it has no published tables."""
-    return {name: Rule.declared(name, rule) for name, rule in framework.published.get("rules", {}).items()}
+    """Return the published rules that a framework folder declares, by name; none if it has no
+    published tables.
+    """
+    return {
+        name: Rule.declared(name, rule)
+        for name, rule in framework.published.get("rules", {}).items()
+    }
 
 
 def rule_of(framework: Framework, name: str = "") -> Rule:
-    """Return a published rule of a framework folder: the one of a name, or with its own name, or without one, the folder's.
+    """Return a published rule of a framework folder: the one of a name, or with its own name, or
+    without one, the folder's.
 
     Raise ConfigError if the folder has none, or none of this name.
     """
@@ -235,7 +282,11 @@ def rule_of(framework: Framework, name: str = "") -> Rule:
         return rules[framework.published["rule"]]
     if name not in rules:
         hint = f"{framework.folder}/framework.yaml declares them under published: rules:{nearest(name, rules)}"
-        raise ConfigError(f"expected a rule of {framework.name}, {', '.join(rules)}, got {name!r}", where="--rule", hint=hint)
+        raise ConfigError(
+            f"expected a rule of {framework.name}, {', '.join(rules)}, got {name!r}",
+            where="--rule",
+            hint=hint,
+        )
     return rules[name]
 
 
@@ -252,7 +303,9 @@ def _time(name: str, line: Line, step: int) -> float | Moment:
 
 
 def _per_second(batch: int, steps: int, seconds: float) -> float:
-    """Return samples/s, computed as published scripts do. Raise DataError (result_invalid) if the time is not above 0."""
+    """Return samples/s, computed as published scripts do. Raise DataError (result_invalid) if the
+    time is not above 0.
+    """
     if not 0 < seconds < math.inf:
         raise refused("expected a time above 0 s in the window", f"found {seconds:g} s")
     return batch / (seconds / steps)

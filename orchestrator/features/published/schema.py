@@ -1,7 +1,9 @@
-"""The schema of ``published.json``, the file with published tables in a framework folder or anywhere else.
+"""The schema of ``published.json``, the file with published tables in a framework folder or
+anywhere else.
 
-A case has the printed ``speed`` and, if they were printed, ``speedup``, ``average``, ``median`` and ``runs``; the runs are
-speeds, or pairs of run id and speed, in the order in which they were read. Speeds are in samples/s.
+A case has the printed ``speed`` and, if they were printed, ``speedup``, ``average``, ``median`` and
+``runs``; the runs are speeds, or pairs of run id and speed, in the order in which they were read.
+Speeds are in samples/s.
 """
 
 from __future__ import annotations
@@ -54,28 +56,52 @@ def _is_speed(value: Any) -> bool:
 
 def _is_run(value: Any) -> bool:
     return _is_speed(value) or (
-        isinstance(value, list) and len(value) == 2 and type(value[0]) is int and value[0] >= 0 and _is_speed(value[1])
+        isinstance(value, list)
+        and len(value) == 2
+        and type(value[0]) is int
+        and value[0] >= 0
+        and _is_speed(value[1])
     )
 
 
 def _whole(least: int, most: int = 1 << 40) -> Any:
-    words = f"a whole number ≥ {least}" if most == 1 << 40 else f"a whole number from {least} to {most}"
+    words = (
+        f"a whole number ≥ {least}" if most == 1 << 40 else f"a whole number from {least} to {most}"
+    )
     return takes(words, lambda value: type(value) is int and least <= value <= most)
 
 
 _Text = Annotated[str, takes("text", _is_text, "put quotes around it")]
-_Word = Annotated[str, takes("text that is not empty", lambda value: _is_text(value) and value != "", "put quotes around it")]
-_Speed = Annotated[int | float, takes("a number above 0", _is_speed, "without quotes, unit and thousands separator")]
+_Word = Annotated[
+    str,
+    takes(
+        "text that is not empty",
+        lambda value: _is_text(value) and value != "",
+        "put quotes around it",
+    ),
+]
+_Speed = Annotated[
+    int | float,
+    takes("a number above 0", _is_speed, "without quotes, unit and thousands separator"),
+]
 _Run = Annotated[
     int | float | list[int | float],
     takes("a speed above 0, or a run id and a speed", _is_run, "such as 2617.84 or [3, 2617.84]"),
 ]
 _Case = Annotated[
     str,
-    takes("a case such as 1n1g or 4n8g", lambda value: bool(re.fullmatch(_CASE, str(value))), "nodes, n, devices per node, g"),
+    takes(
+        "a case such as 1n1g or 4n8g",
+        lambda value: bool(re.fullmatch(_CASE, str(value))),
+        "nodes, n, devices per node, g",
+    ),
 ]
 _Scalar = Annotated[
-    str | int | bool, takes("text, a whole number, true or false", lambda value: type(value) in (bool, int) or _is_text(value))
+    str | int | bool,
+    takes(
+        "text, a whole number, true or false",
+        lambda value: type(value) in (bool, int) or _is_text(value),
+    ),
 ]
 _Places = Annotated[int, _whole(0, 12)]
 
@@ -89,7 +115,10 @@ class _Cell(_Strict):
     speedup: _Speed | None = Field(None, description="the printed speedup")
     average: _Speed | None = Field(None, description="the printed mean of the runs")
     median: _Speed | None = Field(None, description="the printed median of the runs")
-    runs: list[_Run] = Field([], description="the printed speeds of single runs, as speeds or [id, speed], in reading order")
+    runs: list[_Run] = Field(
+        [],
+        description="the printed speeds of single runs, as speeds or [id, speed], in reading order",
+    )
 
 
 class _Decimals(_Strict):
@@ -110,15 +139,25 @@ class _Table(_Strict):
     statistic: Literal["median", "mean", "min", "max", "single", "unstated"] = Field(
         description="what the printed speed is of the runs: median, mean, min, max, single or unstated"
     )
-    divisor: Literal["median/median", "mean/mean", "min/min", "max/max", "value/value", "mean/latch", "none"] = Field(
+    divisor: Literal[
+        "median/median", "mean/mean", "min/min", "max/max", "value/value", "mean/latch", "none"
+    ] = Field(
         description="how the printed speedups were computed, such as median/median; none if none are printed"
     )
     baseline: _Case = Field(BASELINE, description="the case that speedups are relative to")
-    places: _Decimals = Field(_Decimals(), description="the rounding of printed numbers, by kind: {speed: 2, speedup: 2}")
-    runs: Annotated[int, _whole(1)] | None = Field(None, description="the stated number of runs of each case")
-    order: list[_Case] = Field([], description="the order in which the cases were read; mean/latch needs it")
+    places: _Decimals = Field(
+        _Decimals(), description="the rounding of printed numbers, by kind: {speed: 2, speedup: 2}"
+    )
+    runs: Annotated[int, _whole(1)] | None = Field(
+        None, description="the stated number of runs of each case"
+    )
+    order: list[_Case] = Field(
+        [], description="the order in which the cases were read; mean/latch needs it"
+    )
     variant: dict[str, _Scalar] = Field({}, description="further settings of the program")
-    known: list[_Text] = Field([], description="differences that are known, as orch published prints them")
+    known: list[_Text] = Field(
+        [], description="differences that are known, as orch published prints them"
+    )
     notes: list[_Text] = Field([], description="remarks that are printed below the table")
     cases: Annotated[dict[_Case, _Cell], Field(min_length=1)] = Field(
         description='the rows by case, such as {"1n1g": {"speed": 352.5}}',
@@ -132,16 +171,24 @@ class PublishedTables(_Strict):
     schema_number: Annotated[
         int,
         takes(
-            f"{SCHEMA}", lambda value: type(value) is int and value == SCHEMA, "a later orch may read a file of a later schema"
+            f"{SCHEMA}",
+            lambda value: type(value) is int and value == SCHEMA,
+            "a later orch may read a file of a later schema",
         ),
     ] = Field(alias="schema", description=f"{SCHEMA}, the version of this format")
     source: _Word = Field(description="the document that printed the tables")
-    like: list[_Text] = Field([], description="further frameworks whose runs may be compared with these tables")
+    like: list[_Text] = Field(
+        [], description="further frameworks whose runs may be compared with these tables"
+    )
     models: dict[str, _Text] = Field({}, description="names of models in logs, and in these tables")
-    images: Annotated[int, _whole(0)] = Field(0, description="samples in the data set; 0: not known")
+    images: Annotated[int, _whole(0)] = Field(
+        0, description="samples in the data set; 0: not known"
+    )
     inconsistencies: list[_Text] = Field([], description="known errors of the document")
     tables: dict[str, _Table] = Field({}, description="the tables by name")
-    language_models: LanguageModels | None = Field(None, description="tables of language models, in tokens/s")
+    language_models: LanguageModels | None = Field(
+        None, description="tables of language models, in tokens/s"
+    )
 
 
 def json_schema() -> dict[str, Any]:
@@ -149,8 +196,11 @@ def json_schema() -> dict[str, Any]:
     return PublishedTables.model_json_schema(by_alias=True)
 
 
-def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], int] = lambda path: 0) -> PublishedFile:
-    """Return the tables of one file. Raise Faults of ConfigError, each with the file, its line and key, and what is wrong.
+def parse(
+    value: Any, framework: str, where: str, line_of: Callable[[KeyPath], int] = lambda path: 0
+) -> PublishedFile:
+    """Return the tables of one file. Raise Faults of ConfigError, each with the file, its line and
+    key, and what is wrong.
 
     ``line_of`` returns the line of the value at a path of keys, 0 if it is not known.
     """
@@ -167,7 +217,9 @@ def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], i
         file = PublishedTables.model_validate(value)
     except ValidationError as error:
         details = [detail for detail in error.errors(include_url=False) if detail["loc"]]
-        described_faults = [(key_path(detail), described(detail, place, _model_at)) for detail in details]
+        described_faults = [
+            (key_path(detail), described(detail, place, _model_at)) for detail in details
+        ]
         raise Faults(_in_order(described_faults, line_of)) from None
     faults = [
         (path, ConfigError(message, where=place(path), hint=hint))
@@ -176,11 +228,19 @@ def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], i
     ]
     if file.language_models:
         found_there = language_inconsistencies(file.language_models)
-        faults += [(path, ConfigError(message, where=place(path), hint=hint)) for path, message, hint in found_there]
+        faults += [
+            (path, ConfigError(message, where=place(path), hint=hint))
+            for path, message, hint in found_there
+        ]
     if not file.tables and not file.language_models:
         hint = "tables: the tables by name, in samples/s; language_models: those of language models"
         faults.append(
-            (("tables",), ConfigError("expected tables: or language_models:, got neither", where=place(()), hint=hint))
+            (
+                ("tables",),
+                ConfigError(
+                    "expected tables: or language_models:, got neither", where=place(()), hint=hint
+                ),
+            )
         )
     if faults:
         raise Faults(_in_order(faults, line_of))
@@ -197,7 +257,9 @@ def parse(value: Any, framework: str, where: str, line_of: Callable[[KeyPath], i
     )
 
 
-def _in_order(faults: Iterable[tuple[KeyPath, ConfigError]], line_of: Callable[[KeyPath], int]) -> list[ConfigError]:
+def _in_order(
+    faults: Iterable[tuple[KeyPath, ConfigError]], line_of: Callable[[KeyPath], int]
+) -> list[ConfigError]:
     """Return one fault of each place, in the order of their lines."""
     by_place: dict[str, tuple[int, ConfigError]] = {}
     for path, fault in faults:
@@ -221,12 +283,20 @@ def _inconsistent(name: str, table: _Table) -> Iterator[tuple[KeyPath, str, str]
     cases = ", ".join(table.cases)
     if table.divisor == LATCH and sorted(table.order) != sorted(table.cases):
         hint = "the divisor changes while the cases are read, so their order is needed"
-        yield (*at, "order"), f"expected each of {cases} once with {LATCH}, got {', '.join(table.order) or 'none'}", hint
+        yield (
+            (*at, "order"),
+            f"expected each of {cases} once with {LATCH}, got {', '.join(table.order) or 'none'}",
+            hint,
+        )
     printed = [case for case, cell in table.cases.items() if cell.speedup is not None]
     if printed and table.divisor == "none":
         divisors = [name for name in CENTRES if name != "none"]
         hint = f"write how they were computed: {', '.join((*divisors, LATCH))}"
-        yield (*at, "divisor"), f"expected a divisor for the speedups that are printed, such as of {printed[0]}, got none", hint
+        yield (
+            (*at, "divisor"),
+            f"expected a divisor for the speedups that are printed, such as of {printed[0]}, got none",
+            hint,
+        )
     if table.baseline not in table.cases and (printed or table.divisor == LATCH):
         hint = f"speedups are relative to it{nearest(table.baseline, table.cases)}"
         yield (*at, "baseline"), f"expected one of cases, {cases}, got {table.baseline!r}", hint
@@ -261,7 +331,10 @@ def _table(name: str, table: _Table) -> PublishedTable:
 
 
 def _cell(case: str, cell: _Cell) -> PublishedCell:
-    speedup, average, median = (None if value is None else float(value) for value in (cell.speedup, cell.average, cell.median))
+    speedup, average, median = (
+        None if value is None else float(value)
+        for value in (cell.speedup, cell.average, cell.median)
+    )
     runs = tuple(_run(number, run) for number, run in enumerate(cell.runs, start=1))
     return PublishedCell(case, float(cell.speed), speedup, average, median, runs)
 

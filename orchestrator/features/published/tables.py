@@ -1,7 +1,8 @@
-"""Published tables as values, and the arithmetic that recomputes their averages, medians and speedups from the printed runs.
+"""Published tables as values, and the arithmetic that recomputes their averages, medians and
+speedups from the printed runs.
 
-A table keeps what was printed, how its speedups were computed, and its known errors. `recompute` does not repair anything: it
-compares what was printed with what follows from the runs.
+A table keeps what was printed, how its speedups were computed, and its known errors. `recompute`
+does not repair anything: it compares what was printed with what follows from the runs.
 
 >>> runs = {"1n1g": (2.0, 4.0), "1n2g": (5.0, 7.0)}
 >>> speedups(runs, "median/median"), speedups(runs, "mean/latch", order=("1n2g", "1n1g"))
@@ -39,20 +40,29 @@ BASELINE = "1n1g"
 LATCH = "mean/latch"
 PLACES: Mapping[str, int] = {"speed": 2, "average": 2, "median": 2, "speedup": 2}
 """The decimal places of printed numbers, unless a table says otherwise."""
-STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean, "min": min, "max": max}
+STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "median": median,
+    "mean": mean,
+    "min": min,
+    "max": max,
+}
 """What a printed speed may be of the runs."""
 CENTRES: Mapping[str, Callable[[Sequence[float]], float]] = {
     **{f"{name}/{name}": statistic for name, statistic in STATISTICS.items()},
     "value/value": median,
     "none": median,
 }
-"""What a case and the baseline are represented by in a speedup, by divisor. A printed value stands for itself."""
+"""What a case and the baseline are represented by in a speedup, by divisor. A printed value stands
+for itself.
+"""
 _EPSILON = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedCell:
-    """One row of a published table as printed, in samples/s. ``runs`` are (id, speed) in the order in which they were read."""
+    """One row of a published table as printed, in samples/s. ``runs`` are (id, speed) in the order
+    in which they were read.
+    """
 
     case: str
     speed: float
@@ -69,9 +79,10 @@ class PublishedCell:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One published table. ``divisor`` is how its speedups over ``baseline`` were computed: median/median, mean/mean, min/min,
-    max/max, mean/latch, value/value, or none if none are printed. ``order`` is the order in which the cases were read, ``runs``
-    the stated number of runs per case, ``known`` its known errors as texts, ``places`` the decimal places of its numbers."""
+    """One published table. ``divisor`` is how its speedups over ``baseline`` were computed:
+    median/median, mean/mean, min/min, max/max, mean/latch, value/value, or none if none are
+    printed. ``order`` is the order in which the cases were read, ``runs`` the stated number of runs
+    per case, ``known`` its known errors as texts, ``places`` the decimal places of its numbers."""
 
     name: str
     title: str
@@ -95,9 +106,10 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """The tables of one document. ``like`` names further frameworks whose runs may be compared with them, ``models`` maps
-    orch's model names to those of the log files; ``images`` is the size of the data set, 0 if not known. ``where`` is the path
-    of the file, ``language`` are its tables of language models."""
+    """The tables of one document. ``like`` names further frameworks whose runs may be compared with
+    them, ``models`` maps orch's model names to those of the log files; ``images`` is the size of
+    the data set, 0 if not known. ``where`` is the path of the file, ``language`` are its tables of
+    language models."""
 
     framework: str
     source: str
@@ -126,8 +138,9 @@ class NumberCheck:
 
 @dataclass(frozen=True, slots=True)
 class TableCheck:
-    """A recomputed table. ``ours`` are the speedups by median/median. ``odd`` are disagreements that are known, ``undeclared``
-    those that are not; ``unseen`` are known errors that were not found."""
+    """A recomputed table. ``ours`` are the speedups by median/median. ``odd`` are disagreements
+    that are known, ``undeclared`` those that are not; ``unseen`` are known errors that were not
+    found."""
 
     table: PublishedTable
     checks: tuple[NumberCheck, ...]
@@ -137,22 +150,32 @@ class TableCheck:
     unseen: tuple[str, ...] = ()
 
     def of(self, case: str, kind: str) -> NumberCheck | None:
-        """Return the check of one printed number, None if it was not printed or cannot be recomputed."""
-        return next((check for check in self.checks if (check.case, check.what) == (case, kind)), None)
+        """Return the check of one printed number, None if it was not printed or cannot be
+        recomputed.
+        """
+        return next(
+            (check for check in self.checks if (check.case, check.what) == (case, kind)), None
+        )
 
 
 def agrees(printed: float, exact: float, places: int = 2, slack: float = 0.0) -> bool:
-    """Return True if ``exact`` rounds to ``printed``, to either side at a tie: the sources do not all round in the same way."""
+    """Return True if ``exact`` rounds to ``printed``, to either side at a tie: the sources do not
+    all round in the same way.
+    """
     return abs(printed - exact) <= 0.5 * 10.0**-places + slack + _EPSILON * max(1.0, abs(exact))
 
 
 def speedups(
-    runs: Mapping[str, Sequence[float]], divisor: str, order: Sequence[str] = (), baseline: str = BASELINE
+    runs: Mapping[str, Sequence[float]],
+    divisor: str,
+    order: Sequence[str] = (),
+    baseline: str = BASELINE,
 ) -> dict[str, float]:
     """Return the unrounded speedup of each case over the baseline; empty without it.
 
     ``mean/latch`` is what one published script did: it went through the cases in reading ``order`` and divided each mean by
-    the entry of the baseline, which held its last run until the baseline itself was processed. Only this one needs ``order``.
+    the entry of the baseline, which held its last run until the baseline itself was processed. Only
+    this one needs ``order``.
     """
     if baseline not in runs or divisor == "none":
         return {}
@@ -164,9 +187,13 @@ def speedups(
 
 
 def recompute(table: PublishedTable) -> TableCheck:
-    """Return every printed number of a table with the one that follows from its runs, or from its speeds if it has no runs."""
+    """Return every printed number of a table with the one that follows from its runs, or from its
+    speeds if it has no runs.
+    """
     checks = [check for cell in table.cells for check in _cell_checks(cell, table)]
-    exact = speedups({cell.case: cell.speeds for cell in table.cells}, table.divisor, table.order, table.baseline)
+    exact = speedups(
+        {cell.case: cell.speeds for cell in table.cells}, table.divisor, table.order, table.baseline
+    )
     base = next((cell for cell in table.cells if cell.case == table.baseline), None)
     for cell in table.cells:
         if cell.speedup is not None and cell.case in exact:
@@ -183,7 +210,11 @@ def recompute(table: PublishedTable) -> TableCheck:
     return TableCheck(
         table,
         tuple(checks),
-        ours=speedups({cell.case: cell.speeds for cell in table.cells}, "median/median", baseline=table.baseline),
+        ours=speedups(
+            {cell.case: cell.speeds for cell in table.cells},
+            "median/median",
+            baseline=table.baseline,
+        ),
         odd=tuple(text for text in wrong if text in table.known),
         undeclared=tuple(text for text in wrong if text not in table.known),
         unseen=tuple(text for text in table.known if text not in wrong),
@@ -194,23 +225,35 @@ def _cell_checks(cell: PublishedCell, table: PublishedTable) -> list[NumberCheck
     if not cell.runs:
         return []
     statistic = STATISTICS.get(table.statistic, median)
-    numbers = (("speed", cell.speed, statistic), ("average", cell.average, mean), ("median", cell.median, median))
+    numbers = (
+        ("speed", cell.speed, statistic),
+        ("average", cell.average, mean),
+        ("median", cell.median, median),
+    )
     checks = []
     for kind, printed, of_runs in numbers:
         if printed is not None:
             exact = of_runs(cell.speeds)
-            checks.append(NumberCheck(cell.case, kind, printed, exact, agrees(printed, exact, table.places[kind])))
+            checks.append(
+                NumberCheck(
+                    cell.case, kind, printed, exact, agrees(printed, exact, table.places[kind])
+                )
+            )
     return checks
 
 
 def _slack(cell: PublishedCell, base: PublishedCell | None, half: float) -> float:
-    """Return how far a quotient of two printed speeds may be off, since both were rounded by up to ``half``."""
+    """Return how far a quotient of two printed speeds may be off, since both were rounded by up to
+    ``half``.
+    """
     if base is None or cell.runs or cell is base:
         return 0.0
     return cell.speed / base.speed * (half / cell.speed + half / base.speed)
 
 
-def _latched(runs: Mapping[str, Sequence[float]], order: Sequence[str], baseline: str) -> dict[str, float]:
+def _latched(
+    runs: Mapping[str, Sequence[float]], order: Sequence[str], baseline: str
+) -> dict[str, float]:
     cell = runs[baseline][-1]
     ratios = {}
     for case in order:

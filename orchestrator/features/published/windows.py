@@ -1,4 +1,6 @@
-"""Which lines of a log a published rule counts: those of certain steps, certain ones in the order of the log, or a total."""
+"""Which lines of a log a published rule counts: those of certain steps, certain ones in the order
+of the log, or a total.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.published.lines import Line, Moment, last_attempt, refused, steps_said, with_steps
+from orchestrator.features.published.lines import (
+    Line,
+    Moment,
+    last_attempt,
+    refused,
+    steps_said,
+    with_steps,
+)
 from orchestrator.features.published.notes import LINES_MISSING, TOTALS_OF_RANKS, UNNAMED_PROCESSES
 from orchestrator.notes import Note
 from orchestrator.results import mean
@@ -47,7 +56,9 @@ class Window:
 
     @property
     def steps(self) -> tuple[int, int]:
-        """The first and the last step that counts. Lines that are counted in their order stand for one step each."""
+        """The first and the last step that counts. Lines that are counted in their order stand for
+        one step each.
+        """
         if self.take_lines is not None:
             return (self.steps_above or 0) + 1, (self.skip_lines or 0) + self.take_lines
         start, last = self.ends
@@ -66,9 +77,15 @@ class Window:
         return (start < number if self.after is not None else start <= number) and number <= last
 
     def needed(self, *, only_ends: bool) -> Sequence[int]:
-        """Return the numbers of the lines that are needed; ``only_ends``: unless ``every`` is set, those at the two ends."""
+        """Return the numbers of the lines that are needed; ``only_ends``: unless ``every`` is set,
+        those at the two ends.
+        """
         start, last = self.ends
-        return (start, last) if only_ends and self.every is None else range(start, last + 1, self.every or 1)
+        return (
+            (start, last)
+            if only_ends and self.every is None
+            else range(start, last + 1, self.every or 1)
+        )
 
 
 def steps_of(
@@ -80,10 +97,12 @@ def steps_of(
     printers: int | None,
     least: Sequence[int] | None = None,
 ) -> tuple[dict[int, tuple[Line, ...]], tuple[Note, ...]]:
-    """Return the lines of the last complete attempt by step: those of ``printers`` processes, or if None, the first of each.
+    """Return the lines of the last complete attempt by step: those of ``printers`` processes, or if
+    None, the first of each.
 
-    Only the first epoch in the log counts, and only lines with ``group``, unless that is empty. ``called`` is the program's
-    word for steps. Raise DataError (result_invalid) if a step of ``need`` is missing, with the number of steps present; with
+    Only the first epoch in the log counts, and only lines with ``group``, unless that is empty.
+    ``called`` is the program's word for steps. Raise DataError (result_invalid) if a step of
+    ``need`` is missing, with the number of steps present; with
     ``least``, only these must be there, and others that are missing are a warning.
     """
     items = with_steps(lines)
@@ -106,25 +125,34 @@ def steps_of(
         for line in by_step.get(step, ()):
             begin = line.whole("first_step")
             if begin is not None and step - begin != window.every:
-                raise refused(f"expected lines of {window.every} {called} each", f"one of {begin} to {step}")
+                raise refused(
+                    f"expected lines of {window.every} {called} each", f"one of {begin} to {step}"
+                )
     if printers is None:
         return {step: (of_step[0],) for step, of_step in by_step.items()}, warnings
     counts = {len(by_step[step]) for step in need if step in by_step}
     if counts not in ({1}, {printers}):
         numbers = ", ".join(map(str, sorted(counts)))
         raise refused(
-            f"expected {called} {_said(need)} once, or from each of {printers} processes", f"found {numbers} lines of one"
+            f"expected {called} {_said(need)} once, or from each of {printers} processes",
+            f"found {numbers} lines of one",
         )
     if counts != {1}:
         warnings += (UNNAMED_PROCESSES(count=printers),)
     return {step: tuple(of_step) for step, of_step in by_step.items()}, warnings
 
 
-def lines_in_order(lines: Sequence[Line], window: Window, called: str, printers: int) -> Sequence[Line]:
-    """Return the lines that count, in the order of the log. Raise DataError if there are too few, or a step comes too often."""
+def lines_in_order(
+    lines: Sequence[Line], window: Window, called: str, printers: int
+) -> Sequence[Line]:
+    """Return the lines that count, in the order of the log. Raise DataError if there are too few,
+    or a step comes too often.
+    """
     above = window.steps_above
     kept = [line for line in lines if above is None or (line.whole("step") or 0) > above]
-    counts = Counter((line.whole("epoch"), step) for line in kept if (step := line.whole("step")) is not None)
+    counts = Counter(
+        (line.whole("epoch"), step) for line in kept if (step := line.whole("step")) is not None
+    )
     (_, step), most = max(counts.items(), key=lambda item: item[1], default=((None, 0), 0))
     if most > printers:
         raise refused(
@@ -140,32 +168,46 @@ def lines_in_order(lines: Sequence[Line], window: Window, called: str, printers:
 
 
 def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, ...]]:
-    """Return the rate of the whole run. If each rank prints that of all ranks, one of them is taken.
+    """Return the rate of the whole run. If each rank prints that of all ranks, one of them is
+    taken.
 
-    Ranks finish together: a total followed by steps is that of an earlier run in the same log, and is refused.
+    Ranks finish together: a total followed by steps is that of an earlier run in the same log, and
+    is refused.
     """
     totals = [total for line in lines if (total := line.optional("samples_per_s")) is not None]
     if not totals:
         raise refused("expected a line with the total", "found none: the run did not finish")
-    first = next(number for number, line in enumerate(lines) if line.raw("samples_per_s") is not None)
+    first = next(
+        number for number, line in enumerate(lines) if line.raw("samples_per_s") is not None
+    )
     if any(line.raw("step") is not None for line in lines[first:]):
-        raise refused("expected the totals of one run at its end", "found steps after the first total: several runs")
+        raise refused(
+            "expected the totals of one run at its end",
+            "found steps after the first total: several runs",
+        )
     if len(totals) > printers or max(totals) > min(totals) * _SAME_TOTAL:
-        raise refused(f"expected the same total from at most {printers} ranks", f"found {len(totals)} totals: several runs?")
+        raise refused(
+            f"expected the same total from at most {printers} ranks",
+            f"found {len(totals)} totals: several runs?",
+        )
     return totals[0], (TOTALS_OF_RANKS(count=len(totals)),) if len(totals) > 1 else ()
 
 
 def between(starts: Sequence[float | Moment], ends: Sequence[float | Moment]) -> float:
-    """Return the growth of a clock; of several processes, that of the mean of their clocks. A clock without a date may pass
-    midnight once.
+    """Return the growth of a clock; of several processes, that of the mean of their clocks. A clock
+    without a date may pass midnight once.
 
     >>> between([2.5, 3.5], [8.0, 9.0]), between([(None, 86390.0)], [(None, 5.5)])
     (5.5, 15.5)
     """
     if all(isinstance(time, float) for time in (*starts, *ends)):
-        return mean([time for time in ends if isinstance(time, float)]) - mean([t for t in starts if isinstance(t, float)])
+        return mean([time for time in ends if isinstance(time, float)]) - mean(
+            [t for t in starts if isinstance(t, float)]
+        )
     base = starts[0]
-    return mean([_apart(base, time) for time in ends]) - mean([_apart(base, time) for time in starts])
+    return mean([_apart(base, time) for time in ends]) - mean(
+        [_apart(base, time) for time in starts]
+    )
 
 
 def _apart(start: float | Moment, end: float | Moment) -> float:
@@ -179,7 +221,9 @@ def _apart(start: float | Moment, end: float | Moment) -> float:
 
 
 def _said(need: Sequence[int]) -> str:
-    """Return steps as text: a range, with the distance of its lines unless that is 1, or single steps."""
+    """Return steps as text: a range, with the distance of its lines unless that is 1, or single
+    steps.
+    """
     if isinstance(need, range):
         return f"{need[0]}-{need[-1]}" + (f" every {need.step}" if need.step > 1 else "")
     return " and ".join(map(str, need))

@@ -1,4 +1,6 @@
-"""Search round by round: settings that make one shape faster, and the difference between two benches that explains a change."""
+"""Search round by round: settings that make one shape faster, and the difference between two
+benches that explains a change.
+"""
 
 from orchestrator.feature import Feature
 

@@ -1,4 +1,6 @@
-"""`orch bisect`: run two benches again with one difference at a time, until it is proven which of them explains the change."""
+"""`orch bisect`: run two benches again with one difference at a time, until it is proven which of
+them explains the change.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,19 @@ def add_to(app: typer.Typer) -> None:
 @takes("bisect", budget="20m")
 def bisect(
     before: Annotated[
-        str, typer.Argument(metavar="A", autocompletion=complete.benches, help="Name, label or directory of a bench.")
+        str,
+        typer.Argument(
+            metavar="A",
+            autocompletion=complete.benches,
+            help="Name, label or directory of a bench.",
+        ),
     ],
     after: Annotated[
         str,
         typer.Argument(
-            metavar="B", autocompletion=complete.benches, help="The bench that is slower or faster. Default with --by: A."
+            metavar="B",
+            autocompletion=complete.benches,
+            help="The bench that is slower or faster. Default with --by: A.",
         ),
     ] = "",
     *,
@@ -73,10 +82,11 @@ def bisect(
         ),
     ] = False,
 ) -> None:
-    """Run A and B again, then A with one of B's differences at a time, until it is proven which of them explain the change.
+    """Run A and B again, then A with one of B's differences at a time, until it is proven which of
+    them explain the change.
 
-    Nothing is claimed from the search itself: the set it ends with is run again, in the same blocks as A and B. The default
-    inventory is that of B.
+    Nothing is claimed from the search itself: the set it ends with is run again, in the same blocks
+    as A and B. The default inventory is that of B.
     """
     from dataclasses import replace
 
@@ -90,7 +100,9 @@ def bisect(
 
     hosts, as_json = given["hosts"], given["json"]
     if not (after or by):
-        raise ConfigError("expected a second bench, got none", where="B", hint="--by takes both from one bench")
+        raise ConfigError(
+            "expected a second bench, got none", where="B", hint="--by takes both from one bench"
+        )
     benches = find_bench(before), find_bench(after or before)
     pair, name = _pair(benches, by or [], case, metric)
     record = benches[1].record()
@@ -99,12 +111,15 @@ def bisect(
     bases = tuple(dict.fromkeys((*template_bases(given["templates"]), *record.templates)))
     (folder,) = open_frameworks([pair[0].spec.framework], bases)
     machines = [
-        with_devices(host, record.devices[host.name]) if host.name in record.devices else host for host in selection.hosts
+        with_devices(host, record.devices[host.name]) if host.name in record.devices else host
+        for host in selection.hosts
     ]
     both = sides(benches, pair, Today(folder, selection.inventory, tuple(machines)))
     if as_json or not dry_run:
         typer.echo(
-            one_line(f"bisect: {name}: {len(both.record.differences)} differences that a run can take from A or from B"),
+            one_line(
+                f"bisect: {name}: {len(both.record.differences)} differences that a run can take from A or from B"
+            ),
             err=True,
         )
         for line in differences(both.record):
@@ -136,8 +151,12 @@ def bisect(
     )
 
 
-def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metric: str) -> tuple[tuple[Cell, Cell], str]:
-    """Return the cells that are bisected, and their name. Raise ConfigError if none correspond, or none has numbers."""
+def _pair(
+    benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metric: str
+) -> tuple[tuple[Cell, Cell], str]:
+    """Return the cells that are bisected, and their name. Raise ConfigError if none correspond, or
+    none has numbers.
+    """
     from math import log
 
     from orchestrator.analysis.compare import counterparts
@@ -154,17 +173,25 @@ def _pair(benches: tuple[BenchDir, BenchDir], by: Sequence[str], case: str, metr
         only = ["; ".join(unmatched(cells, ())) or "none" for cells in matched.cells]
         hint = "--by FIELD=X,Y takes configurations with X from A and with Y from B; it can be repeated"
         raise ConfigError(
-            f"expected configurations of A and B that correspond, A has {only[0]}, B has {only[1]}", where=where, hint=hint
+            f"expected configurations of A and B that correspond, A has {only[0]}, B has {only[1]}",
+            where=where,
+            hint=hint,
         )
     names = [f"{pair.case} {pair.metric}" if metric else pair.case for pair in pairs]
     usable = [
-        place for place, pair in enumerate(pairs) if pair.ratio and all(cell.is_positive for cell in matched.pairs[place])
+        place
+        for place, pair in enumerate(pairs)
+        if pair.ratio and all(cell.is_positive for cell in matched.pairs[place])
     ]
     if case:
         usable = [place for place in usable if case in (names[place], pairs[place].case)]
     if not usable:
         hint = f"they have {'; '.join(names)}"
-        raise ConfigError("expected a configuration with numbers in A and in B, found none", where=case or where, hint=hint)
+        raise ConfigError(
+            "expected a configuration with numbers in A and in B, found none",
+            where=case or where,
+            hint=hint,
+        )
     chosen = max(usable, key=lambda place: abs(log(pairs[place].ratio or 1.0)))
     if len(usable) > 1:
         text = f"bisect: {names[chosen]}, which changed most of {len(usable)} configurations; --case chooses another"
@@ -179,7 +206,9 @@ def _plan(both: Sides, folder: FrameworkFolder, budget: str, label: str) -> Benc
     from orchestrator.plan.words import seconds
 
     schedule = Schedule("balanced", 0, BLOCKS, budget_s=seconds(budget, "--budget"))
-    return Bench(new_bench_id(), (both.a, both.b), {folder.framework.name: folder}, schedule, label=label)
+    return Bench(
+        new_bench_id(), (both.a, both.b), {folder.framework.name: folder}, schedule, label=label
+    )
 
 
 def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bool) -> None:
@@ -195,11 +224,17 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     if as_json:
         print_json({"case": name, **asdict(both.record), "runs": documents(plan, selection)})
         return
-    typer.echo(f"bisect: {name}: A {both.record.before.typical:.6g}, B {both.record.after.typical:.6g} {both.record.unit}")
+    typer.echo(
+        f"bisect: {name}: A {both.record.before.typical:.6g}, B {both.record.after.typical:.6g} {both.record.unit}"
+    )
     for line in differences(both.record):
         typer.echo(f"  {line}")
     if len(both.record.differences) > 1:
         alone = "; ".join(setting(difference) for difference in both.record.differences)
-        typer.echo(one_line(f"first A and B again, then, if they still differ, A with one at a time: {alone}"))
+        typer.echo(
+            one_line(
+                f"first A and B again, then, if they still differ, A with one at a time: {alone}"
+            )
+        )
         typer.echo("the results decide which sets of differences follow")
     show_plan(plan, selection, as_json=False)

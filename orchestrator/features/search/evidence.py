@@ -1,4 +1,6 @@
-"""What a search reads of its own bench: finished runs, their candidates, and why a run has no number."""
+"""What a search reads of its own bench: finished runs, their candidates, and why a run has no
+number.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from orchestrator.record.state_file import damaged
 from orchestrator.results import NEVER_RUN, RUNNING, Interval, RunResult
 from orchestrator.results.tally import Tally
 
-__all__ = ["ENOUGH_PAIRS", "Change", "candidates_by_cell", "failure_of", "reader_of", "record_missing", "refuse_unknown_runs"]
+__all__ = [
+    "ENOUGH_PAIRS",
+    "Change",
+    "candidates_by_cell",
+    "failure_of",
+    "reader_of",
+    "record_missing",
+    "refuse_unknown_runs",
+]
 
 ENOUGH_PAIRS = 3
 """Pairs of runs from which a candidate may be called faster."""
@@ -22,7 +32,9 @@ _NOT_OVER = ("incomplete", RUNNING, NEVER_RUN)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The typical value of one candidate over that of another, from ``pairs`` of runs one after the other."""
+    """The typical value of one candidate over that of another, from ``pairs`` of runs one after the
+    other.
+    """
 
     ratio: float
     interval: Interval
@@ -44,8 +56,12 @@ class Change:
         return self.decides and self.interval.low > 1
 
 
-def reader_of(bench: BenchDir, results: Sequence[RunResult] | None) -> Callable[[str], RunResult | None]:
-    """Return a function from the id of a run to its result, None before its end; ``results`` are those already read."""
+def reader_of(
+    bench: BenchDir, results: Sequence[RunResult] | None
+) -> Callable[[str], RunResult | None]:
+    """Return a function from the id of a run to its result, None before its end; ``results`` are
+    those already read.
+    """
     if results is None:
         return Tally(bench, clock=lambda: 0.0).result
     return {run.run_id: run for run in results if run.state not in _NOT_OVER}.get

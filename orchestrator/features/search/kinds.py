@@ -1,5 +1,5 @@
-"""A tune and a bisect as the core sees them: benches to which a key of ``bench.json`` belongs, and whose cells come round by
-round."""
+"""A tune and a bisect as the core sees them: benches to which a key of ``bench.json`` belongs, and
+whose cells come round by round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ KEYS = frozenset(_READERS)
 
 
 def part_of(key: str, value: Any) -> SearchRecord:
-    """Return the record of a search that stands under a key. Raises KeyError, TypeError or ValueError for an invalid one."""
+    """Return the record of a search that stands under a key. Raises KeyError, TypeError or
+    ValueError for an invalid one.
+    """
     return _READERS[key](value)
 
 
@@ -47,14 +49,18 @@ def show(bench: BenchDir, as_json: bool) -> None:
 def in_short(
     bench: BenchDir, planned: Sequence[RunResult], results: Sequence[RunResult]
 ) -> tuple[Sequence[RunResult], list[str]]:
-    """Return the runs of a search that a table for people shows, and notes: its result, and where the others are."""
+    """Return the runs of a search that a table for people shows, and notes: its result, and where
+    the others are.
+    """
     if isinstance(search_of(bench.record()), TuneRecord):
         return _of_tune(bench, results)
     return planned, _of_bisect(bench, results)
 
 
 def _of_tune(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], list[str]]:
-    """Return the runs of the default and the best candidate of a tune, and notes: its result, and where the other runs are."""
+    """Return the runs of the default and the best candidate of a tune, and notes: its result, and
+    where the other runs are.
+    """
     from orchestrator.features.search.halving import tuned
     from orchestrator.features.search.halving.answer import compared
     from orchestrator.features.search.halving.words import answer
@@ -63,7 +69,9 @@ def _of_tune(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunRes
     where = f"orch attach {bench.path.name} lists all candidates of all rounds; --format json, csv and html contain all rows"
     notes = [answer(tuned(bench, results))]
     if len(shown) < len(results):
-        notes.append(f"{others} other candidates and {len(results) - len(shown)} earlier runs are not shown: {where}")
+        notes.append(
+            f"{others} other candidates and {len(results) - len(shown)} earlier runs are not shown: {where}"
+        )
     return shown, notes
 
 

@@ -1,4 +1,6 @@
-"""What a search adds to ``bench.json``: the parameters of a tune or the sides of a bisect, and the rounds so far."""
+"""What a search adds to ``bench.json``: the parameters of a tune or the sides of a bisect, and the
+rounds so far.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,21 @@ __all__ = [
 ]
 
 Setting = str | int | float | bool | None
-"""A value of a difference; None: not set, of a variable. Hosts are one text, ``node1,node2``, in order of node_rank."""
+"""A value of a difference; None: not set, of a variable. Hosts are one text, ``node1,node2``, in
+order of node_rank.
+"""
 
 
 Candidate = tuple[int, ...]
-"""One index for each parameter: of its values, counted from 1, in a tune; 1 for B's side of a difference in a bisect. (0, 0, …)
-is the default, or A."""
+"""One index for each parameter: of its values, counted from 1, in a tune; 1 for B's side of a
+difference in a bisect. (0, 0, …) is the default, or A."""
 
 
 @dataclass(frozen=True, slots=True)
 class RungRecord:
-    """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values of each parameter; ``cells``
-    are those of the default and of the candidates. ``refused`` are further candidates, which cannot be run, and why.
+    """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values
+    of each parameter; ``cells`` are those of the default and of the candidates. ``refused`` are
+    further candidates, which cannot be run, and why.
 
     ``verifies`` is the set that a bisect verifies, empty in files of earlier versions. ``is_early``: the time was too short for
     a further round of the search before that."""
@@ -59,8 +64,8 @@ class RungRecord:
 
 @dataclass(frozen=True, slots=True)
 class TuneRecord:
-    """A tune: its parameters, the variables fixed by hosts, the file of its result (empty: next to the bench), its rounds so
-    far, and why it ended, empty while it runs."""
+    """A tune: its parameters, the variables fixed by hosts, the file of its result (empty: next to
+    the bench), its rounds so far, and why it ended, empty while it runs."""
 
     knobs: tuple[Knob, ...]
     seed: int
@@ -73,7 +78,8 @@ class TuneRecord:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between A and B that a run can have either way. ``name`` is that of the spec's field, ``options.<name>`` or
+    """A difference between A and B that a run can have either way. ``name`` is that of the spec's
+    field, ``options.<name>`` or
     ``env.<name>``."""
 
     name: str
@@ -93,7 +99,9 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class SideRecord:
-    """One side as it was measured: its bench, its case there, and the typical value (geometric mean) of ``n`` runs."""
+    """One side as it was measured: its bench, its case there, and the typical value (geometric
+    mean) of ``n`` runs.
+    """
 
     bench: str
     case: str
@@ -103,9 +111,10 @@ class SideRecord:
 
 @dataclass(frozen=True, slots=True)
 class BisectRecord:
-    """A bisect: its sides, the metric and its key, what `compare` said of them, the differences, the likeliest cause first, its
-    rounds so far, and why it ended, empty while it runs. A candidate of a round has a 1 for each difference that it takes from
-    B, a 0 for each that it takes from A; its default is A."""
+    """A bisect: its sides, the metric and its key, what `compare` said of them, the differences,
+    the likeliest cause first, its rounds so far, and why it ended, empty while it runs. A candidate
+    of a round has a 1 for each difference that it takes from B, a 0 for each that it takes from A;
+    its default is A."""
 
     before: SideRecord
     after: SideRecord
@@ -139,7 +148,9 @@ def bisect_of(record: BenchRecord) -> BisectRecord | None:
 
 
 def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> None:
-    """Record the next round of a search: all cells of the bench including its new ones, and the runs of that round."""
+    """Record the next round of a search: all cells of the bench including its new ones, and the
+    runs of that round.
+    """
 
     def with_rung(record: BenchRecord) -> BenchRecord:
         search = search_of(record)
@@ -180,10 +191,19 @@ def tune(value: Any) -> TuneRecord:
 
 def _knob(written: Mapping[str, Any]) -> Knob:
     values = tuple(map(tuple, written["values"]))
-    when = {name: tuple(among) for name, among in parts.json_object(written.get("when", {})).items()}
+    when = {
+        name: tuple(among) for name, among in parts.json_object(written.get("when", {})).items()
+    }
     networks, multiplies = tuple(written["networks"]), parts.text(written.get("multiplies", ""))
     return Knob(
-        tuple(written["env"]), written["option"], values, networks, written["numerics"], written["default"], multiplies, when
+        tuple(written["env"]),
+        written["option"],
+        values,
+        networks,
+        written["numerics"],
+        written["default"],
+        multiplies,
+        when,
     )
 
 
@@ -192,11 +212,17 @@ def rung(written: Mapping[str, Any]) -> RungRecord:
     candidates = tuple(tuple(map(parts.whole, candidate)) for candidate in written["candidates"])
     cells = tuple(map(parts.whole, written["cells"]))
     if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
-        raise ValueError("got a rung that does not have one cell per candidate and one for the default")
+        raise ValueError(
+            "got a rung that does not have one cell per candidate and one for the default"
+        )
     refused = tuple(
-        (tuple(map(parts.whole, candidate)), parts.text(reason)) for candidate, reason in written.get("refused", [])
+        (tuple(map(parts.whole, candidate)), parts.text(reason))
+        for candidate, reason in written.get("refused", [])
     )
-    verifies, is_early = tuple(map(parts.whole, written.get("verifies", ()))), written.get("is_early", False)
+    verifies, is_early = (
+        tuple(map(parts.whole, written.get("verifies", ()))),
+        written.get("is_early", False),
+    )
     if type(is_early) is not bool or (verifies and verifies not in candidates):
         raise ValueError("got a rung that verifies none of its candidates")
     numbers = parts.whole(written["repeats"]), parts.whole(written["steps"])
@@ -205,7 +231,9 @@ def rung(written: Mapping[str, Any]) -> RungRecord:
 
 def bisect(value: Any) -> BisectRecord:
     """Return the record of a bisect. Raises KeyError, TypeError or ValueError for an invalid one."""
-    words = {name: parts.text(value[name]) for name in ("metric", "unit", "better", "verdict", "ended")}
+    words = {
+        name: parts.text(value[name]) for name in ("metric", "unit", "better", "verdict", "ended")
+    }
     key = tuple(value["key"])
     if not all(type(part) in (str, int) for part in key):
         raise TypeError("got a key of other values than texts and whole numbers")
@@ -215,7 +243,8 @@ def bisect(value: Any) -> BisectRecord:
         key=key,
         differences=tuple(_difference(entry) for entry in value["differences"]),
         fixed=tuple(
-            Fixed(*(parts.text(entry[name]) for name in ("name", "before", "after", "why"))) for entry in value["fixed"]
+            Fixed(*(parts.text(entry[name]) for name in ("name", "before", "after", "why")))
+            for entry in value["fixed"]
         ),
         rungs=tuple(rung(entry) for entry in value["rungs"]),
         **words,

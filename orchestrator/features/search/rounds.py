@@ -1,8 +1,9 @@
 """A bench whose cells come round by round: a tune and a bisect.
 
-A round (rung) is listed in ``bench.json`` before its first run starts, and decisions depend only on the bench directory, so a
-controller that continues such a bench ends it as the previous one would have. A block, one run of every candidate of a round
-and of its default, has a repeat number that is unique in the bench, so a value is compared only with those of its own block.
+A round (rung) is listed in ``bench.json`` before its first run starts, and decisions depend only on
+the bench directory, so a controller that continues such a bench ends it as the previous one would
+have. A block, one run of every candidate of a round and of its default, has a repeat number that is
+unique in the bench, so a value is compared only with those of its own block.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ _OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid
 
 
 class Rounds(ABC):
-    """The runs of such a bench, one after another, until no further round follows or its budget is used up.
+    """The runs of such a bench, one after another, until no further round follows or its budget is
+    used up.
 
-    Where ``hosts`` are given, the files of each candidate are rendered for them before it is planned: a template may refuse it.
+    Where ``hosts`` are given, the files of each candidate are rendered for them before it is
+    planned: a template may refuse it.
     """
 
     noun = "bench"
@@ -61,13 +64,21 @@ class Rounds(ABC):
         """Return a run of every kind that may follow."""
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench itself; the failure of a candidate is a result, not an error."""
+        """Return the errors of the bench itself; the failure of a candidate is a result, not an
+        error.
+        """
         harmless = {run_id for run_id, entry in self._entries().items() if self._may_fail(entry)}
-        kept = [error for error in errors if error.run_id not in harmless or error.kind not in _OF_A_CANDIDATE]
+        kept = [
+            error
+            for error in errors
+            if error.run_id not in harmless or error.kind not in _OF_A_CANDIDATE
+        ]
         return [*kept, *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further rounds; each is over when the next is requested."""
+        """Yield the runs that are owed, then those of further rounds; each is over when the next is
+        requested.
+        """
         waiting = self._all = list(owed)
         self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
@@ -101,23 +112,39 @@ class Rounds(ABC):
         return list(block)
 
     def _recorded(
-        self, cells: Sequence[RunSpec], order: str, seed: int, made: Callable[[tuple[int, ...]], RungRecord], repeats: int
+        self,
+        cells: Sequence[RunSpec],
+        order: str,
+        seed: int,
+        made: Callable[[tuple[int, ...]], RungRecord],
+        repeats: int,
     ) -> list[PlannedRun]:
-        """Record the runs of a round as owed and return them; ``made`` returns its record from the places of its cells."""
+        """Record the runs of a round as owed and return them; ``made`` returns its record from the
+        places of its cells.
+        """
         record = self.bench.record()
-        self.plan = replace(self.plan, cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)))
+        self.plan = replace(
+            self.plan,
+            cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)),
+        )
         number, block = len(record.plan or {}), record.blocks
         runs = [
             self.plan.run(cells[cell], block + repeat, number + place)
-            for place, (cell, repeat) in enumerate(ordered(len(cells), repeats, order, seed), start=1)
+            for place, (cell, repeat) in enumerate(
+                ordered(len(cells), repeats, order, seed), start=1
+            )
         ]
-        add_rung(self.bench, self.plan, runs, made(tuple(self.plan.cells.index(cell) for cell in cells)))
+        add_rung(
+            self.bench, self.plan, runs, made(tuple(self.plan.cells.index(cell) for cell in cells))
+        )
         return runs
 
     def _possible(
         self, candidates: Sequence[Candidate], spec_of: Callable[[Candidate], RunSpec]
     ) -> tuple[dict[Candidate, RunSpec], dict[Candidate, str]]:
-        """Return the specs of the candidates that can be run, and for each other candidate why it cannot."""
+        """Return the specs of the candidates that can be run, and for each other candidate why it
+        cannot.
+        """
         specs, refused = {}, {}
         for candidate in candidates:
             try:
@@ -126,7 +153,9 @@ class Rounds(ABC):
                     folder = self.plan.folders[spec.framework]
                     plan_run(folder, spec, self._hosts, run_id="plan", repeat=1, port=PORTS.start)
             except ConfigError as error:
-                refused[candidate] = f"{error.where}: {error.message}" if error.where else error.message
+                refused[candidate] = (
+                    f"{error.where}: {error.message}" if error.where else error.message
+                )
                 continue
             specs[candidate] = spec
         return specs, refused

@@ -1,4 +1,6 @@
-"""`orch tune`: search settings of network and framework for one shape, and write those that are verified to be faster."""
+"""`orch tune`: search settings of network and framework for one shape, and write those that are
+verified to be faster.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def add_to(app: typer.Typer) -> None:
 def tune(
     model: Annotated[
         str,
-        typer.Argument(autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16."),
+        typer.Argument(
+            autocompletion=complete.models, help="Model to train, such as resnet50 or vgg16."
+        ),
     ],
     given: Given,
     shape: Annotated[
@@ -87,12 +91,18 @@ def tune(
         ),
     ] = False,
 ) -> None:
-    """Search for faster network and framework settings of one shape, by successive halving over short real runs.
+    """Search for faster network and framework settings of one shape, by successive halving over
+    short real runs.
 
-    At the end, the best candidate and the default run in alternation. Only the result of these runs is reported, and written
-    as an inventory if the candidate is faster. What an option sets, such as --batch-size, is fixed and not searched.
+    At the end, the best candidate and the default run in alternation. Only the result of these runs
+    is reported, and written as an inventory if the candidate is faster. What an option sets, such
+    as --batch-size, is fixed and not searched.
     """
-    from orchestrator.features.search.halving.request import allows_numerics, free_knobs, tune_request
+    from orchestrator.features.search.halving.request import (
+        allows_numerics,
+        free_knobs,
+        tune_request,
+    )
     from orchestrator.features.search.halving.state import tune_record
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import single_choices
@@ -104,7 +114,9 @@ def tune(
     single = single_choices(given)
     for name in ("dtype", "batch_size", "loader"):
         single[name] = given[name]
-    request = tune_request(model, shape=shape, sets=sets or [], budget=given["budget"], single=single)
+    request = tune_request(
+        model, shape=shape, sets=sets or [], budget=given["budget"], single=single
+    )
     bases = template_bases(given["templates"])
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
@@ -115,7 +127,14 @@ def tune(
         return planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
 
     with hosts_for(
-        request, bench_id, given["slurm"], given["hosts"], given["exclude"], check=plan_on, dry_run=dry_run, as_json=as_json
+        request,
+        bench_id,
+        given["slurm"],
+        given["hosts"],
+        given["exclude"],
+        check=plan_on,
+        dry_run=dry_run,
+        as_json=as_json,
     ) as chosen:
         selection = without_suspects(chosen)
         plan = plan_on(selection)
@@ -125,7 +144,13 @@ def tune(
         from orchestrator.cli.controller import conduct
 
         tuned_hosts = taken(plan.cells, selection.hosts)
-        record = tune_record(knobs, tuned_hosts, new_seed() if seed is None else seed, numerics=numerics, output=target)
+        record = tune_record(
+            knobs,
+            tuned_hosts,
+            new_seed() if seed is None else seed,
+            numerics=numerics,
+            output=target,
+        )
         conduct(
             plan,
             [],
@@ -140,12 +165,19 @@ def tune(
 
 
 def _new_file(path: Path | None) -> str:
-    """Return the absolute path of the inventory to write, or an empty text. Raise ConfigError if it or its run file exists."""
+    """Return the absolute path of the inventory to write, or an empty text. Raise ConfigError if it
+    or its run file exists.
+    """
     from orchestrator.errors import ConfigError
 
     target = path.absolute() if path else None
     if target and (target.exists() or options_path(target).exists()):
-        raise ConfigError("expected a new file", kind="unsafe_path", where=str(path), hint="existing files are not overwritten")
+        raise ConfigError(
+            "expected a new file",
+            kind="unsafe_path",
+            where=str(path),
+            hint="existing files are not overwritten",
+        )
     return str(target or "")
 
 
@@ -161,13 +193,21 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     if as_json:
         print_json({"spec": spec.as_dict(), "knobs": [asdict(knob) for knob in usable]})
         return
-    typer.echo(f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}, {spec.steps} steps")
+    typer.echo(
+        f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}, {spec.steps} steps"
+    )
     for knob in usable:
-        default = knob.default if knob.env else str(spec.options[knob.option] if knob.option else spec.batch_size)
+        default = (
+            knob.default
+            if knob.env
+            else str(spec.options[knob.option] if knob.option else spec.batch_size)
+        )
         values = ", ".join(" ".join(map(as_written, value)) for value in knob.values)
         if knob.multiplies:
             values = ", ".join(str(size) for (size,) in batch_sizes(knob, spec))
         conditions = [f"NCCL uses {' or '.join(knob.networks)}"] if knob.networks else []
-        conditions += [f"{name} is {' or '.join(map(as_written, among))}" for name, among in knob.when.items()]
+        conditions += [
+            f"{name} is {' or '.join(map(as_written, among))}" for name, among in knob.when.items()
+        ]
         where = f"  if {' and '.join(conditions)}" if conditions else ""
         typer.echo(f"  {' '.join(knob.names)}: {values}  (default: {default}){where}")

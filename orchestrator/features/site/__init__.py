@@ -1,4 +1,6 @@
-"""All benches of a project as one site: what overviews show of each, the files, and the server that shows the same live."""
+"""All benches of a project as one site: what overviews show of each, the files, and the server that
+shows the same live.
+"""
 
 from orchestrator.feature import Feature
 

@@ -1,4 +1,6 @@
-"""Build the site of a project: pages of what has changed, then the overviews, then everything in place of the old one."""
+"""Build the site of a project: pages of what has changed, then the overviews, then everything in
+place of the old one.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from typing import Any
 
 from orchestrator.errors import DataError, OrchError
 from orchestrator.features.site import overviews
-from orchestrator.features.site.catalogue import AcceptanceEntry, BenchEntry, bench_names, node_pasts, page_name
+from orchestrator.features.site.catalogue import (
+    AcceptanceEntry,
+    BenchEntry,
+    bench_names,
+    node_pasts,
+    page_name,
+)
 from orchestrator.features.site.comparisons import ComparisonJob, comparison_jobs, write_comparisons
 from orchestrator.features.site.folder import PAGES, STATE, checked, keep_page, staging
 from orchestrator.features.site.pages import acceptance_page, entry_of, mark_of
@@ -33,13 +41,15 @@ __all__ = ["Built", "build"]
 SCHEMA = 2
 """Of ``orch-site.json``. 1: first version. 2: kept cells have the drift of their bench."""
 _WORTH = 12
-"""More pages are made in several processes: a page takes a quarter of a second and more, the start of a process a second."""
+"""More pages are made in several processes: a page takes a quarter of a second and more, the start
+of a process a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build did: pages that are in the site, those of them that were made now, and why a bench, run or acceptance is
-    damaged, by name."""
+    """What a build did: pages that are in the site, those of them that were made now, and why a
+    bench, run or acceptance is damaged, by name."""
 
     pages: int
     made: int
@@ -58,15 +68,20 @@ class BenchJob:
 
 @dataclass(slots=True)
 class State:
-    """What the last build of a site knew: by name what its overviews show, and by page what each comparison was made of."""
+    """What the last build of a site knew: by name what its overviews show, and by page what each
+    comparison was made of.
+    """
 
     benches: dict[str, BenchEntry] = field(default_factory=dict)
     acceptances: dict[str, AcceptanceEntry] = field(default_factory=dict)
     comparisons: dict[str, str] = field(default_factory=dict)
 
 
-def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _: None, *, home: str = "") -> Built:
-    """Build the site of a project in a folder, which is made, or replaced if it is a site. ``tell`` is told what is done.
+def build(
+    project: Project, target: Path, tell: Callable[[str], None] = lambda _: None, *, home: str = ""
+) -> Built:
+    """Build the site of a project in a folder, which is made, or replaced if it is a site. ``tell``
+    is told what is done.
 
     ``home``: where the links of its front page to the page above it lead, as that of `orch serve`. Damaged benches raise
     nothing. Raises OrchError as `checked` and `staging` do.
@@ -90,8 +105,17 @@ def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _
         for folder in groups(runs):
             name = folder.path.name
             accepted = before.acceptances.get(name)
-            if not (accepted and accepted.mark == evidence_mark(folder.path) and _kept(accepted, path, new, "acceptances")):
-                accepted = _accept(folder, new, [name for name in names if name.startswith(f"{folder.path.name}/")], home)
+            if not (
+                accepted
+                and accepted.mark == evidence_mark(folder.path)
+                and _kept(accepted, path, new, "acceptances")
+            ):
+                accepted = _accept(
+                    folder,
+                    new,
+                    [name for name in names if name.startswith(f"{folder.path.name}/")],
+                    home,
+                )
                 made += not accepted.damaged
             now.acceptances[name] = accepted
         benches = sorted(now.benches.values(), key=lambda entry: entry.order)
@@ -100,7 +124,9 @@ def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _
         for job in comparisons:
             now.comparisons[job.page] = job.mark
             old = path / "compare" / f"{job.page}.html"
-            if before.comparisons.get(job.page) != job.mark or not keep_page(old, new / "compare" / old.name):
+            if before.comparisons.get(job.page) != job.mark or not keep_page(
+                old, new / "compare" / old.name
+            ):
                 changed.append(job)
         made += sum(_made(changed, write_comparisons, tell, "comparison"))
         states, damaged = _node_states(project)
@@ -109,7 +135,12 @@ def build(project: Project, target: Path, tell: Callable[[str], None] = lambda _
         earlier = {job.page: job.earlier_pages for job in comparisons}
         nodes = node_pasts(states, accepted_all, benches)
         site = overviews.Site(
-            benches, accepted_all, nodes, earlier, damaged, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+            benches,
+            accepted_all,
+            nodes,
+            earlier,
+            damaged,
+            time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         )
         for name, text in overviews.pages(site, home).items():
             (new / name).write_text(text, encoding="utf-8")
@@ -150,7 +181,10 @@ def _accept(folder: BenchGroup, new: Path, benches: Sequence[str], home: str) ->
 
 
 def _made(
-    jobs: Sequence[Any], write: Callable[[Sequence[Any]], list[Any]], tell: Callable[[str], None], noun: str
+    jobs: Sequence[Any],
+    write: Callable[[Sequence[Any]], list[Any]],
+    tell: Callable[[str], None],
+    noun: str,
 ) -> Iterator[Any]:
     """Yield what each job gives; ``tell`` how many are done."""
     done = 0
@@ -166,7 +200,12 @@ def _mark(folder: Path) -> str:
 
 def _kept(entry: BenchEntry | AcceptanceEntry, old: Path, new: Path, folder: str) -> bool:
     """Take the page of an entry over, if it has one. Return False if it is not there."""
-    if isinstance(entry, BenchEntry) and not entry.has_page or isinstance(entry, AcceptanceEntry) and entry.damaged:
+    if (
+        isinstance(entry, BenchEntry)
+        and not entry.has_page
+        or isinstance(entry, AcceptanceEntry)
+        and entry.damaged
+    ):
         return True
     name = f"{entry.page}.html"
     return keep_page(old / folder / name, new / folder / name)
@@ -180,14 +219,22 @@ def _node_states(project: Project) -> tuple[dict[str, tuple[NodeState, ...]], di
 
 
 def _damaged(state: State) -> dict[str, str]:
-    reasons = {name: why for entry in state.benches.values() for name, why in (entry.damaged or {}).items()}
-    return reasons | {name: entry.damaged for name, entry in state.acceptances.items() if entry.damaged}
+    reasons = {
+        name: why for entry in state.benches.values() for name, why in (entry.damaged or {}).items()
+    }
+    return reasons | {
+        name: entry.damaged for name, entry in state.acceptances.items() if entry.damaged
+    }
 
 
 def _renderer(home: str) -> str:
-    """Return a digest of what makes pages: another version, or another link to the page above, makes all of them anew."""
+    """Return a digest of what makes pages: another version, or another link to the page above,
+    makes all of them anew.
+    """
     folder = files("orchestrator.report.html")
-    sources = sorted((entry.name, entry.read_bytes()) for entry in folder.iterdir() if entry.is_file())
+    sources = sorted(
+        (entry.name, entry.read_bytes()) for entry in folder.iterdir() if entry.is_file()
+    )
     digest = hashlib.sha256(f"{SCHEMA} {__version__} {home}".encode())
     for name, data in sources:
         digest.update(name.encode() + b"\0" + data)
@@ -206,14 +253,24 @@ def _content(state: State, key: str) -> dict[str, Any]:
 
 
 def _state(site: Path, key: str) -> State:
-    """Return the state of a site, empty if it is damaged or of another version: then everything is made anew."""
+    """Return the state of a site, empty if it is damaged or of another version: then everything is
+    made anew.
+    """
     try:
         content = read_json(site / STATE)
-        if is_broken(content) or "seal" not in content or (content["schema"], content["renderer"]) != (SCHEMA, key):
+        if (
+            is_broken(content)
+            or "seal" not in content
+            or (content["schema"], content["renderer"]) != (SCHEMA, key)
+        ):
             return State()
         benches = map(BenchEntry.of, content["benches"])
         accepted = map(AcceptanceEntry.of, content["acceptances"])
         comparisons = {str(page): str(mark) for page, mark in content["comparisons"].items()}
-        return State({entry.name: entry for entry in benches}, {entry.name: entry for entry in accepted}, comparisons)
+        return State(
+            {entry.name: entry for entry in benches},
+            {entry.name: entry for entry in accepted},
+            comparisons,
+        )
     except (OrchError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return State()

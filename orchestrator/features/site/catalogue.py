@@ -1,4 +1,6 @@
-"""What overviews of a project show of a bench, an acceptance and a node, as values that a later build of a site reads again."""
+"""What overviews of a project show of a bench, an acceptance and a node, as values that a later
+build of a site reads again.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,18 @@ __all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "bench_names", "node_pas
 
 def bench_names(runs: Path) -> list[str]:
     """Return the names of all benches in a folder, those of acceptances as ``ACCEPTANCE/BENCH``."""
-    of_stages = [f"{folder.path.name}/{path.name}" for folder in groups(runs) for path in reversed(bench_folders(folder.path))]
+    of_stages = [
+        f"{folder.path.name}/{path.name}"
+        for folder in groups(runs)
+        for path in reversed(bench_folders(folder.path))
+    ]
     return [*(path.name for path in reversed(bench_folders(runs))), *of_stages]
 
 
 def page_name(name: str) -> str:
-    """Return the name of a bench's page, without its extension; ``name`` is ``ACCEPTANCE/BENCH`` for that of a stage."""
+    """Return the name of a bench's page, without its extension; ``name`` is ``ACCEPTANCE/BENCH``
+    for that of a stage.
+    """
     return name.replace("/", "~")
 
 
@@ -33,9 +41,9 @@ class BenchEntry:
     """A bench as overviews show it.
 
     ``name`` is the path of its folder below the folder of benches, ``mark`` the `evidence_mark` of its files, ``subject`` what
-    it measured. ``missing`` are counts of runs without a number, in words, ``damaged`` the reasons by run, or by ``name`` for a
-    bench that cannot be read and has no page (``has_page``). ``cells`` are those of its history, ``kept`` those of its primary
-    metrics, by `compare.kept`.
+    it measured. ``missing`` are counts of runs without a number, in words, ``damaged`` the reasons
+    by run, or by ``name`` for a bench that cannot be read and has no page (``has_page``). ``cells``
+    are those of its history, ``kept`` those of its primary metrics, by `compare.kept`.
     """
 
     name: str
@@ -88,8 +96,9 @@ class BenchEntry:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceEntry:
-    """An acceptance as overviews show it: ``nodes`` has the verdict and the reasons of each host, ``benches`` the names of the
-    benches of its stages; ``damaged`` says why it cannot be read, and then it has no page."""
+    """An acceptance as overviews show it: ``nodes`` has the verdict and the reasons of each host,
+    ``benches`` the names of the benches of its stages; ``damaged`` says why it cannot be read, and
+    then it has no page."""
 
     name: str
     mark: str
@@ -119,14 +128,18 @@ class AcceptanceEntry:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> AcceptanceEntry:
         """Return the entry that `as_dict` gave. Raises KeyError or TypeError for anything else."""
-        nodes = {host: (str(verdict), str(why)) for host, (verdict, why) in (content["nodes"] or {}).items()}
+        nodes = {
+            host: (str(verdict), str(why))
+            for host, (verdict, why) in (content["nodes"] or {}).items()
+        }
         return cls(**{**content, "nodes": nodes, "benches": tuple(content["benches"])})
 
 
 @dataclass(frozen=True, slots=True)
 class NodePast:
-    """What a project knows of a node: the ``states`` it had, the oldest first and its current one last, the ``verdicts`` of
-    acceptances with their reasons, the oldest first, the benches in which it took part, and runs that failed there."""
+    """What a project knows of a node: the ``states`` it had, the oldest first and its current one
+    last, the ``verdicts`` of acceptances with their reasons, the oldest first, the benches in which
+    it took part, and runs that failed there."""
 
     host: str
     states: tuple[NodeState, ...]
@@ -136,9 +149,13 @@ class NodePast:
 
 
 def node_pasts(
-    states: Mapping[str, tuple[NodeState, ...]], accepted: Iterable[AcceptanceEntry], benches: Iterable[BenchEntry]
+    states: Mapping[str, tuple[NodeState, ...]],
+    accepted: Iterable[AcceptanceEntry],
+    benches: Iterable[BenchEntry],
 ) -> list[NodePast]:
-    """Return what is known of every node that is in any of these, by name. Acceptances and benches are the oldest first."""
+    """Return what is known of every node that is in any of these, by name. Acceptances and benches
+    are the oldest first.
+    """
     accepted, benches = list(accepted), list(benches)
     of_acceptances = (host for entry in accepted for host in entry.nodes or {})
     of_benches = (host for entry in benches for host in entry.hosts)
@@ -146,9 +163,17 @@ def node_pasts(
         NodePast(
             host,
             states.get(host, ()),
-            tuple((entry, *entry.nodes[host]) for entry in accepted if entry.nodes and host in entry.nodes),
+            tuple(
+                (entry, *entry.nodes[host])
+                for entry in accepted
+                if entry.nodes and host in entry.nodes
+            ),
             tuple(entry for entry in benches if host in entry.hosts),
-            tuple((entry, entry.blamed[host]) for entry in benches if entry.blamed and host in entry.blamed),
+            tuple(
+                (entry, entry.blamed[host])
+                for entry in benches
+                if entry.blamed and host in entry.blamed
+            ),
         )
         for host in sorted({*states, *of_acceptances, *of_benches})
     ]

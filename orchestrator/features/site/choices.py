@@ -1,7 +1,9 @@
-"""What the script of a site's page Compare reads: for two benches the page that compares them, or else the numbers of both.
+"""What the script of a site's page Compare reads: for two benches the page that compares them, or
+else the numbers of both.
 
-Pages are made for pairs that measured the same, at most 40 a bench. The numbers of each bench are here once, so that any two
-can be shown side by side, without a verdict: this grows with the number of benches and not with that of their pairs.
+Pages are made for pairs that measured the same, at most 40 a bench. The numbers of each bench are
+here once, so that any two can be shown side by side, without a verdict: this grows with the number
+of benches and not with that of their pairs.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ MOST_CELLS = 60
 
 
 def choices(benches: Sequence[BenchEntry], earlier: Mapping[str, Sequence[str]]) -> str:
-    """Return JSON that may stand in a page. ``benches`` are the oldest first, ``earlier`` has for the page of each compared
-    bench those of the benches that it is compared with.
+    """Return JSON that may stand in a page. ``benches`` are the oldest first, ``earlier`` has for
+    the page of each compared bench those of the benches that it is compared with.
 
     ``earlier`` has places of benches in the list, ``cells`` a place in ``specs``, the fields that measure the same, and texts.
     """
@@ -34,24 +36,41 @@ def choices(benches: Sequence[BenchEntry], earlier: Mapping[str, Sequence[str]])
     cells = [[_cell(cell, specs) for cell in _primary(entry)[:MOST_CELLS]] for entry in benches]
     content = {
         "pages": [address(entry.page) for entry in benches],
-        "earlier": {place_of[page]: [place_of[other] for other in others] for page, others in earlier.items()},
+        "earlier": {
+            place_of[page]: [place_of[other] for other in others]
+            for page, others in earlier.items()
+        },
         "names": [one_line(shlex.quote(entry.name)) for entry in benches],
-        "titles": [one_line(f"{entry.name} {'(simulated)' if entry.simulated else ''}".strip()) for entry in benches],
+        "titles": [
+            one_line(f"{entry.name} {'(simulated)' if entry.simulated else ''}".strip())
+            for entry in benches
+        ],
         "left_out": [max(0, len(_primary(entry)) - MOST_CELLS) for entry in benches],
         "cells": cells,
-        "specs": [{one_line(name): one_line(_written(value)) for name, value in fields_of(spec).items()} for spec in specs],
+        "specs": [
+            {one_line(name): one_line(_written(value)) for name, value in fields_of(spec).items()}
+            for spec in specs
+        ],
     }
     # In a script element no text is markup, except what ends it.
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def fields_of(spec: str) -> dict[str, Any]:
-    """Return the fields of the spec of a past cell, those of options and variables under ``options.NAME`` and ``env.NAME``."""
+    """Return the fields of the spec of a past cell, those of options and variables under
+    ``options.NAME`` and ``env.NAME``.
+    """
     fields: dict[str, Any] = json.loads(spec)
     nested = (
-        (f"{name}.{key}", part) for name, value in fields.items() if isinstance(value, dict) for key, part in value.items()
+        (f"{name}.{key}", part)
+        for name, value in fields.items()
+        if isinstance(value, dict)
+        for key, part in value.items()
     )
-    return {**{name: value for name, value in fields.items() if not isinstance(value, dict)}, **dict(nested)}
+    return {
+        **{name: value for name, value in fields.items() if not isinstance(value, dict)},
+        **dict(nested),
+    }
 
 
 def _primary(entry: BenchEntry) -> list[PastCell]:

@@ -1,8 +1,10 @@
-"""The open connections of a server: how many, and how long each may take to send its request and to take its answer.
+"""The open connections of a server: how many, and how long each may take to send its request and to
+take its answer.
 
-A timeout of a socket begins again with every byte, so that whoever sends or reads slowly would keep a connection for ever.
-Here each part has a deadline. If all places are taken, the client that has kept the server waiting longest gives up its place:
-whoever sends a request at once and reads the answer is served, whatever others do.
+A timeout of a socket begins again with every byte, so that whoever sends or reads slowly would keep
+a connection for ever. Here each part has a deadline. If all places are taken, the client that has
+kept the server waiting longest gives up its place: whoever sends a request at once and reads the
+answer is served, whatever others do.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _REQUEST, _PAGE, _ANSWER = range(3)
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Connections at a time, and seconds: for a client to send a request, to take the answer, and for all of a connection."""
+    """Connections at a time, and seconds: for a client to send a request, to take the answer, and
+    for all of a connection.
+    """
 
     most: int = 64
     request_s: float = 10.0
@@ -37,7 +41,9 @@ class _Client:
 
 
 class Clients:
-    """The clients of a server. Each is connected by a socket and answered in a thread, which calls `left` at the end."""
+    """The clients of a server. Each is connected by a socket and answered in a thread, which calls
+    `left` at the end.
+    """
 
     def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
@@ -48,14 +54,21 @@ class Clients:
         return len(self._clients)
 
     def came(self, connection: socket.socket) -> bool:
-        """Take a connection in; if no place is free, end one that keeps us waiting. Return False if there is none of these."""
+        """Take a connection in; if no place is free, end one that keeps us waiting. Return False if
+        there is none of these.
+        """
         now = time.monotonic()
         with self._lock:
             if len(self._clients) >= self._limits.most:
                 slow = [of for of, client in self._clients.items() if client.waits_for != _PAGE]
                 if not slow:
                     return False
-                self._drop(min(slow, key=lambda of: (self._clients[of].waits_for, self._clients[of].since_s)))
+                self._drop(
+                    min(
+                        slow,
+                        key=lambda of: (self._clients[of].waits_for, self._clients[of].since_s),
+                    )
+                )
             self._clients[connection] = _Client(now, now)
             return True
 
@@ -73,12 +86,17 @@ class Clients:
             self._clients.pop(connection, None)
 
     def end_overdue(self) -> None:
-        """End the connections whose time is over. One whose page is being made keeps its place until that has ended."""
+        """End the connections whose time is over. One whose page is being made keeps its place
+        until that has ended.
+        """
         now = time.monotonic()
         allowed_s = {_REQUEST: self._limits.request_s, _ANSWER: self._limits.answer_s}
         with self._lock:
             for connection, client in list(self._clients.items()):
-                if client.waits_for in allowed_s and now - client.since_s > allowed_s[client.waits_for]:
+                if (
+                    client.waits_for in allowed_s
+                    and now - client.since_s > allowed_s[client.waits_for]
+                ):
                     self._drop(connection)
                 elif now - client.opened_s > self._limits.total_s:
                     _end(connection)

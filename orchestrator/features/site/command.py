@@ -20,14 +20,19 @@ def add_to(app: typer.Typer) -> None:
 
 
 def site(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the site: new, empty, or an existing site.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of the site: new, empty, or an existing site."),
+    ],
     as_json: Json = False,
     home: Annotated[str, typer.Option("--home", hidden=True)] = "",
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
-    """Write all benches and acceptances of this project as pages that need no server: a list, trends, comparisons, nodes.
+    """Write all benches and acceptances of this project as pages that need no server: a list,
+    trends, comparisons, nodes.
 
-    Only pages whose evidence has changed are rebuilt. A reader sees the old site or the new one. Damaged evidence is listed.
+    Only pages whose evidence has changed are rebuilt. A reader sees the old site or the new one.
+    Damaged evidence is listed.
     """
     from orchestrator.cli.signals import handled
     from orchestrator.errors import Interrupted
@@ -57,7 +62,14 @@ def site(
     with handled(stop):
         built = build(Project.here(os.environ), folder, tell, home=home)
     if as_json:
-        print_json({"folder": str(folder), "pages": built.pages, "made": built.made, "damaged": dict(built.damaged)})
+        print_json(
+            {
+                "folder": str(folder),
+                "pages": built.pages,
+                "made": built.made,
+                "damaged": dict(built.damaged),
+            }
+        )
     else:
         typer.echo(folder / "index.html")
         took = f"{built.pages} pages, {built.made} of them made now, in {time.monotonic() - began_s:.1f} s"

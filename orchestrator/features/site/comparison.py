@@ -1,4 +1,6 @@
-"""A bench beside earlier ones that measured the same, as a page: `orch compare` with the one before, numbers of others."""
+"""A bench beside earlier ones that measured the same, as a page: `orch compare` with the one
+before, numbers of others.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,18 @@ class Beside:
 
 
 def comparison_page(
-    entry: BenchEntry, detail: Comparison | None, why: str, beside: Sequence[Beside], links: Sequence[Link]
+    entry: BenchEntry,
+    detail: Comparison | None,
+    why: str,
+    beside: Sequence[Beside],
+    links: Sequence[Link],
 ) -> str:
-    """Return the page of a bench beside earlier ones, the newest first; ``detail`` is the comparison with the first of them,
-    None if there is none, and ``why``."""
+    """Return the page of a bench beside earlier ones, the newest first; ``detail`` is the
+    comparison with the first of them, None if there is none, and ``why``."""
     by_case = {(pair.case, pair.metric): pair for pair in (detail.pairs if detail else ())}
-    suspects = [(by_case[cell.case, cell.metric], cell) for cell in (detail.suspects if detail else ())]
+    suspects = [
+        (by_case[cell.case, cell.metric], cell) for cell in (detail.suspects if detail else ())
+    ]
     return fill(
         "comparison.html.j2",
         here="",
@@ -48,5 +56,11 @@ def comparison_page(
 
 
 def _differing(beside: Beside) -> str:
-    """Return the fields in which configurations differ from those of an earlier bench; empty if they are equal."""
-    return ", ".join(dict.fromkeys(name.removeprefix("options.") for pair in beside.pairs for name in pair.differing))
+    """Return the fields in which configurations differ from those of an earlier bench; empty if
+    they are equal.
+    """
+    return ", ".join(
+        dict.fromkeys(
+            name.removeprefix("options.") for pair in beside.pairs for name in pair.differing
+        )
+    )

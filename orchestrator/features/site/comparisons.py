@@ -1,4 +1,6 @@
-"""The page of each bench beside earlier ones that measured the same: the one before in full, others by their numbers."""
+"""The page of each bench beside earlier ones that measured the same: the one before in full, others
+by their numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,20 @@ from orchestrator.results import Cell
 __all__ = ["MOST_EARLIER", "ComparisonJob", "comparison_jobs", "write_comparisons"]
 
 MOST_EARLIER = 30
-"""Earlier benches with equal configurations that the page of a bench has; `orch compare` compares any two."""
+"""Earlier benches with equal configurations that the page of a bench has; `orch compare` compares
+any two.
+"""
 _LOOKED_AT = 10
-"""Benches before it that are also compared if their configurations differ in a field that was changed for all."""
+"""Benches before it that are also compared if their configurations differ in a field that was
+changed for all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonJob:
-    """A page that is to be made: a bench and the ``earlier`` ones that it is compared with, first those with equal
-    configurations, each the newest first; ``mark`` changes with what it is made of."""
+    """A page that is to be made: a bench and the ``earlier`` ones that it is compared with, first
+    those with equal configurations, each the newest first; ``mark`` changes with what it is made
+    of."""
 
     runs: Path
     bench: BenchEntry
@@ -48,8 +55,11 @@ class ComparisonJob:
         return tuple(entry.page for entry in self.earlier)
 
 
-def comparison_jobs(runs: Path, benches: Sequence[BenchEntry], folder: Path, home: str) -> Iterator[ComparisonJob]:
-    """Yield the comparison of each bench with earlier ones that measured the same, or differ in what was changed for all.
+def comparison_jobs(
+    runs: Path, benches: Sequence[BenchEntry], folder: Path, home: str
+) -> Iterator[ComparisonJob]:
+    """Yield the comparison of each bench with earlier ones that measured the same, or differ in
+    what was changed for all.
 
     ``benches`` are the oldest first.
     """
@@ -81,7 +91,9 @@ def write_comparisons(jobs: Sequence[ComparisonJob]) -> list[int]:
 
 def _page(job: ComparisonJob) -> str:
     after = job.bench.compared_cells()
-    beside = [Beside(entry, compared(matched(entry.compared_cells(), after))) for entry in job.earlier]
+    beside = [
+        Beside(entry, compared(matched(entry.compared_cells(), after))) for entry in job.earlier
+    ]
     detail, why = _detail(job)
     return comparison_page(job.bench, detail, why, beside, links_of(job.page, job.home))
 
@@ -89,7 +101,9 @@ def _page(job: ComparisonJob) -> str:
 def _detail(job: ComparisonJob) -> tuple[Comparison | None, str]:
     """Return the whole comparison with the bench before, or why there is none."""
     try:
-        before, after = (BenchDir.open(job.runs / entry.name) for entry in (job.earlier[0], job.bench))
+        before, after = (
+            BenchDir.open(job.runs / entry.name) for entry in (job.earlier[0], job.bench)
+        )
         return compare(before, after)[0], ""
     except (OrchError, OSError) as error:
         return None, str(error)

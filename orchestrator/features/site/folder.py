@@ -1,7 +1,9 @@
-"""The folder of a site, which is replaced as a whole: a reader sees the old site or the new one, and never half of one.
+"""The folder of a site, which is replaced as a whole: a reader sees the old site or the new one,
+and never half of one.
 
-A site is built in a folder beside it, in which unchanged pages are hard links; then the two change places, by one call of the
-system where that is possible (``renameat2`` with ``RENAME_EXCHANGE``, Linux 3.15), by two renames elsewhere.
+A site is built in a folder beside it, in which unchanged pages are hard links; then the two change
+places, by one call of the system where that is possible (``renameat2`` with ``RENAME_EXCHANGE``,
+Linux 3.15), by two renames elsewhere.
 """
 
 from __future__ import annotations
@@ -30,38 +32,56 @@ _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def checked(target: Path) -> Path:
-    """Return the real path of the folder of a site, which may not exist yet. Raises ConfigError for one that is none."""
+    """Return the real path of the folder of a site, which may not exist yet. Raises ConfigError for
+    one that is none.
+    """
     path = target.resolve()
-    blocking = next((part for part in path.parents if os.path.lexists(part) and not part.is_dir()), None)
+    blocking = next(
+        (part for part in path.parents if os.path.lexists(part) and not part.is_dir()), None
+    )
     if blocking:
-        raise ConfigError(f"expected folders above it, {blocking} is none", kind="unsafe_path", where=str(target))
+        raise ConfigError(
+            f"expected folders above it, {blocking} is none", kind="unsafe_path", where=str(target)
+        )
     if not os.path.lexists(path):
         return path
     if not path.is_dir():
-        raise ConfigError("expected a folder or an unused name, got a file", kind="unsafe_path", where=str(target))
+        raise ConfigError(
+            "expected a folder or an unused name, got a file", kind="unsafe_path", where=str(target)
+        )
     if os.path.ismount(path):
         message = "expected a folder that can be replaced, got the mount point of a file system"
-        raise ConfigError(message, kind="unsafe_path", where=str(target), hint=f"name a folder in it: {target / 'site'}")
+        raise ConfigError(
+            message,
+            kind="unsafe_path",
+            where=str(target),
+            hint=f"name a folder in it: {target / 'site'}",
+        )
     names = sorted(entry.name for entry in os.scandir(path))
     if names and STATE not in names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         message = f"expected an empty folder or a site of orch ({STATE}), found {shown}"
-        raise ConfigError(message, kind="unsafe_path", where=str(target), hint="name another folder")
+        raise ConfigError(
+            message, kind="unsafe_path", where=str(target), hint="name another folder"
+        )
     return path
 
 
 @contextmanager
 def staging(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside that of a site, and put it in place of that one at the end, with what is somebody's own in
-    the old one. After an error the old site is as it was.
+    """Yield an empty folder beside that of a site, and put it in place of that one at the end, with
+    what is somebody's own in the old one. After an error the old site is as it was.
 
-    Raises RunError if another process is building a site beside it, and OrchError for a place that cannot be written.
+    Raises RunError if another process is building a site beside it, and OrchError for a place that
+    cannot be written.
     """
     with failures(target.parent, is_input=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         new, old = target.with_name(f".{target.name}.orch-site"), _aside(target)
         with _alone(target.parent):
-            if old.is_dir() and not os.path.lexists(target):  # a build was killed between the two renames
+            if old.is_dir() and not os.path.lexists(
+                target
+            ):  # a build was killed between the two renames
                 old.rename(target)
             _remove(new)
             new.mkdir()
@@ -77,7 +97,9 @@ def staging(target: Path) -> Iterator[Path]:
 
 
 def keep_page(old: Path, new: Path) -> bool:
-    """Take a page over from the old site. Return False if it has none, or one that is no regular file."""
+    """Take a page over from the old site. Return False if it has none, or one that is no regular
+    file.
+    """
     if old.is_symlink() or not old.is_file():
         return False
     _link(old, new)
@@ -93,7 +115,10 @@ def _alone(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             message = "another orch site is building in this folder"
             raise RunError(
-                message, kind="run_in_use", where=str(folder), hint="repeat the command when the other one has finished"
+                message,
+                kind="run_in_use",
+                where=str(folder),
+                hint="repeat the command when the other one has finished",
             ) from None
         except OSError:  # a file system without locks of folders
             pass
@@ -128,8 +153,13 @@ def _link(old: Path, new: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Flush every file that was written, so that a crash after the replacement does not leave empty pages."""
-    for path in (*folder.glob("*.*"), *(page for name in _FOLDERS for page in (folder / name).iterdir())):
+    """Flush every file that was written, so that a crash after the replacement does not leave empty
+    pages.
+    """
+    for path in (
+        *folder.glob("*.*"),
+        *(page for name in _FOLDERS for page in (folder / name).iterdir()),
+    ):
         if path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -153,7 +183,9 @@ def _aside(target: Path) -> Path:
 
 
 def _exchanged(first: Path, second: Path) -> bool:
-    """Let two folders change places in one step. Return False if this system or file system cannot do that."""
+    """Let two folders change places in one step. Return False if this system or file system cannot
+    do that.
+    """
     import ctypes
 
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -1,6 +1,8 @@
-"""A bench as it is now: what its files show, and what its nodes have been asked for. Reads, and never writes.
+"""A bench as it is now: what its files show, and what its nodes have been asked for. Reads, and
+never writes.
 
-The files of a bench that is being run change under the reader. What cannot be read is said in the place of it.
+The files of a bench that is being run change under the reader. What cannot be read is said in the
+place of it.
 """
 
 from __future__ import annotations
@@ -41,13 +43,22 @@ MOST_NODES = 16
 """Nodes that are shown, in order of node_rank; the log of any other can be chosen."""
 _PROGRESS_LINES, _SHORT_LINES = 40, 3
 _PROGRESS_BYTES = 16 << 10
-_PHASES = (Event.PLANNED, Event.STAGED, Event.ARMED, Event.STARTED, Event.TAKEN_OVER, Event.STALLED, Event.STOPPING, *ENDS)
+_PHASES = (
+    Event.PLANNED,
+    Event.STAGED,
+    Event.ARMED,
+    Event.STARTED,
+    Event.TAKEN_OVER,
+    Event.STALLED,
+    Event.STOPPING,
+    *ENDS,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a node answered about a run: the sizes of its logs in bytes, the end of one of them without secrets, its samples as
-    in ``telemetry.jsonl``; or the error that it gave."""
+    """What a node answered about a run: the sizes of its logs in bytes, the end of one of them
+    without secrets, its samples as in ``telemetry.jsonl``; or the error that it gave."""
 
     lives: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -58,8 +69,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is to be asked of the nodes of a bench: the log of each host of a run that is under way, with the bytes of its
-    end."""
+    """What is to be asked of the nodes of a bench: the log of each host of a run that is under way,
+    with the bytes of its end."""
 
     bench: BenchDir
     run_id: str
@@ -67,13 +78,15 @@ class Watched:
 
 
 Look = Callable[[Watched], Mapping[str, Seen]]
-"""Returns what is known of each host by now, and has the nodes asked again; a host that did not answer yet is missing."""
+"""Returns what is known of each host by now, and has the nodes asked again; a host that did not
+answer yet is missing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveNode:
-    """A node of the current run, or of the last one. ``lines`` are the end of ``log``; ``use`` are a name, the newest value and
-    a drawing of each quantity that is sampled."""
+    """A node of the current run, or of the last one. ``lines`` are the end of ``log``; ``use`` are
+    a name, the newest value and a drawing of each quantity that is sampled."""
 
     host: str
     ranks: str
@@ -119,8 +132,8 @@ class Live:
         self._known: dict[Path, tuple[int, RunResult]] = {}
 
     def bench(self, name: str, log: str = "") -> LiveBench:
-        """Return a bench; ``log``, as ``HOST/LOG``, is the one that is shown in full. Raises OrchError if its record cannot be
-        read."""
+        """Return a bench; ``log``, as ``HOST/LOG``, is the one that is shown in full. Raises
+        OrchError if its record cannot be read."""
         bench, notes = BenchDir.open(self.runs / name), list[str]()
         record, process = bench.record(), holder(bench)
         planned = planned_runs(bench, placed(bench, [self._result(run) for run in _begun(bench)]))
@@ -130,11 +143,22 @@ class Live:
         except (DataError, OSError) as error:
             notes.append(f"the journal cannot be read: {error}")
         run_id = _current(events)
-        is_over = not (process and run_id) or any(event.run == run_id and event.event in ENDS for event in events)
+        is_over = not (process and run_id) or any(
+            event.run == run_id and event.event in ENDS for event in events
+        )
         manifest = _manifest(bench, run_id, notes)
-        nodes, more = _nodes(bench, manifest, log, {} if is_over or not manifest else self._ask(bench, manifest, log), is_over)
+        nodes, more = _nodes(
+            bench,
+            manifest,
+            log,
+            {} if is_over or not manifest else self._ask(bench, manifest, log),
+            is_over,
+        )
         counts = planned.counts
-        facts = [f"{counts.measured} of {counts.planned} runs measured", *_counted(counts, is_held=process is not None)]
+        facts = [
+            f"{counts.measured} of {counts.planned} runs measured",
+            *_counted(counts, is_held=process is not None),
+        ]
         facts += [f"run by {process}"] if process else []
         doubt = suspicion(events) if process else ""
         return LiveBench(
@@ -170,12 +194,17 @@ class Live:
     def _ask(self, bench: BenchDir, manifest: Manifest, log: str) -> Mapping[str, Seen]:
         """Return what the nodes have answered so far."""
         shown = _shown(manifest, log)
-        logs = {slot.host: (name, LOG_BYTES if is_chosen else SHORT_BYTES) for slot, name, is_chosen in shown}
+        logs = {
+            slot.host: (name, LOG_BYTES if is_chosen else SHORT_BYTES)
+            for slot, name, is_chosen in shown
+        }
         return self._look(Watched(bench, manifest.run_id, logs))
 
 
 def _begun(bench: BenchDir) -> list[RunDir]:
-    """Return the runs that have begun; if the journal is damaged, which names those without files, the others."""
+    """Return the runs that have begun; if the journal is damaged, which names those without files,
+    the others.
+    """
     try:
         return bench.runs()
     except DataError:
@@ -183,8 +212,8 @@ def _begun(bench: BenchDir) -> list[RunDir]:
 
 
 def _shown(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:
-    """Return the nodes that are shown, each with the name of a log and whether that is shown in full: of the node that is
-    chosen, as ``HOST/LOG``, else of the first."""
+    """Return the nodes that are shown, each with the name of a log and whether that is shown in
+    full: of the node that is chosen, as ``HOST/LOG``, else of the first."""
     host, _, name = log.partition("/")
     is_known = bool(name) and host in manifest.hosts
     return [
@@ -198,7 +227,14 @@ def _shown(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:
 
 def _current(events: Sequence[Entry]) -> str:
     """Return the run that began last; empty without one."""
-    return next((event.run for event in reversed(events) if event.event in (Event.PLANNED, Event.TAKEN_OVER)), "")
+    return next(
+        (
+            event.run
+            for event in reversed(events)
+            if event.event in (Event.PLANNED, Event.TAKEN_OVER)
+        ),
+        "",
+    )
 
 
 def _manifest(bench: BenchDir, run_id: str, notes: list[str]) -> Manifest | None:
@@ -212,7 +248,9 @@ def _manifest(bench: BenchDir, run_id: str, notes: list[str]) -> Manifest | None
 
 
 def _counted(counts: Counts, *, is_held: bool) -> list[str]:
-    """Return the counts of runs without a number; those that were never started are to come while a controller runs it."""
+    """Return the counts of runs without a number; those that were never started are to come while a
+    controller runs it.
+    """
     return [words.replace("never run", "to come") if is_held else words for words in counts.words()]
 
 
@@ -233,10 +271,19 @@ def _state(events: Sequence[Entry], is_held: bool) -> str:
 
 def _bar(results: Sequence[RunResult], planned: int) -> str:
     good, failed = sum(run.is_good for run in results), sum(run.has_failed for run in results)
-    stopped, running = sum(run.is_interrupted for run in results), sum(run.state == RUNNING for run in results)
+    stopped, running = (
+        sum(run.is_interrupted for run in results),
+        sum(run.state == RUNNING for run in results),
+    )
     shares = [("one", good), ("bad", failed), ("two", stopped), ("wait", running)]
-    label = f"{good} measured, {failed} failed, {stopped} interrupted, {running} running, of {planned}"
-    return bar([(colour, count / planned) for colour, count in shares if count], label) if planned else ""
+    label = (
+        f"{good} measured, {failed} failed, {stopped} interrupted, {running} running, of {planned}"
+    )
+    return (
+        bar([(colour, count / planned) for colour, count in shares if count], label)
+        if planned
+        else ""
+    )
 
 
 def _left(events: Sequence[Entry], planned: int, is_held: bool) -> list[str]:
@@ -254,28 +301,50 @@ def _left(events: Sequence[Entry], planned: int, is_held: bool) -> list[str]:
 
 
 def _run_words(
-    events: Sequence[Entry], run_id: str, manifest: Manifest | None, nodes: Sequence[LiveNode], is_over: bool
+    events: Sequence[Entry],
+    run_id: str,
+    manifest: Manifest | None,
+    nodes: Sequence[LiveNode],
+    is_over: bool,
 ) -> list[str]:
-    """Return where a run is: its phase and for how long, and by the log of its first node the step and the speed."""
-    phase = next((event for event in reversed(events) if event.run == run_id and event.event in _PHASES), None)
+    """Return where a run is: its phase and for how long, and by the log of its first node the step
+    and the speed.
+    """
+    phase = next(
+        (event for event in reversed(events) if event.run == run_id and event.event in _PHASES),
+        None,
+    )
     words = []
     if phase:
-        ago = f" {shortest(max(1, round(time.time() - phase.at)))} ago" if phase.at and not is_over else ""
+        ago = (
+            f" {shortest(max(1, round(time.time() - phase.at)))} ago"
+            if phase.at and not is_over
+            else ""
+        )
         words.append(f"{phase.event.replace('_', ' ')}{ago}")
-    if manifest and nodes and not is_over and nodes[0].log == f"rank-{manifest.slots[0].first_rank}.out":
+    if (
+        manifest
+        and nodes
+        and not is_over
+        and nodes[0].log == f"rank-{manifest.slots[0].first_rank}.out"
+    ):
         words += _step(manifest, f"{nodes[0].lines}\n".encode())
     return words
 
 
 def _step(manifest: Manifest, log: bytes) -> list[str]:
-    """Return the last step of a log and its speed, as a display; numbers come from collected logs alone."""
+    """Return the last step of a log and its speed, as a display; numbers come from collected logs
+    alone.
+    """
     samples = parse(log[: 1 + log.rfind(b"\n")], manifest.grammar).samples
     if not samples:
         return []
     spec, measured, last = manifest.spec, manifest.measure.speed, samples[-1]
     speed = speed_of_line(last, Terms.of(spec, manifest.grammar))
     words = [f"step {last.step} of {spec.steps}"]
-    return [*words, f"{speed * spec.items:.1f} {measured.unit} in it"] if speed and measured else words
+    return (
+        [*words, f"{speed * spec.items:.1f} {measured.unit} in it"] if speed and measured else words
+    )
 
 
 def _nodes(
@@ -286,7 +355,11 @@ def _nodes(
     shown = _shown(manifest, log)
     nodes = []
     for slot, name, is_chosen in shown:
-        answer = _collected(bench.run(manifest.run_id), slot.host, name) if is_over else seen.get(slot.host)
+        answer = (
+            _collected(bench.run(manifest.run_id), slot.host, name)
+            if is_over
+            else seen.get(slot.host)
+        )
         last = slot.first_rank + slot.nproc - 1
         ranks = f"rank {last}" if slot.nproc == 1 else f"ranks {slot.first_rank} to {last}"
         if answer is None:
@@ -331,7 +404,11 @@ def _use(samples: bytes, host: str) -> tuple[tuple[str, str, str], ...]:
         return ()
     lines = node_use(host, telemetry, telemetry.times[0], telemetry.times[-1]).lines
     return tuple(
-        (line.quantity, f"{line.points[-1][1]:,.4g}", sparkline(line.points, f"{line.quantity} of {host}"))
+        (
+            line.quantity,
+            f"{line.points[-1][1]:,.4g}",
+            sparkline(line.points, f"{line.quantity} of {host}"),
+        )
         for line in lines
         if line.points
     )

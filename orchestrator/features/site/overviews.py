@@ -1,7 +1,8 @@
-"""The overviews of a site: its list of benches, trends, what is compared with what, nodes over time, acceptances.
+"""The overviews of a site: its list of benches, trends, what is compared with what, nodes over
+time, acceptances.
 
-Everything can be read without a script. A script only searches and sorts the list, and finds the comparison of two benches
-or shows their numbers.
+Everything can be read without a script. A script only searches and sorts the list, and finds the
+comparison of two benches or shows their numbers.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ _SHOWN_NODES = 12
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What overviews show. Benches and acceptances are the oldest first; ``earlier`` has for the page of each compared bench
-    those of the benches that it is compared with; ``damaged`` says by name what cannot be read, ``as_of`` is the time of it."""
+    """What overviews show. Benches and acceptances are the oldest first; ``earlier`` has for the
+    page of each compared bench those of the benches that it is compared with; ``damaged`` says by
+    name what cannot be read, ``as_of`` is the time of it."""
 
     benches: Sequence[BenchEntry]
     acceptances: Sequence[AcceptanceEntry]
@@ -62,15 +64,21 @@ def pages(site: Site, home: str = "") -> dict[str, str]:
     trends = _trends([cell for entry in site.benches for cell in entry.cells if cell.primary])
     return {
         "index.html": fill("index.html.j2", here="Benches", **common),
-        "trends.html": fill("trends.html.j2", here="Trends", trends=trends, colours=LINES, signs=SIGNS, **common),
-        "compare.html": fill("compare.html.j2", here="Compare", choices=choices(site.benches, site.earlier), **common),
+        "trends.html": fill(
+            "trends.html.j2", here="Trends", trends=trends, colours=LINES, signs=SIGNS, **common
+        ),
+        "compare.html": fill(
+            "compare.html.j2", here="Compare", choices=choices(site.benches, site.earlier), **common
+        ),
         "nodes.html": fill("nodes.html.j2", here="Nodes", most=_SHOWN_NODES, **common),
         "acceptances.html": fill("acceptances.html.j2", here="Acceptances", **common),
     }
 
 
 def _trends(cells: Sequence[PastCell]) -> list[_Trend]:
-    """Return the trend of each series of the history, first of those with a line of two points or more, which have charts."""
+    """Return the trend of each series of the history, first of those with a line of two points or
+    more, which have charts.
+    """
     newest = {cell.spec: cell for cell in cells}
     titles = {spec: title_of(cell) for spec, cell in newest.items()}
     trends = []
@@ -82,34 +90,55 @@ def _trends(cells: Sequence[PastCell]) -> list[_Trend]:
                     by_spec.setdefault(cell.spec, []).append(cell)
             labels = _labels({spec: of_spec[0].shape for spec, of_spec in by_spec.items()})
             lines = tuple(
-                _Line(labels[spec], tuple(sorted(of_spec, key=lambda cell: (cell.created, cell.bench_id))))
+                _Line(
+                    labels[spec],
+                    tuple(sorted(of_spec, key=lambda cell: (cell.created, cell.bench_id))),
+                )
                 for spec, of_spec in by_spec.items()
             )
-            trends.append(_Trend(title, lines[0].cells[0].unit, lines, _charts(lines, title, f"t{place}")))
+            trends.append(
+                _Trend(title, lines[0].cells[0].unit, lines, _charts(lines, title, f"t{place}"))
+            )
     return sorted(trends, key=lambda trend: not trend.charts)
 
 
-def _charts(lines: Sequence[_Line], title: str, prefix: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _charts(
+    lines: Sequence[_Line], title: str, prefix: str
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return charts of the lines with several points, each with the labels of its lines."""
     drawn = [
         (line.label, points)
         for line in lines
-        if len(points := [cell for cell in line.cells if cell.value is not None and cell.days is not None]) > 1
+        if len(
+            points := [
+                cell for cell in line.cells if cell.value is not None and cell.days is not None
+            ]
+        )
+        > 1
     ]
     parts = [drawn[at : at + len(LINES)] for at in range(0, len(drawn), len(LINES))]
     return tuple(
-        (over_time([points for _, points in part], title, f"{prefix}p{place}-"), tuple(label for label, _ in part))
+        (
+            over_time([points for _, points in part], title, f"{prefix}p{place}-"),
+            tuple(label for label, _ in part),
+        )
         for place, part in enumerate(parts)
     )
 
 
 def _labels(shapes: Mapping[str, str]) -> dict[str, str]:
-    """Return a name for each spec of a series: its shape, and where several have it, the fields in which these differ."""
+    """Return a name for each spec of a series: its shape, and where several have it, the fields in
+    which these differ.
+    """
     labels = {}
     for spec, shape in shapes.items():
         alike = [fields_of(other) for other, its_shape in shapes.items() if its_shape == shape]
         names = dict.fromkeys(name for fields in alike for name in fields)
-        differing = [name for name in names if len({json.dumps(fields.get(name)) for fields in alike}) > 1]
+        differing = [
+            name for name in names if len({json.dumps(fields.get(name)) for fields in alike}) > 1
+        ]
         own = fields_of(spec)
-        labels[spec] = " ".join([shape, *(f"{name.split('.')[-1]}={own.get(name, '(not set)')}" for name in differing)])
+        labels[spec] = " ".join(
+            [shape, *(f"{name.split('.')[-1]}={own.get(name, '(not set)')}" for name in differing)]
+        )
     return labels

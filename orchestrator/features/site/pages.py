@@ -1,4 +1,6 @@
-"""What overviews show of one bench and of one acceptance, and the page of an acceptance, read from their files."""
+"""What overviews show of one bench and of one acceptance, and the page of an acceptance, read from
+their files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ __all__ = ["acceptance_page", "entry_of", "mark_of"]
 
 
 def mark_of(bench: BenchDir) -> str:
-    """Return a text that changes when the page of a bench may change: with its files, and with what a controller does."""
+    """Return a text that changes when the page of a bench may change: with its files, and with what
+    a controller does.
+    """
     return f"{evidence_mark(bench.path)} {'held' if holder(bench) else 'free'}"
 
 
@@ -41,13 +45,22 @@ def entry_of(whole: Read, name: str, mark: str) -> BenchEntry:
         missing=tuple(counts.words()) if counts else (),
         is_held=mark.endswith("held"),
         simulated=any(result.simulated for result in results),
-        hosts=tuple(hosts or dict.fromkeys(host for result in results for host in _hosts(whole.bench, result))),
+        hosts=tuple(
+            hosts
+            or dict.fromkeys(host for result in results for host in _hosts(whole.bench, result))
+        ),
         hardware=tuple(dict.fromkeys(entry.hardware for entry in entries if entry.hardware)),
-        blamed=dict(Counter(result.error.host for result in results if result.error and result.error.host)),
+        blamed=dict(
+            Counter(result.error.host for result in results if result.error and result.error.host)
+        ),
         damaged=damaged_runs(whole.runs),
         has_page=True,
         cells=tuple(past_cells(name, record, whole.runs, summary.rows)),
-        kept=tuple(kept(cell) for cell in cells_of(whole.runs) if cell.primary and not cell.measure.is_diagnosis),
+        kept=tuple(
+            kept(cell)
+            for cell in cells_of(whole.runs)
+            if cell.primary and not cell.measure.is_diagnosis
+        ),
     )
 
 
@@ -61,7 +74,9 @@ def _hosts(bench: BenchDir, result: RunResult) -> list[str]:
 def acceptance_page(
     folder: BenchGroup, mark: str, links: Sequence[Link], benches: Sequence[str]
 ) -> tuple[AcceptanceEntry, str]:
-    """Return what overviews show of an acceptance, and the page of its certificate, empty if that cannot be computed."""
+    """Return what overviews show of an acceptance, and the page of its certificate, empty if that
+    cannot be computed.
+    """
     name = folder.path.name
     try:
         shown, page = provider_of(folder).overview(folder, links)

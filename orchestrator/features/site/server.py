@@ -1,8 +1,10 @@
-"""The site of a project and its live pages over HTTP, for the user of this machine: loopback only, a token, only reading.
+"""The site of a project and its live pages over HTTP, for the user of this machine: loopback only,
+a token, only reading.
 
-Every address begins with the token, as ``http://127.0.0.1:8000/TOKEN/``, so that links between pages are the same as in files.
-A cookie would be sent to every other port of this machine, where another user may listen. A request with another ``Host`` than
-this machine is refused: its page comes from a name that was made to point here (DNS rebinding).
+Every address begins with the token, as ``http://127.0.0.1:8000/TOKEN/``, so that links between
+pages are the same as in files. A cookie would be sent to every other port of this machine, where
+another user may listen. A request with another ``Host`` than this machine is refused: its page
+comes from a name that was made to point here (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ _HEADERS = {
 
 
 class Bugs:
-    """Tells of errors that nobody expected, each once: a page is made, and a node asked, again every two seconds."""
+    """Tells of errors that nobody expected, each once: a page is made, and a node asked, again
+    every two seconds.
+    """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -61,13 +65,16 @@ class Bugs:
 
 
 class Pages:
-    """What is served: live pages of the benches of a project, and the files of its site in a folder.
+    """What is served: live pages of the benches of a project, and the files of its site in a
+    folder.
 
     ``recent`` returns the benches that the front page names, those that are being run first; ``wanted`` is called when a page
     of the site is asked for, and returns what is being done about it now, in words.
     """
 
-    def __init__(self, live: Live, site: Path, recent: Callable[[], list[str]], refresh: Callable[[], str]) -> None:
+    def __init__(
+        self, live: Live, site: Path, recent: Callable[[], list[str]], refresh: Callable[[], str]
+    ) -> None:
         self.live = live
         self.site = site
         self.recent = recent
@@ -91,7 +98,9 @@ class Pages:
                 benches.append(self.live.bench(name))
             except (OrchError, OSError) as error:
                 errors[name] = str(error)
-        text = fill("serve.html.j2", here="Live", links=(), benches=benches, errors=errors, every_s=5)
+        text = fill(
+            "serve.html.j2", here="Live", links=(), benches=benches, errors=errors, every_s=5
+        )
         return HTTPStatus.OK, text.encode()
 
     def _live(self, name: str, log: str) -> tuple[HTTPStatus, bytes]:
@@ -110,7 +119,9 @@ class Pages:
         doing = self.refresh()
         above = "../" * (1 + name.count("/"))
         parts = (name or "index.html").split("/")
-        if not all(part and not part.startswith(".") and "\0" not in part for part in parts) or not parts[-1].endswith(".html"):
+        if not all(
+            part and not part.startswith(".") and "\0" not in part for part in parts
+        ) or not parts[-1].endswith(".html"):
             return _refusal(HTTPStatus.NOT_FOUND, "There is no such page.", above)
         try:
             return HTTPStatus.OK, _regular(self.site.joinpath(*parts))
@@ -150,7 +161,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self) -> tuple[HTTPStatus, bytes, dict[str, str]]:
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not _HOST.fullmatch(hosts[0].strip()):
-            return (*_refusal(HTTPStatus.FORBIDDEN, "The Host of this request is not this machine.", ""), {})
+            return (
+                *_refusal(
+                    HTTPStatus.FORBIDDEN, "The Host of this request is not this machine.", ""
+                ),
+                {},
+            )
         address, _, question = self.path.partition("?")
         query = parse_qs(question)
         given, slash, path = address.removeprefix("/").partition("/")
@@ -158,12 +174,21 @@ class _Handler(BaseHTTPRequestHandler):
         if not given and self.server.is_token(by_query):
             return HTTPStatus.FOUND, b"", {"Location": f"/{self.server.token}/"}
         if not self.server.is_token(given):
-            return (*_refusal(HTTPStatus.FORBIDDEN, "The address needs the token that orch serve has printed.", ""), {})
+            return (
+                *_refusal(
+                    HTTPStatus.FORBIDDEN,
+                    "The address needs the token that orch serve has printed.",
+                    "",
+                ),
+                {},
+            )
         if not slash:
             return HTTPStatus.FOUND, b"", {"Location": f"/{self.server.token}/"}
         try:
             return (*self.server.pages.page(unquote(path, errors="surrogateescape"), query), {})
-        except Exception as error:  # a page that cannot be made is no reason to show none of the others
+        except (
+            Exception
+        ) as error:  # a page that cannot be made is no reason to show none of the others
             self.server.bugs.tell(error)
             why = "orch serve cannot make this page; it says why in its terminal."
             return (*_refusal(HTTPStatus.INTERNAL_SERVER_ERROR, why, ""), {})
@@ -172,10 +197,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer a request that is none, or that would change something."""
         self.close_connection = True
         words = _ONLY_READING if code == HTTPStatus.NOT_IMPLEMENTED else message
-        status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
+        status = (
+            HTTPStatus.METHOD_NOT_ALLOWED
+            if code == HTTPStatus.NOT_IMPLEMENTED
+            else HTTPStatus(code)
+        )
         _, body = _refusal(status, words or status.phrase, "")
         self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Length": str(len(body)), "Allow": self.only, "Connection": "close"}.items():
+        for name, value in {
+            **_HEADERS,
+            "Content-Length": str(len(body)),
+            "Allow": self.only,
+            "Connection": "close",
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -192,7 +226,9 @@ class Server(ThreadingHTTPServer):
     block_on_close = False
     address_family = socket.AF_INET
 
-    def __init__(self, port: int, token: str, pages: Pages, bugs: Bugs, limits: ClientLimits | None = None) -> None:
+    def __init__(
+        self, port: int, token: str, pages: Pages, bugs: Bugs, limits: ClientLimits | None = None
+    ) -> None:
         self.token = token
         self.pages = pages
         self.bugs = bugs
@@ -223,7 +259,9 @@ class Server(ThreadingHTTPServer):
             self.clients.left(request)
 
     def service_actions(self) -> None:
-        """End connections whose clients are too slow; called between connections, and at each `poll_interval`."""
+        """End connections whose clients are too slow; called between connections, and at each
+        `poll_interval`.
+        """
         self.clients.end_overdue()
 
     def is_token(self, given: str) -> bool:
@@ -238,9 +276,13 @@ class Server(ThreadingHTTPServer):
 
 
 def _is_bench(runs: Path, name: str) -> bool:
-    """Return True for the name of a bench, or of one of a stage, below a folder, and for nothing that leads out of it."""
+    """Return True for the name of a bench, or of one of a stage, below a folder, and for nothing
+    that leads out of it.
+    """
     parts = name.split("/")
-    if len(parts) > 2 or not all(part and not part.startswith(".") and "\0" not in part for part in parts):
+    if len(parts) > 2 or not all(
+        part and not part.startswith(".") and "\0" not in part for part in parts
+    ):
         return False
     try:
         return (runs.joinpath(*parts) / "bench.json").is_file()
@@ -257,6 +299,10 @@ def _regular(path: Path) -> bytes:
         return stream.read()
 
 
-def _refusal(status: HTTPStatus, why: str, above: str, *, again: bool = False) -> tuple[HTTPStatus, bytes]:
+def _refusal(
+    status: HTTPStatus, why: str, above: str, *, again: bool = False
+) -> tuple[HTTPStatus, bytes]:
     links = ()
-    return status, fill("refusal.html.j2", here="", links=links, why=why, above=above, every_s=2 if again else 0).encode()
+    return status, fill(
+        "refusal.html.j2", here="", links=links, why=why, above=above, every_s=2 if again else 0
+    ).encode()

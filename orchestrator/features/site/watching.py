@@ -1,7 +1,8 @@
-"""What nodes say of runs that are under way, asked again and again while somebody looks, by connections of its own.
+"""What nodes say of runs that are under way, asked again and again while somebody looks, by
+connections of its own.
 
-Each bench is asked in a thread of its own, so that one whose nodes are slow to answer, or that raises what nobody expected,
-holds up no other.
+Each bench is asked in a thread of its own, so that one whose nodes are slow to answer, or that
+raises what nobody expected, holds up no other.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Key = tuple[object, ...]
 
 
 class Nodes:
-    """Asks the nodes of the benches that somebody looks at. ``tell_bug`` is called with what nobody expected."""
+    """Asks the nodes of the benches that somebody looks at. ``tell_bug`` is called with what nobody
+    expected.
+    """
 
     def __init__(self, project: Project, tell_bug: Callable[[BaseException], None]) -> None:
         self._project = project
@@ -56,7 +59,9 @@ class Nodes:
             if self._is_over.is_set():
                 return {}
             if path not in self._benches:
-                thread = threading.Thread(target=self._ask_again_and_again, args=(path,), name="nodes", daemon=True)
+                thread = threading.Thread(
+                    target=self._ask_again_and_again, args=(path,), name="nodes", daemon=True
+                )
                 self._benches[path] = _Bench(thread)
                 thread.start()
             bench = self._benches[path]
@@ -108,15 +113,21 @@ class Nodes:
             return [watched for watched, _ in bench.looked_at.values()]
 
     def _trust(self, redaction: Redaction) -> Trust:
-        """Return how host keys are verified. What log-ins report is printed without the secrets of any bench."""
+        """Return how host keys are verified. What log-ins report is printed without the secrets of
+        any bench.
+        """
         with self._lock:
-            self._redaction = Redaction(tuple(dict.fromkeys((*self._redaction.needles, *redaction.needles))))
+            self._redaction = Redaction(
+                tuple(dict.fromkeys((*self._redaction.needles, *redaction.needles)))
+            )
             return trust_of(self._project, self._redaction)
 
 
 @dataclass(slots=True)
 class _Bench:
-    """Who asks the nodes of a bench; what is looked at, and since when; what is known of it. ``told``: look again."""
+    """Who asks the nodes of a bench; what is looked at, and since when; what is known of it.
+    ``told``: look again.
+    """
 
     thread: threading.Thread
     looked_at: dict[Key, tuple[Watched, float]] = field(default_factory=dict)
@@ -125,9 +136,13 @@ class _Bench:
 
 
 class _Asked:
-    """The connections to the nodes of one bench. No method raises anything: what went wrong is the answer of a node."""
+    """The connections to the nodes of one bench. No method raises anything: what went wrong is the
+    answer of a node.
+    """
 
-    def __init__(self, trust: Callable[[Redaction], Trust], tell_bug: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, trust: Callable[[Redaction], Trust], tell_bug: Callable[[BaseException], None]
+    ) -> None:
         self._trust = trust
         self._tell_bug = tell_bug
         self._cluster: Cluster | None = None
@@ -168,12 +183,19 @@ class _Asked:
         except Exception as error:
             return self._error(error)
         return (
-            Seen(recent.lives, recent.sizes, recent.log, recent.samples) if recent else Seen(error="it has nothing of this run")
+            Seen(recent.lives, recent.sizes, recent.log, recent.samples)
+            if recent
+            else Seen(error="it has nothing of this run")
         )
 
     def _connection(self, watched: Watched) -> Cluster:
-        """Return the cluster of a bench. Raises ConfigError for an inventory that cannot be used any more."""
-        hosts, known = set(watched.logs), {host.name for host in self._cluster.hosts} if self._cluster else set[str]()
+        """Return the cluster of a bench. Raises ConfigError for an inventory that cannot be used
+        any more.
+        """
+        hosts, known = (
+            set(watched.logs),
+            {host.name for host in self._cluster.hosts} if self._cluster else set[str](),
+        )
         if self._cluster is None or not hosts <= known:
             self.disconnect()
             record = watched.bench.record()
@@ -185,7 +207,9 @@ class _Asked:
         return self._cluster
 
     def _error(self, error: Exception) -> Seen:
-        """Return what is shown of an error; one that nobody expected is told, with where it was raised."""
+        """Return what is shown of an error; one that nobody expected is told, with where it was
+        raised.
+        """
         if isinstance(error, OrchError | OSError):
             return Seen(error=str(error))
         self._tell_bug(error)

@@ -5,8 +5,9 @@
     archives/<seal>.tar.sig
     index.sqlite          what the archives say of themselves; derived from them, and replaced as a whole
 
-Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. Whoever pushes at the same time as
-others, or is killed while pushing, leaves at worst an index that lacks archives, which readers and the next push notice.
+Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. Whoever
+pushes at the same time as others, or is killed while pushing, leaves at worst an index that lacks
+archives, which readers and the next push notice.
 """
 
 from orchestrator.feature import Feature

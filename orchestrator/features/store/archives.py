@@ -1,4 +1,6 @@
-"""A store: archives go in, come out and are listed, whatever the place that they are kept in: `Store`."""
+"""A store: archives go in, come out and are listed, whatever the place that they are kept in:
+`Store`.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The archives of a store by seal. ``signed`` are the seals that have a signature, ``damaged`` has by file name what is
-    wrong with an archive, ``index`` is why the index cannot be read. Unless ``is_indexed``, it lacks archives, which were read
-    from their heads, or has others."""
+    """The archives of a store by seal. ``signed`` are the seals that have a signature, ``damaged``
+    has by file name what is wrong with an archive, ``index`` is why the index cannot be read.
+    Unless ``is_indexed``, it lacks archives, which were read from their heads, or has others."""
 
     entries: Mapping[str, Entry]
     signed: frozenset[str]
@@ -54,7 +56,9 @@ class Listing:
 
         ``signed`` is what the signatures of an archive are worth.
         """
-        ordered = sorted(self.entries.values(), key=lambda entry: (entry.created, entry.id, entry.seal))
+        ordered = sorted(
+            self.entries.values(), key=lambda entry: (entry.created, entry.id, entry.seal)
+        )
         return [
             {
                 "created": entry.created,
@@ -111,14 +115,21 @@ class Store:
             return False
         if strangers := sorted(set(self.place.sizes("") or {}) - _OWN):
             message = f"expected a store or an empty folder, found {', '.join(strangers[:3])}"
-            raise ConfigError(message, kind="unsafe_path", where=self.title, hint="name a new folder in it")
+            raise ConfigError(
+                message, kind="unsafe_path", where=self.title, hint="name a new folder in it"
+            )
         with self._temporary() as folder:
-            (folder / _MARKER).write_text(json.dumps({"schema": SCHEMA, "what": "a store of orch: docs/store.md"}) + "\n")
+            (folder / _MARKER).write_text(
+                json.dumps({"schema": SCHEMA, "what": "a store of orch: docs/store.md"}) + "\n"
+            )
             self.place.publish(_MARKER, folder / _MARKER)
         return True
 
-    def push(self, path: Path, archive: Archive, signature: Path | None = None, *, again: bool = False) -> bool:
-        """Publish a verified archive, and its signature; return whether it was sent, because the store did not have it.
+    def push(
+        self, path: Path, archive: Archive, signature: Path | None = None, *, again: bool = False
+    ) -> bool:
+        """Publish a verified archive, and its signature; return whether it was sent, because the
+        store did not have it.
 
         ``again`` replaces what it has. The index is left to `index`.
         """
@@ -129,12 +140,18 @@ class Store:
             return False
         self.place.publish(f"{_ARCHIVES}/{name}", path)
         if (stored := self._size(name)) != size:
-            message = f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
-            raise DataError(message, kind="storage_failed", where=self.where(archive.seal), hint="push again")
+            message = (
+                f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
+            )
+            raise DataError(
+                message, kind="storage_failed", where=self.where(archive.seal), hint="push again"
+            )
         return True
 
     def _add_signature(self, seal: str, signature: Path) -> None:
-        """Publish a signature beside those that others have made of the same archive: each has a name by its key."""
+        """Publish a signature beside those that others have made of the same archive: each has a
+        name by its key.
+        """
         name = f"{_ARCHIVES}/{seal}.tar.sig"
         with self._temporary() as folder:
             known = folder / "known.sig"
@@ -145,7 +162,9 @@ class Store:
             keys = key_of(known.read_bytes()), key_of(signature.read_bytes())
         if not keys[1]:
             raise DataError(
-                "expected a signature of ssh-keygen, found something else", kind="state_damaged", where=str(signature)
+                "expected a signature of ssh-keygen, found something else",
+                kind="state_damaged",
+                where=str(signature),
             )
         if keys[0] not in ("", keys[1]):
             name = f"{_ARCHIVES}/{seal}.tar.{keys[1]}.sig"
@@ -165,7 +184,9 @@ class Store:
                 yield (folder / "sig").read_bytes()
 
     def listing(self) -> Listing:
-        """Return what is in the store: from the index, and from the heads of archives that are not in it."""
+        """Return what is in the store: from the index, and from the heads of archives that are not
+        in it.
+        """
         fault: DataError | None = None
         try:
             indexed, broken = self._index()
@@ -175,16 +196,21 @@ class Store:
         if names is None:  # a place that does not list has what its index says
             if fault:
                 fault.hint = (
-                    "the archives cannot be listed here: the next orch push to the directory or bucket writes the index again"
+                    "the archives cannot be listed here: the next orch push to the directory "
+                    "or bucket writes the index again"
                 )
                 raise fault
             rows = {
-                f"{seal}.tar": damaged(f"{self.title}/{_INDEX}", "expected the row as written, found another")
+                f"{seal}.tar": damaged(
+                    f"{self.title}/{_INDEX}", "expected the row as written, found another"
+                )
                 for seal in broken
             }
             return Listing(indexed, frozenset(), rows, None, is_indexed=True)
         sizes = {
-            match[1]: size for name, size in sorted(names.items()) if size is not None and (match := _SEALED.fullmatch(name))
+            match[1]: size
+            for name, size in sorted(names.items())
+            if size is not None and (match := _SEALED.fullmatch(name))
         }
         entries = {seal: entry for seal, entry in indexed.items() if seal in sizes}
         is_indexed = not (fault or broken or set(indexed) - set(entries))
@@ -192,7 +218,9 @@ class Store:
         for seal, size in sizes.items():
             try:
                 if seal not in entries:
-                    entries[seal] = self._heads[seal] = self._heads.get(seal) or self._read(seal, size)
+                    entries[seal] = self._heads[seal] = self._heads.get(seal) or self._read(
+                        seal, size
+                    )
                     is_indexed = False
                 elif entries[seal].size_bytes != size:
                     message = f"expected {entries[seal].size_bytes} bytes as indexed, found {size}"
@@ -201,14 +229,19 @@ class Store:
                 continue  # removed meanwhile
             except DataError as error:
                 problems[f"{seal}.tar"] = error
-        signed = frozenset(match[1] for name in names if (match := _SIGNATURE.fullmatch(name)) and match[1] in sizes)
+        signed = frozenset(
+            match[1]
+            for name in names
+            if (match := _SIGNATURE.fullmatch(name)) and match[1] in sizes
+        )
         return Listing(entries, signed, problems, fault, is_indexed)
 
     def index(self) -> Listing:
         """Make the index say what the archives say, if it does not; return what is in the store.
 
-        Others may do the same. Each publishes a whole index, looks again, and is done when that in place lacks nothing: the
-        last to publish looks after all others have. Raises RunError if it was replaced too often by one that lacks something.
+        Others may do the same. Each publishes a whole index, looks again, and is done when that in
+        place lacks nothing: the last to publish looks after all others have. Raises RunError if it
+        was replaced too often by one that lacks something.
         """
         for attempt in range(_ATTEMPTS):
             listing = self.listing()
@@ -231,11 +264,14 @@ class Store:
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path, size_bytes)
             except FileNotFoundError:
-                raise damaged(self.where(seal), "expected the archive, found none", self._remedy()) from None
+                raise damaged(
+                    self.where(seal), "expected the archive, found none", self._remedy()
+                ) from None
             yield path
 
     def unpacked(self, path: Path, seal: str, into: Path, name: str = "BENCH") -> Unpacked:
-        """Verify a fetched archive of this seal and write its files below ``into``. ``name`` is what it should be of.
+        """Verify a fetched archive of this seal and write its files below ``into``. ``name`` is
+        what it should be of.
 
         Raises DataError, which names the archive in the store."""
         try:
@@ -252,7 +288,11 @@ class Store:
         head = Head(archive.files, archive.orch, archive.history, archive.tables)
         if entry_of(entry.seal, entry.size_bytes, head, self.where(entry.seal)) != entry:
             hint = f"remove {_INDEX} from the store: the next orch push writes it again"
-            raise damaged(f"{self.title}/{_INDEX}", f"expected the sealed values of {archive.bench_id}, found others", hint)
+            raise damaged(
+                f"{self.title}/{_INDEX}",
+                f"expected the sealed values of {archive.bench_id}, found others",
+                hint,
+            )
         return unpacked
 
     def close(self) -> None:
@@ -268,7 +308,11 @@ class Store:
                 return False
             marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
         if not isinstance(marker, dict) or marker.get("schema") != SCHEMA:
-            raise damaged(where, f"expected the marker of a store of schema {SCHEMA}", "a newer orch may have made it")
+            raise damaged(
+                where,
+                f"expected the marker of a store of schema {SCHEMA}",
+                "a newer orch may have made it",
+            )
         return True
 
     def _index(self) -> tuple[dict[str, Entry], list[str]]:
@@ -283,10 +327,14 @@ class Store:
         return (self.place.sizes(_ARCHIVES) or {}).get(name)
 
     def _read(self, seal: str, size: int) -> Entry:
-        """Return the entry of an archive from its head; of one that an earlier version sealed, from the whole archive."""
+        """Return the entry of an archive from its head; of one that an earlier version sealed, from
+        the whole archive.
+        """
         where, name = self.where(seal), f"{_ARCHIVES}/{seal}.tar"
         try:
-            head = head_of(lambda start, count: self.place.read(name, start, count), size, seal, where)
+            head = head_of(
+                lambda start, count: self.place.read(name, start, count), size, seal, where
+            )
             if not head.history:
                 with self.fetched(seal, size) as path, TemporaryDirectory(prefix="orch-") as folder:
                     archive = self.unpacked(path, seal, Path(folder)).archive

@@ -1,7 +1,9 @@
-"""A store in a bucket of S3 or a service like it, through fsspec and s3fs; on a web server, which gives and does not take.
+"""A store in a bucket of S3 or a service like it, through fsspec and s3fs; on a web server, which
+gives and does not take.
 
-s3fs takes address, keys and profile from where other programs take them: ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``, ``~/.aws``. An
-object appears complete or not at all, and one under a name that exists replaces it; nothing else is asked of the service.
+s3fs takes address, keys and profile from where other programs take them: ``AWS_ENDPOINT_URL``,
+``AWS_PROFILE``, ``~/.aws``. An object appears complete or not at all, and one under a name that
+exists replaces it; nothing else is asked of the service.
 """
 
 from __future__ import annotations
@@ -43,11 +45,15 @@ class BucketPlace:
             from botocore.exceptions import BotoCoreError, NoCredentialsError
             from fsspec.core import url_to_fs
 
-            # By default aiohttp gives up after five minutes, also while an archive is still arriving.
+            # By default aiohttp gives up after five minutes, also while an archive is still
+            # arriving.
             timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
             options = _OF_S3 if scheme == "s3" else {"client_kwargs": {"timeout": timeout}}
             self._files, self._root = url_to_fs(url, skip_instance_cache=True, **options)
-            self._without_keys, self._failures = NoCredentialsError, (OSError, ClientError, BotoCoreError)
+            self._without_keys, self._failures = (
+                NoCredentialsError,
+                (OSError, ClientError, BotoCoreError),
+            )
         except ImportError as error:
             hint = "install them: pip install 'orch-bench[store]'"
             raise ConfigError(f"expected fsspec and s3fs, {error}", where=url, hint=hint) from None
@@ -56,7 +62,11 @@ class BucketPlace:
         """Refuse what cannot be written; a folder in a bucket needs no making."""
         if not self._can_list:
             hint = "push to the directory or bucket that the web server serves"
-            raise ConfigError("expected a place that can be written, got a web server", where=self.title, hint=hint)
+            raise ConfigError(
+                "expected a place that can be written, got a web server",
+                where=self.title,
+                hint=hint,
+            )
 
     def sizes(self, folder: str) -> dict[str, int | None] | None:
         """Return what is in a folder."""
@@ -68,7 +78,10 @@ class BucketPlace:
             except FileNotFoundError:
                 self._bucket_exists()
                 return {}
-        return {posixpath.basename(row["name"]): row["size"] if row["type"] == "file" else None for row in rows}
+        return {
+            posixpath.basename(row["name"]): row["size"] if row["type"] == "file" else None
+            for row in rows
+        }
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of an object."""
@@ -109,7 +122,11 @@ class BucketPlace:
     def _bucket_exists(self) -> None:
         bucket = self._root.partition("/")[0]
         if not self._files.exists(bucket):
-            raise ConfigError("expected a bucket, found none", where=self.title, hint=f"create the bucket {bucket} first")
+            raise ConfigError(
+                "expected a bucket, found none",
+                where=self.title,
+                hint=f"create the bucket {bucket} first",
+            )
 
     @contextmanager
     def _translated(self, name: str) -> Iterator[None]:
@@ -120,19 +137,32 @@ class BucketPlace:
             raise
         except self._without_keys as error:
             hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-            raise ConfigError(f"expected access keys for the bucket: {_said(error)}", where=self.title, hint=hint) from error
+            raise ConfigError(
+                f"expected access keys for the bucket: {_said(error)}", where=self.title, hint=hint
+            ) from error
         except PermissionError as error:
             hint = "the access keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
-            raise ConfigError(f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint) from error
+            raise ConfigError(
+                f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint
+            ) from error
         except self._failures as error:
-            asked = "is the service up, and AWS_ENDPOINT_URL its address?" if self._can_list else "is the web server up?"
+            asked = (
+                "is the service up, and AWS_ENDPOINT_URL its address?"
+                if self._can_list
+                else "is the web server up?"
+            )
             hint = f"{asked} repeat the command when it is; nothing is lost"
             raise DataError(
-                f"the service does not work: {_said(error)}", kind="storage_failed", where=where, hint=hint
+                f"the service does not work: {_said(error)}",
+                kind="storage_failed",
+                where=where,
+                hint=hint,
             ) from error
         except ValueError as error:
             hint = "set AWS_ENDPOINT_URL to a URL such as https://host:9000"
-            raise ConfigError(f"expected the URL of a service: {_said(error)}", where=self.title, hint=hint) from error
+            raise ConfigError(
+                f"expected the URL of a service: {_said(error)}", where=self.title, hint=hint
+            ) from error
 
 
 def _said(error: BaseException) -> str:

@@ -26,13 +26,22 @@ if TYPE_CHECKING:
     from orchestrator.record.bench_groups import BenchGroup
 
 _PART = ".pull-"
-"""How the folders begin in which archives are unpacked; the process that made one follows, by `_maker`."""
+"""How the folders begin in which archives are unpacked; the process that made one follows, by
+`_maker`.
+"""
 _FRESH_S = 60.0
 """A folder of an unknown process that was made so recently may not be locked yet."""
-Where = Annotated[str, typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path.")]
+Where = Annotated[
+    str,
+    typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path."),
+]
 Signers = Annotated[
     Path | None,
-    typer.Option("--signers", metavar="FILE", help="Allowed signers, as for ssh-keygen; one must have signed each archive."),
+    typer.Option(
+        "--signers",
+        metavar="FILE",
+        help="Allowed signers, as for ssh-keygen; one must have signed each archive.",
+    ),
 ]
 
 
@@ -53,15 +62,22 @@ def push(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Push every bench and acceptance of this project that has runs.")
+        bool,
+        typer.Option(
+            "--all", help="Push every bench and acceptance of this project that has runs."
+        ),
     ] = False,
     sign: Sign = None,
-    again: Annotated[bool, typer.Option("--again", help="Also replace archives that the store has.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also replace archives that the store has.")
+    ] = False,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """Seal benches, verify the archives, and put them into a store that a team shares. Safe to repeat."""
+    """Seal benches, verify the archives, and put them into a store that a team shares. Safe to
+    repeat.
+    """
     from tempfile import TemporaryDirectory
 
     from orchestrator.errors import ConfigError, Faults, OrchError
@@ -105,17 +121,27 @@ def pull(
     where: Where,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="BENCH", help="Names, labels or seals, as listed. Default: show the list."),
+        typer.Argument(
+            metavar="BENCH", help="Names, labels or seals, as listed. Default: show the list."
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into. Default: runs/ of this project.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder to write into. Default: runs/ of this project.",
+        ),
     ] = None,
     signers: Signers = None,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
 ) -> None:
-    """List what a store has, or verify and unpack archives from it, so that every command reads them like other benches."""
+    """List what a store has, or verify and unpack archives from it, so that every command reads
+    them like other benches.
+    """
     from orchestrator.errors import Faults
     from orchestrator.record import Project
 
@@ -139,7 +165,11 @@ def _source(name: str) -> Path | BenchDir | BenchGroup:
 
     if name.endswith(".tar"):
         if not Path(name).is_file():
-            raise ConfigError("expected an archive, found no such file", where=name, hint="orch archive writes one")
+            raise ConfigError(
+                "expected an archive, found no such file",
+                where=name,
+                hint="orch archive writes one",
+            )
         return Path(name)
     return sealable(name)
 
@@ -151,15 +181,23 @@ def _all() -> list[Path | BenchDir | BenchGroup]:
     from orchestrator.record.rundir import bench_folders
 
     runs = Project.here(os.environ).runs
-    benches = [BenchDir(folder) for folder in reversed(bench_folders(runs)) if any(folder.glob("*/manifest.json"))]
+    benches = [
+        BenchDir(folder)
+        for folder in reversed(bench_folders(runs))
+        if any(folder.glob("*/manifest.json"))
+    ]
     accepted = [folder for folder in groups(runs) if any(folder.path.glob("*/*/manifest.json"))]
     sources: list[Path | BenchDir | BenchGroup] = [*benches, *accepted]
     if not sources:
-        raise ConfigError("no bench yet", where=str(runs), hint="to create one: orch bench resnet50")
+        raise ConfigError(
+            "no bench yet", where=str(runs), hint="to create one: orch bench resnet50"
+        )
     return sources
 
 
-def _sealed(source: Path | BenchDir | BenchGroup, folder: Path, sign: Path | None) -> tuple[Path, Archive, Path | None]:
+def _sealed(
+    source: Path | BenchDir | BenchGroup, folder: Path, sign: Path | None
+) -> tuple[Path, Archive, Path | None]:
     """Return an archive's path, the verified archive, and its signature, if it has one."""
     from orchestrator.api.sealing import contents
     from orchestrator.record.archive import seal, verify
@@ -176,14 +214,17 @@ def _sealed(source: Path | BenchDir | BenchGroup, folder: Path, sign: Path | Non
     return path, archive, signature if signature.is_file() else None
 
 
-def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet: bool) -> dict[str, Any]:
+def _pulled(
+    store: Store, entry: Entry, into: Path, signers: Path | None, quiet: bool
+) -> dict[str, Any]:
     from tempfile import TemporaryDirectory
 
     from orchestrator.files import failures, make_folder
 
     make_folder(into, is_input=True)
     _remove_parts(into)
-    # Unpacked beside its place, so that it appears complete; commands do not look into hidden folders of runs/.
+    # Unpacked beside its place, so that it appears complete; commands do not look into hidden
+    # folders of runs/.
     with (
         store.fetched(entry.seal, entry.size_bytes) as path,
         failures(into, is_input=True),
@@ -200,9 +241,12 @@ def _pulled(store: Store, entry: Entry, into: Path, signers: Path | None, quiet:
         say(archive, outcome, entry.measured, by)
         if difference:
             typer.echo(
-                f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed again", err=True
+                f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed again",
+                err=True,
             )
-    return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | ({"signed_by": by} if by else {})
+    return {"id": archive.bench_id, "seal": archive.seal, "path": str(target)} | (
+        {"signed_by": by} if by else {}
+    )
 
 
 @contextmanager
@@ -218,25 +262,34 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _maker(pid: int) -> str:
-    """Return how a folder's name says which process makes it: its machine, its id and its start time."""
+    """Return how a folder's name says which process makes it: its machine, its id and its start
+    time.
+    """
     from orchestrator.procs import machine_tag, start_ticks
 
     return f"{machine_tag()}-{pid}-{start_ticks(pid)}"
 
 
 def _is_maker_alive(name: str) -> bool | None:
-    """Return whether the process that made the folder of this name is alive; None if that cannot be known here."""
+    """Return whether the process that made the folder of this name is alive; None if that cannot be
+    known here.
+    """
     from orchestrator.procs import is_same_process, machine_tag
 
     tag, *numbers = name.removeprefix(_PART).split("-", 3)
-    if tag != machine_tag() or len(numbers) != 3 or not all(number.isdecimal() for number in numbers[:2]):
+    if (
+        tag != machine_tag()
+        or len(numbers) != 3
+        or not all(number.isdecimal() for number in numbers[:2])
+    ):
         return None
     return is_same_process(int(numbers[0]), int(numbers[1]))
 
 
 def _remove_parts(into: Path) -> None:
-    """Remove what pulls that were killed have left: at once where their process was one of this machine and is gone. A folder
-    of another machine, or of an earlier version, is left by its process if it is old and nobody holds its lock."""
+    """Remove what pulls that were killed have left: at once where their process was one of this
+    machine and is gone. A folder of another machine, or of an earlier version, is left by its
+    process if it is old and nobody holds its lock."""
     import shutil
 
     for folder in into.glob(f"{_PART}*"):
@@ -253,7 +306,9 @@ def _remove_parts(into: Path) -> None:
 
 
 def _placed(folder: Path, target: Path, where: str) -> bool:
-    """Move an unpacked archive to its place; return False if that has the same files. Raises ConfigError if it has others."""
+    """Move an unpacked archive to its place; return False if that has the same files. Raises
+    ConfigError if it has others.
+    """
     from orchestrator.errors import ConfigError
     from orchestrator.record.archive import has_files_of
 
@@ -262,7 +317,9 @@ def _placed(folder: Path, target: Path, where: str) -> bool:
             return False
         hint = f"orch compare needs both: orch pull {where} {target.name} --output DIR"
         raise ConfigError(
-            "expected no bench of this id here, or the same one; found one with other files", where=str(target), hint=hint
+            "expected no bench of this id here, or the same one; found one with other files",
+            where=str(target),
+            hint=hint,
         )
     folder.chmod(0o700)
     folder.rename(target)

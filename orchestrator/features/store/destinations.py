@@ -3,11 +3,13 @@
 >>> destination("/srv/bench").kind, destination("results").kind, destination("./a:b").kind
 ('directory', 'directory', 'directory')
 >>> destination("me@head:/srv/bench"), destination("head:bench").path
-(Destination(kind='machine', title='me@head:/srv/bench', path='/srv/bench', host='head', user='me', port=None), 'bench')
+(Destination(kind='machine', title='me@head:/srv/bench', path='/srv/bench', host='head', user='me',
+port=None), 'bench')
 >>> [(there.path, there.host, there.port) for there in map(destination, ("ssh://head:2222/srv/bench", "ssh://head/~/bench"))]
 [('/srv/bench', 'head', 2222), ('bench', 'head', None)]
 >>> destination("s3://team/bench/")
-Destination(kind='bucket', title='s3://team/bench', path='s3://team/bench', host='', user=None, port=None)
+Destination(kind='bucket', title='s3://team/bench', path='s3://team/bench', host='', user=None,
+port=None)
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ from orchestrator.features.store.bucket import SCHEMES
 __all__ = ["Destination", "destination"]
 
 # As scp: a colon before any slash names a machine. An address of IPv6 is in brackets.
-_SCP = re.compile(r"(?:(?P<user>[^@/:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@/:\s\[\]]+):(?P<path>.*)", re.DOTALL)
+_SCP = re.compile(
+    r"(?:(?P<user>[^@/:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@/:\s\[\]]+):(?P<path>.*)",
+    re.DOTALL,
+)
 _FORMS = "a store is named by a directory, user@host:/path, ssh://user@host:port/path, s3://bucket/path or https://host/path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a store is: ``kind`` is directory, machine or bucket; ``path`` is the folder there, or the URL."""
+    """Where a store is: ``kind`` is directory, machine or bucket; ``path`` is the folder there, or
+    the URL.
+    """
 
     kind: str
     title: str
@@ -62,19 +69,28 @@ def _of_url(text: str, scheme: str) -> Destination:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"expected a URL, got one with {str(error).lower()}", where=text) from None
+        raise ConfigError(
+            f"expected a URL, got one with {str(error).lower()}", where=text
+        ) from None
     if scheme == "file" and not host:
         return Destination("directory", text, unquote(parts.path))
     if scheme == "ssh" and host and not parts.password:
         path = unquote(parts.path)
         return Destination(
-            "machine", text, _folder(path.removeprefix("/") if path[:2] == "/~" else path, text), host, parts.username, port
+            "machine",
+            text,
+            _folder(path.removeprefix("/") if path[:2] == "/~" else path, text),
+            host,
+            parts.username,
+            port,
         )
     if scheme in SCHEMES and host and not (parts.username or parts.query or parts.fragment):
         title = f"{scheme}{text[len(scheme) :]}".rstrip("/")
         return Destination("bucket", title, title)
     # A key in a URL would be in the history of the shell, and is shown by no message.
-    raise ConfigError("expected a store", where=re.sub(r"//[^/@]*@|[?#].*", "//…", text), hint=_FORMS)
+    raise ConfigError(
+        "expected a store", where=re.sub(r"//[^/@]*@|[?#].*", "//…", text), hint=_FORMS
+    )
 
 
 def _folder(path: str, text: str) -> str:

@@ -20,7 +20,9 @@ __all__ = ["DirectoryPlace"]
 
 
 class DirectoryPlace:
-    """Files below a directory, with its permissions: who may read the directory may read them, whoever wrote them."""
+    """Files below a directory, with its permissions: who may read the directory may read them,
+    whoever wrote them.
+    """
 
     def __init__(self, root: Path) -> None:
         self.title = str(root)
@@ -29,7 +31,9 @@ class DirectoryPlace:
     def make(self) -> None:
         """Make the directory, unless it exists."""
         self._refuse_other(self._root)
-        with failures(self._root, hint="make the folder above it first, or name another one", is_input=True):
+        with failures(
+            self._root, hint="make the folder above it first, or name another one", is_input=True
+        ):
             self._root.mkdir(exist_ok=True)
 
     def sizes(self, folder: str) -> dict[str, int | None]:
@@ -46,7 +50,9 @@ class DirectoryPlace:
                 for entry in shown:
                     with suppress(FileNotFoundError):  # removed meanwhile
                         is_file = entry.is_file(follow_symlinks=False)
-                        sizes[entry.name] = entry.stat(follow_symlinks=False).st_size if is_file else None
+                        sizes[entry.name] = (
+                            entry.stat(follow_symlinks=False).st_size if is_file else None
+                        )
                 return sizes
 
     def read(self, name: str, start: int, size: int) -> bytes:
@@ -67,7 +73,9 @@ class DirectoryPlace:
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a file that anybody may have put there: not through a link, and without waiting for the end of a pipe."""
+        """Open a file that anybody may have put there: not through a link, and without waiting for
+        the end of a pipe.
+        """
         path = self._root / name
         try:
             with readable(self._root):
@@ -107,11 +115,15 @@ class DirectoryPlace:
     @staticmethod
     def _refuse_other(folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
-            raise ConfigError("expected a folder, found something else", kind="unsafe_path", where=str(folder))
+            raise ConfigError(
+                "expected a folder, found something else", kind="unsafe_path", where=str(folder)
+            )
 
     def _make_folder(self, folder: Path, mode: int) -> None:
         if folder.is_symlink():
-            raise ConfigError("expected a folder, found a link", kind="unsafe_path", where=str(folder))
+            raise ConfigError(
+                "expected a folder, found a link", kind="unsafe_path", where=str(folder)
+            )
         self._refuse_other(folder)
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
@@ -126,7 +138,12 @@ class DirectoryPlace:
             return  # as in `_rename`
         if written != digest:
             message = f"expected SHA-256 {digest} as written, read {written}"
-            raise DataError(message, kind="storage_failed", where=str(target), hint="check mount and dmesg, then push again")
+            raise DataError(
+                message,
+                kind="storage_failed",
+                where=str(target),
+                hint="check mount and dmesg, then push again",
+            )
 
     @staticmethod
     def _rename(part: Path, target: Path) -> None:

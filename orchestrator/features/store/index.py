@@ -1,7 +1,9 @@
-"""The index of a store: what each archive says of itself, as tables of SQLite, which other programs may read.
+"""The index of a store: what each archive says of itself, as tables of SQLite, which other programs
+may read.
 
-An index is a file that is written once, as a whole, and replaced by another one: nobody waits for its locks. A row has a
-checksum over all that it says, also in the cells, so that a value changed by hand or by a disk is no figure any more.
+An index is a file that is written once, as a whole, and replaced by another one: nobody waits for
+its locks. A row has a checksum over all that it says, also in the cells, so that a value changed by
+hand or by a disk is no figure any more.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ CREATE TABLE cells (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An archive of a store as a list shows it: seal, size, number of files, the version of orch that sealed it, and what
+    """An archive of a store as a list shows it: seal, size, number of files, the version of orch
+    that sealed it, and what
     `orch history` shows of it, by bench, and of the acceptance if it is one."""
 
     seal: str
@@ -79,11 +82,16 @@ class Entry:
     def measures(self) -> list[str]:
         """The models, and what benches without metrics measured."""
         nouns = {bench["measures"] for bench in self.benches.values()}
-        return sorted({cell["model"] for bench in self.benches.values() for cell in bench["cells"]} | nouns - {""})
+        return sorted(
+            {cell["model"] for bench in self.benches.values() for cell in bench["cells"]}
+            | nouns - {""}
+        )
 
 
 def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
-    """Return the entry of an archive from its head. Raises DataError for what this version cannot show."""
+    """Return the entry of an archive from its head. Raises DataError for what this version cannot
+    show.
+    """
     history = head.history
     if history.get("schema") != _OF_HISTORY:
         message = f"expected what orch history shows, of schema {_OF_HISTORY}, got {history.get('schema')!r}"
@@ -92,54 +100,108 @@ def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
         runs, measured = _count(history["runs"]), _count(history["measured"])
         bench_id, created, label = (_text(history[key]) for key in ("id", "created", "label"))
         benches = {_text(name): _bench(name, entry) for name, entry in history["benches"].items()}
-        accepted = PastAcceptance.of_certificate(head.tables) if "acceptance_id" in head.tables else None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise damaged(where, f"history: expected valid values, {error}", "verify only what orch archive has written") from error
-    return Entry(seal, size_bytes, head.files, head.orch, bench_id, created, label, runs, measured, benches, accepted)
+        accepted = (
+            PastAcceptance.of_certificate(head.tables) if "acceptance_id" in head.tables else None
+        )
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise damaged(
+            where,
+            f"history: expected valid values, {error}",
+            "verify only what orch archive has written",
+        ) from error
+    return Entry(
+        seal,
+        size_bytes,
+        head.files,
+        head.orch,
+        bench_id,
+        created,
+        label,
+        runs,
+        measured,
+        benches,
+        accepted,
+    )
 
 
 def write_index(path: Path, entries: Mapping[str, Entry]) -> None:
     """Write a new index. The same entries give the same tables."""
     with closing(sqlite3.connect(path)) as tables:
-        tables.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {SCHEMA}; {_TABLES}")
+        tables.executescript(
+            f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA user_version = {SCHEMA}; {_TABLES}"
+        )
         with tables:
             for seal, entry in sorted(entries.items()):
                 accepted = json.dumps(asdict(entry.acceptance)) if entry.acceptance else None
-                counts = (entry.runs, entry.measured, entry.orch, entry.files, entry.size_bytes, accepted, _checksum(entry))
+                counts = (
+                    entry.runs,
+                    entry.measured,
+                    entry.orch,
+                    entry.files,
+                    entry.size_bytes,
+                    accepted,
+                    _checksum(entry),
+                )
                 tables.execute(
-                    f"INSERT INTO archives VALUES ({_marks(11)})", (seal, entry.id, entry.created, entry.label, *counts)
+                    f"INSERT INTO archives VALUES ({_marks(11)})",
+                    (seal, entry.id, entry.created, entry.label, *counts),
                 )
                 for bench_id, bench in entry.benches.items():
                     row = (seal, bench_id, bench["measures"], json.dumps(bench["damaged"]))
                     tables.execute(f"INSERT INTO benches VALUES ({_marks(4)})", row)
-                    rows = [(seal, bench_id, place, *_columns(cell)) for place, cell in enumerate(bench["cells"])]
+                    rows = [
+                        (seal, bench_id, place, *_columns(cell))
+                        for place, cell in enumerate(bench["cells"])
+                    ]
                     tables.executemany(f"INSERT INTO cells VALUES ({_marks(22)})", rows)
 
 
 def read_index(path: Path, where: str) -> tuple[dict[str, Entry], list[str]]:
-    """Return the entries of an index by seal, and the seals whose rows do not match their checksum, which have no entry.
+    """Return the entries of an index by seal, and the seals whose rows do not match their checksum,
+    which have no entry.
 
-    Whoever may write to a store may have written it: it is asked only if it has the tables of an index and nothing else, and
-    not for longer than `_MOST_S`. Raises DataError (state_damaged) for a file that is no index of this version.
+    Whoever may write to a store may have written it: it is asked only if it has the tables of an
+    index and nothing else, and not for longer than `_MOST_S`. Raises DataError (state_damaged) for
+    a file that is no index of this version.
     """
     over = time.monotonic() + _MOST_S
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as tables:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+        ) as tables:
             tables.row_factory = sqlite3.Row
             tables.set_progress_handler(lambda: time.monotonic() > over, _STEPS)
             tables.execute("PRAGMA trusted_schema = OFF")
             (version,) = tables.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA:
-                raise damaged(where, f"expected an index of schema {SCHEMA}, got {version}", "a newer orch may have written it")
+                raise damaged(
+                    where,
+                    f"expected an index of schema {SCHEMA}, got {version}",
+                    "a newer orch may have written it",
+                )
             if odd := _odd_parts(tables):
                 raise damaged(where, f"expected the tables of an index alone, found {odd}")
             return _entries(tables, path.stat().st_size // _LEAST_ROW_BYTES)
-    except (sqlite3.Error, IndexError, OverflowError, UnicodeDecodeError) as error:  # IndexError: a table lacks a column
+    except (
+        sqlite3.Error,
+        IndexError,
+        OverflowError,
+        UnicodeDecodeError,
+    ) as error:  # IndexError: a table lacks a column
         raise damaged(where, f"expected an index: {error}") from error
 
 
 def _odd_parts(tables: sqlite3.Connection) -> str:
-    """Return the first part that is not as `write_index` makes it, such as a view in place of a table; empty without one."""
+    """Return the first part that is not as `write_index` makes it, such as a view in place of a
+    table; empty without one.
+    """
     listed = "SELECT type, name, sql FROM sqlite_master ORDER BY type, name"
     with closing(sqlite3.connect(":memory:")) as plain:
         plain.executescript(_TABLES)
@@ -155,7 +217,9 @@ def _words(sql: str | None) -> list[str]:
 
 
 def _rows(tables: sqlite3.Connection, query: str, most: int) -> Iterator[sqlite3.Row]:
-    """Yield rows, ``most`` of them at most: a damaged tree can have more than its file has room for."""
+    """Yield rows, ``most`` of them at most: a damaged tree can have more than its file has room
+    for.
+    """
     for count, row in enumerate(tables.execute(query)):
         if count >= most:
             raise sqlite3.DatabaseError("more rows than the file has room for")
@@ -167,7 +231,11 @@ def _entries(tables: sqlite3.Connection, most: int) -> tuple[dict[str, Entry], l
     broken: set[str] = set()
     for row in _rows(tables, "SELECT * FROM benches", most):
         try:
-            bench = {"cells": [], "damaged": json.loads(row["damaged"]), "measures": row["measures"]}
+            bench = {
+                "cells": [],
+                "damaged": json.loads(row["damaged"]),
+                "measures": row["measures"],
+            }
         except (ValueError, TypeError, RecursionError):
             broken.add(str(row["seal"]))
             continue
@@ -180,10 +248,19 @@ def _entries(tables: sqlite3.Connection, most: int) -> tuple[dict[str, Entry], l
     entries = {}
     for row in _rows(tables, "SELECT * FROM archives", most):
         try:
-            orch, name, created, label = (_text(row[key]) for key in ("orch", "id", "created", "label"))
+            orch, name, created, label = (
+                _text(row[key]) for key in ("orch", "id", "created", "label")
+            )
             counts = {key: _count(row[key]) for key in ("size_bytes", "files", "runs", "measured")}
-            valid = {_text(bench_id): _bench(bench_id, bench) for bench_id, bench in benches.get(row["seal"], {}).items()}
-            accepted = PastAcceptance.of(json.loads(row["acceptance"])) if row["acceptance"] is not None else None
+            valid = {
+                _text(bench_id): _bench(bench_id, bench)
+                for bench_id, bench in benches.get(row["seal"], {}).items()
+            }
+            accepted = (
+                PastAcceptance.of(json.loads(row["acceptance"]))
+                if row["acceptance"] is not None
+                else None
+            )
             entry = Entry(
                 _text(row["seal"]),
                 orch=orch,
@@ -205,29 +282,59 @@ def _entries(tables: sqlite3.Connection, most: int) -> tuple[dict[str, Entry], l
 
 
 def _checksum(entry: Entry) -> str:
-    return hashlib.sha256(json.dumps(asdict(entry), sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(asdict(entry), sort_keys=True, allow_nan=False).encode()
+    ).hexdigest()
 
 
 def _columns(cell: Mapping[str, Any]) -> Iterator[Any]:
     interval = cell["interval"] or {"low": None, "high": None, "level": None}
-    for name in ("created", "series", "framework", "model", "dtype", "shape", "spec", "metric", "unit"):
+    for name in (
+        "created",
+        "series",
+        "framework",
+        "model",
+        "dtype",
+        "shape",
+        "spec",
+        "metric",
+        "unit",
+    ):
         yield cell[name]
-    yield from (cell["primary"], cell["value"], interval["low"], interval["high"], interval["level"], cell["n"], cell["failed"])
+    yield from (
+        cell["primary"],
+        cell["value"],
+        interval["low"],
+        interval["high"],
+        interval["level"],
+        cell["n"],
+        cell["failed"],
+    )
     yield from (json.dumps(cell["qualifications"]), cell["hardware"], cell["label"])
 
 
 def _cell(row: sqlite3.Row) -> dict[str, Any]:
     cell = {name: row[name] for name in _TEXTS}
-    interval = {name: row[name] for name in ("low", "high", "level")} if row["low"] is not None else None
+    interval = (
+        {name: row[name] for name in ("low", "high", "level")} if row["low"] is not None else None
+    )
     numbers = {"value": row["value"], "interval": interval, "n": row["n"], "failed": row["failed"]}
-    return cell | numbers | {"primary": bool(row["is_primary"]), "qualifications": json.loads(row["qualifications"])}
+    return (
+        cell
+        | numbers
+        | {"primary": bool(row["is_primary"]), "qualifications": json.loads(row["qualifications"])}
+    )
 
 
 def _bench(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
     if any(cell["bench_id"] != name for cell in value["cells"]):
         raise ValueError(f"got cells of another bench in {name!r}")
     reasons = {_text(name): _text(reason) for name, reason in value["damaged"].items()}
-    return {"cells": [_valid(cell) for cell in value["cells"]], "damaged": reasons, "measures": _text(value["measures"])}
+    return {
+        "cells": [_valid(cell) for cell in value["cells"]],
+        "damaged": reasons,
+        "measures": _text(value["measures"]),
+    }
 
 
 def _valid(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,12 +342,24 @@ def _valid(cell: Mapping[str, Any]) -> dict[str, Any]:
     if type(cell["primary"]) is not bool:
         raise TypeError(f"primary: got {cell['primary']!r}")
     key = json.loads(cell["spec"]).get("key", {})
-    if not (isinstance(key, dict) and all(isinstance(part, (str, int, float)) for part in key.values())):
+    if not (
+        isinstance(key, dict) and all(isinstance(part, (str, int, float)) for part in key.values())
+    ):
         raise TypeError(f"spec: got the key {key!r}")
-    interval = cell["interval"] and {name: _number(cell["interval"][name]) for name in ("low", "high", "level")}
+    interval = cell["interval"] and {
+        name: _number(cell["interval"][name]) for name in ("low", "high", "level")
+    }
     value = None if cell["value"] is None else _number(cell["value"])
-    numbers = {"value": value, "interval": interval, "n": _count(cell["n"]), "failed": _count(cell["failed"])}
-    others = {"primary": cell["primary"], "qualifications": [_text(text) for text in cell["qualifications"]]}
+    numbers = {
+        "value": value,
+        "interval": interval,
+        "n": _count(cell["n"]),
+        "failed": _count(cell["failed"]),
+    }
+    others = {
+        "primary": cell["primary"],
+        "qualifications": [_text(text) for text in cell["qualifications"]],
+    }
     return {name: _text(cell[name]) for name in _TEXTS} | numbers | others
 
 

@@ -1,6 +1,7 @@
 """A store in a folder of a machine, through a connection of `orchestrator.transport`.
 
-All that the machine needs is a shell and the usual programs: a store's machine is often one without Python.
+All that the machine needs is a shell and the usual programs: a store's machine is often one without
+Python.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _LEAST_BYTES_PER_S = 5e6
 """How slow a disk may be that flushes and reads again what it was sent."""
 _MISSING, _CUT, _CHANGED, _LOST, _ODD = 44, 45, 46, 47, 48
 
-# The folder's own permissions hold for what is in it, whatever the umask of who pushes. `sync FILE` is of coreutils 8.24.
+# The folder's own permissions hold for what is in it, whatever the umask of who pushes. `sync FILE`
+# is of coreutils 8.24.
 _SCRIPT = f"""
 set -eu
 op=$1 root=$2 name=$3
@@ -73,13 +75,25 @@ class MachinePlace:
         result = self._run("make")
         if result.code:
             hint = "make the folder above it first, or name another one"
-            raise ConfigError(f"cannot be made: {_said(result.stderr)}", kind="unsafe_path", where=self.title, hint=hint)
+            raise ConfigError(
+                f"cannot be made: {_said(result.stderr)}",
+                kind="unsafe_path",
+                where=self.title,
+                hint=hint,
+            )
 
     def sizes(self, folder: str) -> dict[str, int | None]:
         """Return what is in a folder."""
-        lines = self._checked(self._run("sizes", folder), folder).decode("utf-8", "replace").splitlines()
+        lines = (
+            self._checked(self._run("sizes", folder), folder)
+            .decode("utf-8", "replace")
+            .splitlines()
+        )
         rows = [row for line in lines if len(row := line.split(None, 8)) == 9]
-        return {row[8]: int(row[4]) if row[0].startswith("-") and row[4].isdecimal() else None for row in rows}
+        return {
+            row[8]: int(row[4]) if row[0].startswith("-") and row[4].isdecimal() else None
+            for row in rows
+        }
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of a file."""
@@ -104,7 +118,9 @@ class MachinePlace:
             channel.close()
 
     def publish(self, name: str, source: Path) -> None:
-        """Make a file appear: sent under a hidden name, its size and digest compared on the machine, then renamed."""
+        """Make a file appear: sent under a hidden name, its size and digest compared on the
+        machine, then renamed.
+        """
         size = source.stat().st_size
         argv = self._argv("publish", name, str(size), sha256_of(source), secrets.token_hex(8))
         channel = self._open().popen(argv, timeout_s=_TIMEOUT_S)
@@ -152,7 +168,9 @@ class MachinePlace:
         if result.code == _MISSING:
             raise FileNotFoundError(where)
         if result.code == _ODD:
-            raise DataError("expected a regular file, found something else", kind="state_damaged", where=where)
+            raise DataError(
+                "expected a regular file, found something else", kind="state_damaged", where=where
+            )
         if result.code in (_CUT, _CHANGED):
             message = "expected the bytes that were sent, others arrived"
             raise TransportError(message, kind="transfer_corrupt", where=where, hint="push again")
@@ -161,7 +179,10 @@ class MachinePlace:
 
     def _silent(self, name: str) -> TransportError:
         return TransportError(
-            "the machine stopped sending data", kind="node_lost", where=f"{self.title}/{name}", hint="try again"
+            "the machine stopped sending data",
+            kind="node_lost",
+            where=f"{self.title}/{name}",
+            hint="try again",
         )
 
 

@@ -21,7 +21,9 @@ __all__ = ["place_of"]
 
 @contextmanager
 def place_of(where: str, accept_new: bool) -> Iterator[Place]:
-    """Return the place of a store; a machine is connected to when it is first asked, as the inventory of the project says."""
+    """Return the place of a store; a machine is connected to when it is first asked, as the
+    inventory of the project says.
+    """
     from orchestrator.cli.connecting import trust_of
     from orchestrator.features.store.destinations import destination
     from orchestrator.inventory import NO_SECRETS
@@ -52,7 +54,9 @@ def place_of(where: str, accept_new: bool) -> Iterator[Place]:
 
 
 def _host(there: Destination, project: Project) -> Host:
-    """Return the machine of a store: as the project's inventory has it, if it does, else by its name or address alone."""
+    """Return the machine of a store: as the project's inventory has it, if it does, else by its
+    name or address alone.
+    """
     from orchestrator.inventory import Host, open_inventory
     from orchestrator.inventory.allocation import job_in
 
@@ -60,6 +64,13 @@ def _host(there: Destination, project: Project) -> Host:
     source, _ = project.inventory_source("", os.environ)
     if not job_in(source) and Path(source).exists():
         known = open_inventory(source).hosts
-        host = next((known_host for known_host in known if there.host in (known_host.name, known_host.address)), host)
+        host = next(
+            (
+                known_host
+                for known_host in known
+                if there.host in (known_host.name, known_host.address)
+            ),
+            host,
+        )
     ssh = replace(host.ssh, user=there.user or host.ssh.user, port=there.port or host.ssh.port)
     return replace(host, ssh=ssh)

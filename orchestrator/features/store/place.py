@@ -17,7 +17,9 @@ HINT = "all who push need write access to the store's folder and to archives/ in
 
 
 class Place(Protocol):
-    """Files below one root, by names such as ``archives/x.tar``. A missing file or root raises FileNotFoundError."""
+    """Files below one root, by names such as ``archives/x.tar``. A missing file or root raises
+    FileNotFoundError.
+    """
 
     title: str
     """What messages call it."""
@@ -26,8 +28,9 @@ class Place(Protocol):
         """Make the root, unless it exists."""
 
     def sizes(self, folder: str) -> Mapping[str, int | None] | None:
-        """Return what is in a folder, ``""`` for the root: by name the size of each file in bytes, None for a folder. Nothing
-        if the folder is missing; hidden files, which are unfinished, are left out.
+        """Return what is in a folder, ``""`` for the root: by name the size of each file in bytes,
+        None for a folder. Nothing if the folder is missing; hidden files, which are unfinished, are
+        left out.
 
         None if the place can give files and not list them.
         """
@@ -44,8 +47,8 @@ class Place(Protocol):
     def publish(self, name: str, source: Path) -> None:
         """Make a file appear under a name, complete or not at all, in place of an earlier one.
 
-        Where others publish under the same name meanwhile, it may be theirs that appears. What killed writers of this name left
-        is removed.
+        Where others publish under the same name meanwhile, it may be theirs that appears. What
+        killed writers of this name left is removed.
         """
 
     def close(self) -> None:
@@ -55,7 +58,9 @@ class Place(Protocol):
 def too_long(where: str, most: int) -> DataError:
     """Return the error for a file of which more comes than it may have."""
     hint = "was it replaced? orch pull STORE shows what is there; orch push --again writes an archive again"
-    return DataError(f"expected at most {most} bytes, got more", kind="state_damaged", where=where, hint=hint)
+    return DataError(
+        f"expected at most {most} bytes, got more", kind="state_damaged", where=where, hint=hint
+    )
 
 
 @contextmanager
@@ -64,8 +69,13 @@ def readable(root: Path) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        message, hint = f"cannot be read: {error.strerror}", "who reads a store needs read access to its folder and files"
-        raise ConfigError(message, kind="unsafe_path", where=str(error.filename or root), hint=hint) from error
+        message, hint = (
+            f"cannot be read: {error.strerror}",
+            "who reads a store needs read access to its folder and files",
+        )
+        raise ConfigError(
+            message, kind="unsafe_path", where=str(error.filename or root), hint=hint
+        ) from error
 
 
 def sha256_of(path: Path) -> str:

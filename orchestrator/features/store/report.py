@@ -18,8 +18,13 @@ _SHOWN_DIGITS = 12
 
 
 def render(rows: Sequence[Mapping[str, Any]], console: Console, elsewhere: str) -> None:
-    """Print a table as wide as the console; ``elsewhere`` is the command that shows what it leaves out."""
-    console.print(fitting(_COLUMNS, list(map(_texts, rows)), _DROPPED, console, elsewhere, keys=2), soft_wrap=False)
+    """Print a table as wide as the console; ``elsewhere`` is the command that shows what it leaves
+    out.
+    """
+    console.print(
+        fitting(_COLUMNS, list(map(_texts, rows)), _DROPPED, console, elsewhere, keys=2),
+        soft_wrap=False,
+    )
 
 
 def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:

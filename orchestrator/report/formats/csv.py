@@ -1,5 +1,5 @@
-"""A summary as CSV for spreadsheets: one line per configuration, numbers as in the tables, and no text that a spreadsheet would
-execute as a formula."""
+"""A summary as CSV for spreadsheets: one line per configuration, numbers as in the tables, and no
+text that a spreadsheet would execute as a formula."""
 
 from __future__ import annotations
 
@@ -31,15 +31,19 @@ _FIELDS = (
     "hardware", "qualifications", "failures", "run_ids",
 )  # fmt: skip
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
-_FACTS = tuple(name for name in _FIELDS if name in {field.name for field in fields(Entry)}.difference(_TEXTS))
+_FACTS = tuple(
+    name for name in _FIELDS if name in {field.name for field in fields(Entry)}.difference(_TEXTS)
+)
 """The first columns of a line of a sheet; the last ones are ``said`` and the texts of a row."""
 
 
 def render(summary: Summary) -> str:
-    """Return a header and one line per row. Values are in the unit of their metric; an empty field is a number that
-    does not exist. Intervals are there as text, and their ends as numbers in ``…_low`` and ``…_high``.
+    """Return a header and one line per row. Values are in the unit of their metric; an empty field
+    is a number that does not exist. Intervals are there as text, and their ends as numbers in
+    ``…_low`` and ``…_high``.
 
-    Each setting that differs between configurations has a column ``options.<name>`` too, and each key ``key.<name>``.
+    Each setting that differs between configurations has a column ``options.<name>`` too, and each
+    key ``key.<name>``.
 
     Rows of sheets follow after an empty line, below their own header; their numbers are unrounded.
     """
@@ -50,7 +54,9 @@ def render(summary: Summary) -> str:
         writer.writerow(map(_text, names))
         writer.writerows([_field(row, name) for name in names] for row in summary.rows)
     facts = _with_options(_FACTS, summary.sheets)
-    for columns in dict.fromkeys(grid.columns for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]):
+    for columns in dict.fromkeys(
+        grid.columns for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]
+    ):
         if out.tell():
             out.write("\n")
         writer.writerow([*map(_text, facts), "table", *map(_text, columns), "said", *_TEXTS])
@@ -69,7 +75,9 @@ _PERCENTILES = ("step_p50_s", "step_p90_s", "step_p99_s")
 def _with_options(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
     """Return the names of columns with one for each setting whose values differ, after ``options``."""
     settings = dict.fromkeys(name for entry in entries for name in entry.options)
-    differing = [name for name in settings if len({repr(entry.options.get(name)) for entry in entries}) > 1]
+    differing = [
+        name for name in settings if len({repr(entry.options.get(name)) for entry in entries}) > 1
+    ]
     place = names.index("options") + 1
     return [*names[:place], *(f"{_OPTION}{name}" for name in differing), *names[place:]]
 
@@ -77,11 +85,17 @@ def _with_options(names: Sequence[str], entries: Sequence[Entry]) -> list[str]:
 def _with_keys(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """Return the names of columns with one for each key of a metric, after ``key``."""
     place = names.index("key") + 1
-    return [*names[:place], *dict.fromkeys(f"{_KEY}{name}" for row in rows for name in row.key), *names[place:]]
+    return [
+        *names[:place],
+        *dict.fromkeys(f"{_KEY}{name}" for row in rows for name in row.key),
+        *names[place:],
+    ]
 
 
 def _sheet(sheet: Sheet, names: Sequence[str], columns: tuple[str, ...]) -> Iterator[list[str]]:
-    facts, texts = ([_field(sheet, name) for name in several] for several in (names, ("said", *_TEXTS)))
+    facts, texts = (
+        [_field(sheet, name) for name in several] for several in (names, ("said", *_TEXTS))
+    )
     for grid in sheet.grids or [_NO_GRID]:
         for row in grid.rows if grid.columns == columns else ():
             yield [*facts, _text(grid.title), *(_plain(value) for value in row), *texts]
@@ -111,7 +125,13 @@ def _field(row: Entry, name: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return _share(value) if name.startswith("efficiency") else f"{value:.6g}" if name == "step_s" else written(value)
+        return (
+            _share(value)
+            if name.startswith("efficiency")
+            else f"{value:.6g}"
+            if name == "step_s"
+            else written(value)
+        )
     if isinstance(value, int):
         return str(value)
     if isinstance(value, Interval):
@@ -127,11 +147,16 @@ def _share(value: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text that no spreadsheet treats as a formula: a leading apostrophe, which is not shown, makes it text.
+    """Return a text that no spreadsheet treats as a formula: a leading apostrophe, which is not
+    shown, makes it text.
 
     A number, such as -1 in a reading, is data and stays as it is.
     """
     shown = one_line(text)
     if _NUMBER.fullmatch(shown):
         return shown
-    return f"'{shown}" if text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else shown
+    return (
+        f"'{shown}"
+        if text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+        else shown
+    )

@@ -12,16 +12,20 @@ __all__ = ["result_document"]
 
 
 def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the speeds in DLPerf's structure: by model, by case, then its four keys; null where a number does not exist.
+    """Return the speeds in DLPerf's structure: by model, by case, then its four keys; null where a
+    number does not exist.
 
-    With several series the model's name would not be unique, so the full names of the series are used; where a shape occurs
-    more than once, so are the settings that differ: ``1n8g steps=61``.
+    With several series the model's name would not be unique, so the full names of the series are
+    used; where a shape occurs more than once, so are the settings that differ: ``1n8g steps=61``.
     """
     series = summary.of_training().by_series()
     document: dict[str, dict[str, dict[str, Any]]] = {}
     for name, rows in series.items():
         shapes = Counter(row.shape for row in rows)
-        cases = {" ".join([row.shape, *(_settings(row) if shapes[row.shape] > 1 else ())]): _result(row) for row in rows}
+        cases = {
+            " ".join([row.shape, *(_settings(row) if shapes[row.shape] > 1 else ())]): _result(row)
+            for row in rows
+        }
         document[rows[0].model if len(series) == 1 else name] = cases
     return document
 

@@ -1,5 +1,5 @@
-"""A summary as JSON for programs: numbers unrounded, null for numbers that do not exist, and a schema number that
-increases with every change.
+"""A summary as JSON for programs: numbers unrounded, null for numbers that do not exist, and a
+schema number that increases with every change.
 
 ``summary.schema.json`` in the same folder is its JSON Schema, draft 2020-12.
 """
@@ -19,20 +19,25 @@ from orchestrator.results.telemetry.use import RunUse
 __all__ = ["SCHEMA", "codes_of", "render"]
 
 SCHEMA = 8
-"""1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of planned runs.
-5: labels, skipped configurations. 6: rows of any metric, each with its unit and key; `speed` is `value`; expectations.
-7: where the steady state of a repeat began; telemetry of runs; the parts of the steps of each rank; profiles;
-hangs. 8: the code and severity of each note."""
+"""1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of
+planned runs. 5: labels, skipped configurations. 6: rows of any metric, each with its unit and key;
+`speed` is `value`; expectations. 7: where the steady state of a repeat began; telemetry of runs;
+the parts of the steps of each rank; profiles; hangs. 8: the code and severity of each note."""
 
 
 def render(summary: Summary) -> str:
-    """Return one JSON document, ASCII only. ``baselines`` has, by series, the runs that it is compared with, and the
-    value that its speedups are divided by."""
+    """Return one JSON document, ASCII only. ``baselines`` has, by series, the runs that it is
+    compared with, and the value that its speedups are divided by."""
     document = {
         "schema": SCHEMA,
         "label": summary.label,
         "baselines": {
-            series: {"shape": row.shape, "value": summary.divisor(series), "n": row.n, "run_ids": list(row.run_ids)}
+            series: {
+                "shape": row.shape,
+                "value": summary.divisor(series),
+                "n": row.n,
+                "run_ids": list(row.run_ids),
+            }
             for series, row in summary.baseline.items()
         },
         "drifts": dict(summary.drifts),
@@ -41,7 +46,9 @@ def render(summary: Summary) -> str:
         "runs": asdict(summary.runs) if summary.runs else None,
         "skipped": [asdict(configuration) for configuration in summary.skipped],
         "expected": [asdict(judgement) for judgement in summary.expected],
-        "telemetry": [{"run_id": run_id, **_telemetry(use)} for run_id, use in summary.uses.items()],
+        "telemetry": [
+            {"run_id": run_id, **_telemetry(use)} for run_id, use in summary.uses.items()
+        ],
         "notes": list(summary.notes),
         "note_codes": codes_of(summary.notes),
     }

@@ -1,4 +1,5 @@
-"""A summary as JUnit XML for CI servers: one suite per series, one case per configuration, failed runs as failures.
+"""A summary as JUnit XML for CI servers: one suite per series, one case per configuration, failed
+runs as failures.
 
 Format: the elements in the schema of the Jenkins xUnit plugin (``junit-10.xsd``).
 """
@@ -16,14 +17,20 @@ __all__ = ["render"]
 
 
 def render(summary: Summary) -> str:
-    """Return one XML document. A configuration fails unless every planned run has a number; its output is the numbers and
-    their qualifications. A suite of its own stands for the whole bench, and fails if runs are missing; another lists
-    configurations that were skipped as impossible."""
+    """Return one XML document. A configuration fails unless every planned run has a number; its
+    output is the numbers and their qualifications. A suite of its own stands for the whole bench,
+    and fails if runs are missing; another lists configurations that were skipped as impossible."""
     root = Xml.Element("testsuites", name="orch")
     for series, rows in summary.by_series().items():
         failed = sum(row.n < row.planned for row in rows)
         suite = Xml.SubElement(
-            root, "testsuite", name=one_line(series), tests=str(len(rows)), failures=str(failed), errors="0", skipped="0"
+            root,
+            "testsuite",
+            name=one_line(series),
+            tests=str(len(rows)),
+            failures=str(failed),
+            errors="0",
+            skipped="0",
         )
         for row in rows:
             _case(suite, one_line(series), row)
@@ -35,17 +42,25 @@ def render(summary: Summary) -> str:
 
 
 def _incomplete(root: Xml.Element, runs: Counts, notes: tuple[str, ...]) -> None:
-    suite = Xml.SubElement(root, "testsuite", name="bench", tests="1", failures="1", errors="0", skipped="0")
+    suite = Xml.SubElement(
+        root, "testsuite", name="bench", tests="1", failures="1", errors="0", skipped="0"
+    )
     case = Xml.SubElement(suite, "testcase", name="all planned runs", classname="bench")
     message = f"{runs.measured} of {runs.planned} planned runs measured: {', '.join(runs.words())}"
-    Xml.SubElement(case, "failure", message=message, type="run").text = "\n".join(map(one_line, notes))
+    Xml.SubElement(case, "failure", message=message, type="run").text = "\n".join(
+        map(one_line, notes)
+    )
 
 
 def _skipped(root: Xml.Element, summary: Summary) -> None:
     count = str(len(summary.skipped))
-    suite = Xml.SubElement(root, "testsuite", name="impossible", tests=count, failures="0", errors="0", skipped=count)
+    suite = Xml.SubElement(
+        root, "testsuite", name="impossible", tests=count, failures="0", errors="0", skipped=count
+    )
     for configuration in summary.skipped:
-        case = Xml.SubElement(suite, "testcase", name=one_line(str(configuration)), classname="impossible")
+        case = Xml.SubElement(
+            suite, "testcase", name=one_line(str(configuration)), classname="impossible"
+        )
         Xml.SubElement(case, "skipped", message=one_line(configuration.reason))
 
 
@@ -53,8 +68,12 @@ def _case(suite: Xml.Element, series: str, row: Row) -> None:
     shown = cells_by_name(row)
     case = Xml.SubElement(suite, "testcase", name=shown.pop("case"), classname=series)
     if row.n < row.planned:
-        message = f"{row.planned - row.n} of {row.planned} runs have no number: {', '.join(lacking(row))}"
+        message = (
+            f"{row.planned - row.n} of {row.planned} runs have no number: {', '.join(lacking(row))}"
+        )
         failure = Xml.SubElement(case, "failure", message=message, type="run")
         failure.text = "\n".join(map(one_line, row.failures))
     numbers = [f"{name}: {value}" for name, value in shown.items()]
-    Xml.SubElement(case, "system-out").text = "\n".join([*numbers, *map(one_line, row.qualifications)])
+    Xml.SubElement(case, "system-out").text = "\n".join(
+        [*numbers, *map(one_line, row.qualifications)]
+    )

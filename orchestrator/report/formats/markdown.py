@@ -1,4 +1,6 @@
-"""A summary as Markdown. Text from nodes is escaped, so that it cannot become markup, HTML or a link."""
+"""A summary as Markdown. Text from nodes is escaped, so that it cannot become markup, HTML or a
+link.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,30 @@ def render(summary: Summary) -> str:
 
 def _block(table: Table) -> str:
     stamp = " (SIMULATED)" if table.simulated else ""
-    lines = [f"### {_inert(table.title)}{stamp}", "", *(f"{_inert(line)}  " for line in table.head), ""]
+    lines = [
+        f"### {_inert(table.title)}{stamp}",
+        "",
+        *(f"{_inert(line)}  " for line in table.head),
+        "",
+    ]
     if table.columns:
-        lines.append(_line([_inert(name) if name not in COLUMNS else name for name in table.columns]))
-        lines.append(_line([":---" if name in ("case", "notes", "metric", "unit") else "---:" for name in table.columns]))
+        lines.append(
+            _line([_inert(name) if name not in COLUMNS else name for name in table.columns])
+        )
+        lines.append(
+            _line(
+                [
+                    ":---" if name in ("case", "notes", "metric", "unit") else "---:"
+                    for name in table.columns
+                ]
+            )
+        )
         lines += [_line([_inert(cell) for cell in row]) for row in table.rows]
     if table.footnotes:
-        lines += ["", *(f"{number}. {_inert(text)}" for number, text in enumerate(table.footnotes, start=1))]
+        lines += [
+            "",
+            *(f"{number}. {_inert(text)}" for number, text in enumerate(table.footnotes, start=1)),
+        ]
     return "\n".join(lines)
 
 

@@ -15,10 +15,22 @@ from orchestrator.results.summary import Row, Summary
 __all__ = ["render"]
 
 _GAUGES = {
-    "value": ("orch_speed_samples_per_second", "Typical throughput of the good repeats of a configuration."),
-    "interval": ("orch_speed_{}_samples_per_second", "{} end of the 95 % confidence interval of the throughput."),
-    "speedup": ("orch_speedup_ratio", "Typical value over that of the baseline, the reverse where lower is better."),
-    "speedup_interval": ("orch_speedup_{}_ratio", "{} end of the 95 % confidence interval of the speedup."),
+    "value": (
+        "orch_speed_samples_per_second",
+        "Typical throughput of the good repeats of a configuration.",
+    ),
+    "interval": (
+        "orch_speed_{}_samples_per_second",
+        "{} end of the 95 % confidence interval of the throughput.",
+    ),
+    "speedup": (
+        "orch_speedup_ratio",
+        "Typical value over that of the baseline, the reverse where lower is better.",
+    ),
+    "speedup_interval": (
+        "orch_speedup_{}_ratio",
+        "{} end of the 95 % confidence interval of the speedup.",
+    ),
     "efficiency": ("orch_scaling_efficiency_ratio", "Speedup over the ratio of world sizes."),
     "n": ("orch_good_repeats", "Repeats with a number."),
     "planned": ("orch_planned_repeats", "Planned repeats."),
@@ -52,8 +64,15 @@ def _lines(field: str, gauge: tuple[str, str], rows: Sequence[Row]) -> list[str]
     lines: list[str] = []
     for end, word in _ENDS.items() if field.endswith("interval") else (("", ""),):
         samples = [(_labels(row), _number(row, field, end)) for row in rows]
-        lines += [f"# HELP {name.format(end)} {text.format(word)}", f"# TYPE {name.format(end)} gauge"]
-        lines += [f"{name.format(end)}{labels} {value!r}" for labels, value in samples if value is not None]
+        lines += [
+            f"# HELP {name.format(end)} {text.format(word)}",
+            f"# TYPE {name.format(end)} gauge",
+        ]
+        lines += [
+            f"{name.format(end)}{labels} {value!r}"
+            for labels, value in samples
+            if value is not None
+        ]
     return lines
 
 
@@ -64,10 +83,24 @@ def _number(row: Row, field: str, end: str) -> float | None:
 
 def _labels(row: Row) -> str:
     """Return labels that identify a configuration among all of a summary."""
-    labels = {"series": row.series, "case": case(row), "framework": row.framework, "model": row.model}
+    labels = {
+        "series": row.series,
+        "case": case(row),
+        "framework": row.framework,
+        "model": row.model,
+    }
     if row.metric != SPEED:
-        labels |= {"metric": row.metric, "unit": row.unit, **{f"key_{name}": str(value) for name, value in row.key.items()}}
-    labels |= {"dtype": row.dtype, "nodes": str(row.nodes), "gpus": str(row.gpus), "simulated": str(row.simulated).lower()}
+        labels |= {
+            "metric": row.metric,
+            "unit": row.unit,
+            **{f"key_{name}": str(value) for name, value in row.key.items()},
+        }
+    labels |= {
+        "dtype": row.dtype,
+        "nodes": str(row.nodes),
+        "gpus": str(row.gpus),
+        "simulated": str(row.simulated).lower(),
+    }
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 
 

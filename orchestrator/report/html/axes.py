@@ -22,10 +22,14 @@ def new_axes(height: int = HEIGHT) -> tuple[Figure, Axes]:
 
 
 def new_panels(count: int, height: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure with several axes over one x axis, each of this height with its title, the first one at the top."""
+    """Return a figure with several axes over one x axis, each of this height with its title, the
+    first one at the top.
+    """
     whole = 40 + count * height
     figure = Figure(figsize=(WIDTH / 72, whole / 72), dpi=72, facecolor="none")
-    panels = [_axes(figure, 40 + (count - 1 - place) * height, height - 30) for place in range(count)]
+    panels = [
+        _axes(figure, 40 + (count - 1 - place) * height, height - 30) for place in range(count)
+    ]
     for panel in panels:
         panel.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
     for panel in panels[:-1]:
@@ -35,19 +39,27 @@ def new_panels(count: int, height: int) -> tuple[Figure, list[Axes]]:
 
 def _axes(figure: Figure, bottom: float, height: float) -> Axes:
     whole = 72 * figure.get_figheight()
-    axes = figure.add_axes((58 / WIDTH, bottom / whole, (WIDTH - 58 - 10) / WIDTH, height / whole), facecolor="none")
+    axes = figure.add_axes(
+        (58 / WIDTH, bottom / whole, (WIDTH - 58 - 10) / WIDTH, height / whole), facecolor="none"
+    )
     axes.tick_params(length=3, width=0.8)
-    axes.set_title("", y=1)  # with a fixed position matplotlib need not lay it out around the ticks, which is slow
+    axes.set_title(
+        "", y=1
+    )  # with a fixed position matplotlib need not lay it out around the ticks, which is slow
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     return axes
 
 
 def put_words(figure: Figure, title: str, below: str) -> None:
-    """Write the title above a chart and the x label below it. Axis labels would be laid out around the ticks, which is slow."""
+    """Write the title above a chart and the x label below it. Axis labels would be laid out around
+    the ticks, which is slow.
+    """
     height = 72 * figure.get_figheight()
     figure.text(0, 1 - 5 / height, title, va="top", fontsize=12)
-    figure.text((58 + WIDTH - 10) / 2 / WIDTH, 5 / height, below, ha="center", color=COLOURS["muted"])
+    figure.text(
+        (58 + WIDTH - 10) / 2 / WIDTH, 5 / height, below, ha="center", color=COLOURS["muted"]
+    )
 
 
 def whole_numbers(axes: Axes) -> None:

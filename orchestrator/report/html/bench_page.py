@@ -21,7 +21,9 @@ __all__ = ["Read", "bench_page", "read"]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A bench as its files show it: the results of its runs that have begun, as they are, and those of its table."""
+    """A bench as its files show it: the results of its runs that have begun, as they are, and those
+    of its table.
+    """
 
     bench: BenchDir
     runs: Sequence[RunResult]
@@ -38,9 +40,15 @@ def read(bench: BenchDir) -> Read:
 
 
 def bench_page(
-    whole: Read, *, against: str = "", explain: bool = False, bases: Sequence[Path] = (), links: Sequence[Link] = ()
+    whole: Read,
+    *,
+    against: str = "",
+    explain: bool = False,
+    bases: Sequence[Path] = (),
+    links: Sequence[Link] = (),
 ) -> str:
-    """Return the page of a bench. ``against``: with the figures of this source, read from the framework folders in
+    """Return the page of a bench. ``against``: with the figures of this source, read from the
+    framework folders in
     ``bases``; ``explain``: with predictions; ``links`` lead to other pages of a site."""
     bench, summary, results = whole.bench, whole.summary, whole.results
     reference = compare_with(against, summary, bases) if against else None

@@ -1,6 +1,8 @@
-"""The charts of a bench, each as the text of an SVG element. They only draw; every number is computed elsewhere.
+"""The charts of a bench, each as the text of an SVG element. They only draw; every number is
+computed elsewhere.
 
-A chart is as wide as a narrow screen, so that a page can place several side by side and none has to shrink.
+A chart is as wide as a narrow screen, so that a page can place several side by side and none has to
+shrink.
 """
 
 from __future__ import annotations
@@ -54,28 +56,54 @@ class Turn:
         return self.result.speed if not self.result.error else None
 
 
-def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str) -> str:
-    """Draw ``value`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and failures."""
+def scaling(
+    rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: str, prefix: str
+) -> str:
+    """Draw ``value`` or ``speedup`` of a series over its ranks, with intervals, the ideal line and
+    failures.
+    """
     figure, axes = new_axes()
     speedup = quantity == "speedup"
     sizes = sorted({row.world_size for row in rows})
     if speed := ideal_of_one(rows, speedup):
         ends = [min(1, *sizes), max(sizes)]
-        axes.plot(ends, [speed * size for size in ends], color=COLOURS["muted"], linestyle=(0, (4, 3)), linewidth=1.2)
+        axes.plot(
+            ends,
+            [speed * size for size in ends],
+            color=COLOURS["muted"],
+            linestyle=(0, (4, 3)),
+            linewidth=1.2,
+        )
     for number, reference in enumerate(published):
-        pairs = [(_ranks(pair.case), pair.published_speedup if speedup else pair.published) for pair in reference.pairs]
+        pairs = [
+            (_ranks(pair.case), pair.published_speedup if speedup else pair.published)
+            for pair in reference.pairs
+        ]
         points = sorted((size, value) for size, value in pairs if value is not None)
         sizes = sorted({*sizes, *(size for size, _ in points)})
         colour, marker = COLOURS[PUBLISHED[number % 4]], _MARKERS[number % 4]
-        axes.plot(*columns(points), color=colour, marker=marker, markersize=5, linewidth=1, linestyle=(0, (1, 1.5)))
-    points = [(row.world_size, value) for row in rows if (value := getattr(row, quantity)) is not None]
-    best = sorted({size: max(value for other, value in points if other == size) for size, _ in points}.items())
+        axes.plot(
+            *columns(points),
+            color=colour,
+            marker=marker,
+            markersize=5,
+            linewidth=1,
+            linestyle=(0, (1, 1.5)),
+        )
+    points = [
+        (row.world_size, value) for row in rows if (value := getattr(row, quantity)) is not None
+    ]
+    best = sorted(
+        {size: max(value for other, value in points if other == size) for size, _ in points}.items()
+    )
     axes.plot(*columns(best), color=COLOURS["one"], linewidth=1.8)
     axes.plot(*columns(points), color=COLOURS["one"], marker="o", markersize=6, linestyle="none")
     for row in rows:
         value = getattr(row, quantity)
         if value is not None and sum(size == row.world_size for size, _ in points) > 1:
-            axes.annotate(case(row), (row.world_size, value), (7, -4), textcoords="offset points", fontsize=9)
+            axes.annotate(
+                case(row), (row.world_size, value), (7, -4), textcoords="offset points", fontsize=9
+            )
         interval: Interval | None = row.speedup_interval if speedup else row.interval
         if interval:
             axes.plot(
@@ -95,7 +123,9 @@ def scaling(rows: Sequence[Row], published: Sequence[ReferenceTable], quantity: 
         "speedup over the baseline" if speedup else f"throughput, {rows[0].unit}",
         below="GPUs" if rows[0].device == "cuda" else "ranks",
     )
-    return inline(figure, f"{'Speedup' if speedup else 'Throughput'} over the number of ranks", prefix)
+    return inline(
+        figure, f"{'Speedup' if speedup else 'Throughput'} over the number of ranks", prefix
+    )
 
 
 _CROSS: dict[str, Any] = {
@@ -109,14 +139,19 @@ _CROSS: dict[str, Any] = {
 
 
 def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
-    """Return what each rank adds in a series that scales ideally: its share of the baseline's speed, or of 1 for speedups; None
-    without it."""
-    base = next((row for row in rows if row.speedup == 1 and row.speedup_interval is None and row.value), None)
+    """Return what each rank adds in a series that scales ideally: its share of the baseline's
+    speed, or of 1 for speedups; None without it."""
+    base = next(
+        (row for row in rows if row.speedup == 1 and row.speedup_interval is None and row.value),
+        None,
+    )
     return (1.0 if speedup else base.value or 0.0) / base.world_size if base else None
 
 
 def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
-    """Draw the speed of every run of a configuration in execution order, with the typical speed and its interval."""
+    """Draw the speed of every run of a configuration in execution order, with the typical speed and
+    its interval.
+    """
     figure, axes = new_axes()
     if row.interval:
         axes.axhspan(row.interval.low, row.interval.high, color=COLOURS["band"], linewidth=0)
@@ -127,7 +162,11 @@ def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     axes.plot(*columns(points), color=COLOURS["one"], marker="o", markersize=size, linestyle="none")
     failed = [turn.order for turn in turns if turn.speed is None]
     axes.plot(failed, [0.03] * len(failed), transform=axes.get_xaxis_transform(), **_CROSS)
-    if points and max(value for _, value in points) - min(value for _, value in points) < 0.02 * points[0][1]:
+    if (
+        points
+        and max(value for _, value in points) - min(value for _, value in points)
+        < 0.02 * points[0][1]
+    ):
         middle = row.value or points[0][1]
         axes.set_ylim(0.98 * middle, 1.02 * middle)
     if not points:
@@ -147,33 +186,59 @@ def tempo(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     axes.axvline(0, color=COLOURS["muted"], linewidth=0.8)
     stride = 1 if len(runs) <= _THIN else 2
     for points in runs:
-        axes.plot(*columns(points[::stride]), color=COLOURS["one"], linewidth=1.1 if stride == 1 else 0.6, alpha=0.75)
+        axes.plot(
+            *columns(points[::stride]),
+            color=COLOURS["one"],
+            linewidth=1.1 if stride == 1 else 0.6,
+            alpha=0.75,
+        )
     axes.margins(x=0.01)
     axes.set_ylim(0, 1.08 * max((speed for points in runs for _, speed in points), default=1.0))
-    put_words(figure, f"speed of each step, {row.unit}", below="seconds from the start of the window")
-    return inline(figure, f"Speed over time in {plural(len(runs), 'run')}, warm-up and window", prefix)
+    put_words(
+        figure, f"speed of each step, {row.unit}", below="seconds from the start of the window"
+    )
+    return inline(
+        figure, f"Speed over time in {plural(len(runs), 'run')}, warm-up and window", prefix
+    )
 
 
 def ranks(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw the step times of every rank that logs them: median and 10th to 90th percentile, each the median over repeats."""
+    """Draw the step times of every rank that logs them: median and 10th to 90th percentile, each
+    the median over repeats.
+    """
     figure, axes = new_axes()
     logs = list(dict.fromkeys(name for turn in turns for name in turn.result.by_rank))
     for place, name in enumerate(logs):
         percentiles = [turn.result.by_rank[name] for turn in turns if name in turn.result.by_rank]
-        low, middle, high = (1e3 * sorted(values)[len(values) // 2] for values in zip(*percentiles, strict=True))
+        low, middle, high = (
+            1e3 * sorted(values)[len(values) // 2] for values in zip(*percentiles, strict=True)
+        )
         axes.plot([place, place], [low, high], color=COLOURS["one"], linewidth=1.2, alpha=0.6)
-        axes.plot([place], [middle], color=COLOURS["one"], marker="o", markersize=5 if len(logs) <= _THIN else 2.5)
+        axes.plot(
+            [place],
+            [middle],
+            color=COLOURS["one"],
+            marker="o",
+            markersize=5 if len(logs) <= _THIN else 2.5,
+        )
     shown = logs if len(logs) <= 8 else []
-    axes.set_xticks(range(len(shown)), [name.replace("/", "\n").removesuffix(".out") for name in shown])
+    axes.set_xticks(
+        range(len(shown)), [name.replace("/", "\n").removesuffix(".out") for name in shown]
+    )
     axes.margins(x=0.08)
-    put_words(figure, "step time by rank, ms", below="" if shown else f"{plural(len(logs), 'log')}, by node and rank")
+    put_words(
+        figure,
+        "step time by rank, ms",
+        below="" if shown else f"{plural(len(logs), 'log')}, by node and rank",
+    )
     return inline(figure, f"Step time of {plural(len(logs), 'rank')}", prefix)
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:
     """Draw the start skew between the nodes of each run in ms, with its error bound.
 
-    The axis belongs to the skews: a bound that is many times as large leaves the chart and is written below it.
+    The axis belongs to the skews: a bound that is many times as large leaves the chart and is
+    written below it.
     """
     figure, axes = new_axes()
     skews = [
@@ -181,9 +246,19 @@ def skew(turns: Iterable[Turn], prefix: str) -> str:
         for turn in turns
         if turn.account.skew_s is not None
     ]
-    bounds = [point for x, y, bound in skews for point in ((x, max(0.0, y - bound)), (x, y + bound), (x, float("nan")))]
+    bounds = [
+        point
+        for x, y, bound in skews
+        for point in ((x, max(0.0, y - bound)), (x, y + bound), (x, float("nan")))
+    ]
     axes.plot(*columns(bounds), color=COLOURS["one"], linewidth=1, alpha=0.5)
-    axes.plot(*columns((x, y) for x, y, _ in skews), color=COLOURS["one"], marker="o", markersize=4, linestyle="none")
+    axes.plot(
+        *columns((x, y) for x, y, _ in skews),
+        color=COLOURS["one"],
+        marker="o",
+        markersize=4,
+        linestyle="none",
+    )
     whole_numbers(axes)
     largest = max(y for _, y, _ in skews)
     bound = max(bound for *_, bound in skews)
@@ -195,7 +270,9 @@ def skew(turns: Iterable[Turn], prefix: str) -> str:
 
 
 def timeline(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw the phases of every run of a configuration, one row per run, with a bar per node: to its first step and its end."""
+    """Draw the phases of every run of a configuration, one row per run, with a bar per node: to its
+    first step and its end.
+    """
     nodes = max((len(turn.account.nodes) for turn in turns), default=1)
     row = min(11.0 + 2.5 * min(nodes, 8), _ROWS_HEIGHT / len(turns))
     figure, axes = new_axes(height=round(len(turns) * row) + 66)
@@ -208,7 +285,10 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
                 bars.setdefault(name, []).append((phases[first], phases[last], place))
         _nodes(turn.account, place, bars)
     _draw_bars(axes, bars, row, nodes)
-    ends = {place: max((node.began_s + node.took_s for node in turn.account.nodes), default=0.0) for place, turn in failed}
+    ends = {
+        place: max((node.began_s + node.took_s for node in turn.account.nodes), default=0.0)
+        for place, turn in failed
+    }
     axes.plot(list(ends.values()), list(ends), **_CROSS)
     axes.set_ylim(len(turns) - 0.5, -0.5)
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
@@ -224,7 +304,9 @@ def _order(turns: Sequence[Turn], place: float) -> str:
 
 
 def _nodes(run: RunAccount, place: int, bars: dict[str, list[tuple[float, float, float]]]) -> None:
-    """Add the bars of a run's nodes, one above the other within its row: until the first step, and from there to the end."""
+    """Add the bars of a run's nodes, one above the other within its row: until the first step, and
+    from there to the end.
+    """
     for index, node in enumerate(run.nodes):
         at = place + 0.72 * ((index + 0.5) / len(run.nodes) - 0.5)
         first = max(node.began_s, run.first_step_s or 0.0)
@@ -232,17 +314,27 @@ def _nodes(run: RunAccount, place: int, bars: dict[str, list[tuple[float, float,
         bars.setdefault("node one", []).append((first, node.began_s + node.took_s, at))
 
 
-def _draw_bars(axes: Axes, bars: Mapping[str, Sequence[tuple[float, float, float]]], row: float, nodes: int) -> None:
-    """Draw all bars of a kind as one broken line, so that hundreds of bars are one element of the page."""
+def _draw_bars(
+    axes: Axes, bars: Mapping[str, Sequence[tuple[float, float, float]]], row: float, nodes: int
+) -> None:
+    """Draw all bars of a kind as one broken line, so that hundreds of bars are one element of the
+    page.
+    """
     for name, spans in bars.items():
         kind = name.split()
-        broken = [point for begin, end, at in spans for point in ((begin, at), (end, at), (float("nan"), at))]
+        broken = [
+            point
+            for begin, end, at in spans
+            for point in ((begin, at), (end, at), (float("nan"), at))
+        ]
         thick = max(0.72 * row / nodes - 0.8, 0.8) if len(kind) > 1 else max(0.6 * row, 0.8)
         axes.plot(*columns(broken), color=COLOURS[kind[-1]], linewidth=thick, solid_capstyle="butt")
 
 
 def _scale(axes: Axes, sizes: Sequence[int]) -> None:
-    """Mark the measured sizes. If they are far apart, both axes are logarithmic, so that the ideal line is straight."""
+    """Mark the measured sizes. If they are far apart, both axes are logarithmic, so that the ideal
+    line is straight.
+    """
     if sizes[-1] >= _LOGARITHMIC * sizes[0]:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)

@@ -1,4 +1,6 @@
-"""The charts of metrics that are no speeds, each as the text of an SVG element: over a key, and repeat by repeat."""
+"""The charts of metrics that are no speeds, each as the text of an SVG element: over a key, and
+repeat by repeat.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +26,30 @@ _LABELLED = 5
 
 
 def legend(rows: Sequence[Row], key: str) -> list[tuple[str, str]]:
-    """Return the lines of a chart by their colours, each with what it is of: configurations and keys, but for ``key``,
-    the axis of `over_key`. Empty for a single line, and where each has its name in the
-    chart. More lines than colours share them."""
+    """Return the lines of a chart by their colours, each with what it is of: configurations and
+    keys, but for ``key``, the axis of `over_key`. Empty for a single line, and where each has its
+    name in the chart. More lines than colours share them."""
     lines = list(dict.fromkeys(_line(row, key) for row in rows))
     colours = _LINES[: len(lines)]
-    named = [(colour, ", ".join(lines[place :: len(_LINES)])) for place, colour in enumerate(colours)]
+    named = [
+        (colour, ", ".join(lines[place :: len(_LINES)])) for place, colour in enumerate(colours)
+    ]
     return named if len(lines) > (_LABELLED if key else 1) else []
 
 
 def _line(row: Row, key: str) -> str:
     others = [f"{name}={value}" for name, value in row.key.items() if name != key]
-    return one_line(" ".join([case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others]))
+    return one_line(
+        " ".join(
+            [case(row), *(f"{n}={v}" for n, v in row.options.items() if v is not None), *others]
+        )
+    )
 
 
 def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
-    """Draw the typical values of a metric over a key, a line for each configuration and other keys, with intervals."""
+    """Draw the typical values of a metric over a key, a line for each configuration and other keys,
+    with intervals.
+    """
     figure, axes = new_axes()
     lines: dict[str, list[Row]] = {}
     for row in rows:
@@ -48,11 +58,25 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
         colour = COLOURS[_LINES[number % len(_LINES)]]
         for row in of_line:
             if row.interval:
-                axes.plot([_place(row, key)] * 2, [row.interval.low, row.interval.high], color=colour, linewidth=1.2, alpha=0.6)
+                axes.plot(
+                    [_place(row, key)] * 2,
+                    [row.interval.low, row.interval.high],
+                    color=colour,
+                    linewidth=1.2,
+                    alpha=0.6,
+                )
         points = sorted((_place(row, key), row.value) for row in of_line if row.value is not None)
-        axes.plot(*columns(points), color=colour, marker=_MARKERS[number % len(_MARKERS)], markersize=4, linewidth=1.4)
+        axes.plot(
+            *columns(points),
+            color=colour,
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=4,
+            linewidth=1.4,
+        )
         if 1 < len(lines) <= _LABELLED:
-            axes.annotate(name, points[-1], (-4, 5), textcoords="offset points", fontsize=9, ha="right")
+            axes.annotate(
+                name, points[-1], (-4, 5), textcoords="offset points", fontsize=9, ha="right"
+            )
     sizes = sorted({_place(row, key) for row in rows})
     if sizes[0] > 0 and sizes[-1] >= _LOGARITHMIC * sizes[0]:
         axes.set_xscale("log", base=2)
@@ -65,20 +89,31 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
 
 
 def repeats(rows: Sequence[Row], order: Mapping[str, int], prefix: str) -> str:
-    """Draw the values of a metric in execution order, a colour for each configuration, with typical values and intervals.
+    """Draw the values of a metric in execution order, a colour for each configuration, with typical
+    values and intervals.
 
     ``order`` has the position of each run in the bench.
     """
     figure, axes = new_axes()
     for number, row in enumerate(rows):
         colour = COLOURS[_LINES[number % len(_LINES)]]
-        points = sorted((order[repeat.run_id], repeat.value) for repeat in row.repeats if repeat.run_id in order)
-        axes.plot(*columns(points), color=colour, marker=_MARKERS[number % len(_MARKERS)], markersize=5, linestyle="none")
+        points = sorted(
+            (order[repeat.run_id], repeat.value) for repeat in row.repeats if repeat.run_id in order
+        )
+        axes.plot(
+            *columns(points),
+            color=colour,
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=5,
+            linestyle="none",
+        )
         if row.value is not None and points:
             ends = (points[0][0] - 0.3, points[-1][0] + 0.3)
             axes.plot(ends, (row.value, row.value), color=colour, linewidth=1.2)
             if row.interval:
-                axes.fill_between(ends, row.interval.low, row.interval.high, color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(
+                    ends, row.interval.low, row.interval.high, color=colour, alpha=0.15, linewidth=0
+                )
     whole_numbers(axes)
     put_words(figure, f"{rows[0].title}, {rows[0].unit}", below="position in execution order")
     return inline(figure, f"{rows[0].title} of all repeats in execution order", prefix)

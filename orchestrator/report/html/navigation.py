@@ -1,4 +1,6 @@
-"""The links between the pages of a site. All are relative, so that a site works from any folder and without a server."""
+"""The links between the pages of a site. All are relative, so that a site works from any folder and
+without a server.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,14 @@ def address(name: str) -> str:
 
 
 def links_of(page: str = "", home: str = "", above: str = "../") -> tuple[Link, ...]:
-    """Return the links of a page in a folder of the site: to the overviews, and to the bench of this ``page`` beside others.
+    """Return the links of a page in a folder of the site: to the overviews, and to the bench of
+    this ``page`` beside others.
 
     ``above`` leads to the folder of the overviews, and is empty for these. ``home`` leads from there to the page above the
     site, if there is one.
     """
     first = (Link("Live", f"{above}{home}"),) if home else ()
-    own = (Link("This bench beside others", f"{above}compare.html#{address(page)}"),) if page else ()
+    own = (
+        (Link("This bench beside others", f"{above}compare.html#{address(page)}"),) if page else ()
+    )
     return (*first, *(Link(link.text, f"{above}{link.href}") for link in _OVERVIEWS), *own)

@@ -1,7 +1,8 @@
-"""A bench as one HTML page without scripts or external resources, in which text from nodes cannot become markup.
+"""A bench as one HTML page without scripts or external resources, in which text from nodes cannot
+become markup.
 
-Control characters in texts from nodes are escaped first, then the template escapes every value. The page depends only on the
-evidence, so the same bench gives the same bytes.
+Control characters in texts from nodes are escaped first, then the template escapes every value. The
+page depends only on the evidence, so the same bench gives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import Any, NamedTuple
 
 from orchestrator.inventory import fold
 from orchestrator.pool import shared_out
-from orchestrator.report.cells import COLUMNS, Table, case, cells_by_name, details, series_tables, sheet_tables
+from orchestrator.report.cells import (
+    COLUMNS,
+    Table,
+    case,
+    cells_by_name,
+    details,
+    series_tables,
+    sheet_tables,
+)
 from orchestrator.report.html import charts, metric_charts, use_charts
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.navigation import Link
@@ -35,7 +44,9 @@ __all__ = ["Link", "render", "subject"]
 _Job = tuple[Callable[..., str], tuple[Any, ...]]
 """A function of `charts` and its arguments."""
 _MANY_CHARTS = 150
-"""From this number on, charts are drawn in processes: a chart takes 25 ms, the start of a process 1 s."""
+"""From this number on, charts are drawn in processes: a chart takes 25 ms, the start of a process 1
+s.
+"""
 _PROCESSES = 2
 """Each process needs 80 MiB."""
 _OF_REPEATS = ("average_speed", "median_speed", "median", "min", "max")
@@ -44,7 +55,9 @@ _NAMES = {"average_speed": "average", "median_speed": "median"}
 _SHAPES = 6
 """Shapes that the title lists."""
 _VARIANTS = 8
-"""Variants of a rendered file that are shown; further hosts are only named, their differences are of the same kind."""
+"""Variants of a rendered file that are shown; further hosts are only named, their differences are
+of the same kind.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +91,12 @@ def render(
     sections: Sequence[Section] = (),
     links: Sequence[Link] = (),
 ) -> str:
-    """Return the page. ``results`` are all runs in execution order; ``references`` and ``sections`` are shown
-    if given, and so are ``links`` to other pages of a site."""
-    turns = {result.run_id: Turn(order, result, account.runs[result.run_id]) for order, result in enumerate(results, start=1)}
+    """Return the page. ``results`` are all runs in execution order; ``references`` and ``sections``
+    are shown if given, and so are ``links`` to other pages of a site."""
+    turns = {
+        result.run_id: Turn(order, result, account.runs[result.run_id])
+        for order, result in enumerate(results, start=1)
+    }
     series = tuple(_series(summary, turns, references))
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     return (
@@ -106,7 +122,8 @@ def render(
             simulated=any(result.simulated for result in results),
             published=charts.PUBLISHED,
             facts=_facts(account.facts),
-            counted=" or ".join(dict.fromkeys(of_one.unit.removesuffix("/s") for of_one in series)) or "samples",
+            counted=" or ".join(dict.fromkeys(of_one.unit.removesuffix("/s") for of_one in series))
+            or "samples",
             placed=_placements(account.placed),
             variants=_VARIANTS,
             details=details,
@@ -115,11 +132,18 @@ def render(
 
 
 def subject(summary: Summary) -> str:
-    """Return what was measured: models, frameworks, dtypes and shapes of all cells, each once; empty without cells."""
+    """Return what was measured: models, frameworks, dtypes and shapes of all cells, each once;
+    empty without cells.
+    """
     entries = (*summary.rows, *summary.sheets)
-    words = [", ".join(dict.fromkeys(getattr(entry, name) for entry in entries)) for name in ("model", "dtype", "framework")]
+    words = [
+        ", ".join(dict.fromkeys(getattr(entry, name) for entry in entries))
+        for name in ("model", "dtype", "framework")
+    ]
     shapes = list(dict.fromkeys(entry.shape for entry in entries))
-    shown = ", ".join(shapes if len(shapes) <= _SHAPES else [*shapes[: _SHAPES - 1], "…", shapes[-1]])
+    shown = ", ".join(
+        shapes if len(shapes) <= _SHAPES else [*shapes[: _SHAPES - 1], "…", shapes[-1]]
+    )
     return f"{words[0]} {words[1]} with {words[2]} on {shown}" if entries else ""
 
 
@@ -131,8 +155,8 @@ class _Arranged(NamedTuple):
 
 
 def _arranged(table: Table) -> _Arranged:
-    """Return a table with each interval below its value, and with what describes the repeats at the right end, where a narrow
-    window cuts it off; a table without footnotes has no notes."""
+    """Return a table with each interval below its value, and with what describes the repeats at the
+    right end, where a narrow window cuts it off; a table without footnotes has no notes."""
     keys = [(place, name) for place, name in enumerate(table.columns) if place < table.keys]
     numbers = [(place, name) for place, name in enumerate(table.columns) if place >= table.keys]
     below = {place - 1: place for place, name in numbers if name.endswith("95%")}
@@ -141,14 +165,23 @@ def _arranged(table: Table) -> _Arranged:
     shown = [*keys, *((place, name) for place, name in numbers if place - 1 not in below)]
     shown.sort(key=lambda column: column in numbers and column[1] in _OF_REPEATS)
     names = (_NAMES.get(name, name) if column >= table.keys else name for column, name in shown)
-    rows = (tuple((row[place], row[below[place]] if place in below else "") for place, _ in shown) for row in table.rows)
+    rows = (
+        tuple((row[place], row[below[place]] if place in below else "") for place, _ in shown)
+        for row in table.rows
+    )
     return _Arranged(tuple(names), tuple(rows))
 
 
 def _overview(summary: Summary) -> tuple[Table, ...]:
-    """Return the tables of speeds that show several series next to each other, without notes: each series has its own."""
+    """Return the tables of speeds that show several series next to each other, without notes: each
+    series has its own.
+    """
     speeds = summary.of_training()
-    return tuple(replace(table, footnotes=()) for table in tables(speeds) if len(table.columns) > len(COLUMNS))
+    return tuple(
+        replace(table, footnotes=())
+        for table in tables(speeds)
+        if len(table.columns) > len(COLUMNS)
+    )
 
 
 def _sheets(summary: Summary) -> Iterator[tuple[Table, ...]]:
@@ -160,44 +193,76 @@ _Legend = list[tuple[str, str]]
 """Colours, and what has them."""
 
 
-def _metrics(summary: Summary, turns: Mapping[str, Turn]) -> Iterator[tuple[Table, tuple[tuple[str, _Legend], ...]]]:
-    """Yield each table of metrics that are no speeds, with a chart of each metric, over its key or of its repeats, and its
-    legend."""
+def _metrics(
+    summary: Summary, turns: Mapping[str, Turn]
+) -> Iterator[tuple[Table, tuple[tuple[str, _Legend], ...]]]:
+    """Yield each table of metrics that are no speeds, with a chart of each metric, over its key or
+    of its repeats, and its legend."""
     with drawing():
         for number, entry in enumerate(of_metrics(summary), start=1):
             names = list(dict.fromkeys(row.metric for row in entry.rows))
-            of_name = [[row for row in entry.rows if row.metric == name and row.value is not None] for name in names]
+            of_name = [
+                [row for row in entry.rows if row.metric == name and row.value is not None]
+                for name in names
+            ]
             order = {run_id: turn.order for run_id, turn in turns.items()}
             drawn = []
             for i, rows in enumerate(of_name):
                 prefix = f"m{number}k{i}-"
                 if rows and entry.over:
-                    drawn.append((metric_charts.over_key(rows, entry.over, prefix), metric_charts.legend(rows, entry.over)))
+                    drawn.append(
+                        (
+                            metric_charts.over_key(rows, entry.over, prefix),
+                            metric_charts.legend(rows, entry.over),
+                        )
+                    )
                 elif rows:
-                    drawn.append((metric_charts.repeats(rows, order, prefix), metric_charts.legend(rows, "")))
+                    drawn.append(
+                        (metric_charts.repeats(rows, order, prefix), metric_charts.legend(rows, ""))
+                    )
             yield entry.table, tuple(drawn)
 
 
 def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
-    """Return the first run without a number for each cause, and the ids of all runs with the same cause."""
+    """Return the first run without a number for each cause, and the ids of all runs with the same
+    cause.
+    """
     by_cause: dict[tuple[str, str], tuple[RunResult, list[str]]] = {}
-    for result in (turn.result for turn in turns if not turn.result.is_good and turn.result.state != RUNNING):
+    for result in (
+        turn.result for turn in turns if not turn.result.is_good and turn.result.state != RUNNING
+    ):
         cause = result.state, repr(result.error and result.error.as_dict())
         by_cause.setdefault(cause, (result, []))[1].append(result.run_id)
     return list(by_cause.values())
 
 
-def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]) -> Iterator[_Series]:
+def _series(
+    summary: Summary, turns: Mapping[str, Turn], references: Sequence[ReferenceTable]
+) -> Iterator[_Series]:
     parts = []
     for number, (table, (name, rows)) in enumerate(
         zip(series_tables(summary), summary.of_training().by_series().items(), strict=True), start=1
     ):
         matching = tuple(reference for reference in references if reference.series == name)
-        of_cells = [_of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}") for i, row in enumerate(rows)]
-        of_all = _of_series(rows, matching, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}")
+        of_cells = [
+            _of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}")
+            for i, row in enumerate(rows)
+        ]
+        of_all = _of_series(
+            rows, matching, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}"
+        )
         parts.append((table, rows, matching, of_cells, of_all))
-    jobs = [job for *_, of_cells, of_all in parts for jobs_of_part in (*of_cells, of_all) for job in jobs_of_part]
-    drawn = (chart for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES) for chart in share)
+    jobs = [
+        job
+        for *_, of_cells, of_all in parts
+        for jobs_of_part in (*of_cells, of_all)
+        for job in jobs_of_part
+    ]
+    drawn = (
+        chart
+        for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES)
+        for chart in share
+    )
     for table, rows, matching, of_cells, of_all in parts:
         cells = tuple(
             _Cell(row, case(row), cells_by_name(row), tuple(islice(drawn, len(jobs_of_cell))))
@@ -207,12 +272,19 @@ def _series(summary: Summary, turns: Mapping[str, Turn], references: Sequence[Re
         yield _Series(table, cells, tuple(islice(drawn, len(of_all))), is_ideal, matching)
 
 
-def _of_series(rows: Sequence[Row], references: Sequence[ReferenceTable], turns: Sequence[Turn], prefix: str) -> list[_Job]:
+def _of_series(
+    rows: Sequence[Row], references: Sequence[ReferenceTable], turns: Sequence[Turn], prefix: str
+) -> list[_Job]:
     """Return the charts to draw of a series."""
-    with_skew = [turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1]
+    with_skew = [
+        turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1
+    ]
     candidates: list[tuple[bool, _Job]] = [
         (True, (charts.scaling, (rows, references, "value", f"{prefix}a-"))),
-        (any(row.speedup is not None for row in rows), (charts.scaling, (rows, references, "speedup", f"{prefix}b-"))),
+        (
+            any(row.speedup is not None for row in rows),
+            (charts.scaling, (rows, references, "speedup", f"{prefix}b-")),
+        ),
         (bool(with_skew), (charts.skew, (with_skew, f"{prefix}d-"))),
     ]
     return [job for applies, job in candidates if applies]
@@ -220,13 +292,21 @@ def _of_series(rows: Sequence[Row], references: Sequence[ReferenceTable], turns:
 
 def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
     """Return the charts to draw of a configuration."""
-    turns = sorted((turn for turn in turns if turn.result.state != RUNNING), key=lambda turn: turn.order)
+    turns = sorted(
+        (turn for turn in turns if turn.result.state != RUNNING), key=lambda turn: turn.order
+    )
     candidates: list[tuple[bool, _Job]] = [
         (bool(turns), (charts.repeats, (turns, row, f"{prefix}a-"))),
         (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, row, f"{prefix}b-"))),
         (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
-        (any(turn.result.use for turn in turns), (use_charts.use, (turns, row.unit, f"{prefix}e-"))),
-        (any(turn.account.phases or turn.account.nodes for turn in turns), (charts.timeline, (turns, f"{prefix}d-"))),
+        (
+            any(turn.result.use for turn in turns),
+            (use_charts.use, (turns, row.unit, f"{prefix}e-")),
+        ),
+        (
+            any(turn.account.phases or turn.account.nodes for turn in turns),
+            (charts.timeline, (turns, f"{prefix}d-")),
+        ),
     ]
     return [job for applies, job in candidates if applies]
 
@@ -264,4 +344,7 @@ def _facts(facts: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, dict[s
 
 def _placements(placed: Sequence[Placed]) -> list[tuple[str, Placed, str]]:
     """Return each distinct placement with its shape and its hosts, folded."""
-    return [(placement.shape, placement, fold(host for host, *_ in placement.slots)) for placement in placed]
+    return [
+        (placement.shape, placement, fold(host for host, *_ in placement.slots))
+        for placement in placed
+    ]

@@ -1,8 +1,9 @@
-"""A matplotlib figure as SVG inside an HTML page: colours are the page's variables, so that charts follow its dark mode.
+"""A matplotlib figure as SVG inside an HTML page: colours are the page's variables, so that charts
+follow its dark mode.
 
-Matplotlib writes a complete document with a header, metadata, inline styles and ids. Only the drawing is kept: styles become
-attributes, because the page forbids inline styles; colours become ``var(--…)``; numbers keep one decimal. The same figure
-always gives the same text.
+Matplotlib writes a complete document with a header, metadata, inline styles and ids. Only the
+drawing is kept: styles become attributes, because the page forbids inline styles; colours become
+``var(--…)``; numbers keep one decimal. The same figure always gives the same text.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = ["COLOURS", "drawing", "inline"]
 COLOURS = {
     name: f"#0000{number:02x}"
     for number, name in enumerate(
-        ("ink", "muted", "grid", "one", "two", "three", "four", "five", "bad", "wait", "band"), start=1
+        ("ink", "muted", "grid", "one", "two", "three", "four", "five", "bad", "wait", "band"),
+        start=1,
     )
 }
 """By name of the page's variable: the placeholder colour that is used in the drawing."""
@@ -69,15 +71,22 @@ def drawing() -> Iterator[None]:
 
 
 def inline(figure: Figure, label: str, prefix: str) -> str:
-    """Return a figure as an ``<svg>`` element with ``label`` as text for screen readers and ``prefix`` before all ids."""
+    """Return a figure as an ``<svg>`` element with ``label`` as text for screen readers and
+    ``prefix`` before all ids.
+    """
     buffer = io.StringIO()
     with warnings.catch_warnings():
-        # The browser writes the texts, in a font of its own, and a key of a log may be of any script.
+        # The browser writes the texts, in a font of its own, and a key of a log may be of any
+        # script.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(
+            buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     text = buffer.getvalue()
     body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(
+        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL
+    )
     body = _TAG.sub(lambda tag: _tag(tag[0]), body)
     used = set(_USED.findall(body))
     body = _ID.sub(lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", body)

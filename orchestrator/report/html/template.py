@@ -1,4 +1,6 @@
-"""The templates of this package: every value is escaped, and nothing runs or is loaded but the style and script of the page."""
+"""The templates of this package: every value is escaped, and nothing runs or is loaded but the
+style and script of the page.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ def fill_section(package: str, **values: Any) -> str:
 
 
 def fill_page(package: str, template: str, **values: Any) -> str:
-    """Return a page without scripts from a template of a feature's package, in the style of the page of a bench."""
+    """Return a page without scripts from a template of a feature's package, in the style of the
+    page of a bench.
+    """
     css = read_text("page.css")
     text = read_text(template, package)
     return environment().from_string(text).render(css=css, style_hash=hash_of(css), **values)
 
 
 def environment(package: str = __package__) -> Environment:
-    """Return the environment of the templates of a package: every value is escaped, and a missing one is an error."""
+    """Return the environment of the templates of a package: every value is escaped, and a missing
+    one is an error.
+    """
     environment = Environment(
         loader=FunctionLoader(lambda name: read_text(name, package)),
         autoescape=True,

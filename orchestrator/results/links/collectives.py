@@ -1,4 +1,5 @@
-"""Collectives: parsed lines of a run, and bandwidths as nccl-tests defines them (its doc/PERFORMANCE.md).
+"""Collectives: parsed lines of a run, and bandwidths as nccl-tests defines them (its
+doc/PERFORMANCE.md).
 
 >>> point = CollectivePoint("allreduce", 536870912, True, time_s=0.002684354560, iterations=20)
 >>> round(algorithm_bandwidth(point), 3), round(bus_bandwidth(point, world_size=8), 3)
@@ -46,8 +47,15 @@ _FEW = 5
 _WORDS = {False: "no", True: "yes"}
 _KEYS = ("size_bytes", "in_place")
 METRICS = (
-    Metric("busbw", "GB/s", help="bus bandwidth: algbw times the share of the data that each link carries", keys=_KEYS),
-    Metric("algbw", "GB/s", help="algorithm bandwidth: size over time, GB of 10^9 bytes", keys=_KEYS),
+    Metric(
+        "busbw",
+        "GB/s",
+        help="bus bandwidth: algbw times the share of the data that each link carries",
+        keys=_KEYS,
+    ),
+    Metric(
+        "algbw", "GB/s", help="algorithm bandwidth: size over time, GB of 10^9 bytes", keys=_KEYS
+    ),
     Metric("time", "us", "lower", help="mean time of a call over all ranks", keys=_KEYS),
 )
 """What a run measures; the first stands for it."""
@@ -55,9 +63,9 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class CollectivePoint:
-    """One size in one form (in place or out of place). ``size_bytes`` is the total over all ranks of the data gathered or
-    scattered. ``time_s`` is the mean time of a call over ``iterations`` and ranks; ``max_time_s`` is that of the slowest rank,
-    0 if unknown."""
+    """One size in one form (in place or out of place). ``size_bytes`` is the total over all ranks
+    of the data gathered or scattered. ``time_s`` is the mean time of a call over ``iterations`` and
+    ranks; ``max_time_s`` is that of the slowest rank, 0 if unknown."""
 
     collective: str
     size_bytes: int
@@ -68,7 +76,8 @@ class CollectivePoint:
 
 
 def factor(collective: str, world_size: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth: how often a link carries each byte at least, for any algorithm.
+    """Return bus bandwidth over algorithm bandwidth: how often a link carries each byte at least,
+    for any algorithm.
 
     >>> factor("allreduce", 4), factor("reduce_scatter", 4), factor("all_gather", 4), factor("broadcast", 4)
     (1.5, 0.75, 0.75, 1.0)
@@ -76,7 +85,12 @@ def factor(collective: str, world_size: int) -> float:
     (0.75, 1.0)
     """
     share = (world_size - 1) / world_size
-    factors = {"allreduce": 2 * share, "reduce_scatter": share, "all_gather": share, "all_to_all": share}
+    factors = {
+        "allreduce": 2 * share,
+        "reduce_scatter": share,
+        "all_gather": share,
+        "all_to_all": share,
+    }
     return {**factors, "broadcast": 1.0, "send_recv": 1.0}[collective]
 
 
@@ -86,34 +100,47 @@ def algorithm_bandwidth(point: CollectivePoint) -> float:
 
 
 def bus_bandwidth(point: CollectivePoint, world_size: int) -> float:
-    """Return the bandwidth comparable with that of the hardware, in GB/s of 10^9 bytes; 0 for a single rank."""
+    """Return the bandwidth comparable with that of the hardware, in GB/s of 10^9 bytes; 0 for a
+    single rank.
+    """
     return algorithm_bandwidth(point) * factor(point.collective, world_size)
 
 
 # -- from the lines of a run
 
 
-def points(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[CollectivePoint, ...]:
-    """Return the measurements of a run, in order of size. ``observed`` holds the values of the program's closing line.
+def points(
+    spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]
+) -> tuple[CollectivePoint, ...]:
+    """Return the measurements of a run, in order of size. ``observed`` holds the values of the
+    program's closing line.
 
-    Raises DataError (result_invalid) for a malformed line, and for a planned size that occurs twice, or that is neither
-    measured nor listed as left out with its reason.
+    Raises DataError (result_invalid) for a malformed line, and for a planned size that occurs
+    twice, or that is neither measured nor listed as left out with its reason.
     """
     measured: dict[tuple[int, bool], CollectivePoint] = {}
     for line in lines:
         point = _point(spec, line)
         if (point.size_bytes, point.in_place) in measured:
-            raise _invalid(f"{_name(point.size_bytes, point.in_place)}: expected one line, got another")
+            raise _invalid(
+                f"{_name(point.size_bytes, point.in_place)}: expected one line, got another"
+            )
         measured[point.size_bytes, point.in_place] = point
     missing_forms = {form["in_place"] for form in _records(observed, "unsupported")}
     left_out = {size for size in _whole_numbers(observed, "left_out_bytes")}
-    forms = [form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms]
-    expected = [(size, form) for size in planned_sizes(spec) if size not in left_out for form in forms]
+    forms = [
+        form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms
+    ]
+    expected = [
+        (size, form) for size in planned_sizes(spec) if size not in left_out for form in forms
+    ]
     if not expected:
         raise _invalid("expected at least one size in one form, the program measured none")
     for size, form in expected:
         if (size, form) not in measured:
-            raise _invalid(f"{_name(size, form)}: expected a line, the log has none; it has {len(measured)} of {len(expected)}")
+            raise _invalid(
+                f"{_name(size, form)}: expected a line, the log has none; it has {len(measured)} of {len(expected)}"
+            )
     unplanned = next((key for key in measured if key not in expected), None)
     if unplanned:
         raise _invalid(f"{_name(*unplanned)}: expected planned sizes only, got this one")
@@ -121,11 +148,15 @@ def points(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[
 
 
 def planned_sizes(spec: RunSpec) -> list[int]:
-    """Return the sizes of a run in bytes, rounded as in nccl-tests: multiples of 16 bytes per rank, at least one."""
+    """Return the sizes of a run in bytes, rounded as in nccl-tests: multiples of 16 bytes per rank,
+    at least one.
+    """
     if text := spec.options.get("sizes"):
         words = str(text).split(",")
         if not all(word.isascii() and word.isdigit() and len(word) <= 15 for word in words):
-            raise _invalid(f"options.sizes: expected whole numbers with commas, got {str(text)[:40]!r}")
+            raise _invalid(
+                f"options.sizes: expected whole numbers with commas, got {str(text)[:40]!r}"
+            )
         sizes = [int(word) for word in words]
     else:
         step, most = _option(spec, "factor", 2), _option(spec, "max_bytes", 1)
@@ -141,32 +172,49 @@ def planned_sizes(spec: RunSpec) -> list[int]:
 def calling_ranks(spec: RunSpec) -> int:
     """Return how many ranks make a call together: those of a group, or all."""
     return (
-        _option(spec, "group_ranks", 0) or spec.world_size if "group_ranks" in spec.options else spec.world_size
+        _option(spec, "group_ranks", 0) or spec.world_size
+        if "group_ranks" in spec.options
+        else spec.world_size
     )  # of earlier runs
 
 
 def _option(spec: RunSpec, name: str, least: int) -> int:
     value = spec.options.get(name)
     if type(value) is not int or value < least:
-        raise _invalid(f"options.{name}: expected a whole number ≥ {least}, got {str(value)[:40]!r}")
+        raise _invalid(
+            f"options.{name}: expected a whole number ≥ {least}, got {str(value)[:40]!r}"
+        )
     return value
 
 
 def _point(spec: RunSpec, line: Mapping[str, str]) -> CollectivePoint:
     if line.get("collective") != spec.model:
-        raise _invalid(f"expected lines of {spec.model}, got one of {line.get('collective', 'none')[:40]!r}")
+        raise _invalid(
+            f"expected lines of {spec.model}, got one of {line.get('collective', 'none')[:40]!r}"
+        )
     texts = [line.get(name, "") for name in ("size_bytes", "iterations", "time_s", "max_time_s")]
     if not all(map(_NUMBER.fullmatch, texts)) or line.get("in_place") not in ("0", "1"):
-        raise _invalid(f"expected size, iterations and times of {spec.model}, got {', '.join(texts)[:120]!r}")
-    size, iterations, time_s, slowest = int(texts[0]), int(texts[1]), float(texts[2]), float(texts[3])
+        raise _invalid(
+            f"expected size, iterations and times of {spec.model}, got {', '.join(texts)[:120]!r}"
+        )
+    size, iterations, time_s, slowest = (
+        int(texts[0]),
+        int(texts[1]),
+        float(texts[2]),
+        float(texts[3]),
+    )
     if not (time_s > 0 and iterations > 0 and slowest >= time_s * (1 - 1e-6) - 1e-9):
-        raise _invalid(f"{size} bytes: expected times above 0, the slowest rank's the longest, got {texts[2]} and {texts[3]} s")
+        raise _invalid(
+            f"{size} bytes: expected times above 0, the slowest rank's the longest, got {texts[2]} and {texts[3]} s"
+        )
     return CollectivePoint(spec.model, size, line["in_place"] == "1", time_s, iterations, slowest)
 
 
 def _records(observed: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     value = observed.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(form, dict) and form.get("in_place") in (0, 1) for form in value):
+    if not isinstance(value, list) or not all(
+        isinstance(form, dict) and form.get("in_place") in (0, 1) for form in value
+    ):
         raise _invalid(f"closing line: {name}: expected a list of forms")
     return value
 
@@ -191,12 +239,20 @@ def _invalid(message: str) -> DataError:
 
 def medians(repeats: Repeats, in_place: bool) -> dict[int, float]:
     """Return the median over repeats of the time of each size (s), by size in bytes, of one form."""
-    by_size = {size: readings for (size, form), readings in sorted(_by_size(repeats).items()) if form == in_place}
-    return {size: median([point.time_s for point in readings]) for size, readings in by_size.items()}
+    by_size = {
+        size: readings
+        for (size, form), readings in sorted(_by_size(repeats).items())
+        if form == in_place
+    }
+    return {
+        size: median([point.time_s for point in readings]) for size, readings in by_size.items()
+    }
 
 
 def values(spec: RunSpec, measured: Sequence[CollectivePoint]) -> tuple[Value, ...]:
-    """Return the values of a run, for each size and form in their order: bus and algorithm bandwidth (GB/s) and time (us)."""
+    """Return the values of a run, for each size and form in their order: bus and algorithm
+    bandwidth (GB/s) and time (us).
+    """
     by_metric: dict[str, Callable[[CollectivePoint], float]] = {
         "busbw": lambda point: bus_bandwidth(point, calling_ranks(spec)),
         "algbw": algorithm_bandwidth,
@@ -210,8 +266,15 @@ def values(spec: RunSpec, measured: Sequence[CollectivePoint]) -> tuple[Value, .
 
 
 def doubts(repeats: Repeats, key: Key) -> list[Note]:
-    """Return the notes on the values of one size and form over repeats: a rank much slower than the mean, few timed calls."""
-    readings = [point for _, points in repeats for point in points if (point.size_bytes, _WORDS[point.in_place]) == key]
+    """Return the notes on the values of one size and form over repeats: a rank much slower than the
+    mean, few timed calls.
+    """
+    readings = [
+        point
+        for _, points in repeats
+        for point in points
+        if (point.size_bytes, _WORDS[point.in_place]) == key
+    ]
     most = max((point.iterations for _, points in repeats for point in points), default=0)
     notes = []
     if readings and median([point.max_time_s / point.time_s for point in readings]) > _SLOWEST:

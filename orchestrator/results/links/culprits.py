@@ -1,9 +1,11 @@
-"""From the times of all pairs of nodes to the slow node, link or boundary between groups; no node serves as a reference.
+"""From the times of all pairs of nodes to the slow node, link or boundary between groups; no node
+serves as a reference.
 
-The model is additive in logarithms: log(time of a pair in a sweep) = level + node + node + link + drift of the sweep + noise.
-Medians keep a slow node from affecting the scores of its partners, and a slow link from affecting those of its two nodes. A
-culprit is named if even the lower end of its interval, at a level for all nodes and links together, is slower than the others
-by more than `MARGIN`.
+The model is additive in logarithms: log(time of a pair in a sweep) = level + node + node + link +
+drift of the sweep + noise. Medians keep a slow node from affecting the scores of its partners, and
+a slow link from affecting those of its two nodes. A culprit is named if even the lower end of its
+interval, at a level for all nodes and links together, is slower than the others by more than
+`MARGIN`.
 
 >>> slow = {pair: [3.0, 3.1, 2.9, 3.0] if 2 in pair else [1.0, 1.1, 0.9, 1.0] for pair in combinations(range(6), 2)}
 >>> [f"{node.node}: {node.slower:.1f}x" for node in diagnosis(slow, 6).nodes if node.named]
@@ -35,16 +37,21 @@ _SHOWN = 0.95
 _MOST_OF = 0.75
 """A slow node is slow to at least this share of its partners; otherwise its links are slow."""
 _TO_DEVIATION = 1.4826
-"""Factor from the median distance from the median to the standard deviation, for a normal distribution."""
+"""Factor from the median distance from the median to the standard deviation, for a normal
+distribution.
+"""
 _SURELY = 1.6
-"""An effect this many times the distance of its lower end beyond the margin is named nine times out of ten, not one in two."""
+"""An effect this many times the distance of its lower end beyond the margin is named nine times out
+of ten, not one in two.
+"""
 _OF_MEDIAN = math.pi / 2
 """The variance of a median over that of a mean, for many normal values."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """How many times slower a node is to its median partner than an ordinary pair, with the 95 % interval.
+    """How many times slower a node is to its median partner than an ordinary pair, with the 95 %
+    interval.
 
     ``least`` is the lower end at the level of all comparisons together; to ``slow_to`` of its ``partners`` the node is at
     least half as slow.
@@ -61,7 +68,9 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How many times slower a pair is than its two nodes explain, with the 95 % interval; ``least`` as for a node."""
+    """How many times slower a pair is than its two nodes explain, with the 95 % interval; ``least``
+    as for a node.
+    """
 
     pair: Pair
     slower: float
@@ -72,7 +81,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Groups of two or more nodes that are ordinary within themselves; all pairs across are slow, ``slower`` in the median."""
+    """Groups of two or more nodes that are ordinary within themselves; all pairs across are slow,
+    ``slower`` in the median.
+    """
 
     groups: tuple[tuple[int, ...], ...]
     slower: float
@@ -98,12 +109,16 @@ class Culprits:
     @property
     def clean(self) -> bool:
         """Whether nothing stands out."""
-        return not self.boundary and not any([score.named for score in self.nodes] + [link.named for link in self.links])
+        return not self.boundary and not any(
+            [score.named for score in self.nodes] + [link.named for link in self.links]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Logarithms of times by pair, without the drift from sweep to sweep, and values derived from them."""
+    """Logarithms of times by pair, without the drift from sweep to sweep, and values derived from
+    them.
+    """
 
     count: int
     sweeps: int
@@ -121,10 +136,11 @@ class _Times:
 
 
 def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
-    """Return the diagnosis from the seconds by pair of ``nodes``: one value per sweep, in the same order for all pairs.
+    """Return the diagnosis from the seconds by pair of ``nodes``: one value per sweep, in the same
+    order for all pairs.
 
-    Two nodes form a single pair, which cannot be compared with another; of three, one node or one link can be named. The noise
-    of a single sweep is unknown, so nothing is named then.
+    Two nodes form a single pair, which cannot be compared with another; of three, one node or one
+    link can be named. The noise of a single sweep is unknown, so nothing is named then.
     """
     prepared = _prepared(times, nodes)
     scores = _scores(prepared)
@@ -152,21 +168,36 @@ def _prepared(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
         raise ValueError(f"expected every pair of {count} nodes")
     logs = {pair: [math.log(seconds) for seconds in times[pair]] for pair in sorted(times)}
     sweeps = min(map(len, logs.values()))
-    # The drift of a sweep is relative to each pair's own median, so that a slow pair does not affect it.
+    # The drift of a sweep is relative to each pair's own median, so that a slow pair does not
+    # affect it.
     middle = {pair: median(values) for pair, values in logs.items()}
-    drift = [median([values[sweep] - middle[pair] for pair, values in logs.items()]) for sweep in range(sweeps)]
-    logs = {pair: [value - off for value, off in zip(values, drift, strict=True)] for pair, values in logs.items()}
+    drift = [
+        median([values[sweep] - middle[pair] for pair, values in logs.items()])
+        for sweep in range(sweeps)
+    ]
+    logs = {
+        pair: [value - off for value, off in zip(values, drift, strict=True)]
+        for pair, values in logs.items()
+    }
     centre = {pair: mean(values) for pair, values in logs.items()}
-    noise = median([deviation(values) if sweeps > 1 else 0.0 for values in logs.values()]) / math.sqrt(sweeps)
+    noise = median(
+        [deviation(values) if sweeps > 1 else 0.0 for values in logs.values()]
+    ) / math.sqrt(sweeps)
     ordinary, base, scale = _ordinary(centre, count, noise)
-    return _Times(count, sweeps, logs, centre, ordinary, base, math.sqrt(max(0.0, scale**2 - noise**2)))
+    return _Times(
+        count, sweeps, logs, centre, ordinary, base, math.sqrt(max(0.0, scale**2 - noise**2))
+    )
 
 
-def _ordinary(centre: Mapping[Pair, float], count: int, noise: float) -> tuple[frozenset[Pair], float, float]:
-    """Return the pairs without a slow node or link, their median, and the scatter of the pairs that are faster than it.
+def _ordinary(
+    centre: Mapping[Pair, float], count: int, noise: float
+) -> tuple[frozenset[Pair], float, float]:
+    """Return the pairs without a slow node or link, their median, and the scatter of the pairs that
+    are faster than it.
 
-    If a third of the nodes are slow, most pairs are; but even then a quarter of a good node's partners are good. Slow pairs lie
-    on one side only, so the other side shows the natural scatter of pairs.
+    If a third of the nodes are slow, most pairs are; but even then a quarter of a good node's
+    partners are good. Slow pairs lie on one side only, so the other side shows the natural scatter
+    of pairs.
     """
     quarter = math.ceil((count - 1) / 4) - 1
     partners = ([value for pair, value in centre.items() if node in pair] for node in range(count))
@@ -184,12 +215,18 @@ def _ordinary(centre: Mapping[Pair, float], count: int, noise: float) -> tuple[f
 
 
 def _scores(prepared: _Times) -> dict[int, NodeScore]:
-    """Return the score of every node. The slowest is named first and is then left out of the reference for the others."""
+    """Return the score of every node. The slowest is named first and is then left out of the
+    reference for the others.
+    """
     scores: dict[int, NodeScore] = {}
     named: set[int] = set()
     while True:
         references = _references(prepared, named)
-        scores |= {node: _node(prepared, node, named, references[node]) for node in range(prepared.count) if node not in named}
+        scores |= {
+            node: _node(prepared, node, named, references[node])
+            for node in range(prepared.count)
+            if node not in named
+        }
         newly_named = [score for node, score in scores.items() if score.named and node not in named]
         if not newly_named:
             return dict(sorted(scores.items()))
@@ -197,10 +234,11 @@ def _scores(prepared: _Times) -> dict[int, NodeScore]:
 
 
 def _references(prepared: _Times, named: Collection[int]) -> list[list[float]]:
-    """Return by node the median of the ordinary pairs without it and the named ones, sweep by sweep; of all of these pairs if
-    none is left.
+    """Return by node the median of the ordinary pairs without it and the named ones, sweep by
+    sweep; of all of these pairs if none is left.
 
-    Every sweep is sorted once, and the pairs of a node are stepped over: sorted for every node anew, 256 nodes take a minute.
+    Every sweep is sorted once, and the pairs of a node are stepped over: sorted for every node
+    anew, 256 nodes take a minute.
     """
     usual = [pair for pair in prepared.ordinary if not set(pair) & set(named)]
     references: list[list[float]] = [[] for _ in range(prepared.count)]
@@ -220,7 +258,9 @@ def _references(prepared: _Times, named: Collection[int]) -> list[list[float]]:
 
 
 def _stepped(index: int, places: Sequence[int]) -> int:
-    """Return the place of the element with this index among those that are not at these places, which are in order."""
+    """Return the place of the element with this index among those that are not at these places,
+    which are in order.
+    """
     for place in places:
         if place > index:
             break
@@ -228,14 +268,17 @@ def _stepped(index: int, places: Sequence[int]) -> int:
     return index
 
 
-def _node(prepared: _Times, node: int, named: Collection[int], reference: Sequence[float]) -> NodeScore:
-    """Return a node's score: its pairs with unnamed nodes (with all, if fewer than two are unnamed) against pairs without the
-    node, whose median is ``reference``."""
+def _node(
+    prepared: _Times, node: int, named: Collection[int], reference: Sequence[float]
+) -> NodeScore:
+    """Return a node's score: its pairs with unnamed nodes (with all, if fewer than two are unnamed)
+    against pairs without the node, whose median is ``reference``."""
     others = [other for other in range(prepared.count) if other != node]
     partners = [other for other in others if other not in named]
     partners = partners if len(partners) > 1 else others
     effects = [
-        _low_median([prepared.of(node, other)[sweep] for other in partners]) - usual for sweep, usual in enumerate(reference)
+        _low_median([prepared.of(node, other)[sweep] for other in partners]) - usual
+        for sweep, usual in enumerate(reference)
     ]
     effect = mean(effects)
     slow_to = sum(prepared.over(node, other) > max(effect, _MARGIN) / 2 for other in others)
@@ -246,19 +289,25 @@ def _node(prepared: _Times, node: int, named: Collection[int], reference: Sequen
 
 
 def _accused(prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> list[int]:
-    """Return the nodes that explain several slow links by one cause: slow to most partners, and certainly to some of them."""
+    """Return the nodes that explain several slow links by one cause: slow to most partners, and
+    certainly to some of them.
+    """
     nodes = []
     for node, score in scores.items():
         certain = [prepared.over(*link.pair) for link in links if link.named and node in link.pair]
         if certain and not score.named and score.slower > 1 + MARGIN and score.partners > 1:
-            slow_to = sum(prepared.over(*pair) > min(certain) / 2 for pair in prepared.logs if node in pair)
+            slow_to = sum(
+                prepared.over(*pair) > min(certain) / 2 for pair in prepared.logs if node in pair
+            )
             if slow_to >= _MOST_OF * score.partners:
                 nodes.append(node)
     return nodes
 
 
 def _links(prepared: _Times, scores: Mapping[int, NodeScore]) -> list[Link]:
-    """Return every pair's score beyond what its nodes explain: the full effect of a named node, of others up to the margin."""
+    """Return every pair's score beyond what its nodes explain: the full effect of a named node, of
+    others up to the margin.
+    """
     explained = {}
     for node, score in scores.items():
         effect = math.log(score.slower)
@@ -271,15 +320,22 @@ def _links(prepared: _Times, scores: Mapping[int, NodeScore]) -> list[Link]:
         error = math.sqrt(max(_variance(values), typical) + prepared.link_deviation**2)
         interval, least = _reach(prepared, effect, error)
         # With three nodes, a slow node with a slow link cannot be distinguished from one slow node.
-        is_distinct = prepared.count > 3 or (prepared.count == 3 and not any(scores[node].named for node in pair))
-        links.append(Link(pair, _factor(effect), interval, least, least > 1 + MARGIN and is_distinct))
+        is_distinct = prepared.count > 3 or (
+            prepared.count == 3 and not any(scores[node].named for node in pair)
+        )
+        links.append(
+            Link(pair, _factor(effect), interval, least, least > 1 + MARGIN and is_distinct)
+        )
     return links
 
 
-def _boundary(prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> Boundary | None:
+def _boundary(
+    prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]
+) -> Boundary | None:
     """Return the groups of two or more nodes that only slow pairs connect, if there are several.
 
-    A slow node is slow to all partners. Two that seem slow, but are fast to each other, are behind the same slow boundary.
+    A slow node is slow to all partners. Two that seem slow, but are fast to each other, are behind
+    the same slow boundary.
     """
     by_link = [prepared.over(*link.pair) for link in links if link.named]
     half = median(by_link) / 2 if by_link else math.inf
@@ -288,11 +344,17 @@ def _boundary(prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence
         by_node = [math.log(scores[node].slower) / 2 for node in pair if scores[node].named]
         if prepared.over(*pair) > min([half, *by_node]):
             slow.add(pair)
-    groups = [group for group in _components(prepared.count, set(prepared.logs) - slow) if len(group) > 1]
+    groups = [
+        group for group in _components(prepared.count, set(prepared.logs) - slow) if len(group) > 1
+    ]
     if len(groups) < 2:
         return None
     place = {node: number for number, group in enumerate(groups) for node in group}
-    across = [pair for pair in slow if pair[0] in place and pair[1] in place and place[pair[0]] != place[pair[1]]]
+    across = [
+        pair
+        for pair in slow
+        if pair[0] in place and pair[1] in place and place[pair[0]] != place[pair[1]]
+    ]
     return Boundary(tuple(groups), _factor(median([prepared.over(*pair) for pair in across])))
 
 
@@ -302,7 +364,10 @@ def _components(count: int, pairs: Collection[Pair]) -> list[tuple[int, ...]]:
         if group[node] != group[other]:
             old, new = group[other], group[node]
             group = [new if number == old else number for number in group]
-    return [tuple(node for node in range(count) if group[node] == number) for number in sorted(set(group), key=group.index)]
+    return [
+        tuple(node for node in range(count) if group[node] == number)
+        for number in sorted(set(group), key=group.index)
+    ]
 
 
 def _acquitted(
@@ -310,13 +375,23 @@ def _acquitted(
 ) -> tuple[dict[int, NodeScore], list[Link]]:
     """Return scores and links without those named for an effect that the boundary explains."""
     place = {node: number for number, group in enumerate(boundary.groups) for node in group}
-    cleared = {node: replace(score, named=score.named and node not in place) for node, score in scores.items()}
-    across = {pair for pair in prepared.logs if len({place.get(node) for node in pair} - {None}) == 2}
-    return cleared, [replace(link, named=link.named and link.pair not in across) for link in _links(prepared, cleared)]
+    cleared = {
+        node: replace(score, named=score.named and node not in place)
+        for node, score in scores.items()
+    }
+    across = {
+        pair for pair in prepared.logs if len({place.get(node) for node in pair} - {None}) == 2
+    }
+    return cleared, [
+        replace(link, named=link.named and link.pair not in across)
+        for link in _links(prepared, cleared)
+    ]
 
 
 def _reach(prepared: _Times, effect: float, error: float) -> tuple[Interval, float]:
-    """Return the 95 % interval of an effect as a factor, and its lower end at the level of all comparisons together."""
+    """Return the 95 % interval of an effect as a factor, and its lower end at the level of all
+    comparisons together.
+    """
     if prepared.sweeps < 2:
         return Interval(0.0, math.inf, _SHOWN), 0.0
     comparisons = prepared.count + len(prepared.logs)
@@ -331,13 +406,17 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def _within_reach(scores: Sequence[tuple[float, float]]) -> float:
-    """Return the factor that is named nine times out of ten, judged by nine tenths of these (value, lower end) pairs."""
+    """Return the factor that is named nine times out of ten, judged by nine tenths of these (value,
+    lower end) pairs.
+    """
     widths = sorted(math.log(slower / least) if least else math.inf for slower, least in scores)
     return _factor(_MARGIN + _SURELY * widths[math.ceil(0.9 * len(widths)) - 1])
 
 
 def _low_median(values: Sequence[float]) -> float:
-    """Return the median, the lower one of two middle values: of three nodes, one slow link must not name its two nodes."""
+    """Return the median, the lower one of two middle values: of three nodes, one slow link must not
+    name its two nodes.
+    """
     return sorted(values)[(len(values) - 1) // 2]
 
 

@@ -1,4 +1,6 @@
-"""The results of `orch bench pairs` as sentences and tables: what is slow, how certain that is, and what was detectable."""
+"""The results of `orch bench pairs` as sentences and tables: what is slow, how certain that is, and
+what was detectable.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ Way = tuple[int, int]
 
 
 def content(spec: RunSpec, repeats: Repeats) -> Content:
-    """Return the verdicts, a table of the nodes, one of the slowest links, and the speed of every pair."""
+    """Return the verdicts, a table of the nodes, one of the slowest links, and the speed of every
+    pair.
+    """
     times: dict[str, dict[Pair, list[float]]] = {}
     names: dict[int, str] = {}
     for _, readings in repeats:
         for reading in readings:
-            times.setdefault(reading.direction, {}).setdefault(reading.pair, []).extend(reading.times_s)
+            times.setdefault(reading.direction, {}).setdefault(reading.pair, []).extend(
+                reading.times_s
+            )
             names |= dict(zip(reading.pair, reading.hosts, strict=True))
     result = diagnosis(times[BOTH], spec.nodes)
     ways = _ways(times)
@@ -42,7 +48,11 @@ def content(spec: RunSpec, repeats: Repeats) -> Content:
     ping_s = {pair: median(values) for pair, values in times[PING].items()}
     ping_ms = median(list(ping_s.values())) * 1e3
     ordinary = f"an ordinary pair: {_rate(size, result.ordinary_s):.3g} GB/s each way at once, ping {ping_ms:.3g} ms"
-    grids = (_node_grid(result, names, ways, ping_s), _link_grid(result, names, size), _matrix(result, names, size))
+    grids = (
+        _node_grid(result, names, ways, ping_s),
+        _link_grid(result, names, size),
+        _matrix(result, names, size),
+    )
     return Content(grids, (*(culprits or _nothing(result)), ordinary), culprits=culprits)
 
 
@@ -57,29 +67,57 @@ def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, floa
     return {way: math.exp(log - usual) for way, log in logs.items()}
 
 
-def _culprits(result: Culprits, names: Mapping[int, str], ways: Mapping[Way, float]) -> tuple[str, ...]:
-    texts = [_node_words(score, names, ways) for score in sorted(result.nodes, key=_slowest) if score.named]
-    texts += [_link_words(link, names, ways) for link in sorted(result.links, key=_slowest) if link.named]
+def _culprits(
+    result: Culprits, names: Mapping[int, str], ways: Mapping[Way, float]
+) -> tuple[str, ...]:
+    texts = [
+        _node_words(score, names, ways)
+        for score in sorted(result.nodes, key=_slowest)
+        if score.named
+    ]
+    texts += [
+        _link_words(link, names, ways) for link in sorted(result.links, key=_slowest) if link.named
+    ]
     if result.boundary:
-        groups = " and ".join(fold(names[node] for node in group) for group in result.boundary.groups)
-        texts.append(f"between {groups}: {result.boundary.slower:.1f}x slower than within them, as across two switches")
+        groups = " and ".join(
+            fold(names[node] for node in group) for group in result.boundary.groups
+        )
+        texts.append(
+            f"between {groups}: {result.boundary.slower:.1f}x slower than within them, as across two switches"
+        )
     return tuple(texts)
 
 
 def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
-    partners = "every partner" if score.slow_to == score.partners else f"{score.slow_to} of {score.partners} partners"
-    direction = _one_sided(_sending(ways, score.node), _receiving(ways, score.node), ", when sending", ", when receiving")
+    partners = (
+        "every partner"
+        if score.slow_to == score.partners
+        else f"{score.slow_to} of {score.partners} partners"
+    )
+    direction = _one_sided(
+        _sending(ways, score.node),
+        _receiving(ways, score.node),
+        ", when sending",
+        ", when receiving",
+    )
     return f"{names[score.node]}: {score.slower:.1f}x slower to {partners} (95 %: {_reach(score)}){direction}"
 
 
 def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
     a, b = (names[node] for node in link.pair)
-    direction = _one_sided(ways[link.pair], ways[link.pair[1], link.pair[0]], f", from {a} to {b}", f", from {b} to {a}")
+    direction = _one_sided(
+        ways[link.pair],
+        ways[link.pair[1], link.pair[0]],
+        f", from {a} to {b}",
+        f", from {b} to {a}",
+    )
     return f"link {a} to {b}: {link.slower:.1f}x slower than its nodes explain (95 %: {_reach(link)}){direction}"
 
 
 def _one_sided(one_way: float, other_way: float, first: str, second: str) -> str:
-    """Return ``first`` or ``second`` for the slow direction; empty unless the other deviates less than half as much."""
+    """Return ``first`` or ``second`` for the slow direction; empty unless the other deviates less
+    than half as much.
+    """
     logs = math.log(one_way), math.log(other_way)
     if max(logs) <= math.log1p(MARGIN) or min(logs) > max(logs) / 2:
         return ""
@@ -89,22 +127,37 @@ def _one_sided(one_way: float, other_way: float, first: str, second: str) -> str
 def _nothing(result: Culprits) -> tuple[str, ...]:
     relative = list(result.relative.values())
     if len(relative) == 1:
-        return ("two nodes form a single pair, which cannot be compared with another: no verdict. use three or more nodes",)
+        return (
+            "two nodes form a single pair, which cannot be compared with another: no verdict. use three or more nodes",
+        )
     if result.sweeps < 2:
         return ("the noise of a single sweep is unknown: no verdict. use more --steps",)
     if result.seen_link > _HIDDEN:
-        return (f"the noise of {result.sweeps} sweeps hides nearly everything: no verdict. use more --steps",)
+        return (
+            f"the noise of {result.sweeps} sweeps hides nearly everything: no verdict. use more --steps",
+        )
     span = f"all pairs within {min(relative) - 1:+.0%} and {max(relative) - 1:+.0%} of the ordinary time"
-    node, link = (math.ceil(round(10 * times, 6)) / 10 for times in (result.seen_node, result.seen_link))
+    node, link = (
+        math.ceil(round(10 * times, 6)) / 10 for times in (result.seen_node, result.seen_link)
+    )
     detectable = f"a node {node:.1f}x slower, or a link {link:.1f}x, would have been named"
     return (f"nothing stands out: {span}; {detectable}",)
 
 
-def _node_grid(result: Culprits, names: Mapping[int, str], ways: Mapping[Way, float], ping_s: Mapping[Pair, float]) -> Grid:
+def _node_grid(
+    result: Culprits,
+    names: Mapping[int, str],
+    ways: Mapping[Way, float],
+    ping_s: Mapping[Pair, float],
+) -> Grid:
     rows = []
     for score in result.nodes:
         pings = [seconds for pair, seconds in ping_s.items() if score.node in pair]
-        shown = (_sending(ways, score.node), _receiving(ways, score.node), f"{score.slow_to} of {score.partners}")
+        shown = (
+            _sending(ways, score.node),
+            _receiving(ways, score.node),
+            f"{score.slow_to} of {score.partners}",
+        )
         verdict = "slow" if score.named else ""
         rows.append((names[score.node], *_scored(score), *shown, median(pings) * 1e3, verdict))
     return Grid("nodes, to their median partner", _NODES, tuple(rows))
@@ -122,14 +175,24 @@ def _link_grid(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
 
 
 def _matrix(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
-    rates: dict[Way, float] = {pair: _rate(size, result.ordinary_s * times) for pair, times in result.relative.items()}
+    rates: dict[Way, float] = {
+        pair: _rate(size, result.ordinary_s * times) for pair, times in result.relative.items()
+    }
     order = sorted(names)
-    rows = tuple((names[node], *(rates.get((min(node, other), max(node, other))) for other in order)) for node in order)
-    return Grid("every pair, GB/s each way at once", ("node", *(names[node] for node in order)), rows)
+    rows = tuple(
+        (names[node], *(rates.get((min(node, other), max(node, other))) for other in order))
+        for node in order
+    )
+    return Grid(
+        "every pair, GB/s each way at once", ("node", *(names[node] for node in order)), rows
+    )
 
 
 def _scored(score: NodeScore | Link) -> tuple[Any, ...]:
-    ends = [end if math.isfinite(end) and end > 0 else None for end in (score.interval.low, score.interval.high)]
+    ends = [
+        end if math.isfinite(end) and end > 0 else None
+        for end in (score.interval.low, score.interval.high)
+    ]
     return score.slower, *ends
 
 

@@ -1,4 +1,5 @@
-"""From the lines of `orch bench pairs` to the times of each pair: every time exactly once, or an error.
+"""From the lines of `orch bench pairs` to the times of each pair: every time exactly once, or an
+error.
 
 With several ranks per node the slowest counts: a pair is done when all its ranks are.
 """
@@ -24,8 +25,8 @@ _LONGEST_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PairTimes:
-    """The seconds that a pair took in one direction, sweep by sweep. ``hosts`` are the names of the pair's nodes; each of its
-    ranks sent ``size_bytes``."""
+    """The seconds that a pair took in one direction, sweep by sweep. ``hosts`` are the names of the
+    pair's nodes; each of its ranks sent ``size_bytes``."""
 
     pair: Pair
     hosts: tuple[str, str]
@@ -34,8 +35,11 @@ class PairTimes:
     times_s: tuple[float, ...]
 
 
-def pair_times(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]) -> tuple[PairTimes, ...]:
-    """Return the times of a run, pair by pair in order. Raises DataError for a missing, duplicate or invalid time.
+def pair_times(
+    spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapping[str, Any]
+) -> tuple[PairTimes, ...]:
+    """Return the times of a run, pair by pair in order. Raises DataError for a missing, duplicate
+    or invalid time.
 
     ``observed["nodes"]`` names the hosts in order of node_rank.
     """
@@ -48,14 +52,20 @@ def pair_times(spec: RunSpec, lines: Sequence[Mapping[str, str]], observed: Mapp
         raise _damaged(f"expected {expected} times of pairs, the logs have {len(lines)}")
     by_rank: dict[tuple[Pair, str, int], dict[int, float]] = {}
     for line in lines:
-        a, b, sweep, local_rank, size_bytes = (int(line[name]) for name in ("a", "b", "sweep", "local_rank", "size_bytes"))
+        a, b, sweep, local_rank, size_bytes = (
+            int(line[name]) for name in ("a", "b", "sweep", "local_rank", "size_bytes")
+        )
         seconds, direction = float(line["time_s"]), line["direction"]
         placed = 0 <= a < b < spec.nodes and 1 <= sweep <= sweeps and local_rank < spec.gpus
         if not placed or directions.get(direction) != size_bytes or not 0 < seconds < _LONGEST_S:
-            raise _damaged(f"expected a time of this run, got {' '.join(f'{name}={value}' for name, value in line.items())}")
+            raise _damaged(
+                f"expected a time of this run, got {' '.join(f'{name}={value}' for name, value in line.items())}"
+            )
         times = by_rank.setdefault(((a, b), direction, sweep), {})
         if local_rank in times:
-            raise _damaged(f"expected the time of nodes {a} and {b}, {direction}, sweep {sweep}, once, got it again")
+            raise _damaged(
+                f"expected the time of nodes {a} and {b}, {direction}, sweep {sweep}, once, got it again"
+            )
         times[local_rank] = seconds
     hosts = observed["nodes"]
     # The number of times is right, all are distinct and all belong to this run, so none is missing.

@@ -12,7 +12,9 @@ __all__ = ["pair_verdicts"]
 
 
 def pair_verdicts(results: Sequence[RunResult]) -> tuple[Culprits, Mapping[int, str]] | None:
-    """Return the diagnosis from the good runs of pairs, and the host of each node; None without such a run."""
+    """Return the diagnosis from the good runs of pairs, and the host of each node; None without
+    such a run.
+    """
     times: dict[Pair, list[float]] = {}
     names: dict[int, str] = {}
     nodes = 0

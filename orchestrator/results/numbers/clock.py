@@ -39,8 +39,9 @@ _KINDS = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s", "samples_per_s
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What a node's own clock says. ``arrivals``: (seconds, last step in the log then), in order, each less than `POLL_S` after
-    lines had come; ``life_s``: how long the program ran, start-up included."""
+    """What a node's own clock says. ``arrivals``: (seconds, last step in the log then), in order,
+    each less than `POLL_S` after lines had come; ``life_s``: how long the program ran, start-up
+    included."""
 
     arrivals: Sequence[tuple[float, int]] = ()
     life_s: float | None = None
@@ -54,28 +55,40 @@ class Sizes(NamedTuple):
 
 
 def verify_clock(
-    samples: Sequence[StepSample], measured: Throughput, intervals: Sequence[Stretch], clock: Clock, sizes: Sizes
+    samples: Sequence[StepSample],
+    measured: Throughput,
+    intervals: Sequence[Stretch],
+    clock: Clock,
+    sizes: Sizes,
 ) -> list[Note]:
-    """Return a note if the times of the window differ from the clock by a tenth or more, beyond what the clock can tell.
+    """Return a note if the times of the window differ from the clock by a tenth or more, beyond
+    what the clock can tell.
 
     ``measured`` and ``intervals`` are the results of `throughput` and `window_of` for the samples.
 
-    Raises DataError (result_invalid) for a window that is longer than the run, and for times that are off by half or more, with
-    what to write in the log grammar if the factor is that of a known mistake.
+    Raises DataError (result_invalid) for a window that is longer than the run, and for times that
+    are off by half or more, with what to write in the log grammar if the factor is that of a known
+    mistake.
     """
-    window = [sample for sample in samples if measured.first_step <= sample.step <= measured.last_step]
+    window = [
+        sample for sample in samples if measured.first_step <= sample.step <= measured.last_step
+    ]
     notes = _arrived(window, measured, intervals, clock.arrivals, sizes)
     whole_s = measured.seconds
     if clock.life_s is not None and whole_s > (1 + _APART) * clock.life_s + POLL_S:
-        # The run is longer than its window by an unknown time: of the known mistakes the smallest that explains it.
+        # The run is longer than its window by an unknown time: of the known mistakes the smallest
+        # that explains it.
         least = whole_s / clock.life_s / (1 + _APART)
-        hint = next((words for factor, words in sorted(_mistakes(window, sizes)) if factor >= least), "")
+        hint = next(
+            (words for factor, words in sorted(_mistakes(window, sizes)) if factor >= least), ""
+        )
         raise _refusal(f"{whole_s:.1f} s for the window of a run of {clock.life_s:.1f} s", hint)
     return notes
 
 
 def verify_no_jump(intervals: Sequence[Stretch]) -> None:
-    """Check that no line took whole half hours longer than the others: the clock of the log was set, as at the end of summer.
+    """Check that no line took whole half hours longer than the others: the clock of the log was
+    set, as at the end of summer.
 
     Raises DataError (result_invalid).
     """
@@ -101,7 +114,11 @@ def _arrived(
     arrivals: Sequence[tuple[float, int]],
     sizes: Sizes,
 ) -> list[Note]:
-    inside = [(seconds, step) for seconds, step in arrivals if measured.first_step - 1 <= step <= measured.last_step]
+    inside = [
+        (seconds, step)
+        for seconds, step in arrivals
+        if measured.first_step - 1 <= step <= measured.last_step
+    ]
     if len(inside) < 2:
         return []
     (began, first), (ended, last) = inside[0], inside[-1]
@@ -114,29 +131,47 @@ def _arrived(
     unknown_s = 2 * POLL_S + 2 * max(seconds, logged) / steps
     if abs(logged - seconds) <= unknown_s + _APART * max(logged, seconds):
         return []
-    words = f"{logged:.1f} s for steps {first + 1}…{last}, whose lines arrived within {seconds:.1f} s"
+    words = (
+        f"{logged:.1f} s for steps {first + 1}…{last}, whose lines arrived within {seconds:.1f} s"
+    )
     factor = logged / seconds
     if 1 / _CONTRADICTION < factor < _CONTRADICTION:
         return [AGAINST_CLOCK(times=words)]
-    near, hint = min(_mistakes(window, sizes), key=lambda mistake: abs(math.log(mistake[0] / factor)))
+    near, hint = min(
+        _mistakes(window, sizes), key=lambda mistake: abs(math.log(mistake[0] / factor))
+    )
     raise _refusal(words, hint if 1 / _LIKE < near / factor < _LIKE else "")
 
 
 def _refusal(words: str, grammar: str) -> DataError:
-    hint = f"if {grammar} under log:" if grammar else "see units, scope and summed_over of the log grammar in docs/programs.md"
-    return DataError(f"expected times that agree with the clock, got {words}", kind="result_invalid", hint=hint)
+    hint = (
+        f"if {grammar} under log:"
+        if grammar
+        else "see units, scope and summed_over of the log grammar in docs/programs.md"
+    )
+    return DataError(
+        f"expected times that agree with the clock, got {words}", kind="result_invalid", hint=hint
+    )
 
 
 def _mistakes(window: Sequence[StepSample], sizes: Sizes) -> Iterator[tuple[float, str]]:
-    """Yield by what factor times become too long through a mistake about unit or scope of the value that they come from,
-    and how to correct it."""
-    value = next((name for name in _KINDS if all(getattr(line, name) is not None for line in window)), "step_time_s")
+    """Yield by what factor times become too long through a mistake about unit or scope of the value
+    that they come from, and how to correct it."""
+    value = next(
+        (name for name in _KINDS if all(getattr(line, name) is not None for line in window)),
+        "step_time_s",
+    )
     for unit, seconds in UNITS.items():
         if seconds != 1:
-            words = f"{value} is per {unit}" if value.endswith("_per_s") else f"{value} is in {unit}"
+            words = (
+                f"{value} is per {unit}" if value.endswith("_per_s") else f"{value} is in {unit}"
+            )
             yield 1 / seconds, f"{words}, write units: {{{value}: {unit}}}"
     for group, size, scope in (("nodes", sizes.nodes, "node"), ("ranks", sizes.ranks, "process")):
         if value.endswith("_per_s") and size > 1:
-            yield 1 / size, f"{value} is the sum over all {group}, write summed_over: {{{value}: {group}}}"
+            yield (
+                1 / size,
+                f"{value} is the sum over all {group}, write summed_over: {{{value}: {group}}}",
+            )
         if value in ("samples_per_s", "tokens_per_s") and size > 1:
             yield float(size), f"{value} is of one {scope}, write scope: {scope}"

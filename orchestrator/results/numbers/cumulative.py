@@ -1,4 +1,5 @@
-"""Rates that approach a value as means since the start do: a grammar that does not say so reads each as that of its own steps.
+"""Rates that approach a value as means since the start do: a grammar that does not say so reads
+each as that of its own steps.
 
 >>> log = [StepSample(step, samples_per_s=64 * step / (4 + 0.5 * step)) for step in range(1, 101)]
 >>> cumulative_note(log, Terms(warmup_steps=20, steps=100, global_batch=64))[0].partition(":")[0]
@@ -23,9 +24,14 @@ _ALIKE = 0.25
 
 
 def cumulative_note(samples: Sequence[StepSample], terms: Terms) -> list[Note]:
-    """Return a note if the rates of a window drift as means since the start drift while all steps take equally long. Other
-    times in a log contradict such rates anyway; without rates, or with fewer than 20 lines, there is no note."""
-    lines = [sample for sample in samples if terms.warmup_steps <= sample.step <= terms.steps and sample.step > 0]
+    """Return a note if the rates of a window drift as means since the start drift while all steps
+    take equally long. Other times in a log contradict such rates anyway; without rates, or with
+    fewer than 20 lines, there is no note."""
+    lines = [
+        sample
+        for sample in samples
+        if terms.warmup_steps <= sample.step <= terms.steps and sample.step > 0
+    ]
     rates = [sample.steps_per_s or sample.samples_per_s or sample.tokens_per_s for sample in lines]
     if terms.cumulative or len(lines) < _FEWEST or not all(rate and rate > 0 for rate in rates):
         return []

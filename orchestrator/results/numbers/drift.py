@@ -1,14 +1,18 @@
-"""Typical speeds and speedups of a bench, each with an interval of the same estimate, without the drift of the machine.
+"""Typical speeds and speedups of a bench, each with an interval of the same estimate, without the
+drift of the machine.
 
-A machine that slows down over a bench makes every configuration slower alike. In the order that `orchestrator.plan.bench`
-plans, most of that falls out of a speedup by itself; the rest, and the scatter that a drift adds to the repeats, is taken out
-by a line: the logarithm of a speed is its configuration's, plus a slope times the place of the run in the bench, plus noise
-(analysis of covariance; R. A. Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, section 49.1). The slope
-is common to all configurations. It is used only if noise alone is unlikely to give one as large, because a line that is fitted
-to noise widens the intervals (T. A. Bancroft, "On biases in estimation due to the use of preliminary tests of significance",
-Annals of Mathematical Statistics 15, 1944).
+A machine that slows down over a bench makes every configuration slower alike. In the order that
+`orchestrator.plan.bench` plans, most of that falls out of a speedup by itself; the rest, and the
+scatter that a drift adds to the repeats, is taken out by a line: the logarithm of a speed is its
+configuration's, plus a slope times the place of the run in the bench, plus noise (analysis of
+covariance; R. A. Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, section
+49.1). The slope is common to all configurations. It is used only if noise alone is unlikely to give
+one as large, because a line that is fitted to noise widens the intervals (T. A. Bancroft, "On
+biases in estimation due to the use of preliminary tests of significance", Annals of Mathematical
+Statistics 15, 1944).
 
-Speeds are those of the middle of the bench. Without drift they are geometric means, and the intervals are those of
+Speeds are those of the middle of the bench. Without drift they are geometric means, and the
+intervals are those of
 `orchestrator.results.numbers.intervals`.
 
 >>> slow = {n: Placed(place, 100.0 * 0.99**place) for n, place in enumerate((0, 3, 4))}
@@ -60,12 +64,16 @@ _LEAST_RUNS, _EXCHANGES, _SEED = 10, 500, 7
 _ALIKE = 1e-6
 """Runs that differ by less than this have no noise to speak of, only rounding."""
 _LEAST_FREEDOM = 3
-"""Fewest degrees of freedom of a slope's own uncertainty: two configurations with three repeats each."""
+"""Fewest degrees of freedom of a slope's own uncertainty: two configurations with three repeats
+each.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The value of a run, above 0, and its ``place`` in the order of its bench; None for a run of another bench."""
+    """The value of a run, above 0, and its ``place`` in the order of its bench; None for a run of
+    another bench.
+    """
 
     place: float | None
     value: float
@@ -76,7 +84,8 @@ class Drift:
     """The ``slope`` of the logarithm of speed per run, 0 for a steady bench.
 
     ``middle`` is the place in the middle of the bench, ``runs`` the distance from its first to its last place, ``squares`` the
-    sum of squares of places about the mean of each configuration, on which the uncertainty of the slope depends.
+    sum of squares of places about the mean of each configuration, on which the uncertainty of the
+    slope depends.
     ``is_certain``: noise alone gives one as large in one of a hundred benches.
     """
 
@@ -88,11 +97,15 @@ class Drift:
 
     @property
     def total(self) -> float:
-        """By how much faster the last run was than the first because of the drift, as a fraction; below 0 if slower."""
+        """By how much faster the last run was than the first because of the drift, as a fraction;
+        below 0 if slower.
+        """
         return math.exp(self.slope * self.runs) - 1
 
     def offset(self, run: Placed) -> float:
-        """Return the distance of a run from the middle of the bench, in runs; 0 if it ran in another bench."""
+        """Return the distance of a run from the middle of the bench, in runs; 0 if it ran in
+        another bench.
+        """
         return 0.0 if run.place is None or not self.slope else run.place - self.middle
 
 
@@ -108,14 +121,21 @@ class Estimate:
 
 
 def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
-    """Return the drift that all configurations of a bench share, each given by its runs; `STEADY` if noise explains it."""
-    groups = [[(run.place, math.log(run.value)) for run in runs if run.place is not None] for runs in cells]
+    """Return the drift that all configurations of a bench share, each given by its runs; `STEADY`
+    if noise explains it.
+    """
+    groups = [
+        [(run.place, math.log(run.value)) for run in runs if run.place is not None]
+        for runs in cells
+    ]
     groups = [group for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in groups) - 1
     if freedom < _LEAST_FREEDOM:
         return STEADY
     apart = [
-        (place - _mean([p for p, _ in group]), log - _mean([y for _, y in group])) for group in groups for place, log in group
+        (place - _mean([p for p, _ in group]), log - _mean([y for _, y in group]))
+        for group in groups
+        for place, log in group
     ]
     squares = math.fsum(place * place for place, _ in apart)
     slope = math.fsum(place * log for place, log in apart) / squares if squares else 0.0
@@ -125,21 +145,26 @@ def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
         return STEADY
     places = [run.place for runs in cells for run in runs if run.place is not None]
     is_certain = abs(slope) > student(freedom, 1 - _CERTAIN / 2) * error
-    return Drift(slope, (min(places) + max(places)) / 2, max(places) - min(places), squares, is_certain)
+    return Drift(
+        slope, (min(places) + max(places)) / 2, max(places) - min(places), squares, is_certain
+    )
 
 
 def carried_over(cells: Sequence[Sequence[Placed]], drift: Drift = STEADY) -> float | None:
-    """Return the correlation of what runs are off by with what the run before them is; None unless there certainly is one.
+    """Return the correlation of what runs are off by with what the run before them is; None unless
+    there certainly is one.
 
-    It is certain if in less than one of a hundred ways to exchange the runs of each configuration it is as large (E. J. G.
-    Pitman, "Significance tests which may be applied to samples from any populations", 1937). A drift that is no straight line
-    has one too.
+    It is certain if in less than one of a hundred ways to exchange the runs of each configuration
+    it is as large (E. J. G. Pitman, "Significance tests which may be applied to samples from any
+    populations", 1937). A drift that is no straight line has one too.
     """
     groups = [[run for run in runs if run.place is not None] for runs in cells]
     groups = [runs for runs in groups if len(runs) > 1]
     residuals, places = [], []
     for runs in groups:
-        logs = _less_slope([run.value for run in runs], [drift.offset(run) for run in runs], drift.slope)
+        logs = _less_slope(
+            [run.value for run in runs], [drift.offset(run) for run in runs], drift.slope
+        )
         residuals.append([log - _mean(logs) for log in logs])
         places.append([run.place or 0.0 for run in runs])
     squares = math.fsum(value * value for values in residuals for value in values)
@@ -164,11 +189,16 @@ def carried_over(cells: Sequence[Sequence[Placed]], drift: Drift = STEADY) -> fl
 
 def typical_value(runs: Sequence[Placed], drift: Drift = STEADY) -> Estimate:
     """Return the speed of one or more runs of a configuration in the middle of the bench."""
-    return _estimate([run.value for run in runs], [drift.offset(run) for run in runs], drift.slope, drift.squares)
+    return _estimate(
+        [run.value for run in runs], [drift.offset(run) for run in runs], drift.slope, drift.squares
+    )
 
 
-def typical_centre(runs: Sequence[Placed], drift: Drift = STEADY, *, from_middle: float | None = None) -> Centre | None:
-    """Return the mean logarithm of the runs of a configuration in the middle of the bench; None for fewer than two.
+def typical_centre(
+    runs: Sequence[Placed], drift: Drift = STEADY, *, from_middle: float | None = None
+) -> Centre | None:
+    """Return the mean logarithm of the runs of a configuration in the middle of the bench; None for
+    fewer than two.
 
     ``from_middle`` replaces the distance of their mean place from the middle where the uncertainty of the slope is added.
     """
@@ -179,15 +209,20 @@ def typical_centre(runs: Sequence[Placed], drift: Drift = STEADY, *, from_middle
     return _centre([run.value for run in runs], offsets, drift.slope, drift.squares, distance)
 
 
-def typical_change(before: Sequence[Placed], after: Sequence[Placed], drifts: tuple[Drift, Drift]) -> Change | None:
-    """Return the change from a configuration of one bench to one of another, each in the middle of its bench, without the drift
-    of that bench; None for fewer than two runs of either.
+def typical_change(
+    before: Sequence[Placed], after: Sequence[Placed], drifts: tuple[Drift, Drift]
+) -> Change | None:
+    """Return the change from a configuration of one bench to one of another, each in the middle of
+    its bench, without the drift of that bench; None for fewer than two runs of either.
 
     If both ran in one bench, its slope is as wrong for one as for the other.
     """
     distances: tuple[float | None, float | None] = (None, None)
     if drifts[0].slope and drifts[0] == drifts[1]:
-        means = [_mean([drift.offset(run) for run in runs]) for runs, drift in zip((before, after), drifts, strict=True)]
+        means = [
+            _mean([drift.offset(run) for run in runs])
+            for runs, drift in zip((before, after), drifts, strict=True)
+        ]
         distances = (abs(means[1] - means[0]) / math.sqrt(2),) * 2
     sides = [
         typical_centre(runs, drift, from_middle=distance)
@@ -197,13 +232,19 @@ def typical_change(before: Sequence[Placed], after: Sequence[Placed], drifts: tu
     return change_between(found[0], found[1]) if len(found) == 2 else None
 
 
-def chance_without_drift(before: Sequence[Placed], after: Sequence[Placed], drifts: tuple[Drift, Drift]) -> float:
-    """Return the `chance` of a permutation test of two configurations, each without the drift of its bench.
+def chance_without_drift(
+    before: Sequence[Placed], after: Sequence[Placed], drifts: tuple[Drift, Drift]
+) -> float:
+    """Return the `chance` of a permutation test of two configurations, each without the drift of
+    its bench.
 
-    A line that was fitted to runs makes what is left of them smaller than their noise. It is enlarged by as much before runs of
-    the two benches are exchanged (P. Good, "Permutation, Parametric and Bootstrap Tests of Hypotheses", 2005, on residuals).
+    A line that was fitted to runs makes what is left of them smaller than their noise. It is
+    enlarged by as much before runs of the two benches are exchanged (P. Good, "Permutation,
+    Parametric and Bootstrap Tests of Hypotheses", 2005, on residuals).
     """
-    first, second = (_without(runs, drift) for runs, drift in zip((before, after), drifts, strict=True))
+    first, second = (
+        _without(runs, drift) for runs, drift in zip((before, after), drifts, strict=True)
+    )
     return chance(first, second)
 
 
@@ -211,40 +252,60 @@ def _without(runs: Sequence[Placed], drift: Drift) -> list[float]:
     if not drift.slope:
         return [run.value for run in runs]
     offsets = [drift.offset(run) for run in runs]
-    logs = [math.log(run.value) - drift.slope * offset for run, offset in zip(runs, offsets, strict=True)]
+    logs = [
+        math.log(run.value) - drift.slope * offset
+        for run, offset in zip(runs, offsets, strict=True)
+    ]
     centre, free = _mean(logs), len(runs) - 1 - _fitted(offsets, drift.squares)
     larger = math.sqrt((len(runs) - 1) / free) if free > 0 else 1.0
     return [math.exp(centre + larger * (log - centre)) for log in logs]
 
 
-def typical_ratio(runs: Mapping[int, Placed], others: Mapping[int, Placed], drift: Drift = STEADY) -> Estimate | None:
-    """Return the ratio of two configurations from the repeats that both have, None if they share fewer than two.
+def typical_ratio(
+    runs: Mapping[int, Placed], others: Mapping[int, Placed], drift: Drift = STEADY
+) -> Estimate | None:
+    """Return the ratio of two configurations from the repeats that both have, None if they share
+    fewer than two.
 
-    Runs of one repeat are close to each other in time, so that what is common to both, drift or not, falls out of their ratio.
+    Runs of one repeat are close to each other in time, so that what is common to both, drift or
+    not, falls out of their ratio.
     """
     pairs = [(run, others[repeat]) for repeat, run in runs.items() if repeat in others]
     if len(pairs) < 2:
         return None
     ratios = [run.value / other.value for run, other in pairs]
-    # The noise of a difference has twice the variance of the noise that the slope's uncertainty comes from.
-    return _estimate(ratios, [drift.offset(run) - drift.offset(other) for run, other in pairs], drift.slope, 2 * drift.squares)
+    # The noise of a difference has twice the variance of the noise that the slope's uncertainty
+    # comes from.
+    return _estimate(
+        ratios,
+        [drift.offset(run) - drift.offset(other) for run, other in pairs],
+        drift.slope,
+        2 * drift.squares,
+    )
 
 
-def _estimate(values: Sequence[float], offsets: Sequence[float], slope: float, squares: float) -> Estimate:
+def _estimate(
+    values: Sequence[float], offsets: Sequence[float], slope: float, squares: float
+) -> Estimate:
     """Return the estimate from values and their distances from the middle of the bench, in runs."""
     centre = _centre(values, offsets, slope, squares, _mean(offsets))
     logs = _less_slope(values, offsets, slope)
     return Estimate(times_exp(values[0], _mean(logs)), centre.interval() if centre else None)
 
 
-def _centre(values: Sequence[float], offsets: Sequence[float], slope: float, squares: float, distance: float) -> Centre | None:
+def _centre(
+    values: Sequence[float], offsets: Sequence[float], slope: float, squares: float, distance: float
+) -> Centre | None:
     """Return the mean logarithm of values without the slope.
 
-    The slope was fitted to these as well: it took a share of a degree of freedom from them. If they lie to one side of the
-    middle, on average at a ``distance``, the uncertainty of the slope is added.
+    The slope was fitted to these as well: it took a share of a degree of freedom from them. If they
+    lie to one side of the middle, on average at a ``distance``, the uncertainty of the slope is
+    added.
     """
     fitted, added = _fitted(offsets, squares), distance * distance / squares
-    return centre_of(_less_slope(values, offsets, slope), unit=values[0], fitted=fitted, added=added)
+    return centre_of(
+        _less_slope(values, offsets, slope), unit=values[0], fitted=fitted, added=added
+    )
 
 
 def _less_slope(values: Sequence[float], offsets: Sequence[float], slope: float) -> list[float]:

@@ -1,19 +1,23 @@
-"""By how much one member of a group is above the others, from measurements of all of them at the same times.
+"""By how much one member of a group is above the others, from measurements of all of them at the
+same times.
 
-The mean over blocks and runs of a member is compared with the median of the same means of the others: like with like, so that
-noise with a long tail, of which a mean is above the median, is no excess. How uncertain that is follows from the largest of
-several answers, each of which is too small for some shape of noise:
+The mean over blocks and runs of a member is compared with the median of the same means of the
+others: like with like, so that noise with a long tail, of which a mean is above the median, is no
+excess. How uncertain that is follows from the largest of several answers, each of which is too
+small for some shape of noise:
 
 - what the scatter of blocks allows, after the correlation from block to block;
-- of two or more runs, what the scatter of whole runs allows: by Student's t, pooled over the members, and by how far the
+- of two or more runs, what the scatter of whole runs allows: by Student's t, pooled over the
+  members, and by how far the
   highest of all members comes out if what was measured is dealt anew to the members of each run, which keeps the shape of the
   noise (E. J. G. Pitman, "Significance tests which may be applied to samples from any populations", 1937; the highest of all:
   P. H. Westfall and S. S. Young, "Resampling-Based Multiple Testing", 1993). An excess is taken out before;
-- of a single run, what its members differ by among themselves, and by how much equal ones usually do from run to run, which one
+- of a single run, what its members differ by among themselves, and by how much equal ones usually
+  do from run to run, which one
   run cannot show.
 
-One of many members is always the highest, so the level of an interval is that of all of them together (O. J. Dunn, "Multiple
-comparisons among means", JASA 56, 1961).
+One of many members is always the highest, so the level of an interval is that of all of them
+together (O. J. Dunn, "Multiple comparisons among means", JASA 56, 1961).
 
 >>> slow, usual = [1.1, 1.2, 1.1, 1.0, 1.1, 1.2], [0.0, 0.1, 0.0, -0.1, 0.0, 0.1]
 >>> found = excesses({"a": [slow], "b": [usual], "c": [[-value for value in usual]]})
@@ -40,24 +44,31 @@ CERTAIN = 0.99
 _FEWEST_BLOCKS = 4
 _MOST_CARRIED = 0.9
 _UNLIKE = 0.05
-"""Chance of a scatter that is so much larger than that of the others, below which it is taken for the member's own."""
+"""Chance of a scatter that is so much larger than that of the others, below which it is taken for
+the member's own.
+"""
 _ROUNDING = 1e-9
-"""Least uncertainty of a mean: differences of times that agree in all printed digits are not exact."""
+"""Least uncertainty of a mean: differences of times that agree in all printed digits are not exact.
+"""
 _USUAL, _PRIOR = 0.01, 8.0
-"""The standard deviation by which equal ranks differ from run to run, and the degrees of freedom that it counts for."""
+"""The standard deviation by which equal ranks differ from run to run, and the degrees of freedom
+that it counts for.
+"""
 _OF_MEDIAN = math.pi / 2
 """The variance of a median over that of a mean, for many normal values."""
 _OF_DEALS = 0.2
 _DEALS, _MOST_DEALT, _FEWEST_DEALS, _SEED = 1000, 1_000_000, 200, 7
-"""How often values are dealt anew; of thousands of ranks less often, so that about a million values are dealt."""
+"""How often values are dealt anew; of thousands of ranks less often, so that about a million values
+are dealt.
+"""
 
 Member = TypeVar("Member")
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How far a member is above the others, and the interval of that; ``is_usual``: it is above them in every run, but for one
-    in six."""
+    """How far a member is above the others, and the interval of that; ``is_usual``: it is above
+    them in every run, but for one in six."""
 
     value: float
     low: float
@@ -71,8 +82,8 @@ def excesses(
     """Return the excess of each member; empty where blocks are too few.
 
     ``values``: of each member, for each run, those of its blocks, as many for each member. ``comparisons`` counts the members
-    of all groups that are judged together, if there are others. ``usual`` is by how much equal members differ from run to run,
-    a standard deviation, where a single run cannot show it.
+    of all groups that are judged together, if there are others. ``usual`` is by how much equal
+    members differ from run to run, a standard deviation, where a single run cannot show it.
     """
     runs = min((len(runs) for runs in values.values()), default=0)
     fewest = min((len(blocks) for runs in values.values() for blocks in runs), default=0)
@@ -86,8 +97,14 @@ def excesses(
     halves = _of_blocks(values, chance)
     if runs > 1:
         between = _of_runs(means, levels, chance)
-        candidates = {member for member in found if found[member] > max(halves[member], between[member])}
-        dealt = _of_deals(means, found, candidates, max(comparisons, len(values))) if candidates else 0.0
+        candidates = {
+            member for member in found if found[member] > max(halves[member], between[member])
+        }
+        dealt = (
+            _of_deals(means, found, candidates, max(comparisons, len(values)))
+            if candidates
+            else 0.0
+        )
         halves = {member: max(half, between[member], dealt) for member, half in halves.items()}
     else:
         alone = _of_one_run(levels, found, chance, usual)
@@ -95,7 +112,10 @@ def excesses(
     columns = [sorted(of_run) for of_run in zip(*means.values(), strict=True)]
     by_member = {}
     for member, value in found.items():
-        below = sum(own <= median_without(own, of_run) for own, of_run in zip(means[member], columns, strict=True))
+        below = sum(
+            own <= median_without(own, of_run)
+            for own, of_run in zip(means[member], columns, strict=True)
+        )
         half = max(halves[member], _ROUNDING)
         by_member[member] = Excess(value, value - half, value + half, below <= runs // 6)
     return by_member
@@ -113,11 +133,15 @@ def median_without(own: float, values: Sequence[float]) -> float:
 
 
 def _of_others(count: int) -> float:
-    """Return the variance of a value less the median of so many others, in units of the variance of one."""
+    """Return the variance of a value less the median of so many others, in units of the variance of
+    one.
+    """
     return 1 + (_OF_MEDIAN if count > 2 else 1.0) / count
 
 
-def _of_blocks(values: Mapping[Member, Sequence[Sequence[float]]], chance: float) -> dict[Member, float]:
+def _of_blocks(
+    values: Mapping[Member, Sequence[Sequence[float]]], chance: float
+) -> dict[Member, float]:
     """Return half of the interval of each member that the scatter of its blocks allows."""
     apart = _without_common(values)
     carried = _carried([blocks for runs in apart.values() for blocks in runs])
@@ -132,25 +156,43 @@ def _of_blocks(values: Mapping[Member, Sequence[Sequence[float]]], chance: float
     return halves
 
 
-def _without_common(values: Mapping[Member, Sequence[Sequence[float]]]) -> dict[Member, list[list[float]]]:
-    """Return the blocks of each member less the median of the others in the same block, which all have in common."""
+def _without_common(
+    values: Mapping[Member, Sequence[Sequence[float]]],
+) -> dict[Member, list[list[float]]]:
+    """Return the blocks of each member less the median of the others in the same block, which all
+    have in common.
+    """
     apart: dict[Member, list[list[float]]] = {member: [] for member in values}
     for of_run in zip(*values.values(), strict=True):
         columns = [sorted(block) for block in zip(*of_run, strict=True)]
         for member, blocks in zip(values, of_run, strict=True):
-            apart[member].append([own - median_without(own, column) for own, column in zip(blocks, columns, strict=True)])
+            apart[member].append(
+                [
+                    own - median_without(own, column)
+                    for own, column in zip(blocks, columns, strict=True)
+                ]
+            )
     return apart
 
 
-def _of_runs(means: Mapping[Member, Sequence[float]], levels: Mapping[Member, float], chance: float) -> dict[Member, float]:
+def _of_runs(
+    means: Mapping[Member, Sequence[float]], levels: Mapping[Member, float], chance: float
+) -> dict[Member, float]:
     """Return half of the interval of each member that the scatter of whole runs allows a mean.
 
-    Members are taken to scatter alike, which makes two or three runs enough, unless a member certainly scatters more.
+    Members are taken to scatter alike, which makes two or three runs enough, unless a member
+    certainly scatters more.
     """
     runs, members = len(next(iter(means.values()))), len(means)
-    common = [median([of_runs[run] - levels[member] for member, of_runs in means.items()]) for run in range(runs)]
+    common = [
+        median([of_runs[run] - levels[member] for member, of_runs in means.items()])
+        for run in range(runs)
+    ]
     squares = {
-        member: math.fsum((value - levels[member] - shift) ** 2 for value, shift in zip(of_runs, common, strict=True))
+        member: math.fsum(
+            (value - levels[member] - shift) ** 2
+            for value, shift in zip(of_runs, common, strict=True)
+        )
         for member, of_runs in means.items()
     }
     total = math.fsum(squares.values())
@@ -162,22 +204,35 @@ def _of_runs(means: Mapping[Member, Sequence[float]], levels: Mapping[Member, fl
         variance = own / (runs - 1)
         others = (total - own) / max(1, (members - 1) * (runs - 1))
         halves[member] = pooled
-        if variance > others and (not others or fisher(variance / others, runs - 1, (members - 1) * (runs - 1)) < _UNLIKE):
+        if variance > others and (
+            not others or fisher(variance / others, runs - 1, (members - 1) * (runs - 1)) < _UNLIKE
+        ):
             # Few members are unlike the others, so that this level is not shared by all of them.
-            halves[member] = max(pooled, student(runs - 1, (1 + CERTAIN) / 2) * math.sqrt(variance / runs * of_others))
+            halves[member] = max(
+                pooled,
+                student(runs - 1, (1 + CERTAIN) / 2) * math.sqrt(variance / runs * of_others),
+            )
     return halves
 
 
 def _of_deals(
-    means: Mapping[Member, Sequence[float]], found: Mapping[Member, float], candidates: set[Member], comparisons: int
+    means: Mapping[Member, Sequence[float]],
+    found: Mapping[Member, float],
+    candidates: set[Member],
+    comparisons: int,
 ) -> float:
-    """Return what the highest of equal members is above their median, at most, in nearly all deals of the values to members.
+    """Return what the highest of equal members is above their median, at most, in nearly all deals
+    of the values to members.
 
-    An excess of the candidates is no noise and is taken out first. With it goes a part of the noise, so more than 99 of 100
-    deals are looked at: if a quarter of all runs are slow, one of eight members has three slow ones in 12 of 100 benches.
+    An excess of the candidates is no noise and is taken out first. With it goes a part of the
+    noise, so more than 99 of 100 deals are looked at: if a quarter of all runs are slow, one of
+    eight members has three slow ones in 12 of 100 benches.
     """
     columns = [
-        [value - (found[member] if member in candidates else 0.0) for member, value in zip(means, of_run, strict=True)]
+        [
+            value - (found[member] if member in candidates else 0.0)
+            for member, value in zip(means, of_run, strict=True)
+        ]
         for of_run in zip(*means.values(), strict=True)
     ]
     runs, members = len(columns), len(means)
@@ -195,16 +250,20 @@ def _of_deals(
 def _of_one_run(
     levels: Mapping[Member, float], found: Mapping[Member, float], chance: float, usual: float
 ) -> dict[Member, float]:
-    """Return half of the interval of each member that the differences of members in a single run allow.
+    """Return half of the interval of each member that the differences of members in a single run
+    allow.
 
-    The highest, a third of all at most, are left out one after the other, so that slow members do not hide each other; the
-    lowest of them that stands out from all below it does, with those above it (B. Rosner, "Percentage points for a
-    generalized ESD many-outlier procedure", Technometrics 25, 1983). The usual scatter is a prior for theirs. A single run does
-    not show the shape of it, so a member stands out only if it does so for a normal and for an exponential one.
+    The highest, a third of all at most, are left out one after the other, so that slow members do
+    not hide each other; the lowest of them that stands out from all below it does, with those above
+    it (B. Rosner, "Percentage points for a generalized ESD many-outlier procedure", Technometrics
+    25, 1983). The usual scatter is a prior for theirs. A single run does not show the shape of it,
+    so a member stands out only if it does so for a normal and for an exponential one.
     """
     order = sorted(levels, key=lambda member: -levels[member])
     most = max(1, len(order) // 3)
-    limits = [_limit([levels[member] for member in order[place:]], chance, usual) for place in range(most)]
+    limits = [
+        _limit([levels[member] for member in order[place:]], chance, usual) for place in range(most)
+    ]
     for place in range(most - 1, -1, -1):
         if found[order[place]] > limits[place]:
             # Those above it stand out with it.
@@ -213,7 +272,9 @@ def _of_one_run(
 
 
 def _limit(falling: Sequence[float], chance: float, usual: float) -> float:
-    """Return by how much the first of some falling values has to be above the median of the rest to stand out from them."""
+    """Return by how much the first of some falling values has to be above the median of the rest to
+    stand out from them.
+    """
     rest = falling[1:]
     if not rest:
         return math.inf
@@ -236,8 +297,8 @@ def _scatter(values: Sequence[float]) -> float:
 def _carried(series: Sequence[Sequence[float]]) -> float:
     """Return how much of a deviation is carried from block to block, over all series, 0 to 0.9.
 
-    The mean of a short series takes 1 / n of it away, which is added again (F. H. C. Marriott and J. A. Pope, "Bias in the
-    estimation of autocorrelations", Biometrika 41, 1954).
+    The mean of a short series takes 1 / n of it away, which is added again (F. H. C. Marriott and
+    J. A. Pope, "Bias in the estimation of autocorrelations", Biometrika 41, 1954).
     """
     products, squares = 0.0, 0.0
     for values in series:

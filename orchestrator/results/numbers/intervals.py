@@ -1,10 +1,11 @@
 """Confidence intervals of a measured speed or speedup, from the repeats of a cell.
 
-Only repeats are independent; the steps of a run share its node placement, clocks and caches, so even thousands of them do not
-make a number more certain than the number of runs does. Speeds are compared as logarithms, where the interval of a ratio is
-that of a difference, with Student's t (Student, "The probable error of a mean", Biometrika 6, 1908). With the few repeats of a
-benchmark, bootstrap percentiles cover the true value far less often than their nominal level: ``benchmarks/coverage.py`` shows
-both.
+Only repeats are independent; the steps of a run share its node placement, clocks and caches, so
+even thousands of them do not make a number more certain than the number of runs does. Speeds are
+compared as logarithms, where the interval of a ratio is that of a difference, with Student's t
+(Student, "The probable error of a mean", Biometrika 6, 1908). With the few repeats of a benchmark,
+bootstrap percentiles cover the true value far less often than their nominal level:
+``benchmarks/coverage.py`` shows both.
 
 >>> speed = interval([98.0, 100.0, 102.0, 99.0, 101.0])
 >>> ratio = ratio_interval({1: 200.0, 2: 220.0, 3: 181.0}, {1: 100.0, 2: 110.0, 3: 90.0})
@@ -47,16 +48,22 @@ LEVEL = 0.95
 _ALIKE = 0.005
 """Speeds within half a percent are treated as equal, however closely the others agree."""
 _LABELINGS, _SEED = 20_000, 7
-"""Up to this many ways to assign runs to two benches are all tried; beyond that this many are drawn, with a fixed seed."""
+"""Up to this many ways to assign runs to two benches are all tried; beyond that this many are
+drawn, with a fixed seed.
+"""
 _TIE = 1e-9
 """Differences of logarithms closer than this are treated as equal."""
 _LARGEST = 700.0
-"""The logarithm of a number that still fits a float; two absurdly different repeats could yield a larger one."""
+"""The logarithm of a number that still fits a float; two absurdly different repeats could yield a
+larger one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From ``low`` to ``high``; a fraction ``level`` of many such intervals contains the true value."""
+    """From ``low`` to ``high``; a fraction ``level`` of many such intervals contains the true
+    value.
+    """
 
     low: float
     high: float
@@ -74,7 +81,8 @@ def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of one or more values above 0. That of equal values is exactly their value.
+    """Return the geometric mean of one or more values above 0. That of equal values is exactly
+    their value.
 
     >>> geometric_mean([9.0, 9.0, 9.0]), round(geometric_mean([8.0, 2.0]), 9)
     (9.0, 4.0)
@@ -85,19 +93,27 @@ def geometric_mean(values: Sequence[float]) -> float:
 def logarithms(values: Sequence[float]) -> list[float]:
     """Return the logarithms of values in units of the first one.
 
-    Those of equal values are 0, so that nothing is rounded on the way back by `times_exp`: exp(log(9)) is 9.000000000000002.
+    Those of equal values are 0, so that nothing is rounded on the way back by `times_exp`:
+    exp(log(9)) is 9.000000000000002.
     """
     return [math.log(value) - math.log(values[0]) for value in values]
 
 
 def times_exp(unit: float, log: float) -> float:
-    """Return ``unit``, above 0, times the exponential of ``log``; at most a number near the largest float."""
+    """Return ``unit``, above 0, times the exponential of ``log``; at most a number near the largest
+    float.
+    """
     total = math.log(unit) + log
-    return unit * math.exp(log) if max(abs(log), abs(total)) < _LARGEST else math.exp(max(-_LARGEST, min(total, _LARGEST)))
+    return (
+        unit * math.exp(log)
+        if max(abs(log), abs(total)) < _LARGEST
+        else math.exp(max(-_LARGEST, min(total, _LARGEST)))
+    )
 
 
 def plain_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """Return Student's interval of the mean of values of any sign, which have no logarithms; None for fewer than two.
+    """Return Student's interval of the mean of values of any sign, which have no logarithms; None
+    for fewer than two.
 
     >>> plain_interval([0.0, 0.0, 0.0])
     Interval(low=0.0, high=0.0, level=0.95)
@@ -109,11 +125,14 @@ def plain_interval(values: Sequence[float], level: float = LEVEL) -> Interval | 
     return Interval(centre - half, centre + half, level)
 
 
-def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], level: float = LEVEL) -> Interval | None:
-    """Return the interval of the typical ratio of two cells, each with its speeds, all above 0, by repeat.
+def ratio_interval(
+    speeds: Mapping[int, float], others: Mapping[int, float], level: float = LEVEL
+) -> Interval | None:
+    """Return the interval of the typical ratio of two cells, each with its speeds, all above 0, by
+    repeat.
 
-    Repeats with the same index ran one after the other, so drift over a bench is common to both and cancels in their ratio.
-    None if the cells share fewer than two repeats.
+    Repeats with the same index ran one after the other, so drift over a bench is common to both and
+    cancels in their ratio. None if the cells share fewer than two repeats.
     """
     ratios = [speed / others[repeat] for repeat, speed in speeds.items() if repeat in others]
     return interval(ratios, level)
@@ -121,7 +140,8 @@ def ratio_interval(speeds: Mapping[int, float], others: Mapping[int, float], lev
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """The mean of logarithms, in units of the value ``unit``: the ``variance`` of that mean, its degrees of freedom, and the
+    """The mean of logarithms, in units of the value ``unit``: the ``variance`` of that mean, its
+    degrees of freedom, and the
     ``scatter`` of a single logarithm, a standard deviation."""
 
     unit: float
@@ -133,15 +153,20 @@ class Centre:
     def interval(self, level: float = LEVEL) -> Interval:
         """Return Student's interval around ``unit`` times the exponential of the mean."""
         half = student(self.freedom, (1 + level) / 2) * math.sqrt(self.variance)
-        return Interval(times_exp(self.unit, self.log - half), times_exp(self.unit, self.log + half), level)
+        return Interval(
+            times_exp(self.unit, self.log - half), times_exp(self.unit, self.log + half), level
+        )
 
 
-def centre_of(logs: Sequence[float], *, unit: float = 1.0, fitted: float = 0.0, added: float = 0.0) -> Centre | None:
+def centre_of(
+    logs: Sequence[float], *, unit: float = 1.0, fitted: float = 0.0, added: float = 0.0
+) -> Centre | None:
     """Return the mean of logarithms with its uncertainty, None for fewer than two.
 
-    If a line was fitted to more values than these and taken out of them, ``fitted`` is the share of its one degree of freedom
-    that came from these, 0 to 1: it is missing from their scatter (degrees of freedom by F. E. Satterthwaite, Biometrics
-    Bulletin 2, 1946). ``added`` is a variance of the mean in units of the variance of one value, on top of 1 / n.
+    If a line was fitted to more values than these and taken out of them, ``fitted`` is the share of
+    its one degree of freedom that came from these, 0 to 1: it is missing from their scatter
+    (degrees of freedom by F. E. Satterthwaite, Biometrics Bulletin 2, 1946). ``added`` is a
+    variance of the mean in units of the variance of one value, on top of 1 / n.
     """
     count = len(logs)
     free = count - 1 - fitted
@@ -155,8 +180,8 @@ def centre_of(logs: Sequence[float], *, unit: float = 1.0, fitted: float = 0.0, 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The typical value of one group over that of another: the ``ratio``, its interval, and how often groups of equal typical
-    value differ by at least as much, by Welch's t-test."""
+    """The typical value of one group over that of another: the ``ratio``, its interval, and how
+    often groups of equal typical value differ by at least as much, by Welch's t-test."""
 
     ratio: float
     interval: Interval
@@ -166,9 +191,10 @@ class Change:
 def change_between(before: Centre, after: Centre, level: float = LEVEL) -> Change:
     """Return the change from one typical value to another.
 
-    The two were measured separately and may scatter differently: Welch's t on logarithms (B. L. Welch, "The generalization of
-    Student's problem when several different population variances are involved", Biometrika 34, 1947), with the degrees of
-    freedom of F. E. Satterthwaite (Biometrics Bulletin 2, 1946).
+    The two were measured separately and may scatter differently: Welch's t on logarithms (B. L.
+    Welch, "The generalization of Student's problem when several different population variances are
+    involved", Biometrika 34, 1947), with the degrees of freedom of F. E. Satterthwaite (Biometrics
+    Bulletin 2, 1946).
     """
     centre = math.log(after.unit) - math.log(before.unit) + after.log - before.log
     variance = before.variance + after.variance
@@ -178,11 +204,16 @@ def change_between(before: Centre, after: Centre, level: float = LEVEL) -> Chang
     half = student(freedom, (1 + level) / 2) * error
     ratio = times_exp(after.unit, after.log) / times_exp(before.unit, before.log)
     ends = Interval(times_exp(ratio, -half), times_exp(ratio, half), level)
-    return Change(ratio, ends, 2 * probability(freedom, -abs(centre) / error) if error else float(not centre))
+    return Change(
+        ratio, ends, 2 * probability(freedom, -abs(centre) / error) if error else float(not centre)
+    )
 
 
-def change_interval(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Interval | None:
-    """Return the interval of the typical speed ``after`` over that ``before``, all above 0; None for fewer than two of either.
+def change_interval(
+    before: Sequence[float], after: Sequence[float], level: float = LEVEL
+) -> Interval | None:
+    """Return the interval of the typical speed ``after`` over that ``before``, all above 0; None
+    for fewer than two of either.
 
     >>> found = change_interval([100.0, 101.0, 99.0], [109.0, 111.0, 110.0])
     >>> f"{found.low:.3f} to {found.high:.3f}"
@@ -194,17 +225,21 @@ def change_interval(before: Sequence[float], after: Sequence[float], level: floa
 
 
 def chance(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return how often speeds, all above 0, assigned to two benches at random differ by at least as much as these do.
+    """Return how often speeds, all above 0, assigned to two benches at random differ by at least as
+    much as these do.
 
-    A permutation test, two-sided, of the difference of the mean logarithms (R. A. Fisher, "The Design of Experiments", 1935,
-    section 21). If labelings are drawn, the observed one is counted with them, so the result is never 0 (B. Phipson and G. K.
-    Smyth, "Permutation p-values should never be zero", 2010).
+    A permutation test, two-sided, of the difference of the mean logarithms (R. A. Fisher, "The
+    Design of Experiments", 1935, section 21). If labelings are drawn, the observed one is counted
+    with them, so the result is never 0 (B. Phipson and G. K. Smyth, "Permutation p-values should
+    never be zero", 2010).
 
     >>> round(chance([100.0, 101.0, 99.0, 98.0, 102.0], [89.0, 91.0, 90.0, 92.0, 88.0]) * 252)
     2
     """
     # Sorted, so that the result does not depend on which side is called before.
-    first, second = sorted(sorted(math.log(speed) for speed in speeds) for speeds in (before, after))
+    first, second = sorted(
+        sorted(math.log(speed) for speed in speeds) for speeds in (before, after)
+    )
     logs, size = [*first, *second], len(first)
     drawn = math.comb(len(logs), size) > _LABELINGS
     chosen: Iterable[Sequence[float]] = combinations(logs, size)
@@ -221,7 +256,8 @@ def chance(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def least_chance(before: int, after: int) -> float:
-    """Return the smallest `chance` that is possible with this many speeds on each side, however far apart they are.
+    """Return the smallest `chance` that is possible with this many speeds on each side, however far
+    apart they are.
 
     >>> least_chance(3, 3), round(least_chance(5, 5), 4)
     (0.1, 0.0079)
@@ -230,8 +266,8 @@ def least_chance(before: int, after: int) -> float:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Return each p-value adjusted for multiple comparisons (S. Holm, "A simple sequentially rejective
-    multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
+    """Return each p-value adjusted for multiple comparisons (S. Holm, "A simple sequentially
+    rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -244,10 +280,12 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
-    """Return the indexes of outliers among speeds, all above 0; ``chance`` is that of reporting any if there is none.
+    """Return the indexes of outliers among speeds, all above 0; ``chance`` is that of reporting any
+    if there is none.
 
-    Each logarithm is compared with mean and deviation of all others (externally studentized residuals; R. D. Cook and S.
-    Weisberg, "Residuals and Influence in Regression", 1982, section 2.2.2). Empty for fewer than four speeds.
+    Each logarithm is compared with mean and deviation of all others (externally studentized
+    residuals; R. D. Cook and S. Weisberg, "Residuals and Influence in Regression", 1982, section
+    2.2.2). Empty for fewer than four speeds.
 
     >>> outliers([100.0, 101.0, 92.0, 100.5, 100.2])
     [2]

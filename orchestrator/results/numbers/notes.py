@@ -12,7 +12,11 @@ SLOW_STEPS = Kind(
     DOUBT,
     "{count} of {total} steps took {longer:.3g} times as long as the median: {steps}; that is {cost}",
 )
-SLOW_STRETCH = Kind("slow_stretch", DOUBT, "{steps} took {longer:.1%} longer per step than the others; that is {cost}")
+SLOW_STRETCH = Kind(
+    "slow_stretch",
+    DOUBT,
+    "{steps} took {longer:.1%} longer per step than the others; that is {cost}",
+)
 SLOW_START = Kind("slow_start", DOUBT, SLOW_STRETCH.words, "; more --warmup-steps may be needed")
 SLOWING_DOWN = Kind(
     "slowing_down",
@@ -28,7 +32,9 @@ SPEEDING_UP = Kind(
 )
 MORE_WARM_UP = (SLOW_START.code, SPEEDING_UP.code)
 """What more warm-up steps may end."""
-NO_STEADY_STATE = Kind("no_steady_state", DOUBT, "the run reached no steady state: more --steps may be needed")
+NO_STEADY_STATE = Kind(
+    "no_steady_state", DOUBT, "the run reached no steady state: more --steps may be needed"
+)
 STARTS_TOO_EARLY = Kind(
     "starts_too_early",
     DOUBT,
@@ -61,7 +67,9 @@ STEPS_SKIPPED = Kind(
     "the optimizer skipped {skipped:g} of {steps} steps of the window after an overflow; "
     "a larger batch size, a lower loss scale or more --warmup-steps may help",
 )
-LOSS_NOT_FINITE = Kind("loss_not_finite", DOUBT, "the loss is not finite in {spoilt} of {lines} lines of the window")
+LOSS_NOT_FINITE = Kind(
+    "loss_not_finite", DOUBT, "the loss is not finite in {spoilt} of {lines} lines of the window"
+)
 LOSS_CONSTANT = Kind(
     "loss_constant",
     DOUBT,
@@ -80,8 +88,12 @@ SUPERLINEAR = Kind(
     DOUBT,
     "superlinear: {faster:.2f} times as fast as {shape} on {times:g} times its ranks; doubt {shape} first",
 )
-MORE_RANKS_SLOWER = Kind("more_ranks_slower", DOUBT, "more ranks but slower than {shape} ({speed} {unit})")
-LARGER_BATCH_SLOWER = Kind("larger_batch_slower", DOUBT, "a larger batch but slower than b{batch_size} ({speed} {unit})")
+MORE_RANKS_SLOWER = Kind(
+    "more_ranks_slower", DOUBT, "more ranks but slower than {shape} ({speed} {unit})"
+)
+LARGER_BATCH_SLOWER = Kind(
+    "larger_batch_slower", DOUBT, "a larger batch but slower than b{batch_size} ({speed} {unit})"
+)
 LOSS_AT_TWO_NODES = Kind(
     "loss_at_two_nodes",
     DOUBT,
@@ -90,4 +102,8 @@ LOSS_AT_TWO_NODES = Kind(
     "or one of the three numbers is wrong",
 )
 ABOVE_BOUND = Kind("impossible", DOUBT, "impossible: {limit} allows at most {bound:.0f} samples/s")
-ABOVE_PEAK = Kind("impossible", DOUBT, "impossible: {share:.1f}% of the peak of {device} for {dtype}, by mfu_causal")
+ABOVE_PEAK = Kind(
+    "impossible",
+    DOUBT,
+    "impossible: {share:.1f}% of the peak of {device} for {dtype}, by mfu_causal",
+)

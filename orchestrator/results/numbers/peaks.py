@@ -1,8 +1,9 @@
 """The few numbers of devices and models that bound a training speed from above.
 
-Models: He et al., "Deep Residual Learning for Image Recognition" (2015), and Simonyan and Zisserman, "Very Deep Convolutional
-Networks" (2014), for images of 224 x 224 and 1000 classes. ``resnet50`` is the paper's network in some programs,
-and in others the variant with strides in the 3 x 3 convolutions (v1.5); the paper's, the smaller one, is used for both.
+Models: He et al., "Deep Residual Learning for Image Recognition" (2015), and Simonyan and
+Zisserman, "Very Deep Convolutional Networks" (2014), for images of 224 x 224 and 1000 classes.
+``resnet50`` is the paper's network in some programs, and in others the variant with strides in the
+3 x 3 convolutions (v1.5); the paper's, the smaller one, is used for both.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ __all__ = ["DEVICES", "DIVISORS", "MODELS", "Device", "Model", "devices_in", "li
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model. ``multiply_adds`` is the minimum for training on one sample, ``kept`` the number of values per sample that the
-    forward pass keeps for the backward pass.
+    """One model. ``multiply_adds`` is the minimum for training on one sample, ``kept`` the number
+    of values per sample that the forward pass keeps for the backward pass.
 
-    Training costs three forward passes: the pass itself, the gradients of each layer's input, and those of its weights; the
-    gradient of the image is not needed. Convolutions of 3 x 3 and stride 1 count with the multiplications of F(6 x 6, 3 x 3),
-    64 instead of 324 by definition: a larger saving than in any library (Lavin and Gray, "Fast Algorithms for Convolutional
-    Neural Networks", 2015; cuDNN has F(4 x 4, 3 x 3), for 16-bit floats as well). ``kept`` counts the input of each layer,
-    without the pixels that its stride skips.
+    Training costs three forward passes: the pass itself, the gradients of each layer's input, and
+    those of its weights; the gradient of the image is not needed. Convolutions of 3 x 3 and stride
+    1 count with the multiplications of F(6 x 6, 3 x 3), 64 instead of 324 by definition: a larger
+    saving than in any library (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
+    2015; cuDNN has F(4 x 4, 3 x 3), for 16-bit floats as well). ``kept`` counts the input of each
+    layer, without the pixels that its stride skips.
     """
 
     parameters: int
@@ -37,11 +39,26 @@ class Model:
 DEVICES = peaks()
 
 _RARE_CONSTANTS: tuple[str, ...] = (
-    *("P100 PCIe", "V100S", "A800", "A10", "A10G", "A30", "RTX 4090", "L4", "H20", "H800", "H800 PCIe", "GH200"),
+    *(
+        "P100 PCIe",
+        "V100S",
+        "A800",
+        "A10",
+        "A10G",
+        "A30",
+        "RTX 4090",
+        "L4",
+        "H20",
+        "H800",
+        "H800 PCIe",
+        "GH200",
+    ),
     *("RTX PRO 6000", "B300", "GB300", "MI350X", "MI355X"),
 )
 DIVISORS = tuple(device for device in DEVICES if device.name not in _RARE_CONSTANTS)
-"""Devices whose peak programs have as a constant, whatever they run on. With all devices, nearly every ratio would fit one."""
+"""Devices whose peak programs have as a constant, whatever they run on. With all devices, nearly
+every ratio would fit one.
+"""
 
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
@@ -58,7 +75,8 @@ _LINK = re.compile(r"(?<![\d.])(\d{1,4}) Gb/s (?:InfiniBand|Ethernet)")
 
 
 def devices_in(text: str) -> dict[str, Device]:
-    """Return the devices named in a text (by nvidia-smi, a document, or a cloud's instance type), by display name.
+    """Return the devices named in a text (by nvidia-smi, a document, or a cloud's instance type),
+    by display name.
 
     >>> list(devices_in("8 x Tesla V100-SXM2-16GB")), list(devices_in("AWS p2.16xlarge")), devices_in("L20, GB10")
     (['V100'], ['K80 (p2.16xlarge)'], {})
@@ -67,10 +85,16 @@ def devices_in(text: str) -> dict[str, Device]:
     >>> list(devices_in("Tesla P100-PCIE-16GB")), list(devices_in("NVIDIA GeForce RTX 4090 Laptop GPU"))
     (['P100 PCIe (P100-PCIE)'], [])
     """
-    named = [(device, match) for device in DEVICES for match in re.finditer(rf"\b(?:{device.named or device.name})\b", text)]
+    named = [
+        (device, match)
+        for device in DEVICES
+        for match in re.finditer(rf"\b(?:{device.named or device.name})\b", text)
+    ]
     matches: dict[str, Device] = {}
     for device, match in named:
-        inside = any(other.start() <= match.start() and match.end() < other.end() for _, other in named)
+        inside = any(
+            other.start() <= match.start() and match.end() < other.end() for _, other in named
+        )
         if not inside:  # H100 in H100 PCIe
             word = match[0]
             matches[device.name if word == device.name else f"{device.name} ({word})"] = device
@@ -78,7 +102,8 @@ def devices_in(text: str) -> dict[str, Device]:
 
 
 def link_in(text: str) -> float | None:
-    """Return the bytes per second, one way, of the network named in a text; None if it names none or several.
+    """Return the bytes per second, one way, of the network named in a text; None if it names none
+    or several.
 
     >>> link_in("4 nodes of 8 x V100, 100 Gb/s InfiniBand")
     12500000000.0

@@ -1,7 +1,8 @@
 """Which slow unit a comparison with peers would have found, and how many repeats find a given one.
 
-Units are made slower on paper, each in turn in all of its repeats, and judged by the rule that judges all (`peers`). For other
-numbers of repeats, the noise of each unit is drawn from that of all of them, with a fixed seed.
+Units are made slower on paper, each in turn in all of its repeats, and judged by the rule that
+judges all (`peers`). For other numbers of repeats, the noise of each unit is drawn from that of all
+of them, with a fixed seed.
 
 >>> values = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
 >>> f"{least_named(values, against_peers(values, margin=0.03), margin=0.03):.3f}"
@@ -47,12 +48,16 @@ def least_named(
     comparisons: int = 0,
     lower_is_better: bool = False,
 ) -> float:
-    """Return by how much a unit would have had to be slower, as a share, for `against_peers` to name it: nine in ten of those
-    units that it does not name, each made slower in turn by that share in all of its repeats. Infinite if none would do.
+    """Return by how much a unit would have had to be slower, as a share, for `against_peers` to
+    name it: nine in ten of those units that it does not name, each made slower in turn by that
+    share in all of its repeats. Infinite if none would do.
 
     Takes what `against_peers` takes, and what it returned."""
     logs, several = logarithms(values, lower_is_better), max(comparisons, len(values))
-    peers = sorted((name for name in logs if not judged.units[name].named), key=lambda name: judged.units[name].slower)
+    peers = sorted(
+        (name for name in logs if not judged.units[name].named),
+        key=lambda name: judged.units[name].slower,
+    )
     tried = peers
     if len(peers) > _TRIED:
         tried = [peers[round(place * (len(peers) - 1) / (_TRIED - 1))] for place in range(_TRIED)]
@@ -64,7 +69,9 @@ def least_named(
 
 
 def _least_shift(standard: Standard, over: Sequence[float]) -> float:
-    """Return the least shift of logarithms at which a unit is named, rounded up; infinite if none is large enough."""
+    """Return the least shift of logarithms at which a unit is named, rounded up; infinite if none
+    is large enough.
+    """
 
     def is_named(shift: float) -> bool:
         return standard.names([height + shift for height in over])
@@ -89,13 +96,19 @@ def repeats_that_find(
     comparisons: int = 0,
     lower_is_better: bool = False,
 ) -> int | None:
-    """Return with how many repeats a unit that is slower by a share would be named in nine of ten cases, by the noise that is
-    there; None if `against_peers` cannot compare, or no number up to 30 is enough. Takes what `against_peers` takes."""
+    """Return with how many repeats a unit that is slower by a share would be named in nine of ten
+    cases, by the noise that is there; None if `against_peers` cannot compare, or no number up to 30
+    is enough. Takes what `against_peers` takes."""
     if (measured := against_peers(values, margin=margin)) is None:
         return None
     several = max(comparisons, len(values))
     logs = logarithms(values, lower_is_better)
-    names = sorted(logs, key=lambda name: measured.units[name].slower if lower_is_better else -measured.units[name].slower)
+    names = sorted(
+        logs,
+        key=lambda name: (
+            measured.units[name].slower if lower_is_better else -measured.units[name].slower
+        ),
+    )
     kept = names[:: math.ceil(len(names) / _UNITS)]
     standard = standard_of(logs, names, margin, several)
     heights = {name: standard.over(logs[name]) for name in kept}
@@ -109,7 +122,13 @@ def repeats_that_find(
                 for name, lasts in zip(kept, lasting, strict=True)
             }
             again = against_peers(drawn, margin=margin, comparisons=several, lower_is_better=True)
-            if again and least_named(drawn, again, margin=margin, comparisons=several, lower_is_better=True) <= slower:
+            if (
+                again
+                and least_named(
+                    drawn, again, margin=margin, comparisons=several, lower_is_better=True
+                )
+                <= slower
+            ):
                 return repeats
     return None
 

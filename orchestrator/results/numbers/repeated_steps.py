@@ -2,8 +2,8 @@
 
 >>> log = [StepSample(1, step_time_s=0.5), StepSample(2, step_time_s=0.7), StepSample(2, step_time_s=0.5)]
 >>> verify_once(log, warmup_steps=0, steps=2)  # doctest: +ELLIPSIS
-Traceback (most recent call last):
-orchestrator.errors.DataError: expected one line for step 2, got one with step_time_s 0.7 and one with step_time_s 0.5...
+Traceback (most recent call last): orchestrator.errors.DataError: expected one line for step 2, got
+one with step_time_s 0.7 and one with step_time_s 0.5...
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ __all__ = ["verify_once"]
 
 
 def verify_once(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> None:
-    """Check that the step before the window and each step in it have one line, in order; earlier steps may repeat.
+    """Check that the step before the window and each step in it have one line, in order; earlier
+    steps may repeat.
 
     Raises DataError result_invalid.
     """
     pairs = list(pairwise(sample for sample in samples if warmup_steps <= sample.step <= steps))
     if any(later.step < earlier.step for earlier, later in pairs):
-        raise DataError("expected each step once and in order, got steps that go back", kind="result_invalid")
+        raise DataError(
+            "expected each step once and in order, got steps that go back", kind="result_invalid"
+        )
     again = [pair for pair in pairs if pair[0].step == pair[1].step]
     if not again:
         return
@@ -42,4 +45,7 @@ def verify_once(samples: Sequence[StepSample], warmup_steps: int, steps: int) ->
 def _values(line: StepSample) -> str:
     """Return the values of a line as text; a clock has all its digits."""
     values = ((name, getattr(line, name)) for name in VALUES)
-    return ", ".join(f"{name} {value:.12g}" for name, value in values if value is not None) or "no value"
+    return (
+        ", ".join(f"{name} {value:.12g}" for name, value in values if value is not None)
+        or "no value"
+    )

@@ -1,7 +1,8 @@
-"""How finely a log prints what a number is computed from: a value of three digits cannot support a narrower interval.
+"""How finely a log prints what a number is computed from: a value of three digits cannot support a
+narrower interval.
 
-Roundings of values that differ are independent of each other, so that they average out as noise does; the mean of equal ones
-is as coarse as one of them.
+Roundings of values that differ are independent of each other, so that they average out as noise
+does; the mean of equal ones is as coarse as one of them.
 
 >>> resolution_of("mean", 1.0, [5.0, 6.0, 5.0, 6.0]), resolution_of("mean", 1.0, [5.0, 5.0])
 (0.5, 1.0)
@@ -20,7 +21,9 @@ __all__ = ["resolution_of", "resolution_of_speed"]
 
 
 def resolution_of(combination: str, resolution: float, values: Sequence[float]) -> float:
-    """Return the resolution of values of this ``resolution`` combined by ``combination``, a name in `metrics.COMBINED`."""
+    """Return the resolution of values of this ``resolution`` combined by ``combination``, a name in
+    `metrics.COMBINED`.
+    """
     if combination not in ("mean", "harmonic_mean", "sum"):
         return resolution
     independent = len(set(values)) > 1
@@ -31,8 +34,9 @@ def resolution_of(combination: str, resolution: float, values: Sequence[float]) 
 def resolution_of_speed(
     samples: Sequence[StepSample], terms: Terms, measured: Throughput, printed: Mapping[str, float]
 ) -> float:
-    """Return the resolution of a throughput in samples/s, from that of the ``printed`` values by name, in seconds or per
-    second; 0 if it is not known. It is that of the values from which `throughput.stretches` takes the time of the window."""
+    """Return the resolution of a throughput in samples/s, from that of the ``printed`` values by
+    name, in seconds or per second; 0 if it is not known. It is that of the values from which
+    `throughput.stretches` takes the time of the window."""
     window = window_lines(samples, terms.warmup_steps, terms.steps)
     before = [sample for sample in samples if sample.step == terms.warmup_steps]
     for name in ("timestamp", "elapsed_s"):
@@ -44,5 +48,9 @@ def resolution_of_speed(
         if len(values) == len(window):
             typical = math.fsum(map(abs, values)) / len(values)
             combination = "last" if terms.cumulative else "mean"
-            return measured.samples_per_s * resolution_of(combination, printed.get(name, 0.0), values) / typical
+            return (
+                measured.samples_per_s
+                * resolution_of(combination, printed.get(name, 0.0), values)
+                / typical
+            )
     return 0.0

@@ -1,12 +1,15 @@
-"""Whether the steps of a window take equally long, and if not, which of them take longer and what that costs.
+"""Whether the steps of a window take equally long, and if not, which of them take longer and what
+that costs.
 
-Three ways to be unsteady are looked for: some steps are far slower than all others (a stall), a stretch of consecutive steps
-is slower or faster than the rest (a level shift, a late end of the warm-up), and all steps drift. Each has to cost `WORTH` of
-the time, so noise that leaves the throughput as it is gives no finding. How often each method is right and wrong is in
+Three ways to be unsteady are looked for: some steps are far slower than all others (a stall), a
+stretch of consecutive steps is slower or faster than the rest (a level shift, a late end of the
+warm-up), and all steps drift. Each has to cost `WORTH` of the time, so noise that leaves the
+throughput as it is gives no finding. How often each method is right and wrong is in
 docs/results/methods.md, measured by ``benchmarks/steadiness.py``.
 
 >>> unsteady([Stretch(step, 1, 50.0 if step == 33 else 0.5) for step in range(21, 121)])
-('1 of 100 steps took 100 times as long as the median: step 33; that is 49.5 s, 49.7% of the window',)
+('1 of 100 steps took 100 times as long as the median: step 33; that is 49.5 s, 49.7% of the
+window',)
 """
 
 from __future__ import annotations
@@ -17,7 +20,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from orchestrator.notes import Note
-from orchestrator.results.numbers.notes import SLOW_START, SLOW_STEPS, SLOW_STRETCH, SLOWING_DOWN, SPEEDING_UP
+from orchestrator.results.numbers.notes import (
+    SLOW_START,
+    SLOW_STEPS,
+    SLOW_STRETCH,
+    SLOWING_DOWN,
+    SPEEDING_UP,
+)
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
 __all__ = [
@@ -41,10 +50,12 @@ _POINTS = 200
 _SHORTEST = 5
 """Points of the shortest stretch, and of the shortest rest."""
 _ROUNDS = 5
-"""How often the bounds of a stretch and the levels on both sides of them are fitted to each other."""
+"""How often the bounds of a stretch and the levels on both sides of them are fitted to each other.
+"""
 _BEYOND_CHANCE = 6.0
-"""Smallest statistic of a stretch. Steady windows exceed it in at most 1 of 200 cases while step times are correlated by 0.5
-or less from step to step; docs/results/methods.md has the measured shares."""
+"""Smallest statistic of a stretch. Steady windows exceed it in at most 1 of 200 cases while step
+times are correlated by 0.5 or less from step to step; docs/results/methods.md has the measured
+shares."""
 _OUTLIER, _CLIPPED, _NEAR = 3.0, 2.5, 7
 _MOST_CORRELATED = 0.9
 _PARTS = 10
@@ -53,7 +64,9 @@ _NAMED = 5
 
 
 def unsteady(window: Sequence[Stretch]) -> tuple[Note, ...]:
-    """Return in which ways the lines of a window, in order, are not steady, and what that costs; empty if they are."""
+    """Return in which ways the lines of a window, in order, are not steady, and what that costs;
+    empty if they are.
+    """
     times = [line.seconds / line.steps for line in window]
     slow = slow_steps(times)
     texts = [_of_slow(window, times, slow)] if slow else []
@@ -62,7 +75,9 @@ def unsteady(window: Sequence[Stretch]) -> tuple[Note, ...]:
     lines = [line for place, line in enumerate(window) if place not in is_slow]
     rest = [time for place, time in enumerate(times) if place not in is_slow]
     grown, span = trend(rest), stretch_apart(rest)
-    if grown is not None and (span is None or _fit(rest, range(len(rest))) >= _fit(rest, _inside(span, len(rest)))):
+    if grown is not None and (
+        span is None or _fit(rest, range(len(rest))) >= _fit(rest, _inside(span, len(rest)))
+    ):
         texts.append(_of_trend(rest, grown))
     elif span is not None:
         texts.append(_of_stretch(lines, rest, span))
@@ -70,11 +85,12 @@ def unsteady(window: Sequence[Stretch]) -> tuple[Note, ...]:
 
 
 def slow_steps(step_times: Sequence[float]) -> list[int]:
-    """Return the places of steps that are far slower than the others, if they cost `WORTH` of all time; else an empty list.
+    """Return the places of steps that are far slower than the others, if they cost `WORTH` of all
+    time; else an empty list.
 
-    A slow step is more than 6 standard deviations above the median, where the deviation is that of the median absolute
-    deviation (F. R. Hampel, "The influence curve and its role in robust estimation", JASA 69, 1974), and 25 % above it. Empty
-    for fewer than 5 values.
+    A slow step is more than 6 standard deviations above the median, where the deviation is that of
+    the median absolute deviation (F. R. Hampel, "The influence curve and its role in robust
+    estimation", JASA 69, 1974), and 25 % above it. Empty for fewer than 5 values.
 
     >>> slow_steps([0.5, 0.51, 0.49, 5.0, 0.5, 0.52, 0.48])
     [3]
@@ -90,15 +106,18 @@ def slow_steps(step_times: Sequence[float]) -> list[int]:
 
 
 def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
-    """Return the bounds (first place, place after the last) of consecutive values that differ from the rest, else None.
+    """Return the bounds (first place, place after the last) of consecutive values that differ from
+    the rest, else None.
 
-    Of all stretches the one whose mean logarithm differs most from that of the rest is tested (B. Levin and J. Kline, "The
-    cusum test of homogeneity", Statistics in Medicine 4, 1985). Neighbouring steps are alike without any shift, so before that
-    the series is made independent by its correlation from step to step, which is estimated from differences, in which a shift
-    occurs once only (S. Chakar et al., "A robust approach for estimating change-points in the mean of an AR(1) process",
-    Bernoulli 23, 2017). Values far from their neighbours are clipped. A difference of the medians below `WORTH` is ignored.
-    The stretch that is tested has at least 5 points, the bounds that are returned are those that fit best and may hold fewer.
-    None for fewer than 20 values.
+    Of all stretches the one whose mean logarithm differs most from that of the rest is tested (B.
+    Levin and J. Kline, "The cusum test of homogeneity", Statistics in Medicine 4, 1985).
+    Neighbouring steps are alike without any shift, so before that the series is made independent by
+    its correlation from step to step, which is estimated from differences, in which a shift occurs
+    once only (S. Chakar et al., "A robust approach for estimating change-points in the mean of an
+    AR(1) process", Bernoulli 23, 2017). Values far from their neighbours are clipped. A difference
+    of the medians below `WORTH` is ignored. The stretch that is tested has at least 5 points, the
+    bounds that are returned are those that fit best and may hold fewer. None for fewer than 20
+    values.
 
     >>> stretch_apart([0.50, 0.51] * 35 + [0.60, 0.61] * 15)
     (70, 100)
@@ -108,25 +127,35 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
     if len(step_times) < _FEWEST_FOR_STRETCH:
         return None
     width = -(-len(step_times) // _POINTS)
-    logs = [math.log(mean(step_times[start : start + width])) for start in range(0, len(step_times), width)]
+    logs = [
+        math.log(mean(step_times[start : start + width]))
+        for start in range(0, len(step_times), width)
+    ]
     correlated = correlation(logs)
     white = [later - correlated * earlier for earlier, later in zip(logs, logs[1:], strict=False)]
     noise = math.sqrt(mean_square(differences(white, 1)) / 2)
     beyond, start, stop = _furthest(clipped(white, noise))
     if beyond <= _BEYOND_CHANCE * noise or not beyond:
         return None
-    # The first point has no predecessor and therefore no white value; a stretch from the second on begins with it.
+    # The first point has no predecessor and therefore no white value; a stretch from the second on
+    # begins with it.
     first, last = (start + 1) * width if start else 0, min(len(step_times), (stop + 1) * width)
     inside, outside = step_times[first:last], [*step_times[:first], *step_times[last:]]
-    return _refined(step_times, first, last) if abs(median(inside) / median(outside) - 1) >= WORTH else None
+    return (
+        _refined(step_times, first, last)
+        if abs(median(inside) / median(outside) - 1) >= WORTH
+        else None
+    )
 
 
 def trend(step_times: Sequence[float]) -> float | None:
-    """Return by how much longer the last fifth of a window takes than the first, as a fraction, if step times drift; else None.
+    """Return by how much longer the last fifth of a window takes than the first, as a fraction, if
+    step times drift; else None.
 
-    The window is cut into ten parts, whose medians are tested for a trend by Mann and Kendall ("Nonparametric tests against
-    trend", Econometrica 13, 1945): of the 45 pairs, those with a slower later part must outnumber the others by 33, or vice
-    versa, which happens in one steady window of 450. A trend below `WORTH` is ignored. None for fewer than 20 values.
+    The window is cut into ten parts, whose medians are tested for a trend by Mann and Kendall
+    ("Nonparametric tests against trend", Econometrica 13, 1945): of the 45 pairs, those with a
+    slower later part must outnumber the others by 33, or vice versa, which happens in one steady
+    window of 450. A trend below `WORTH` is ignored. None for fewer than 20 values.
 
     >>> trend([0.50 + 0.001 * number for number in range(40)])
     0.0635551142005959
@@ -136,7 +165,11 @@ def trend(step_times: Sequence[float]) -> float | None:
         return None
     edges = [len(step_times) * part // _PARTS for part in range(_PARTS + 1)]
     parts = [median(step_times[start:stop]) for start, stop in zip(edges, edges[1:], strict=False)]
-    slower = sum((late > early) - (late < early) for index, early in enumerate(parts) for late in parts[index + 1 :])
+    slower = sum(
+        (late > early) - (late < early)
+        for index, early in enumerate(parts)
+        for late in parts[index + 1 :]
+    )
     fifth = _PARTS // 5
     grown = mean(parts[-fifth:]) / mean(parts[:fifth]) - 1
     return grown if abs(slower) >= _TOO_ONE_SIDED and abs(grown) >= WORTH else None
@@ -169,21 +202,33 @@ def _of_trend(times: Sequence[float], grown: float) -> Note:
     fifth = len(times) // 5
     usual = median(times[:fifth] if grown > 0 else times[-fifth:])
     lost = math.fsum(time - usual for time in times) / math.fsum(times)
-    return SLOWING_DOWN(longer=grown, lost=lost) if grown > 0 else SPEEDING_UP(shorter=-grown, lost=lost)
+    return (
+        SLOWING_DOWN(longer=grown, lost=lost)
+        if grown > 0
+        else SPEEDING_UP(shorter=-grown, lost=lost)
+    )
 
 
 def _typical(times: Sequence[float], places: Sequence[int]) -> float:
     return median([times[place] for place in places])
 
 
-def _cost(window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int], usual: float) -> str:
-    """Return the time that would not have passed if the slow steps had taken as long as usual, in words."""
+def _cost(
+    window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int], usual: float
+) -> str:
+    """Return the time that would not have passed if the slow steps had taken as long as usual, in
+    words.
+    """
     lost_s = math.fsum((times[place] - usual) * window[place].steps for place in slow)
-    return f"{lost_s:.3g} s, {lost_s / math.fsum(line.seconds for line in window):.1%} of the window"
+    return (
+        f"{lost_s:.3g} s, {lost_s / math.fsum(line.seconds for line in window):.1%} of the window"
+    )
 
 
 def _spans(window: Sequence[Stretch], places: Sequence[int]) -> str:
-    """Return the steps of these lines as text, consecutive lines joined: ``steps 21-30, 45 and 3 more``."""
+    """Return the steps of these lines as text, consecutive lines joined: ``steps 21-30, 45 and 3
+    more``.
+    """
     spans: list[list[int]] = []
     for place in places:
         first, last = window[place].last - window[place].steps + 1, window[place].last
@@ -207,7 +252,9 @@ def _inside(span: tuple[int, int], count: int) -> list[int]:
 def _fit(values: Sequence[float], by: Sequence[int]) -> float:
     """Return the share of the variance of values that a line over ``by`` explains."""
     centre, middle = mean(values), mean(by)
-    across = math.fsum((value - centre) * (place - middle) for value, place in zip(values, by, strict=True))
+    across = math.fsum(
+        (value - centre) * (place - middle) for value, place in zip(values, by, strict=True)
+    )
     spread = math.fsum((place - middle) ** 2 for place in by)
     return across**2 / spread / (math.fsum((value - centre) ** 2 for value in values) or 1.0)
 
@@ -224,15 +271,23 @@ def mean_square(differences: Sequence[float]) -> float:
 
 
 def correlation(logs: Sequence[float]) -> float:
-    """Return the correlation of neighbours, 0 to 0.9, by which differences over two steps exceed those over one."""
+    """Return the correlation of neighbours, 0 to 0.9, by which differences over two steps exceed
+    those over one.
+    """
     near = differences(logs, 1)
-    if not median([abs(value) for value in near]):  # mostly equal: a single shift would look like a correlation of 1
+    if not median(
+        [abs(value) for value in near]
+    ):  # mostly equal: a single shift would look like a correlation of 1
         return 0.0
-    return min(_MOST_CORRELATED, max(0.0, mean_square(differences(logs, 2)) / mean_square(near) - 1))
+    return min(
+        _MOST_CORRELATED, max(0.0, mean_square(differences(logs, 2)) / mean_square(near) - 1)
+    )
 
 
 def clipped(values: Sequence[float], noise: float) -> list[float]:
-    """Return the values, each at most 2.5 standard deviations from the median of its neighbourhood of 15."""
+    """Return the values, each at most 2.5 standard deviations from the median of its neighbourhood
+    of 15.
+    """
     padded = [*reversed(values[:_NEAR]), *values, *reversed(values[-_NEAR:])]
     near = sorted(padded[: 2 * _NEAR + 1])
     within = []
@@ -246,15 +301,21 @@ def clipped(values: Sequence[float], noise: float) -> list[float]:
 
 
 def _refined(step_times: Sequence[float], first: int, last: int) -> tuple[int, int]:
-    """Return the bounds that divide values best between the levels inside and outside of a stretch, which may be shorter.
+    """Return the bounds that divide values best between the levels inside and outside of a stretch,
+    which may be shorter.
 
-    That is the stretch with the largest sum of what its values are beyond the middle between the levels, each counted with at
-    most half the difference, so that one value far away does not draw the bounds to it.
+    That is the stretch with the largest sum of what its values are beyond the middle between the
+    levels, each counted with at most half the difference, so that one value far away does not draw
+    the bounds to it.
     """
     for number in range(_ROUNDS):
-        # The median of a stretch of which less than half is apart is the level of the rest; its mean is between the two.
+        # The median of a stretch of which less than half is apart is the level of the rest; its
+        # mean is between the two.
         level = median if number else mean
-        inside, outside = math.log(level(step_times[first:last])), math.log(level([*step_times[:first], *step_times[last:]]))
+        inside, outside = (
+            math.log(level(step_times[first:last])),
+            math.log(level([*step_times[:first], *step_times[last:]])),
+        )
         middle, half = (inside + outside) / 2, abs(inside - outside) / 2
         sign = 1 if inside > outside else -1
         beyond = [min(half, max(-half, sign * (math.log(time) - middle))) for time in step_times]

@@ -1,11 +1,13 @@
-"""Where the steady state of a run began, learned from its step times, and whether its window lies in it.
+"""Where the steady state of a run began, learned from its step times, and whether its window lies
+in it.
 
-The number of warm-up steps is declared, not known: compilation, caches, a growing memory pool and clocks that fall with
-temperature may take longer. The series of all step times, warm-up included, is divided into segments of equal level, as in E.
-Barrett et al., "Virtual machine warmup blows hot and cold" (OOPSLA 2017): change points by an exact search with a penalty for
-each (B. Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE Signal Processing Letters 12,
-2005). The steady state begins with the first segment at the level of the last one. How often this is right is in
-docs/results/methods.md, measured by ``benchmarks/steady_start.py``.
+The number of warm-up steps is declared, not known: compilation, caches, a growing memory pool and
+clocks that fall with temperature may take longer. The series of all step times, warm-up included,
+is divided into segments of equal level, as in E. Barrett et al., "Virtual machine warmup blows hot
+and cold" (OOPSLA 2017): change points by an exact search with a penalty for each (B. Jackson et
+al., "An algorithm for optimal partitioning of data on an interval", IEEE Signal Processing Letters
+12, 2005). The steady state begins with the first segment at the level of the last one. How often
+this is right is in docs/results/methods.md, measured by ``benchmarks/steady_start.py``.
 
 >>> steps = [Stretch(step, 1, 0.65 if step <= 40 else 0.5 + 0.01 * (step % 2)) for step in range(1, 121)]
 >>> steady_start(steps)
@@ -30,23 +32,26 @@ _POINTS = 120
 _SHORTEST = 5
 """Points of the shortest segment."""
 _PENALTY = 5.0
-"""Of a change point, in units of the noise's variance times the logarithm of the number of points. With 2, white noise gives
-one in a quarter of all series; neighbouring steps are alike, which no whitening removes completely."""
+"""Of a change point, in units of the noise's variance times the logarithm of the number of points.
+With 2, white noise gives one in a quarter of all series; neighbouring steps are alike, which no
+whitening removes completely."""
 _AT_LEVEL = 0.5
 """Least share of what follows the start that is at the level of the last segment."""
 _LEAST = 0.25
-"""Least share of a run that is in its steady state, as of the 2000 iterations of Barrett et al. at least 500."""
+"""Least share of a run that is in its steady state, as of the 2000 iterations of Barrett et al. at
+least 500.
+"""
 _OF_MEDIAN, _CERTAIN = 1.2533, 3.0
-"""The standard error of a median of normal values over that of their mean; levels that differ by less than so many standard
-errors are equal too."""
+"""The standard error of a median of normal values over that of their mean; levels that differ by
+less than so many standard errors are equal too."""
 _FAR, _SLOW = 6.0, 0.25
 """A single slow step is this many standard deviations, and this share, above the level."""
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyStart:
-    """The first step of the steady state, None if there is none, and the typical time of a step in it, or of the last steps
-    (s)."""
+    """The first step of the steady state, None if there is none, and the typical time of a step in
+    it, or of the last steps (s)."""
 
     first_step: int | None
     step_s: float
@@ -57,16 +62,20 @@ class SteadyStart:
 
 
 def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
-    """Return where the steady state began, from all lines of a run in order, warm-up included; None for fewer than 20 lines.
+    """Return where the steady state began, from all lines of a run in order, warm-up included; None
+    for fewer than 20 lines.
 
-    Levels that differ by less than `WORTH`, or by no more than chance, are equal. A stretch of slower steps later on is no
-    warm-up; `steadiness` reports it.
+    Levels that differ by less than `WORTH`, or by no more than chance, are equal. A stretch of
+    slower steps later on is no warm-up; `steadiness` reports it.
     """
     if len(lines) < _FEWEST:
         return None
     width = -(-len(lines) // _POINTS)
     groups = [lines[place : place + width] for place in range(0, len(lines), width)]
-    times = [math.fsum(line.seconds for line in group) / sum(line.steps for line in group) for group in groups]
+    times = [
+        math.fsum(line.seconds for line in group) / sum(line.steps for line in group)
+        for group in groups
+    ]
     logs = [math.log(time) for time in times]
     correlated = correlation(logs)
     white = [later - correlated * earlier for earlier, later in zip(logs, logs[1:], strict=False)]
@@ -77,26 +86,36 @@ def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
     error = _OF_MEDIAN * noise / (1 - correlated)
     last = bounds[-1] - bounds[-2]
     at_level = [
-        abs(level / levels[-1] - 1) < max(WORTH, _CERTAIN * error * math.sqrt(1 / (stop - begin) + 1 / last))
+        abs(level / levels[-1] - 1)
+        < max(WORTH, _CERTAIN * error * math.sqrt(1 / (stop - begin) + 1 / last))
         for level, (begin, stop) in zip(levels[:-1], segments, strict=False)
     ] + [True]
     first = at_level.index(True)
     start = segments[first][0]
-    alike = sum(last - begin for (begin, last), is_at in zip(segments, at_level, strict=True) if is_at)
+    alike = sum(
+        last - begin for (begin, last), is_at in zip(segments, at_level, strict=True) if is_at
+    )
     usual = median(
-        [time for (begin, last), is_at in zip(segments, at_level, strict=True) if is_at for time in times[begin:last]]
+        [
+            time
+            for (begin, last), is_at in zip(segments, at_level, strict=True)
+            if is_at
+            for time in times[begin:last]
+        ]
     )
     limit = usual * max(1 + _SLOW, math.exp(_FAR * noise))
     while start < len(times) - 1 and times[start] > limit:
         start, alike = start + 1, alike - 1
-    is_steady = alike >= _AT_LEVEL * (len(times) - start) and len(times) - start >= _LEAST * len(times)
+    is_steady = alike >= _AT_LEVEL * (len(times) - start) and len(times) - start >= _LEAST * len(
+        times
+    )
     line = groups[start][0]
     return SteadyStart(line.last - line.steps + 1 if is_steady else None, usual)
 
 
 def _changes(values: Sequence[float], noise: float) -> list[int]:
-    """Return the places at which the mean of a series changes: those that minimize its squared residuals, in units of the
-    noise, plus a penalty for each change."""
+    """Return the places at which the mean of a series changes: those that minimize its squared
+    residuals, in units of the noise, plus a penalty for each change."""
     count = len(values)
     least = noise or 1e-12
     centre = mean(values)
@@ -108,7 +127,9 @@ def _changes(values: Sequence[float], noise: float) -> list[int]:
         total, square = sums[stop], squares[stop]
         for start in (0, *range(_SHORTEST, stop - _SHORTEST + 1)):
             inside = total - sums[start]
-            cost = best[start] + square - squares[start] - inside * inside / (stop - start) + penalty
+            cost = (
+                best[start] + square - squares[start] - inside * inside / (stop - start) + penalty
+            )
             if cost < best[stop]:
                 best[stop], before[stop] = cost, start
     changes, stop = [], count

@@ -24,9 +24,10 @@ _POINTS = 300
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How fast a run was from line to line, warm-up included. ``points`` are (seconds, samples/s) of one or several steps,
-    the seconds at the end of those steps relative to the start of the window, negative during warm-up; ``first_s`` is the end
-    of the first step. ``clock`` is the log's own clock at the start of the window, None if it has none."""
+    """How fast a run was from line to line, warm-up included. ``points`` are (seconds, samples/s)
+    of one or several steps, the seconds at the end of those steps relative to the start of the
+    window, negative during warm-up; ``first_s`` is the end of the first step. ``clock`` is the
+    log's own clock at the start of the window, None if it has none."""
 
     points: tuple[tuple[float, float], ...]
     first_s: float
@@ -35,8 +36,9 @@ class Tempo:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The step times in the window of one run, in seconds: their mean, sample standard deviation, and percentiles, each a value
-    that was measured. If a line of the log stands for several steps, their mean counts as one value."""
+    """The step times in the window of one run, in seconds: their mean, sample standard deviation,
+    and percentiles, each a value that was measured. If a line of the log stands for several steps,
+    their mean counts as one value."""
 
     mean_s: float
     deviation_s: float
@@ -53,7 +55,11 @@ class StepTimes:
         95.0
         """
         spread = deviation(step_times) if len(step_times) > 1 else 0.0
-        return cls(math.fsum(step_times) / len(step_times), spread, *_percentiles(step_times, (50, 90, 95, 99)))
+        return cls(
+            math.fsum(step_times) / len(step_times),
+            spread,
+            *_percentiles(step_times, (50, 90, 95, 99)),
+        )
 
     @property
     def variation(self) -> float:
@@ -62,26 +68,40 @@ class StepTimes:
 
 
 def tempo(samples: Sequence[StepSample], terms: Terms) -> Tempo | None:
-    """Return how fast the run was from line to line; None if the lines before the window do not show it."""
+    """Return how fast the run was from line to line; None if the lines before the window do not
+    show it.
+    """
     intervals = all_stretches(samples, terms)
     if not intervals:
         return None
     warmup_steps = terms.warmup_steps
     at = -math.fsum(interval.seconds for interval in intervals if interval.last <= warmup_steps)
     first_s, width, points = at + intervals[0].seconds, -(-len(intervals) // _POINTS), []
-    for part in ([i for i in intervals if i.last <= warmup_steps], [i for i in intervals if i.last > warmup_steps]):
+    for part in (
+        [i for i in intervals if i.last <= warmup_steps],
+        [i for i in intervals if i.last > warmup_steps],
+    ):
         for begin in range(0, len(part), width):
             seconds = math.fsum(interval.seconds for interval in part[begin : begin + width])
             at += seconds
-            points.append((at, terms.global_batch * sum(interval.steps for interval in part[begin : begin + width]) / seconds))
+            points.append(
+                (
+                    at,
+                    terms.global_batch
+                    * sum(interval.steps for interval in part[begin : begin + width])
+                    / seconds,
+                )
+            )
     clock = {line.step: line.timestamp for line in samples}.get(warmup_steps)
     return Tempo(tuple(points), first_s, clock)
 
 
 def all_stretches(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
-    """Return steps and seconds of each line up to the last step, warm-up included; empty if the lines before the window do not
-    show them."""
-    lines = list({sample.step: sample for sample in samples if sample.step <= terms.steps}.values())  # warm-up may repeat
+    """Return steps and seconds of each line up to the last step, warm-up included; empty if the
+    lines before the window do not show them."""
+    lines = list(
+        {sample.step: sample for sample in samples if sample.step <= terms.steps}.values()
+    )  # warm-up may repeat
     for start in dict.fromkeys([0, *(line.step for line in lines[:1])]):
         with suppress(DataError):
             later = [line for line in lines if line.step > start]
@@ -101,6 +121,8 @@ def quantiles(step_times: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _percentiles(values: Sequence[float], shares: Sequence[int]) -> list[float]:
-    """Return percentiles by the nearest rank: the smallest value that at least this share (in %) of all does not exceed."""
+    """Return percentiles by the nearest rank: the smallest value that at least this share (in %) of
+    all does not exceed.
+    """
     ordered = sorted(values)
     return [ordered[-(-len(ordered) * share // 100) - 1] for share in shares]

@@ -1,7 +1,9 @@
-"""From step samples to numbers, by the definitions of ``docs/metrics.md``. Nothing here rounds but `published`.
+"""From step samples to numbers, by the definitions of ``docs/metrics.md``. Nothing here rounds but
+`published`.
 
-The window of a run is the steps ``warmup + 1 … steps``. Throughput is the samples of the window over the time of the window;
-rates are combined by time and never averaged. A step that is missing from the log is an error; the window never shrinks.
+The window of a run is the steps ``warmup + 1 … steps``. Throughput is the samples of the window
+over the time of the window; rates are combined by time and never averaged. A step that is missing
+from the log is an error; the window never shrinks.
 
 >>> log = [StepSample(step, timestamp=step * 0.5) for step in range(13)]
 >>> throughput(log, Terms(warmup_steps=2, steps=12, global_batch=64))
@@ -47,18 +49,21 @@ __all__ = [
 
 
 WORTH = 0.02
-"""Smaller drift of step times within a window is not reported, and a smaller difference of two benches gives no verdict."""
+"""Smaller drift of step times within a window is not reported, and a smaller difference of two
+benches gives no verdict.
+"""
 APART = 0.05
 """Two measures of one window may differ by this fraction: time between two steps, rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What this module needs to know of a run besides its step samples: the window ``warmup_steps + 1 … steps``, the global
-    batch, and how to read its rates.
+    """What this module needs to know of a run besides its step samples: the window ``warmup_steps +
+    1 … steps``, the global batch, and how to read its rates.
 
     ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe the whole run, else the
-    number of processes, or nodes, that log their own; ``counts`` the same for counts of samples, None for the same number.
+    number of processes, or nodes, that log their own; ``counts`` the same for counts of samples,
+    None for the same number.
     ``steps_in_one``: how often the program counts each step of the run in its steps per second. ``cumulative``: a rate is the
     mean since the first step. ``tokens``: those of a sample, for rates in tokens.
     """
@@ -83,12 +88,16 @@ class Terms:
         sizes = {"nodes": spec.nodes, "ranks": spec.world_size}
         steps_in_one = sizes.get(grammar.summed_over.get("steps_per_s", ""), 1)
         window = spec.warmup_steps - uncounted, spec.steps - uncounted
-        return cls(*window, spec.global_batch, ranks, grammar.cumulative, counts, steps_in_one, spec.items)
+        return cls(
+            *window, spec.global_batch, ranks, grammar.cumulative, counts, steps_in_one, spec.items
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Speed of one run over its window: ``samples`` in ``seconds``, steps ``first_step`` to ``last_step`` inclusive."""
+    """Speed of one run over its window: ``samples`` in ``seconds``, steps ``first_step`` to
+    ``last_step`` inclusive.
+    """
 
     samples_per_s: float
     samples: int
@@ -109,7 +118,8 @@ class Stretch:
 def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     """Return samples per second over the window.
 
-    Raises DataError like `window_lines`, and result_invalid if a time is not finite or does not increase.
+    Raises DataError like `window_lines`, and result_invalid if a time is not finite or does not
+    increase.
     """
     window = window_lines(samples, terms.warmup_steps, terms.steps)
     seconds, intervals = stretches(samples, window, terms)
@@ -117,8 +127,11 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
     printed = terms.ranks if terms.counts is None else terms.counts
     number = (terms.steps - terms.warmup_steps) * terms.global_batch
     if counts:
-        # A line counts the samples of its own step; those between it and the line before have as many.
-        number = printed * int(sum(count * interval.steps for count, interval in zip(counts, intervals, strict=True)))
+        # A line counts the samples of its own step; those between it and the line before have as
+        # many.
+        number = printed * int(
+            sum(count * interval.steps for count, interval in zip(counts, intervals, strict=True))
+        )
     speed = number / _positive(seconds, terms.steps)
     if not 0 < speed < ABSURD:
         raise DataError(f"expected a speed above 0, got {speed:g} samples/s", kind="result_invalid")
@@ -126,7 +139,9 @@ def throughput(samples: Sequence[StepSample], terms: Terms) -> Throughput:
 
 
 def speed_of_line(sample: StepSample, terms: Terms) -> float | None:
-    """Return samples/s of the run by one line of its log, for a display; None if the line has neither a rate nor a time."""
+    """Return samples/s of the run by one line of its log, for a display; None if the line has
+    neither a rate nor a time.
+    """
     if speed := _printed_rate(sample, terms):
         return speed * terms.ranks
     if sample.steps_per_s:
@@ -135,7 +150,9 @@ def speed_of_line(sample: StepSample, terms: Terms) -> float | None:
 
 
 def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]:
-    """Return the seconds of one step for each line of the window, in order. Raises like `throughput`."""
+    """Return the seconds of one step for each line of the window, in order. Raises like
+    `throughput`.
+    """
     return tuple(line.seconds / line.steps for line in window_of(samples, terms))
 
 
@@ -145,21 +162,30 @@ def window_of(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
 
 
 def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, float] | None:
-    """Return another measure of speed in the log (its name, samples/s) if it differs from the throughput by `APART` or more.
-    Raises like `throughput`.
+    """Return another measure of speed in the log (its name, samples/s) if it differs from the
+    throughput by `APART` or more. Raises like `throughput`.
 
     >>> log = [StepSample(step, timestamp=step * 0.5, samples_per_s=160.0) for step in range(13)]
     >>> disagreement(log, Terms(warmup_steps=2, steps=12, global_batch=64))
     ('rates', 160.0)
     """
     best = throughput(samples, terms).samples_per_s
-    measures: list[tuple[str, tuple[str, ...]]] = [("rates", ("samples_per_s", "tokens_per_s", "steps_per_s"))]
+    measures: list[tuple[str, tuple[str, ...]]] = [
+        ("rates", ("samples_per_s", "tokens_per_s", "steps_per_s"))
+    ]
     # Many steps may lie between two lines: a rate covers all of them, a step time only the last.
-    if len(window_lines(samples, terms.warmup_steps, terms.steps)) == terms.steps - terms.warmup_steps:
+    if (
+        len(window_lines(samples, terms.warmup_steps, terms.steps))
+        == terms.steps - terms.warmup_steps
+    ):
         measures.insert(0, ("step times", ("step_time_s",)))
     numbers = [sample.step for sample in samples]
     for name, kinds in measures:
-        columns = {kind: column for kind in kinds if any(column := [getattr(sample, kind) for sample in samples])}
+        columns = {
+            kind: column
+            for kind in kinds
+            if any(column := [getattr(sample, kind) for sample in samples])
+        }
         if not columns:
             continue
         with suppress(DataError):  # missing from some lines
@@ -169,10 +195,13 @@ def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, floa
     return None
 
 
-def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms: Terms) -> tuple[float, list[Stretch]]:
+def stretches(
+    samples: Sequence[StepSample], window: Sequence[StepSample], terms: Terms
+) -> tuple[float, list[Stretch]]:
     """Return the seconds of the window and of each interval in it.
 
-    Timestamps are preferred to durations, and durations to rates: timestamps leave out no time between two steps.
+    Timestamps are preferred to durations, and durations to rates: timestamps leave out no time
+    between two steps.
     """
     warmup_steps, cumulative = terms.warmup_steps, terms.cumulative
     before = next((sample for sample in samples if sample.step == warmup_steps), None)
@@ -191,13 +220,19 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
             return sample.elapsed_s
         return 0.0 if sample.step == 0 else _quotient(sample.step, rate(sample), sample.step)
 
-    clocks: tuple[Callable[[StepSample], float | None], ...] = (lambda sample: sample.timestamp, elapsed)
+    clocks: tuple[Callable[[StepSample], float | None], ...] = (
+        lambda sample: sample.timestamp,
+        elapsed,
+    )
     for clock in clocks:
         marks = _all(clock(line) for line in lines)
         if marks:
             pairs = zip(lines, lines[1:], marks, marks[1:], strict=False)
-            return marks[-1] - marks[0], [Stretch(b.step, b.step - a.step, _positive(y - x, b.step)) for a, b, x, y in pairs]
-    # A step time covers one step, even if only every tenth step is printed; a rate covers all steps since the last line.
+            return marks[-1] - marks[0], [
+                Stretch(b.step, b.step - a.step, _positive(y - x, b.step)) for a, b, x, y in pairs
+            ]
+    # A step time covers one step, even if only every tenth step is printed; a rate covers all steps
+    # since the last line.
     stride = window[0].step - warmup_steps
     times = _all(line.step_time_s for line in window)
     if not times and not cumulative:
@@ -208,7 +243,10 @@ def stretches(samples: Sequence[StepSample], window: Sequence[StepSample], terms
             kind="result_invalid",
             hint=f"if lines have timestamps, the line for step {warmup_steps} is needed too",
         )
-    intervals = [Stretch(w.step, stride, _positive(time * stride, w.step)) for w, time in zip(window, times, strict=True)]
+    intervals = [
+        Stretch(w.step, stride, _positive(time * stride, w.step))
+        for w, time in zip(window, times, strict=True)
+    ]
     return math.fsum(interval.seconds for interval in intervals), intervals
 
 
@@ -233,20 +271,26 @@ def _quotient(steps: int, steps_per_s: float | None, step: int) -> float | None:
     if steps_per_s is None:
         return None
     if not 0 < steps_per_s < ABSURD:
-        raise DataError(f"expected a rate above 0 at step {step}, got {steps_per_s:g} steps/s", kind="result_invalid")
+        raise DataError(
+            f"expected a rate above 0 at step {step}, got {steps_per_s:g} steps/s",
+            kind="result_invalid",
+        )
     return steps / steps_per_s
 
 
 def _positive(seconds: float, step: int) -> float:
     if not 0 < seconds < ABSURD:
-        raise DataError(f"expected a time above 0 s up to step {step}, got {seconds:g} s", kind="result_invalid")
+        raise DataError(
+            f"expected a time above 0 s up to step {step}, got {seconds:g} s", kind="result_invalid"
+        )
     return seconds
 
 
 def mean(values: Sequence[float]) -> float:
     """Return the sum from left to right over the number of values, as in the published averages.
 
-    Pairwise or exact summation changes the last digit of some of them. Raises ValueError for no values.
+    Pairwise or exact summation changes the last digit of some of them. Raises ValueError for no
+    values.
     """
     if not values:
         raise ValueError("mean of no values")
@@ -262,7 +306,9 @@ def _sum_left_to_right(values: Sequence[float]) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the middle value, or the mean of the two middle values. Raises ValueError for no values."""
+    """Return the middle value, or the mean of the two middle values. Raises ValueError for no
+    values.
+    """
     if not values:
         raise ValueError("median of no values")
     ordered = sorted(values)
@@ -281,7 +327,8 @@ def published(value: float, places: int = 2) -> float:
 
 
 def speedup(speed: float, baseline: float) -> float:
-    """Return how many times faster ``speed`` is than ``baseline``; both are unrounded medians in samples/s.
+    """Return how many times faster ``speed`` is than ``baseline``; both are unrounded medians in
+    samples/s.
 
     >>> published(speedup(8816.70, 354.44))
     24.88

@@ -1,4 +1,5 @@
-"""Whether the steps of a window trained: a speed of steps that changed nothing, or that computed with NaN, is no number.
+"""Whether the steps of a window trained: a speed of steps that changed nothing, or that computed
+with NaN, is no number.
 
 >>> log = [StepSample(step, step_time_s=0.5, loss=2.0 / step, skipped=float(step == 3)) for step in range(1, 9)]
 >>> print(verify_training(log, Terms(warmup_steps=2, steps=8, global_batch=64))[0].split('; ')[1])
@@ -14,7 +15,12 @@ from itertools import groupby
 from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.notes import Note
-from orchestrator.results.numbers.notes import GRADIENTS_NOT_FINITE, LOSS_CONSTANT, LOSS_NOT_FINITE, STEPS_SKIPPED
+from orchestrator.results.numbers.notes import (
+    GRADIENTS_NOT_FINITE,
+    LOSS_CONSTANT,
+    LOSS_NOT_FINITE,
+    STEPS_SKIPPED,
+)
 from orchestrator.results.numbers.throughput import Terms
 
 __all__ = ["verify_training"]
@@ -27,10 +33,11 @@ _LEAST_LINES = 4
 
 
 def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[Note]:
-    """Return a note for each sign in the lines of the window that the steps did not train. A log without losses has none.
+    """Return a note for each sign in the lines of the window that the steps did not train. A log
+    without losses has none.
 
-    Raises DataError (result_invalid) if it is certain: the loss is not finite in the last step, which no later step repairs, or
-    the optimizer skipped every step.
+    Raises DataError (result_invalid) if it is certain: the loss is not finite in the last step,
+    which no later step repairs, or the optimizer skipped every step.
     """
     window = [sample for sample in samples if terms.warmup_steps < sample.step <= terms.steps]
     _verify_printed([sample for sample in samples if sample.step <= terms.steps])
@@ -56,7 +63,11 @@ def _verify_printed(lines: Sequence[StepSample]) -> None:
 
 def _norms(window: Sequence[StepSample]) -> list[Note]:
     lines = [sample for sample in window if sample.grad_norm is not None]
-    spoilt = [sample.step for sample in lines if sample.grad_norm is not None and not math.isfinite(sample.grad_norm)]
+    spoilt = [
+        sample.step
+        for sample in lines
+        if sample.grad_norm is not None and not math.isfinite(sample.grad_norm)
+    ]
     if not spoilt:
         return []
     # A step that the loss scaler skipped after an overflow changes nothing.

@@ -1,6 +1,7 @@
 """The lines of a log that make up the window of a run, and what is wrong if they do not.
 
-The window is the steps ``warmup_steps + 1 … steps``. A line that is missing is an error; the window never shrinks.
+The window is the steps ``warmup_steps + 1 … steps``. A line that is missing is an error; the window
+never shrinks.
 
 >>> log = [StepSample(step) for step in range(10, 201, 10)]
 >>> [line.step for line in window_lines(log, warmup_steps=170, steps=200)]
@@ -23,10 +24,11 @@ _ENOUGH = 3
 
 
 def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> list[StepSample]:
-    """Return the lines of the window. They end with the last step and are equally spaced, by 1 or more steps.
+    """Return the lines of the window. They end with the last step and are equally spaced, by 1 or
+    more steps.
 
-    Raises DataError: log_unmatched if the program prints other steps than those of the window, result_invalid if a line of the
-    window is missing, in disorder or there twice.
+    Raises DataError: log_unmatched if the program prints other steps than those of the window,
+    result_invalid if a line of the window is missing, in disorder or there twice.
     """
     numbers = [sample.step for sample in samples]
     if any(later <= earlier for earlier, later in pairwise(numbers)):
@@ -35,7 +37,10 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
     span = f"steps {warmup_steps + 1}…{steps}"
     if not window:
         last = f"the last is {numbers[-1]}" if numbers else "the log has none at all"
-        raise _unmatched(f"expected lines for {span}, found 0; {last}", _counted_otherwise(samples, warmup_steps, steps))
+        raise _unmatched(
+            f"expected lines for {span}, found 0; {last}",
+            _counted_otherwise(samples, warmup_steps, steps),
+        )
     edges = [sample.step for sample in window]
     if warmup_steps in numbers or warmup_steps == 0:
         edges.insert(0, warmup_steps)
@@ -58,7 +63,9 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
 
 
 def _check_ends(printed: Sequence[int], warmup_steps: int, steps: int) -> None:
-    """Raise DataError if a program that prints every so many steps prints neither the first nor the last of the window."""
+    """Raise DataError if a program that prints every so many steps prints neither the first nor the
+    last of the window.
+    """
     strides = {later - earlier for earlier, later in pairwise(printed)}
     if len(printed) < _ENOUGH or len(strides) != 1 or strides == {1}:
         return
@@ -73,17 +80,23 @@ def _check_ends(printed: Sequence[int], warmup_steps: int, steps: int) -> None:
 
 
 def _counted_otherwise(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> str:
-    """Return what to write into the log grammar if the program counts all its steps, but not from 1; else an empty text."""
+    """Return what to write into the log grammar if the program counts all its steps, but not from
+    1; else an empty text.
+    """
     if not samples or len(samples) != samples[-1].step - samples[0].step + 1:
         return ""
     zero, last = samples[0], samples[-1].step
-    # Many programs print a line before their first step, for its time: without a rate, and of no samples in no time.
-    is_step = zero.step == 0 and any((zero.step_time_s, zero.samples_per_s, zero.tokens_per_s, zero.steps_per_s, zero.samples))
+    # Many programs print a line before their first step, for its time: without a rate, and of no
+    # samples in no time.
+    is_step = zero.step == 0 and any(
+        (zero.step_time_s, zero.samples_per_s, zero.tokens_per_s, zero.steps_per_s, zero.samples)
+    )
     if is_step and last == steps - 1:
         return "its first step is 0: write counts_from: 0 under log:"
     if (zero.step, last) == (1, steps - warmup_steps):
         return (
-            "it has as many steps as the window: if the program does not count its warm-up, write after_warmup: true under log:"
+            "it has as many steps as the window: if the program does not count its warm-up, "
+            "write after_warmup: true under log:"
         )
     return ""
 

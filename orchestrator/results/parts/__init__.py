@@ -1,1 +1,3 @@
-"""The parts of a step that a program reports, and what follows from them: transfers, and overlap with computing."""
+"""The parts of a step that a program reports, and what follows from them: transfers, and overlap
+with computing.
+"""

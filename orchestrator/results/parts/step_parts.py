@@ -1,6 +1,8 @@
-"""The parts of a step that a training program reports in its last line, and their typical values over several runs.
+"""The parts of a step that a training program reports in its last line, and their typical values
+over several runs.
 
-The line comes from a node: a value that is not a valid number is treated as missing, and missing values are None.
+The line comes from a node: a value that is not a valid number is treated as missing, and missing
+values are None.
 
 >>> parts = told({"solo_step_s": [0.042, 0.044], "input_wait_s": [0.1, 0.2], "gradient_bytes": 30_000_000}, window_steps=100)
 >>> parts.solo_mean_s, parts.solo_max_s, parts.input_s, parts.buckets_bytes
@@ -37,10 +39,12 @@ class StepParts:
     ``buckets_bytes`` are in the order in which they are reduced; ``is_cut_here`` if the program reported only their sum;
     ``ready`` are the shares of the backward pass after which each bucket is complete.
     ``solo_mean_s`` and ``solo_max_s`` are mean and maximum over the ranks, for steps without communication that all ranks run
-    at the same time. ``reduce_s`` is the time to reduce all buckets one after the other while nothing is computed.
+    at the same time. ``reduce_s`` is the time to reduce all buckets one after the other while
+    nothing is computed.
     ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a step that the backward
-    pass takes. ``sharing`` is how the backward pass and simultaneous all-reduces slow each other, ``slowed`` the factor by
-    which the forward pass of such a step takes longer. ``graphs``: how the program was compiled, in its own word.
+    pass takes. ``sharing`` is how the backward pass and simultaneous all-reduces slow each other,
+    ``slowed`` the factor by which the forward pass of such a step takes longer. ``graphs``: how the
+    program was compiled, in its own word.
     """
 
     buckets_bytes: tuple[int, ...] = ()
@@ -58,18 +62,25 @@ class StepParts:
 
 
 def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None) -> StepParts:
-    """Return the step parts in a program's last line; ``window_steps`` is the number of steps over which it summed its waits.
+    """Return the step parts in a program's last line; ``window_steps`` is the number of steps over
+    which it summed its waits.
 
-    If it reports the bytes of its gradients but neither buckets nor all its collectives, and does not say that it holds the
-    model in shards, they are cut into pieces of ``bucket_cap_mb`` MiB.
+    If it reports the bytes of its gradients but neither buckets nor all its collectives, and does
+    not say that it holds the model in shards, they are cut into pieces of ``bucket_cap_mb`` MiB.
     """
     buckets = _numbers(observed.get("gradient_buckets_bytes"))
     is_cut = not buckets and "collectives" not in observed and observed.get("parallel") != "fsdp"
     cut = _cut(observed, bucket_cap_mb) if is_cut else ()
-    solo, waits = _numbers(observed.get("solo_step_s")), _numbers(observed.get("input_wait_s"), least=0.0)
+    solo, waits = (
+        _numbers(observed.get("solo_step_s")),
+        _numbers(observed.get("input_wait_s"), least=0.0),
+    )
     slowed, sharing = _probed(observed)
     reduce = _numbers(observed.get("solo_reduce_s"))
-    backward, ready = _numbers(observed.get("solo_backward_s")), _numbers(observed.get("gradient_ready_s"))
+    backward, ready = (
+        _numbers(observed.get("solo_backward_s")),
+        _numbers(observed.get("gradient_ready_s")),
+    )
     if len(ready) != len(buckets) or not backward:
         ready = ()
     return StepParts(
@@ -89,8 +100,12 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
 
 
 def typical(runs: Sequence[StepParts]) -> StepParts:
-    """Return typical values of several runs: the median of each number over the runs that report it, the buckets of one."""
-    first = max(runs, key=lambda run: (bool(run.buckets_bytes), bool(run.ready)), default=StepParts())
+    """Return typical values of several runs: the median of each number over the runs that report
+    it, the buckets of one.
+    """
+    first = max(
+        runs, key=lambda run: (bool(run.buckets_bytes), bool(run.ready)), default=StepParts()
+    )
     compute = _median(runs, lambda run: run.sharing.compute if run.sharing else None)
     reduce = _median(runs, lambda run: run.sharing.reduce if run.sharing else None)
     return StepParts(
@@ -119,15 +134,21 @@ def _cut(observed: Mapping[str, Any], bucket_cap_mb: Any) -> tuple[int, ...]:
 
 
 def _probed(observed: Mapping[str, Any]) -> tuple[float | None, Sharing | None]:
-    """Return the results of steps during all-reduces: the factor by which the forward pass is slower, and how a backward pass
-    slower by the same factor and the all-reduces slow each other."""
-    forward, overlapped = _numbers(observed.get("solo_forward_s")), _numbers(observed.get("beside_forward_s"))
+    """Return the results of steps during all-reduces: the factor by which the forward pass is
+    slower, and how a backward pass slower by the same factor and the all-reduces slow each other.
+    """
+    forward, overlapped = (
+        _numbers(observed.get("solo_forward_s")),
+        _numbers(observed.get("beside_forward_s")),
+    )
     times = [_numbers(observed.get(name)) for name in _ALONE_AND_BESIDE]
     if not forward or len({len(forward), len(overlapped), *map(len, times)}) != 1:
         return None, None
     slowed = max(1.0, median(overlapped) / median(forward))
     probes = [sharing_of(alone * slowed, *others) for alone, *others in zip(*times, strict=True)]
-    return slowed, Sharing(median([probe.compute for probe in probes]), median([probe.reduce for probe in probes]))
+    return slowed, Sharing(
+        median([probe.compute for probe in probes]), median([probe.reduce for probe in probes])
+    )
 
 
 def _median(runs: Sequence[StepParts], value: Callable[[StepParts], float | None]) -> float | None:
@@ -136,7 +157,9 @@ def _median(runs: Sequence[StepParts], value: Callable[[StepParts], float | None
 
 
 def _numbers(value: Any, least: float = math.ulp(0.0)) -> tuple[float, ...]:
-    """Return a number or a list of numbers as floats; empty if any of them is not a number or out of bounds."""
+    """Return a number or a list of numbers as floats; empty if any of them is not a number or out
+    of bounds.
+    """
     values = value if isinstance(value, list) else [value]
     good = all(type(number) in (int, float) and least <= number < _ABSURD for number in values)
     return tuple(float(number) for number in values) if good else ()

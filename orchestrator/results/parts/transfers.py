@@ -1,4 +1,5 @@
-"""The collectives of a step: what is sent between which ranks, and when, as a program reports it in its last line.
+"""The collectives of a step: what is sent between which ranks, and when, as a program reports it in
+its last line.
 
 The line comes from a node: a row that is not what it has to be makes all of them unknown.
 
@@ -26,7 +27,9 @@ _ABSURD_S = 1e13
 
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """A collective and its ranks: groups of ``ranks`` that are ``distance`` apart, all groups at once; 0 is all ranks."""
+    """A collective and its ranks: groups of ``ranks`` that are ``distance`` apart, all groups at
+    once; 0 is all ranks.
+    """
 
     collective: str
     ranks: int = 0
@@ -43,8 +46,8 @@ ALL_REDUCE = Link("allreduce")
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A collective of a step: its bytes as its own measurement counts them, and the shares of the step's computation after
-    which it may begin, and after which computing waits for it."""
+    """A collective of a step: its bytes as its own measurement counts them, and the shares of the
+    step's computation after which it may begin, and after which computing waits for it."""
 
     link: Link
     size_bytes: int
@@ -55,8 +58,8 @@ class Transfer:
 def transfers_in(rows: Any, step_s: float, world_size: int) -> tuple[Transfer, ...] | None:
     """Return the reported collectives of a step, None if they are not valid.
 
-    A row is [collective, bytes, number of ranks, distance between them, begins, needed], the last two in seconds of a step that
-    computes alone and takes ``step_s``.
+    A row is [collective, bytes, number of ranks, distance between them, begins, needed], the last
+    two in seconds of a step that computes alone and takes ``step_s``.
     """
     if not isinstance(rows, list) or len(rows) > _MOST_ROWS or not all(map(_is_row, rows)):
         return None
@@ -65,7 +68,9 @@ def transfers_in(rows: Any, step_s: float, world_size: int) -> tuple[Transfer, .
         link = Link(collective) if ranks == world_size else Link(collective, ranks, distance)
         # They run in their order, and what has not begun cannot be needed yet.
         begins = max(min(1.0, begins_s / step_s), transfers[-1].begins if transfers else 0.0)
-        transfers.append(Transfer(link, size_bytes, begins, max(begins, min(1.0, needed_s / step_s))))
+        transfers.append(
+            Transfer(link, size_bytes, begins, max(begins, min(1.0, needed_s / step_s)))
+        )
     return tuple(transfers)
 
 
@@ -73,12 +78,19 @@ def _is_row(row: Any) -> bool:
     if not isinstance(row, list) or len(row) != 6 or row[0] not in _COLLECTIVES:
         return False
     most = (_MOST_BYTES, _MOST_RANKS, _MOST_RANKS)
-    whole = all(type(number) is int and 1 <= number <= limit for number, limit in zip(row[1:4], most, strict=True))
-    return whole and all(type(moment) in (int, float) and 0 <= moment < _ABSURD_S for moment in row[4:])
+    whole = all(
+        type(number) is int and 1 <= number <= limit
+        for number, limit in zip(row[1:4], most, strict=True)
+    )
+    return whole and all(
+        type(moment) in (int, float) and 0 <= moment < _ABSURD_S for moment in row[4:]
+    )
 
 
 def typical_transfers(runs: Sequence[tuple[Transfer, ...] | None]) -> tuple[Transfer, ...] | None:
-    """Return the collectives of several runs, their moments the medians over the runs that made the same as the first one."""
+    """Return the collectives of several runs, their moments the medians over the runs that made the
+    same as the first one.
+    """
     known = [run for run in runs if run is not None]
     if not known:
         return None

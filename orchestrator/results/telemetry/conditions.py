@@ -1,7 +1,9 @@
-"""What a node was like over the window of its runs, against the other nodes: what others took from it, what its devices did.
+"""What a node was like over the window of its runs, against the other nodes: what others took from
+it, what its devices did.
 
-A node that computes longer than the others may be slow itself, or others may use its processors: the two are told apart. All
-figures are those of exactly the steps of the window, the median over the runs; those of the others are the median over them.
+A node that computes longer than the others may be slow itself, or others may use its processors:
+the two are told apart. All figures are those of exactly the steps of the window, the median over
+the runs; those of the others are the median over them.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from orchestrator.results.telemetry.use import NodeUse, RunUse
 __all__ = ["Conditions", "conditions_against_others"]
 
 _TAKEN = 0.05
-"""Share of its processors, or of periods, that others have to take from a node beyond what they take from the other nodes."""
+"""Share of its processors, or of periods, that others have to take from a node beyond what they
+take from the other nodes.
+"""
 _Value = Callable[[NodeUse], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """``by_others``: what took processors or GPUs from the node and not from the other ones. ``of_devices``: in what its
-    devices are worse, such as slower clocks. ``figures``: clocks, temperature and power, whatever they are. Empty where
-    nothing was sampled; ``is_sampled``: whether the node and another one were."""
+    """``by_others``: what took processors or GPUs from the node and not from the other ones.
+    ``of_devices``: in what its devices are worse, such as slower clocks. ``figures``: clocks,
+    temperature and power, whatever they are. Empty where nothing was sampled; ``is_sampled``:
+    whether the node and another one were."""
 
     by_others: tuple[str, ...] = ()
     of_devices: tuple[str, ...] = ()
@@ -34,17 +39,33 @@ class Conditions:
 
 def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Conditions:
     """Return what a node was like in runs that sampled it and another node."""
-    pairs = [(own, others) for use in uses if use for own, others in [_divided(host, use)] if own and others]
+    pairs = [
+        (own, others)
+        for use in uses
+        if use
+        for own, others in [_divided(host, use)]
+        if own and others
+    ]
     if not pairs:
         return Conditions()
     processors = pairs[0][0].processors
     by_others = [
-        *_taken(pairs, lambda node: node.foreign_cores, processors, "processes outside the run", _busiest(host, uses)),
-        *_taken(pairs, lambda node: node.stolen_cores, processors, "other machines on its hypervisor"),
+        *_taken(
+            pairs,
+            lambda node: node.foreign_cores,
+            processors,
+            "processes outside the run",
+            _busiest(host, uses),
+        ),
+        *_taken(
+            pairs, lambda node: node.stolen_cores, processors, "other machines on its hypervisor"
+        ),
         *_held(pairs),
         *_strangers(pairs),
     ]
-    return Conditions(tuple(by_others), tuple(_of_devices(pairs)), tuple(_figures(pairs)), is_sampled=True)
+    return Conditions(
+        tuple(by_others), tuple(_of_devices(pairs)), tuple(_figures(pairs)), is_sampled=True
+    )
 
 
 _Pairs = Sequence[tuple[NodeUse, Sequence[NodeUse]]]
@@ -56,7 +77,9 @@ def _divided(host: str, use: RunUse) -> tuple[NodeUse | None, list[NodeUse]]:
 
 
 def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
-    """Return a figure of the node and that of the others, None for theirs if it is not known; None if that of the node is."""
+    """Return a figure of the node and that of the others, None for theirs if it is not known; None
+    if that of the node is.
+    """
     own = [figure for node, _ in pairs if (figure := value(node)) is not None]
     others = [figure for _, rest in pairs for node in rest if (figure := value(node)) is not None]
     return (median(own), median(others) if others else None) if own else None
@@ -66,20 +89,31 @@ def _taken(pairs: _Pairs, value: _Value, processors: int, who: str, most: str = 
     cores = _against(pairs, value)
     if not cores or processors < 1 or cores[0] - (cores[1] or 0.0) < _TAKEN * processors:
         return []
-    return [f"{who} used {cores[0]:.1f} of its {processors} processors{most}{_beside(cores[1], '{:.1f}')}"]
+    return [
+        f"{who} used {cores[0]:.1f} of its {processors} processors{most}{_beside(cores[1], '{:.1f}')}"
+    ]
 
 
 def _held(pairs: _Pairs) -> list[str]:
     share = _against(pairs, lambda node: node.held)
     if not share or share[0] - (share[1] or 0.0) < _TAKEN:
         return []
-    return [f"its CPU limit (cpu.max) throttled it in {share[0]:.0%} of all periods{_beside(share[1], '{:.0%}')}"]
+    return [
+        f"its CPU limit (cpu.max) throttled it in {share[0]:.0%} of all periods{_beside(share[1], '{:.0%}')}"
+    ]
 
 
 def _strangers(pairs: _Pairs) -> list[str]:
-    """Return the names of processes that are not of the run on its GPUs, without those that the others' GPUs have too."""
+    """Return the names of processes that are not of the run on its GPUs, without those that the
+    others' GPUs have too.
+    """
     own, others = (
-        dict.fromkeys(event.name or "a process" for node in nodes for event in node.events if event.kind == "process")
+        dict.fromkeys(
+            event.name or "a process"
+            for node in nodes
+            for event in node.events
+            if event.kind == "process"
+        )
         for nodes in ([node for node, _ in pairs], [node for _, rest in pairs for node in rest])
     )
     return [f"{name} also used one of its GPUs" for name in own if name not in others][:4]
@@ -93,7 +127,9 @@ def _of_devices(pairs: _Pairs) -> list[str]:
         texts.append(f"its clocks are {1 - clock[0] / clock[1]:.1%} lower")
     own = _most_errors(node for node, _ in pairs)
     others = _most_errors(node for _, rest in pairs for node in rest)
-    return texts + [f"errors of {name} ({count})" for name, count in own.items() if name not in others]
+    return texts + [
+        f"errors of {name} ({count})" for name, count in own.items() if name not in others
+    ]
 
 
 def _most_errors(nodes: Iterable[NodeUse]) -> dict[str, int]:
@@ -114,16 +150,26 @@ def _errors(node: NodeUse) -> dict[str, int]:
 
 
 def _figures(pairs: _Pairs) -> list[str]:
-    """Return clocks, temperature and power of its GPUs, and the power of its processors, beside those of the others."""
+    """Return clocks, temperature and power of its GPUs, and the power of its processors, beside
+    those of the others.
+    """
     known = [
         (figures, words)
-        for value, words in ((_clock, "{:.0f} MHz"), (_hottest, "{:.0f} °C"), (lambda node: node.power_w, "{:.0f} W"))
+        for value, words in (
+            (_clock, "{:.0f} MHz"),
+            (_hottest, "{:.0f} °C"),
+            (lambda node: node.power_w, "{:.0f} W"),
+        )
         if (figures := _against(pairs, value))
     ]
     texts = []
     if known:
         own, others = (
-            ", ".join(words.format(figures[place]) for figures, words in known if figures[place] is not None)
+            ", ".join(
+                words.format(figures[place])
+                for figures, words in known
+                if figures[place] is not None
+            )
             for place in (0, 1)
         )
         texts.append(f"its GPUs run at {own}{f' (others: {others})' if others else ''}")
@@ -146,5 +192,7 @@ def _beside(figure: float | None, form: str) -> str:
 
 
 def _busiest(host: str, uses: Sequence[RunUse | None]) -> str:
-    """Return which of the processes on a node that are not of the run took most; empty if none is known."""
+    """Return which of the processes on a node that are not of the run took most; empty if none is
+    known.
+    """
     return busiest(uses, [host])

@@ -1,7 +1,9 @@
-"""What the samples of nodes and GPUs give reason to doubt, in words: what else used them, what failed, and what differs.
+"""What the samples of nodes and GPUs give reason to doubt, in words: what else used them, what
+failed, and what differs.
 
-Each text is about all runs of a configuration. Lowered clocks and load by others are told by `orchestrator.results.hardware`,
-which takes their shares of the window, and the names of what ran, from here.
+Each text is about all runs of a configuration. Lowered clocks and load by others are told by
+`orchestrator.results.hardware`, which takes their shares of the window, and the names of what ran,
+from here.
 """
 
 from __future__ import annotations
@@ -46,21 +48,25 @@ _XIDS = {
 
 
 def lowered_by_host(use: RunUse | None) -> dict[str, dict[str, float]]:
-    """Return for which share of the window clocks were lowered, by host and reason, of the GPU of that host that was slowed
-    most. A host whose GPUs do not say is left out."""
+    """Return for which share of the window clocks were lowered, by host and reason, of the GPU of
+    that host that was slowed most. A host whose GPUs do not say is left out."""
     shares: dict[str, dict[str, float]] = {}
     for node in use.nodes if use else ():
         of_gpus = [gpu.lowered for gpu in node.gpus if gpu.lowered]
         if of_gpus:
-            shares[node.host] = {name: max(of_gpu.get(name, 0.0) for of_gpu in of_gpus) for name in of_gpus[0]}
+            shares[node.host] = {
+                name: max(of_gpu.get(name, 0.0) for of_gpu in of_gpus) for name in of_gpus[0]
+            }
     return shares
 
 
 def busiest(uses: Iterable[RunUse | None], hosts: Collection[str]) -> str:
-    """Return which process that is not of a run used the processors of hosts most, as ``, most of it by python of bob``; empty
-    if none is known."""
+    """Return which process that is not of a run used the processors of hosts most, as ``, most of
+    it by python of bob``; empty if none is known."""
     nodes = [node for use in uses if use for node in use.nodes if node.host in hosts]
-    events = [event for node in nodes for event in node.events if event.kind == "busy" and event.cores]
+    events = [
+        event for node in nodes for event in node.events if event.kind == "busy" and event.cores
+    ]
     if not events:
         return ""
     worst = max(events, key=lambda event: event.cores or 0.0)
@@ -68,7 +74,9 @@ def busiest(uses: Iterable[RunUse | None], hosts: Collection[str]) -> str:
 
 
 def doubts_from(uses: Sequence[RunUse | None]) -> list[Note]:
-    """Return the doubts about the runs of a configuration; each says in how many of them, if not in all."""
+    """Return the doubts about the runs of a configuration; each says in how many of them, if not in
+    all.
+    """
     return [doubt.note(len(uses)) for doubt in _doubts(uses)]
 
 
@@ -111,10 +119,16 @@ def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
 
 
 def _taken(uses: Sequence[RunUse]) -> list[_Doubt]:
-    """Return a doubt about the nodes that had less of their processors than they have, with how much in the worst run."""
+    """Return a doubt about the nodes that had less of their processors than they have, with how
+    much in the worst run.
+    """
     doubts = []
     for share_of, kind in _TAKEN.items():
-        cases = [(place, node.host, share_of(node)) for place, use in enumerate(uses) for node in use.nodes]
+        cases = [
+            (place, node.host, share_of(node))
+            for place, use in enumerate(uses)
+            for node in use.nodes
+        ]
         taken = [(place, host, share) for place, host, share in cases if share >= _WORTH]
         if taken:
             hosts = {host for _, host, _ in taken}
@@ -143,7 +157,8 @@ _AGREE = 3
 """Fewest GPUs of which one can have more memory in use than the others agree on."""
 _GIB = 2.0**30
 _MEMORY = 0.25 * _GIB
-"""More than ranks of one program differ by, and less than another program's context and its data."""
+"""More than ranks of one program differ by, and less than another program's context and its data.
+"""
 
 
 def _strangers(node: NodeUse) -> list[Note]:
@@ -154,11 +169,16 @@ def _strangers(node: NodeUse) -> list[Note]:
 
 
 def _more_memory(node: NodeUse) -> list[Note]:
-    """Return a text for each GPU of the run that has far more memory in use than all the others of its node, which agree.
+    """Return a text for each GPU of the run that has far more memory in use than all the others of
+    its node, which agree.
 
     The processes of another container are not seen, their memory is.
     """
-    used = {place: gpu.memory_bytes for place, gpu in enumerate(node.gpus) if gpu.memory_bytes and not gpu.shared}
+    used = {
+        place: gpu.memory_bytes
+        for place, gpu in enumerate(node.gpus)
+        if gpu.memory_bytes and not gpu.shared
+    }
     if len(used) < max(_AGREE, len(node.gpus)) or len({gpu.name for gpu in node.gpus}) > 1:
         return []
     texts = []
@@ -166,7 +186,9 @@ def _more_memory(node: NodeUse) -> list[Note]:
         others = [other for at, other in used.items() if at != place]
         more = own - max(others)
         if more >= _MEMORY and more > 2 * (max(others) - min(others)):
-            texts.append(GPU_MEMORY(place=place, own=own / _GIB, others=median(others) / _GIB, on=""))
+            texts.append(
+                GPU_MEMORY(place=place, own=own / _GIB, others=median(others) / _GIB, on="")
+            )
     return texts
 
 
@@ -182,8 +204,8 @@ def _failures(node: NodeUse) -> list[Note]:
 
 
 def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
-    """Return a doubt about each node that draws less than the others, or else for each GPU, with how much less in the worst
-    run."""
+    """Return a doubt about each node that draws less than the others, or else for each GPU, with
+    how much less in the worst run."""
     nodes: dict[str, list[Less]] = {}
     gpus: dict[str, list[Less]] = {}
     for use in uses:
@@ -197,7 +219,9 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
             if not gpu.shared  # the power of an instance is that of the whole GPU
         }
         alike = len({gpu.name for node in use.nodes for gpu in node.gpus}) == 1
-        for name, less in drawing_less({key: watts for key, watts in of_gpus.items() if watts} if alike else {}).items():
+        for name, less in drawing_less(
+            {key: watts for key, watts in of_gpus.items() if watts} if alike else {}
+        ).items():
             gpus.setdefault(name, []).append(less)
     draws = [(f"the GPUs of {host} draw", host, cases) for host, cases in nodes.items()]
     for name, cases in gpus.items():
@@ -207,7 +231,13 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
     doubts = []
     for words, host, cases in draws[:_SHOWN]:
         worst = min(cases, key=lambda less: less.watts / less.usual)
-        text = LESS_POWER(who=words, less=1 - worst.watts / worst.usual, watts=worst.watts, usual=worst.usual, on="")
+        text = LESS_POWER(
+            who=words,
+            less=1 - worst.watts / worst.usual,
+            watts=worst.watts,
+            usual=worst.usual,
+            on="",
+        )
         doubts.append(_Doubt(text, frozenset({host}), len(cases), names_hosts=True))
     return doubts
 
@@ -223,9 +253,10 @@ class Less:
 def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
     """Return which of several nodes or GPUs of one run draw far less than the others, by name.
 
-    Far is 10 % below the median of the others, and with three others or more also 5 standard deviations below it, where the
-    deviation is that of the median absolute deviation of the others (F. R. Hampel, "The influence curve and its role in robust
-    estimation", JASA 69, 1974). That a node draws more is no doubt about it: then the others draw less.
+    Far is 10 % below the median of the others, and with three others or more also 5 standard
+    deviations below it, where the deviation is that of the median absolute deviation of the others
+    (F. R. Hampel, "The influence curve and its role in robust estimation", JASA 69, 1974). That a
+    node draws more is no doubt about it: then the others draw less.
 
     >>> drawing_less({"node1": 640.0, "node2": 655.0, "node3": 531.0, "node4": 648.0})
     {'node3': Less(watts=531.0, usual=648.0)}
@@ -236,7 +267,9 @@ def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
         if not others:
             continue
         usual = median(others)
-        scatter = _NORMAL * median([abs(other - usual) for other in others]) if len(others) > 2 else 0.0
+        scatter = (
+            _NORMAL * median([abs(other - usual) for other in others]) if len(others) > 2 else 0.0
+        )
         if usual > 0 and watts < usual - max(_APART * usual, _FAR * scatter):
             less[name] = Less(watts, usual)
     return less

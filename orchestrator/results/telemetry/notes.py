@@ -1,10 +1,14 @@
-"""Notes on what the samples of nodes and GPUs show. ``on`` has the hosts, and in how many of several runs."""
+"""Notes on what the samples of nodes and GPUs show. ``on`` has the hosts, and in how many of
+several runs.
+"""
 
 from __future__ import annotations
 
 from orchestrator.notes import DOUBT, REFUSAL, Kind
 
-TELEMETRY_UNREAD = Kind("telemetry_unread", REFUSAL, "the telemetry of {host} cannot be read: {fault}")
+TELEMETRY_UNREAD = Kind(
+    "telemetry_unread", REFUSAL, "the telemetry of {host} cannot be read: {fault}"
+)
 NO_ENERGY = Kind(
     "no_energy",
     REFUSAL,
@@ -21,7 +25,9 @@ STOLEN_PROCESSORS = Kind(
     DOUBT,
     "a hypervisor gave {share:.0%} of the processors to other machines{on}",
 )
-GPU_USED_BY_OTHERS = Kind("gpu_used_by_others", DOUBT, "another process used a GPU of the run: {name}{on}")
+GPU_USED_BY_OTHERS = Kind(
+    "gpu_used_by_others", DOUBT, "another process used a GPU of the run: {name}{on}"
+)
 GPU_MEMORY = Kind(
     "gpu_memory",
     DOUBT,

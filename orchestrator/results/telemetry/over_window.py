@@ -1,7 +1,8 @@
-"""The samples of a node over the measured window: means of readings, rates of counters, and what counters of errors grew by.
+"""The samples of a node over the measured window: means of readings, rates of counters, and what
+counters of errors grew by.
 
-Samples come about once a second, so what happened at the ends of a window is interpolated between two of them. A window of
-which less than half was sampled has no mean.
+Samples come about once a second, so what happened at the ends of a window is interpolated between
+two of them. A window of which less than half was sampled has no mean.
 
 >>> joules = [(0.0, 1000.0), (1.0, 1400.0), (2.0, 1800.0), (3.0, 1850.0)]
 >>> rate_over(joules, 0.5, 1.5)
@@ -33,11 +34,14 @@ Point = tuple[float, float]
 _COVERED = 0.5
 """Share of a window that has to lie between its first and its last sample."""
 _EDGE = 0.25
-"""Share of a window that may lie between two samples if one of its ends does: what is assumed there is a straight line."""
+"""Share of a window that may lie between two samples if one of its ends does: what is assumed there
+is a straight line.
+"""
 
 
 def energy_per_sample(powers_w: Sequence[float], samples_per_s: float) -> float:
-    """Return the joules per sample of devices that draw these powers together while samples are computed at this speed.
+    """Return the joules per sample of devices that draw these powers together while samples are
+    computed at this speed.
 
     >>> energy_per_sample([650.0, 640.0], 2580.0)
     0.5
@@ -46,8 +50,8 @@ def energy_per_sample(powers_w: Sequence[float], samples_per_s: float) -> float:
 
 
 def mean_over(points: Sequence[Point], begin: float, end: float) -> float | None:
-    """Return the mean of a reading over a window, weighted by time, with straight lines between samples; None if less than
-    half of the window lies between samples."""
+    """Return the mean of a reading over a window, weighted by time, with straight lines between
+    samples; None if less than half of the window lies between samples."""
     span = _covered(points, begin, end)
     if span is None:
         return None
@@ -55,12 +59,14 @@ def mean_over(points: Sequence[Point], begin: float, end: float) -> float | None
     inside = [(at, value) for at, value in points if first < at < last]
     line = [(first, _at(points, first)), *inside, (last, _at(points, last))]
     pairs = zip(line, line[1:], strict=False)
-    return math.fsum((later - earlier) * (x + y) / 2 for (earlier, x), (later, y) in pairs) / (last - first)
+    return math.fsum((later - earlier) * (x + y) / 2 for (earlier, x), (later, y) in pairs) / (
+        last - first
+    )
 
 
 def is_resolved(points: Sequence[Point], begin: float, end: float) -> bool:
-    """Return True if the samples around both ends of a window are close to each other, compared with the window: between them
-    a GPU may have begun to work.
+    """Return True if the samples around both ends of a window are close to each other, compared
+    with the window: between them a GPU may have begun to work.
 
     >>> is_resolved([(float(at), 0.0) for at in range(12)], 2.5, 8.5), is_resolved([(0, 0), (12, 9), (18, 20)], 2.5, 16.5)
     (True, False)
@@ -73,12 +79,16 @@ def is_resolved(points: Sequence[Point], begin: float, end: float) -> bool:
     return True
 
 
-def continued_to(end: float, points: Sequence[Point], begin: float, *, counts: bool) -> Sequence[Point]:
-    """Return the samples up to a window's end, with a last one at the end: a reading stays what it was in the last sample of
-    the window, and a counter (``counts``) grows as it did between the last two.
+def continued_to(
+    end: float, points: Sequence[Point], begin: float, *, counts: bool
+) -> Sequence[Point]:
+    """Return the samples up to a window's end, with a last one at the end: a reading stays what it
+    was in the last sample of the window, and a counter (``counts``) grows as it did between the
+    last two.
 
-    The next sample may have seen a GPU whose program had ended with the window, so that no line leads to it. Where the window
-    has no two samples, or none close to its end, there is no better guess than that line: the samples are returned as they are.
+    The next sample may have seen a GPU whose program had ended with the window, so that no line
+    leads to it. Where the window has no two samples, or none close to its end, there is no better
+    guess than that line: the samples are returned as they are.
 
     >>> joules = [(0.0, 0.0), (1.0, 600.0), (2.0, 1200.0), (3.0, 1300.0)]
     >>> continued_to(2.5, joules, 0.0, counts=True)
@@ -96,19 +106,23 @@ def continued_to(end: float, points: Sequence[Point], begin: float, *, counts: b
 
 
 def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None:
-    """Return by how much a counter grew per second over a window; None if less than half of the window lies between samples,
-    or if the counter was set back."""
+    """Return by how much a counter grew per second over a window; None if less than half of the
+    window lies between samples, or if the counter was set back."""
     span = _covered(points, begin, end)
-    if span is None or any(later < earlier for (_, earlier), (_, later) in zip(points, points[1:], strict=False)):
+    if span is None or any(
+        later < earlier for (_, earlier), (_, later) in zip(points, points[1:], strict=False)
+    ):
         return None
     first, last = span
     return (_at(points, last) - _at(points, first)) / (last - first)
 
 
 def grown_by(points: Sequence[Point], begin: float, end: float) -> float:
-    """Return by how much a counter of errors grew from the last sample before a window to the first one after it; 0 if it is
-    not known, or was set back."""
-    before = [value for at, value in points if at <= begin][-1:] or [value for _, value in points][:1]
+    """Return by how much a counter of errors grew from the last sample before a window to the first
+    one after it; 0 if it is not known, or was set back."""
+    before = [value for at, value in points if at <= begin][-1:] or [value for _, value in points][
+        :1
+    ]
     after = [value for at, value in points if at >= end][:1] or [value for _, value in points][-1:]
     return max(0.0, after[0] - before[0]) if before and after else 0.0
 

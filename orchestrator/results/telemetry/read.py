@@ -1,4 +1,6 @@
-"""The samples of a run's nodes, read from their logs and cut to the measured window by each node's own clock."""
+"""The samples of a run's nodes, read from their logs and cut to the measured window by each node's
+own clock.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ __all__ = ["WindowTimes", "run_use"]
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
-    """What is known of when the window of a run was: the clock of its log at the start of the window, None without one, and
-    ``arrivals``: (seconds of the node's clock, last step in the log then). Both are of the node ``host``."""
+    """What is known of when the window of a run was: the clock of its log at the start of the
+    window, None without one, and
+    ``arrivals``: (seconds of the node's clock, last step in the log then). Both are of the node ``host``.
+    """
 
     host: str
     clock: float | None
@@ -40,8 +44,9 @@ def run_use(
     window: Sequence[Stretch],
     times: WindowTimes,
 ) -> tuple[RunUse | None, list[Note]]:
-    """Return how the nodes were used over the window, None if they were not sampled or it is not known when the window was; and
-    notes on samples that cannot be read, or that say nothing of the energy."""
+    """Return how the nodes were used over the window, None if they were not sampled or it is not
+    known when the window was; and notes on samples that cannot be read, or that say nothing of the
+    energy."""
     samples, notes = _samples(run, records)
     record = records.get(times.host)
     begun = _begin(times, record, window) if record else None
@@ -60,7 +65,9 @@ def run_use(
     if coarse:
         notes.append(NO_ENERGY(hosts=fold(coarse), window_s=measured.seconds))
     devices = {slot.host: slot.nproc for slot in planned.slots}
-    complete = len(nodes) == len(devices) and all(len(node.gpus) == devices[node.host] for node in nodes)
+    complete = len(nodes) == len(devices) and all(
+        len(node.gpus) == devices[node.host] for node in nodes
+    )
     return _of_run(measured, nodes, complete, planned.spec.items), notes
 
 
@@ -74,7 +81,9 @@ def _of_run(measured: Throughput, nodes: Sequence[NodeUse], complete: bool, item
         measured.seconds,
         tuple(nodes),
         gpu_power_w=mean(powers) if known else None,
-        energy_per_sample=energy_per_sample(powers, measured.samples_per_s * items) if known else None,
+        energy_per_sample=energy_per_sample(powers, measured.samples_per_s * items)
+        if known
+        else None,
         packages_w=mean(packages) if packages and len(packages) == len(nodes) else None,
     )
 
@@ -89,8 +98,12 @@ def _is_coarse(samples: Telemetry, begin: float, end: float) -> bool:
     return False
 
 
-def _samples(run: RunDir, records: Mapping[str, ExitRecord]) -> tuple[dict[str, Telemetry], list[Note]]:
-    """Return the samples of each node that has any. Its log was compared with the node's digest, as all logs."""
+def _samples(
+    run: RunDir, records: Mapping[str, ExitRecord]
+) -> tuple[dict[str, Telemetry], list[Note]]:
+    """Return the samples of each node that has any. Its log was compared with the node's digest, as
+    all logs.
+    """
     samples, notes = {}, []
     for host, record in records.items():
         if TELEMETRY in record.files:
@@ -107,8 +120,8 @@ def _samples(run: RunDir, records: Mapping[str, ExitRecord]) -> tuple[dict[str, 
 def _begin(times: WindowTimes, record: ExitRecord, window: Sequence[Stretch]) -> float | None:
     """Return when the window began, in seconds from the start of the run; None if it is not known.
 
-    All nodes start at one instant, so that it is the same on each of them. The clock of a log counts if it is that of its node;
-    otherwise, lines were seen to arrive within a second or so.
+    All nodes start at one instant, so that it is the same on each of them. The clock of a log
+    counts if it is that of its node; otherwise, lines were seen to arrive within a second or so.
     """
     began, ended = record.started_mono_s, record.ended_mono_s
     if began is None or ended is None:

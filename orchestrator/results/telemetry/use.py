@@ -20,7 +20,17 @@ from orchestrator.results.telemetry.over_window import (
 )
 from orchestrator.results.values import Value
 
-__all__ = ["CLOCK", "HOTTEST", "REASONS", "GpuUse", "Line", "NodeUse", "RunUse", "node_use", "sampled_values"]
+__all__ = [
+    "CLOCK",
+    "HOTTEST",
+    "REASONS",
+    "GpuUse",
+    "Line",
+    "NodeUse",
+    "RunUse",
+    "node_use",
+    "sampled_values",
+]
 
 REASONS = {
     0x4: "sw_power_cap",
@@ -29,7 +39,8 @@ REASONS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
 }
-"""Bits of nvmlClocksEventReasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``."""
+"""Bits of nvmlClocksEventReasons, by their names in nvidia-smi's ``clocks_event_reasons_counters``.
+"""
 CLOCK, HOTTEST = "clock of a GPU, MHz", "hottest GPU, °C"
 _ENOUGH = 5
 """Fewer samples say little of how long clocks were lowered."""
@@ -45,10 +56,12 @@ _ERRORS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """A GPU over the window. Means of power (W), of the share of time in which a kernel ran (%), of the clock of its
-    multiprocessors (MHz); its highest temperature (°C) and memory in use (bytes); None for what is not known. ``lowered``: for
-    which share of the samples clocks were lowered, by reason. ``errors`` that its counters grew by, by kind, without zeros.
-    ``energy_is_counted``: its power is that of the driver's counter of energy, not a mean of readings."""
+    """A GPU over the window. Means of power (W), of the share of time in which a kernel ran (%), of
+    the clock of its multiprocessors (MHz); its highest temperature (°C) and memory in use (bytes);
+    None for what is not known. ``lowered``: for which share of the samples clocks were lowered, by
+    reason. ``errors`` that its counters grew by, by kind, without zeros.
+    ``energy_is_counted``: its power is that of the driver's counter of energy, not a mean of readings.
+    """
 
     name: str
     uuid: str
@@ -66,7 +79,9 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a chart shows of a node: ``points`` are (seconds from the start of the window, value), of all its GPUs together."""
+    """What a chart shows of a node: ``points`` are (seconds from the start of the window, value),
+    of all its GPUs together.
+    """
 
     quantity: str
     points: tuple[Point, ...]
@@ -78,9 +93,10 @@ class NodeUse:
 
     ``processors`` of which the share ``busy`` was busy, ``foreign_cores`` of them with processes that are not of the run, and
     ``stolen_cores`` for other machines of a hypervisor; ``held``: the share of periods in which a control group had used up
-    the processor time that it may use, None without such a limit. Watts of its processors' packages; bytes per second received
-    and sent over its network cards and ports; ``link_errors`` by card or port, without zeros. ``events`` up to the end of the
-    window. ``samples``: how many rows lie in it. ``cost``: share of one processor that sampling used.
+    the processor time that it may use, None without such a limit. Watts of its processors'
+    packages; bytes per second received and sent over its network cards and ports; ``link_errors``
+    by card or port, without zeros. ``events`` up to the end of the window. ``samples``: how many
+    rows lie in it. ``cost``: share of one processor that sampling used.
     """
 
     host: str
@@ -109,7 +125,8 @@ class NodeUse:
 
 @dataclass(frozen=True, slots=True)
 class RunUse:
-    """The nodes of a run over its window of ``seconds``, in order of node_rank; those without samples are left out.
+    """The nodes of a run over its window of ``seconds``, in order of node_rank; those without
+    samples are left out.
     ``energy_per_sample`` in J, of the GPUs of the run alone; per token of a language model."""
 
     seconds: float
@@ -120,8 +137,8 @@ class RunUse:
 
 
 def sampled_values(use: RunUse | None, metrics: Sequence[Metric]) -> tuple[Value, ...]:
-    """Return the values of a run that follow from samples, in the order of the ``sampled`` metrics of its measure; those that
-    are not known are left out."""
+    """Return the values of a run that follow from samples, in the order of the ``sampled`` metrics
+    of its measure; those that are not known are left out."""
     known = (use.gpu_power_w, use.energy_per_sample, use.packages_w) if use else ()
     return tuple(
         Value(metric.name, (), number)
@@ -134,20 +151,34 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
     """Return how a node was used from ``begin`` to ``end``, seconds of its clock."""
     busy = rate_over(samples.points("busy_s"), begin, end)
     links = [("net", samples.interfaces), ("port", samples.ports)]
-    names = [(f"{kind}{place}", name) for kind, of_kind in links for place, name in enumerate(of_kind)]
+    names = [
+        (f"{kind}{place}", name) for kind, of_kind in links for place, name in enumerate(of_kind)
+    ]
     rates = {
-        way: [rate for link, _ in names if (rate := rate_over(samples.points(f"{link}.{way}"), begin, end)) is not None]
+        way: [
+            rate
+            for link, _ in names
+            if (rate := rate_over(samples.points(f"{link}.{way}"), begin, end)) is not None
+        ]
         for way in ("received", "sent")
     }
-    errors = {name: int(grown_by(samples.points(f"{link}.errors"), begin, end)) for link, name in names}
+    errors = {
+        name: int(grown_by(samples.points(f"{link}.errors"), begin, end)) for link, name in names
+    }
     return NodeUse(
         host=host,
         samples=sum(begin <= at <= end for at in samples.times),
         processors=samples.processors,
-        gpus=tuple(_gpu_use(samples, place, gpu, begin, end) for place, gpu in enumerate(samples.gpus)),
-        busy=None if busy is None or samples.processors < 1 else min(1.0, busy / samples.processors),
+        gpus=tuple(
+            _gpu_use(samples, place, gpu, begin, end) for place, gpu in enumerate(samples.gpus)
+        ),
+        busy=None
+        if busy is None or samples.processors < 1
+        else min(1.0, busy / samples.processors),
         foreign_cores=rate_over(samples.points("foreign_s"), begin, end),
-        packages_w=rate_over(continued_to(end, samples.points("package_j"), begin, counts=True), begin, end),
+        packages_w=rate_over(
+            continued_to(end, samples.points("package_j"), begin, counts=True), begin, end
+        ),
         packages=samples.packages,
         received_bytes_per_s=sum(rates["received"]) if rates["received"] else None,
         sent_bytes_per_s=sum(rates["sent"]) if rates["sent"] else None,
@@ -161,7 +192,9 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
 
 
 def _held(samples: Telemetry, begin: float, end: float) -> float | None:
-    periods, held = (rate_over(samples.points(f"quota.{name}"), begin, end) for name in ("periods", "held"))
+    periods, held = (
+        rate_over(samples.points(f"quota.{name}"), begin, end) for name in ("periods", "held")
+    )
     return min(1.0, held / periods) if periods and held is not None else None
 
 
@@ -179,7 +212,10 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
     if is_resolved(power, begin, end):
         read = mean_over(continued_to(end, power, begin, counts=False), begin, end)
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
-    lowered = {name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons)) for bit, name in REASONS.items()}
+    lowered = {
+        name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons))
+        for bit, name in REASONS.items()
+    }
     errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}
     return GpuUse(
         name=gpu.name,
@@ -202,8 +238,12 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
 
 def _lines(samples: Telemetry, begin: float, links: Sequence[tuple[str, str]]) -> list[Line]:
     gpus = [f"gpu{place}" for place in range(len(samples.gpus))]
-    power = [rates(samples.points(f"{gpu}.energy_j")) or samples.points(f"{gpu}.power_w") for gpu in gpus]
-    traffic = [rates(samples.points(f"{link}.{way}")) for link, _ in links for way in ("received", "sent")]
+    power = [
+        rates(samples.points(f"{gpu}.energy_j")) or samples.points(f"{gpu}.power_w") for gpu in gpus
+    ]
+    traffic = [
+        rates(samples.points(f"{link}.{way}")) for link, _ in links for way in ("received", "sent")
+    ]
     quantities = {
         "power of a GPU, W": _combined(power, mean),
         CLOCK: _combined([samples.points(f"{gpu}.sm_mhz") for gpu in gpus], mean),
@@ -212,7 +252,10 @@ def _lines(samples: Telemetry, begin: float, links: Sequence[tuple[str, str]]) -
         "network, MB/s": [(at, value / 1e6) for at, value in _combined(traffic, sum)],
     }
     return [
-        Line(quantity, tuple((at - begin, value) for at, value in points[:: -(-len(points) // _MOST_POINTS)]))
+        Line(
+            quantity,
+            tuple((at - begin, value) for at, value in points[:: -(-len(points) // _MOST_POINTS)]),
+        )
         for quantity, points in quantities.items()
         if len(points) > 1
     ]
@@ -227,9 +270,15 @@ def rates(points: Sequence[Point]) -> list[Point]:
     return [((a + b) / 2, (y - x) / (b - a)) for (a, x), (b, y) in pairwise(points) if y >= x]
 
 
-def _combined(series: Sequence[Sequence[Point]], how: Callable[[list[float]], float]) -> list[Point]:
+def _combined(
+    series: Sequence[Sequence[Point]], how: Callable[[list[float]], float]
+) -> list[Point]:
     """Return the values of several series at the times that all of them have."""
     if not series:
         return []
     by_time = [dict(points) for points in series]
-    return [(at, how([values[at] for values in by_time])) for at, _ in series[0] if all(at in values for values in by_time)]
+    return [
+        (at, how([values[at] for values in by_time]))
+        for at, _ in series[0]
+        if all(at in values for values in by_time)
+    ]

@@ -1,8 +1,9 @@
 """Passwords and codes for the log-ins of one command: asked for one after the other.
 
-A password is sent to the server that it was typed for, and to another one only if Enter is pressed at its question, which
-says so. A passphrase answers wherever the key is used, because ssh sends it to nobody; a code answers once. What was typed is
-kept in this process's memory only. A log-in that asks for something new holds the terminal until it is over.
+A password is sent to the server that it was typed for, and to another one only if Enter is pressed
+at its question, which says so. A passphrase answers wherever the key is used, because ssh sends it
+to nobody; a code answers once. What was typed is kept in this process's memory only. A log-in that
+asks for something new holds the terminal until it is over.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _HOST_KEY = re.compile(r"\(yes/no(/\[fingerprint\])?\)", re.IGNORECASE)
 
 
 class Secret(NamedTuple):
-    """What an answer is for: a password of ``user`` at ``server``, or a key, whose passphrase ssh sends to nobody."""
+    """What an answer is for: a password of ``user`` at ``server``, or a key, whose passphrase ssh
+    sends to nobody.
+    """
 
     server: str
     user: str
@@ -45,7 +48,9 @@ class Secret(NamedTuple):
 
 
 class Login:
-    """One log-in at ``endpoint``, which messages call ``where``. ``may_ask``: whether the terminal may be used."""
+    """One log-in at ``endpoint``, which messages call ``where``. ``may_ask``: whether the terminal
+    may be used.
+    """
 
     def __init__(self, number: int, where: str, endpoint: Endpoint, *, may_ask: bool) -> None:
         self.number = number
@@ -109,13 +114,17 @@ class Answers:
 
     @contextmanager
     def login(self, where: str, endpoint: Endpoint, *, may_ask: bool) -> Iterator[Login]:
-        """Yield a new log-in; what was typed for it is used again if the block ends without an error."""
+        """Yield a new log-in; what was typed for it is used again if the block ends without an
+        error.
+        """
         with self._changing:
             login = Login(len(self._logins), where, endpoint, may_ask=may_ask)
             self._logins[str(login.number)] = login
         try:
             yield login
-            self._verified.update({secret: (answer, login.where) for secret, answer in login.given.items()})
+            self._verified.update(
+                {secret: (answer, login.where) for secret, answer in login.given.items()}
+            )
         finally:
             with self._changing:
                 login.over = True
@@ -132,10 +141,15 @@ class Answers:
                 line, _ = self._socket.accept()
             except OSError:
                 return
-            threading.Thread(target=self._converse, args=(line,), daemon=True, name="answer").start()
+            threading.Thread(
+                target=self._converse, args=(line,), daemon=True, name="answer"
+            ).start()
 
     def _converse(self, line: socket.socket) -> None:
-        with line, suppress(OSError):  # ssh, and with it the helper, may end before there is an answer
+        with (
+            line,
+            suppress(OSError),
+        ):  # ssh, and with it the helper, may end before there is an answer
             data = b""
             while not data.endswith(b"\n") and len(data) < _LIMIT_BYTES:
                 if not (piece := line.recv(4096)):
@@ -148,15 +162,23 @@ class Answers:
                 return
             if login is None or login.over:
                 return
-            if question["kind"] == "none":  # a key wants to be touched: ssh ends the helper when that is over
+            if (
+                question["kind"] == "none"
+            ):  # a key wants to be touched: ssh ends the helper when that is over
                 with login.asking():
                     self._await_touch(login, str(question["prompt"]), line)
                 return
-            answer = None if question["kind"] == "confirm" else self._answer(login, str(question["prompt"]))
+            answer = (
+                None
+                if question["kind"] == "confirm"
+                else self._answer(login, str(question["prompt"]))
+            )
             line.sendall(json.dumps({"answer": answer}).encode() + b"\n")
 
     def _answer(self, login: Login, prompt: str) -> str | None:
-        """Return the answer to a question; None if there is none. A question about a host key is never answered."""
+        """Return the answer to a question; None if there is none. A question about a host key is
+        never answered.
+        """
         if _HOST_KEY.search(prompt):
             return None
         secret = _secret_of(prompt, login)
@@ -166,19 +188,25 @@ class Answers:
             self._take_turn(login)
             if login.over:
                 return None
-            if (known := self._known(login, secret)) is not None:  # another log-in has asked meanwhile
+            if (
+                known := self._known(login, secret)
+            ) is not None:  # another log-in has asked meanwhile
                 return known
             return self._ask(login, prompt, secret)
 
     def _known(self, login: Login, secret: Secret | None) -> str | None:
-        """Return a verified answer, unless this log-in was given it before: then the server refused it."""
+        """Return a verified answer, unless this log-in was given it before: then the server refused
+        it.
+        """
         if not secret or secret in login.given or secret not in self._verified:
             return None
         login.given[secret] = self._verified[secret][0]
         return login.given[secret]
 
     def _of_another(self, login: Login, secret: Secret | None) -> tuple[str, str]:
-        """Return the last password that has let the same user in at another server, and where; empty texts without one."""
+        """Return the last password that has let the same user in at another server, and where;
+        empty texts without one.
+        """
         if not secret or secret in login.given or not secret.user:
             return "", ""
         others = [known for other, known in self._verified.items() if other.user == secret.user]
@@ -198,7 +226,9 @@ class Answers:
             answer = terminal.ask(text)
         except terminal.NoTerminal:
             answer = _asked_by_program(text)
-        except terminal.Interrupted:  # nothing more is asked in this command, neither for this log-in nor for others
+        except (
+            terminal.Interrupted
+        ):  # nothing more is asked in this command, neither for this log-in nor for others
             answer, self._is_interrupted = None, True
         finally:
             with self._changing:
@@ -233,8 +263,9 @@ class Answers:
             self._turn.release()
 
     def _await_touch(self, login: Login, text: str, line: socket.socket) -> None:
-        """Ask for a touch, and wait until ssh has its answer. Without a terminal nobody is told: a key that needs no touch, as
-        it was made, answers within a moment, and any other log-in is given up."""
+        """Ask for a touch, and wait until ssh has its answer. Without a terminal nobody is told: a
+        key that needs no touch, as it was made, answers within a moment, and any other log-in is
+        given up."""
         try:
             terminal.show(f"orch: {login.where}: {_shown(text)}")
         except terminal.NoTerminal:
@@ -246,10 +277,11 @@ class Answers:
 
 
 def _secret_of(prompt: str, login: Login) -> Secret | None:
-    """Return what a question is for, so that its answer can be used again; None for a code, which is used once.
+    """Return what a question is for, so that its answer can be used again; None for a code, which
+    is used once.
 
-    What a server asks begins with ``(user@host)``, from OpenSSH 8.5 on. Before that a server may ask as ssh itself does, for a
-    passphrase too; what is typed is then for this server alone.
+    What a server asks begins with ``(user@host)``, from OpenSSH 8.5 on. Before that a server may
+    ask as ssh itself does, for a passphrase too; what is typed is then for this server alone.
     """
     is_marked = _marks_questions(program())
     if _OF_A_KEY.search(prompt):
@@ -267,24 +299,38 @@ def _secret_of(prompt: str, login: Login) -> Secret | None:
 @cache
 def _marks_questions(ssh: str) -> bool:
     """Return True if this ssh begins the questions of a server with the server's name."""
-    said = subprocess.run([ssh, "-V"], capture_output=True, text=True, errors="replace", check=False)
+    said = subprocess.run(
+        [ssh, "-V"], capture_output=True, text=True, errors="replace", check=False
+    )
     version = re.match(r"OpenSSH_(\d+)\.(\d+)", said.stderr + said.stdout)
     return version is not None and (int(version[1]), int(version[2])) >= (8, 5)
 
 
 def _asked_by_program(text: str) -> str | None:
-    """Return the answer of the user's own ``SSH_ASKPASS``, a window, where there is no terminal; None without one."""
+    """Return the answer of the user's own ``SSH_ASKPASS``, a window, where there is no terminal;
+    None without one.
+    """
     program = os.environ.get("SSH_ASKPASS")
     if not program or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return None
     try:
-        done = subprocess.run([program, text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [program, text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False
+        )
     except OSError:
         return None
-    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n") if done.returncode == 0 else None
+    return (
+        done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        if done.returncode == 0
+        else None
+    )
 
 
 def _shown(text: str) -> str:
-    """Return a server's words on one line of a bounded length, without control characters, which a terminal might obey."""
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    """Return a server's words on one line of a bounded length, without control characters, which a
+    terminal might obey.
+    """
+    line = "".join(
+        character if character.isprintable() else "?" for character in " ".join(text.split())
+    )
     return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…"

@@ -1,4 +1,5 @@
-"""What ssh starts to ask for a password or a code (``SSH_ASKPASS``): hands the question to orch and prints the answer.
+"""What ssh starts to ask for a password or a code (``SSH_ASKPASS``): hands the question to orch and
+prints the answer.
 
 Runs as a program of its own, with the standard library alone. Exit status 1: there is no answer.
 """
@@ -10,7 +11,9 @@ import sys
 
 
 def main() -> int:
-    """Ask. ``SSH_ASKPASS_PROMPT`` is ``confirm`` for a yes or no, ``none`` for a mere notice, as for a key to be touched."""
+    """Ask. ``SSH_ASKPASS_PROMPT`` is ``confirm`` for a yes or no, ``none`` for a mere notice, as
+    for a key to be touched.
+    """
     question = {
         "login": os.environ["ORCH_ASKPASS_LOGIN"],
         "kind": os.environ.get("SSH_ASKPASS_PROMPT", ""),

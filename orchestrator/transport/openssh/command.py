@@ -1,4 +1,6 @@
-"""Command lines of ssh: to log in as the user's configuration and the inventory say, and to use a master."""
+"""Command lines of ssh: to log in as the user's configuration and the inventory say, and to use a
+master.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _NOTHING_ELSE = (
     "BatchMode=no", "ClearAllForwardings=yes", "ControlPersist=no", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
     "RemoteCommand=none", "RequestTTY=no", "Tunnel=no", "UpdateHostKeys=no",
 )  # fmt: skip
-"""A connection for commands of orch has no other purpose, whatever the user's configuration adds for people."""
+"""A connection for commands of orch has no other purpose, whatever the user's configuration adds
+for people.
+"""
 
 _ALIVE = ("ServerAliveInterval=15", "ServerAliveCountMax=4")
 
@@ -25,20 +29,34 @@ def program() -> str:
     """Return the path of ssh. Raises ConfigError without one."""
     path = shutil.which("ssh")
     if path is None:
-        raise ConfigError("expected the program ssh in PATH, found none", hint="install openssh-client, or use transport: ssh")
+        raise ConfigError(
+            "expected the program ssh in PATH, found none",
+            hint="install openssh-client, or use transport: ssh",
+        )
     return path
 
 
-def login_command(host: Host, endpoint: Endpoint, trust: Trust, socket: Path, *, through: str) -> list[str]:
-    """Return the command that logs in to ``endpoint`` and becomes a master at ``socket``. ``through`` is a ProxyCommand.
+def login_command(
+    host: Host, endpoint: Endpoint, trust: Trust, socket: Path, *, through: str
+) -> list[str]:
+    """Return the command that logs in to ``endpoint`` and becomes a master at ``socket``.
+    ``through`` is a ProxyCommand.
 
-    Unknown host keys are refused, or with ``trust.accept_new`` written to the project's store, the first of the files: files of
-    the user are never written.
+    Unknown host keys are refused, or with ``trust.accept_new`` written to the project's store, the
+    first of the files: files of the user are never written.
     """
-    options = [*_NOTHING_ELSE, *_ALIVE, f"ConnectTimeout={max(1, round(endpoint.connect_timeout_s))}", "CheckHostIP=no"]
+    options = [
+        *_NOTHING_ELSE,
+        *_ALIVE,
+        f"ConnectTimeout={max(1, round(endpoint.connect_timeout_s))}",
+        "CheckHostIP=no",
+    ]
     options.append(f"StrictHostKeyChecking={'accept-new' if trust.accept_new else 'yes'}")
     options += ["HashKnownHosts=no", "GlobalKnownHostsFile=/dev/null"]
-    options.append("UserKnownHostsFile=" + " ".join(f'"{_literal(path)}"' for path in (trust.store, *endpoint.known_hosts)))
+    options.append(
+        "UserKnownHostsFile="
+        + " ".join(f'"{_literal(path)}"' for path in (trust.store, *endpoint.known_hosts))
+    )
     if through or not endpoint.proxy_command:
         options.append(f"ProxyCommand={through or 'none'}")
     command = [program(), *_configured(host), "-v", "-M", "-N", "-T", "-S", _literal(socket)]
@@ -49,13 +67,28 @@ def login_command(host: Host, endpoint: Endpoint, trust: Trust, socket: Path, *,
 
 
 def master_command(socket: Path, *words: str) -> list[str]:
-    """Return a command that does something through the master at ``socket``, and never connects by itself without one."""
-    return [program(), "-F", "none", "-S", _literal(socket), "-o", "ControlMaster=no", "-o", "ProxyCommand=false", *words]
+    """Return a command that does something through the master at ``socket``, and never connects by
+    itself without one.
+    """
+    return [
+        program(),
+        "-F",
+        "none",
+        "-S",
+        _literal(socket),
+        "-o",
+        "ControlMaster=no",
+        "-o",
+        "ProxyCommand=false",
+        *words,
+    ]
 
 
 def forward_command(socket: Path, name: str) -> str:
     """Return the ProxyCommand that reaches a server through the master of a jump host."""
-    return " ".join(_quoted(word) for word in [*master_command(socket, "-W"), "[%h]:%p", "--", name])
+    return " ".join(
+        _quoted(word) for word in [*master_command(socket, "-W"), "[%h]:%p", "--", name]
+    )
 
 
 def _configured(host: Host) -> list[str]:

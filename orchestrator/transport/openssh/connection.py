@@ -1,4 +1,6 @@
-"""Connections by the program ssh: `OpensshConnector` logs in once per server, `OpensshTransport` is one host."""
+"""Connections by the program ssh: `OpensshConnector` logs in once per server, `OpensshTransport` is
+one host.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,22 @@ _LATE_ATTEMPTS = 2
 _Server = tuple[str, str, int, str | None]
 """Name, user, port and configuration file: hosts behind one jump host share its master."""
 
-_REFUSALS = ("auth_failed", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused")
-"""Kinds of errors that another attempt of the same command would meet again, unless the server just hung up."""
+_REFUSALS = (
+    "auth_failed",
+    "host_key_unknown",
+    "host_key_changed",
+    "host_key_revoked",
+    "algorithm_refused",
+)
+"""Kinds of errors that another attempt of the same command would meet again, unless the server just
+hung up.
+"""
 
 
 class OpensshConnector:
-    """Masters of one command: the user's where one is live, otherwise orch's own, which end with the command."""
+    """Masters of one command: the user's where one is live, otherwise orch's own, which end with
+    the command.
+    """
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
@@ -54,7 +66,9 @@ class OpensshConnector:
         self._is_over = False
 
     def prepare(self, host: Host) -> Callable[[], OpensshTransport]:
-        """Resolve a host; return a function that connects. Raises ConfigError without ssh, and for an invalid configuration."""
+        """Resolve a host; return a function that connects. Raises ConfigError without ssh, and for
+        an invalid configuration.
+        """
         program()
         endpoint = resolve(host)
         return lambda: self._connect(host, endpoint)
@@ -62,13 +76,16 @@ class OpensshConnector:
     def connect(self, host: Host) -> OpensshTransport:
         """Log in to a host, first to its jump hosts, unless a master is there already.
 
-        Raises TransportError host_unreachable, host_key_unknown, host_key_changed, host_key_revoked, algorithm_refused or
-        auth_failed. The terminal is asked only at the first log-in to a server.
+        Raises TransportError host_unreachable, host_key_unknown, host_key_changed,
+        host_key_revoked, algorithm_refused or auth_failed. The terminal is asked only at the first
+        log-in to a server.
         """
         return self._connect(host, resolve(host))
 
     def close(self) -> None:
-        """End the masters of the command, also those that are still logging in, and forget what was typed. No other follows."""
+        """End the masters of the command, also those that are still logging in, and forget what was
+        typed. No other follows.
+        """
         with self._changing:
             self._is_over = True
             masters, self._started = self._started, set()
@@ -87,7 +104,8 @@ class OpensshConnector:
         return OpensshTransport(host, endpoint, master)
 
     def _master(self, host: Host, endpoint: Endpoint, trust: Trust) -> Master:
-        """Return a live master of a server, which is new if there was none; threads that need the same one wait for it.
+        """Return a live master of a server, which is new if there was none; threads that need the
+        same one wait for it.
 
         A server that has refused the first log-in is not asked again for the next host behind it.
         """
@@ -99,10 +117,14 @@ class OpensshConnector:
             if known and known.alive:
                 return known
             refusal = self._refused.get(server)
-            if refusal and not (refusal.kind == "host_key_unknown" and trust.accept_new):  # which another host may not have
+            if refusal and not (
+                refusal.kind == "host_key_unknown" and trust.accept_new
+            ):  # which another host may not have
                 raise endpoint.error(refusal.kind, refusal.message, refusal.hint)
             if _is_there_and_safe(endpoint):
-                endpoint.tell(f"{endpoint.summary}; using your connection at {endpoint.control_path}")
+                endpoint.tell(
+                    f"{endpoint.summary}; using your connection at {endpoint.control_path}"
+                )
                 master = Master(Path(endpoint.control_path), endpoint.name)
             else:
                 via = self._master(host, endpoint.via, trust) if endpoint.via else None
@@ -119,8 +141,12 @@ class OpensshConnector:
             self._masters[server] = master
             return master
 
-    def _log_in(self, host: Host, endpoint: Endpoint, trust: Trust, via: Master | None, *, is_first: bool) -> Master:
-        """Log in, and again while the server drops connections because it has too many, or dropped one that waited its turn."""
+    def _log_in(
+        self, host: Host, endpoint: Endpoint, trust: Trust, via: Master | None, *, is_first: bool
+    ) -> Master:
+        """Log in, and again while the server drops connections because it has too many, or dropped
+        one that waited its turn.
+        """
         folder, answers = self._shared(endpoint)
         through = forward_command(via.socket, via.name) if via else ""
         where = f"{host.name} ({endpoint.label})" if endpoint.label else host.name
@@ -134,15 +160,28 @@ class OpensshConnector:
                 with answers.login(where, endpoint, may_ask=is_first) as login:
                     with self._changing:
                         self._refuse_if_over(endpoint)
-                        master = OwnMaster(endpoint, socket, command, login, answers.environment(login), via, folder.watch)
+                        master = OwnMaster(
+                            endpoint,
+                            socket,
+                            command,
+                            login,
+                            answers.environment(login),
+                            via,
+                            folder.watch,
+                        )
                         self._started.add(master)
                     master.wait()
                     return master
             except TransportError as error:
                 pause_s = random.uniform(0.5, 1.5) * min(0.1 * 2**attempt, 1.0)
                 dropped = error.hint == MAX_STARTUPS and time.monotonic() + pause_s < deadline
-                # A server waits for two minutes (LoginGraceTime); somebody may type slowly, or for other log-ins first.
-                too_late = error.hint == LATE and (login.has_waited or login.has_asked) and attempt < _LATE_ATTEMPTS
+                # A server waits for two minutes (LoginGraceTime); somebody may type slowly, or for
+                # other log-ins first.
+                too_late = (
+                    error.hint == LATE
+                    and (login.has_waited or login.has_asked)
+                    and attempt < _LATE_ATTEMPTS
+                )
                 if not (dropped or too_late):
                     raise
                 time.sleep(pause_s)
@@ -162,7 +201,9 @@ class OpensshConnector:
 
 
 def _is_there_and_safe(endpoint: Endpoint) -> bool:
-    """Return True if the user's own connection can be used: another user must not be able to put another one in its place."""
+    """Return True if the user's own connection can be used: another user must not be able to put
+    another one in its place.
+    """
     path = Path(endpoint.control_path)
     if not endpoint.control_path or not usable(path):
         return False
@@ -183,13 +224,19 @@ class OpensshTransport:
         self._channels: weakref.WeakSet[ProgramChannel] = weakref.WeakSet()
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
-        """Run a command to its end; send ``input`` while its output is read. Raises as `Transport.run` does.
+        """Run a command to its end; send ``input`` while its output is read. Raises as
+        `Transport.run` does.
 
         ssh tells no signal: a command that one ended has exit code 255.
         """
         command = remote_command(argv)
         return completed(
-            self.host, argv, input, timeout_s, lambda at: self._open(command, at, take_all=True), lambda: self.alive
+            self.host,
+            argv,
+            input,
+            timeout_s,
+            lambda at: self._open(command, at, take_all=True),
+            lambda: self.alive,
         )
 
     def popen(self, argv: Sequence[str], *, timeout_s: float) -> ProgramChannel:
@@ -197,8 +244,12 @@ class OpensshTransport:
         return self._open(remote_command(argv), time.monotonic() + timeout_s, take_all=False)
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
-        """Return True if the host's SSH server answers on a new connection. False behind a jump host or a ProxyCommand."""
-        return not (self._endpoint.via or self._endpoint.proxy_command) and greets(self._endpoint, is_needed)
+        """Return True if the host's SSH server answers on a new connection. False behind a jump
+        host or a ProxyCommand.
+        """
+        return not (self._endpoint.via or self._endpoint.proxy_command) and greets(
+            self._endpoint, is_needed
+        )
 
     @property
     def alive(self) -> bool:
@@ -207,12 +258,16 @@ class OpensshTransport:
 
     @property
     def unread(self) -> bool:
-        """Whether a channel has data that its thread has had no processor time to read; False if the connection broke."""
+        """Whether a channel has data that its thread has had no processor time to read; False if
+        the connection broke.
+        """
         return any(channel.unread for channel in list(self._channels)) and self.alive
 
     @property
     def host_key(self) -> str:
-        """The fingerprint of the host's key; empty with a master of the user, which does not tell it."""
+        """The fingerprint of the host's key; empty with a master of the user, which does not tell
+        it.
+        """
         return self._master.host_key
 
     @property
@@ -221,7 +276,9 @@ class OpensshTransport:
         return self._endpoint.via.label if self._endpoint.via else ""
 
     def close(self) -> None:
-        """End the commands that still run here, and the master, unless it is the user's or that of a jump host."""
+        """End the commands that still run here, and the master, unless it is the user's or that of
+        a jump host.
+        """
         self._closed = True
         if not self._master.is_gateway:
             self._master.close()

@@ -1,4 +1,6 @@
-"""What the words of ssh mean: the error of a log-in that failed, from its standard error at log level DEBUG1 (``-v``)."""
+"""What the words of ssh mean: the error of a log-in that failed, from its standard error at log
+level DEBUG1 (``-v``).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept i
 _WITHOUT = "orch deploy --accept-new would trust the key without a certificate"
 _ATTACK = "this may be an attack; if the host was reinstalled, check the new key on its console and remove that line"
 _NO_TERMINAL = (
-    "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its configuration (docs/cluster.md)"
+    "run orch at a terminal, or log in with ssh itself before, with a ControlPath in its "
+    "configuration (docs/cluster.md)"
 )
 _STEP = re.compile(
     r"Connecting to|Executing proxy command|Connection established|Remote protocol version|kex: (algorithm|host key algorithm)|"
@@ -28,12 +31,19 @@ _STEP = re.compile(
 )
 _NOT_FORWARDED = "Stdio forwarding request failed"
 _OFFERED = re.compile(r"^debug1: Server host key: (\S+) (SHA256:\S+)", re.MULTILINE)
-_CERTIFICATE = re.compile(r"^debug1: Server host certificate: (\S+ SHA256:[^\s,]+),.* CA (\S+ SHA256:\S+) valid ", re.MULTILINE)
+_CERTIFICATE = re.compile(
+    r"^debug1: Server host certificate: (\S+ SHA256:[^\s,]+),.* CA (\S+ SHA256:\S+) valid ",
+    re.MULTILINE,
+)
 
 
 def own_words(log: str) -> list[str]:
     """Return the lines that ssh prints without ``-v`` too."""
-    return [line.strip() for line in log.splitlines() if line.strip() and not re.match(r"debug\d: |OpenSSH_", line)]
+    return [
+        line.strip()
+        for line in log.splitlines()
+        if line.strip() and not re.match(r"debug\d: |OpenSSH_", line)
+    ]
 
 
 def step_of(line: str) -> str:
@@ -45,13 +55,16 @@ def step_of(line: str) -> str:
 def fingerprint(log: str) -> str:
     """Return the fingerprint of the server's host key, empty if the log does not tell it.
 
-    A jump host that ssh connects to itself has its lines in the same log, before those of the server.
+    A jump host that ssh connects to itself has its lines in the same log, before those of the
+    server.
     """
     offered = _OFFERED.findall(log)
     return offered[-1][1] if offered else ""
 
 
-def failure(endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: str = "") -> TransportError:
+def failure(
+    endpoint: Endpoint, log: str, *, unanswered: str = "", gateway_log: str = ""
+) -> TransportError:
     """Return the error that a log says, with what to do.
 
     ``unanswered`` is a question of the server that had no answer. ``gateway_log`` is the log of the jump host's master.
@@ -88,7 +101,9 @@ def _said(kind: str, message: str, hint: str = "") -> _Make:
 
 
 def _unknown(match: re.Match[str], log: str) -> _Words:
-    log = log[max(log.rfind("debug1: Server host "), 0) :]  # a jump host that ssh connects to itself has its lines before
+    log = log[
+        max(log.rfind("debug1: Server host "), 0) :
+    ]  # a jump host that ssh connects to itself has its lines before
     if certificate := _CERTIFICATE.search(log):
         return "host_key_unknown", *_not_vouched_for(certificate[1], certificate[2], log)
     offered = _OFFERED.search(log)
@@ -97,14 +112,18 @@ def _unknown(match: re.Match[str], log: str) -> _Words:
 
 
 def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
-    """Return why a host certificate does not hold, and what to do; the plain key, which ssh tries then, is not known either."""
+    """Return why a host certificate does not hold, and what to do; the plain key, which ssh tries
+    then, is not known either.
+    """
     invalid = re.search(r"^(?:error: )?(Certificate (?:invalid|is not)[^\r\n]*)", log, re.MULTILINE)
     place = re.search(r"^debug1: Found CA key in ([^\r\n]+:\d+)", log, re.MULTILINE)
     if invalid:
         known = f" ({place[1]})" if place else ""
         hint = f"have its authority{known} sign the host key again, for this name and with a current validity; {_WITHOUT}"
         return f"the host key is not known: {key} ({invalid[1]})", hint
-    why = f"its certificate is signed by {authority}, which no known-hosts file trusts for this host"
+    why = (
+        f"its certificate is signed by {authority}, which no known-hosts file trusts for this host"
+    )
     hint = f"have your site's authority sign the host key, or check this one and add it as @cert-authority; {_WITHOUT}"
     return f"the host key is not known: {key} ({why})", hint
 
@@ -112,7 +131,9 @@ def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
 def _changed(match: re.Match[str], log: str) -> _Words:
     offered = _OFFERED.findall(log)
     place = re.search(r"^Offending (\S+) key in (\S+)", log, re.MULTILINE)
-    known = f"{place[2]} has another {place[1]} key" if place else "a known-hosts file has another key"
+    known = (
+        f"{place[2]} has another {place[1]} key" if place else "a known-hosts file has another key"
+    )
     return (
         "host_key_changed",
         f"the host key changed: {known}, the host offers {' '.join(offered[-1]) if offered else '?'}",
@@ -122,14 +143,22 @@ def _changed(match: re.Match[str], log: str) -> _Words:
 
 def _refused(match: re.Match[str], log: str) -> _Words:
     tried = re.findall(r"^debug1: Offering public key: (\S+) \S+ (SHA256:\S+)", log, re.MULTILINE)
-    keys = f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}" if tried else ""
+    keys = (
+        f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}"
+        if tried
+        else ""
+    )
     hint = (
         "orch -v shows each step; is it the right user, key and password? A user whose login shell does not exist there is"
         " refused in the same way: the host's sshd log says which"
     )
     if "gssapi" in match[1] and "publickey" not in match[1]:
         hint = "get a ticket with kinit (klist shows it); does your ssh configuration set GSSAPIAuthentication yes for it?"
-    return "auth_failed", f"the host refused user {{user}}; it accepts {match[1].replace(',', ', ')}{keys}", hint
+    return (
+        "auth_failed",
+        f"the host refused user {{user}}; it accepts {match[1].replace(',', ', ')}{keys}",
+        hint,
+    )
 
 
 _FAILURES: Sequence[tuple[str, _Make]] = (
@@ -141,7 +170,11 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     (r"Host key verification failed|No \S+ host (?:key|certificate) is known", _unknown),
     (
         r"no matching ([a-z ]+) found\. Their offer: (.*)",
-        _said("algorithm_refused", r"no \1 in common: the host offers \2", "update or reconfigure the host's sshd"),
+        _said(
+            "algorithm_refused",
+            r"no \1 in common: the host offers \2",
+            "update or reconfigure the host's sshd",
+        ),
     ),
     (r"Permission denied \(([^)]*)\)", _refused),
     (
@@ -162,7 +195,11 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"connect to (?:host|address) \S+ port (\d+): Connection refused",
-        _said("host_unreachable", r"connection refused on port \1", "is sshd running, and on this port?"),
+        _said(
+            "host_unreachable",
+            r"connection refused on port \1",
+            "is sshd running, and on this port?",
+        ),
     ),
     (
         r"connect to (?:host|address) \S+ port (\d+): Connection timed out",
@@ -179,7 +216,9 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     (
         r"timed out during banner exchange",
         _said(
-            "host_unreachable", "connected, but no SSH banner came in time", "is the host, or its sshd, overloaded or frozen?"
+            "host_unreachable",
+            "connected, but no SSH banner came in time",
+            "is the host, or its sshd, overloaded or frozen?",
         ),
     ),
     (
@@ -194,20 +233,39 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
 
 
 def _closed(match: re.Match[str], log: str) -> _Words:
-    if re.search(r"^debug1: Next authentication method|^debug1: Authentications that can continue", log, re.MULTILINE):
-        return "auth_failed", "the host closed the connection during the authentication of user {user}", LATE
-    return "host_unreachable", f"the host closed the connection before the log-in ({match[1] or match[0]})", MAX_STARTUPS
+    if re.search(
+        r"^debug1: Next authentication method|^debug1: Authentications that can continue",
+        log,
+        re.MULTILINE,
+    ):
+        return (
+            "auth_failed",
+            "the host closed the connection during the authentication of user {user}",
+            LATE,
+        )
+    return (
+        "host_unreachable",
+        f"the host closed the connection before the log-in ({match[1] or match[0]})",
+        MAX_STARTUPS,
+    )
 
 
 def lacks_reason(endpoint: Endpoint, log: str, gateway_log: str) -> bool:
-    """Return whether a jump host did not forward a connection, and the log of its master does not say why, or not yet."""
+    """Return whether a jump host did not forward a connection, and the log of its master does not
+    say why, or not yet.
+    """
     return _NOT_FORWARDED in log and not _refusal(endpoint, gateway_log)
 
 
 def _refusal(endpoint: Endpoint, log: str) -> str:
-    """Return what the log of a jump host's master says last of a connection that was not forwarded, empty for nothing."""
+    """Return what the log of a jump host's master says last of a connection that was not forwarded,
+    empty for nothing.
+    """
     target = re.escape(f"for {endpoint.address} port {endpoint.port},")
-    said = re.findall(rf"channel (\d+): open failed: ([^\r\n]*)\r?\ndebug1: channel \1: free: direct-tcpip: .*{target}", log)
+    said = re.findall(
+        rf"channel (\d+): open failed: ([^\r\n]*)\r?\ndebug1: channel \1: free: direct-tcpip: .*{target}",
+        log,
+    )
     return str(said[-1][1]).strip() if said else ""
 
 
@@ -218,5 +276,8 @@ def _not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:
     if not reason:
         return f"{via} did not forward a connection to port {endpoint.port}", ""
     if "prohibited" in reason:
-        return f"{via} refuses to forward connections to port {endpoint.port}", "see AllowTcpForwarding in its sshd_config"
+        return (
+            f"{via} refuses to forward connections to port {endpoint.port}",
+            "see AllowTcpForwarding in its sshd_config",
+        )
     return f"{via} cannot reach it on port {endpoint.port} ({reason})", ""

@@ -1,8 +1,9 @@
-"""The private folder of one command's masters: their sockets, and the helper that ssh starts to ask for a password.
+"""The private folder of one command's masters: their sockets, and the helper that ssh starts to ask
+for a password.
 
-A watcher, a small shell script in a session of its own, waits for the end of this process. When that comes without `close`, as
-after ``kill -9``, it ends the masters that it was told of, each only while its start time and its user are the same, and
-removes the folder.
+A watcher, a small shell script in a session of its own, waits for the end of this process. When
+that comes without `close`, as after ``kill -9``, it ends the masters that it was told of, each only
+while its start time and its user are the same, and removes the folder.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class MasterFolder:
         self.path = _new_folder()
         self.helper = self.path / "askpass"
         source = Path(askpass.__file__).resolve()
-        self.helper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n')
+        self.helper.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(source))} "$@"\n'
+        )
         self.helper.chmod(0o700)
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCH, "orch-ssh-watch", str(self.path)],
@@ -83,14 +86,21 @@ class MasterFolder:
 
 
 def _new_folder() -> Path:
-    """Make a folder in the user's run-time directory or in /tmp: where programs can be started, and paths are short."""
+    """Make a folder in the user's run-time directory or in /tmp: where programs can be started, and
+    paths are short.
+    """
     for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", tempfile.gettempdir()):
         if not parent or len(parent) > _PATH_LIMIT - 20:
             continue
         try:
-            if not (os.statvfs(parent).f_flag & os.ST_NOEXEC or who_may_replace(Path(parent, "new"))):
+            if not (
+                os.statvfs(parent).f_flag & os.ST_NOEXEC or who_may_replace(Path(parent, "new"))
+            ):
                 return Path(tempfile.mkdtemp(prefix="orch-ssh-", dir=parent))
         except OSError:
             continue
     hint = "set XDG_RUNTIME_DIR to a folder of your own with a short path, on a file system that lets programs be started"
-    raise ConfigError("expected a folder for the sockets of ssh, found none that fits in XDG_RUNTIME_DIR and /tmp", hint=hint)
+    raise ConfigError(
+        "expected a folder for the sockets of ssh, found none that fits in XDG_RUNTIME_DIR and /tmp",
+        hint=hint,
+    )

@@ -1,4 +1,6 @@
-"""A master: the connection of ssh that carries all commands to a server (``ControlMaster``), the user's or orch's own."""
+"""A master: the connection of ssh that carries all commands to a server (``ControlMaster``), the
+user's or orch's own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ AUTH_TIMEOUT_S = 30.0
 """Limit for the key exchange and the authentication, without the time in which somebody types."""
 
 _WHEN_WATCHED = 'read -r _ || exit 1; exec "$@" </dev/null'
-"""Starts ssh once the watcher knows the process: what is killed before that leaves nothing behind."""
+"""Starts ssh once the watcher knows the process: what is killed before that leaves nothing behind.
+"""
 _READY = b"\ndebug1: Entering interactive session."
 _LOG_BYTES = 64 * 1024
 _HELLO_BYTES = 4
@@ -36,7 +39,9 @@ _LOOK_S = 0.01
 
 
 class Master:
-    """A master of the user, which orch leaves as it is: it listens at ``socket``, and ssh calls the server ``name``."""
+    """A master of the user, which orch leaves as it is: it listens at ``socket``, and ssh calls the
+    server ``name``.
+    """
 
     def __init__(self, socket: Path, name: str) -> None:
         self.socket = socket
@@ -133,21 +138,33 @@ class OwnMaster(Master):
             if time.monotonic() - started - self._login.asked_s > limit_s:
                 stage = "log in" if "debug1: Authenticating to" in self.log else "connect"
                 text = f"ssh did not {stage} within {limit_s:g} s"
-                raise self._endpoint.error("auth_failed" if stage == "log in" else "host_unreachable", text)
+                raise self._endpoint.error(
+                    "auth_failed" if stage == "log in" else "host_unreachable", text
+                )
         if self._process.poll() is not None or _READY not in self._log:
             self.close()
             raise self.failure()
 
     def failure(self) -> TransportError:
         """Return the error that its words mean."""
-        return failure(self._endpoint, self.log, unanswered=self._login.unanswered, gateway_log=self._gateway_log())
+        return failure(
+            self._endpoint,
+            self.log,
+            unanswered=self._login.unanswered,
+            gateway_log=self._gateway_log(),
+        )
 
     def _gateway_log(self) -> str:
-        """Return the log of the jump host's master. It answers ssh before it prints why, so wait for that a second at most."""
+        """Return the log of the jump host's master. It answers ssh before it prints why, so wait
+        for that a second at most.
+        """
         if not isinstance(self._gateway, OwnMaster):
             return ""
         deadline = time.monotonic() + _REASON_S
-        while lacks_reason(self._endpoint, self.log, self._gateway.log) and time.monotonic() < deadline:
+        while (
+            lacks_reason(self._endpoint, self.log, self._gateway.log)
+            and time.monotonic() < deadline
+        ):
             time.sleep(_LOOK_S)
         return self._gateway.log
 
@@ -202,13 +219,17 @@ def usable(path: Path) -> bool:
 
 def _ask(path: Path, is_right: Callable[[socket.socket], bool]) -> bool:
     try:
-        status = path.lstat()  # the link of another user may lead to a socket of this one, of another server
+        status = (
+            path.lstat()
+        )  # the link of another user may lead to a socket of this one, of another server
         if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
             return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(_CHECK_S)
             line.connect(str(path))
-            credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            credentials = line.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+            )
             return struct.unpack("3i", credentials)[1] == os.getuid() and is_right(line)
     except OSError:
         return False

@@ -23,8 +23,11 @@ _REFUSED = re.compile(r"session request failed: (.*)")
 _WORDS_BYTES = 65536
 
 
-def open_session(host: Host, master: Master, command: str, deadline: float, *, take_all: bool) -> ProgramChannel:
-    """Start ``command`` by the monotonic ``deadline``, with retries for one second: sshd frees a session only some time later.
+def open_session(
+    host: Host, master: Master, command: str, deadline: float, *, take_all: bool
+) -> ProgramChannel:
+    """Start ``command`` by the monotonic ``deadline``, with retries for one second: sshd frees a
+    session only some time later.
 
     Raises TransportError node_lost or host_unreachable.
     """
@@ -42,12 +45,16 @@ def open_session(host: Host, master: Master, command: str, deadline: float, *, t
         channel.close()
         channel.kill()
         if not words.over.is_set():
-            raise TransportError("the host did not start the command in time", kind="node_lost", host=host.name)
+            raise TransportError(
+                "the host did not start the command in time", kind="node_lost", host=host.name
+            )
         refused = _REFUSED.search(words.text)
         if not refused or not master.answers():
             said = own_words(words.text)
             hint = f"ssh said: {said[0]}" if said and master.alive else ""
-            raise TransportError("the connection broke", kind="node_lost", host=host.name, hint=hint)
+            raise TransportError(
+                "the connection broke", kind="node_lost", host=host.name, hint=hint
+            )
         if time.monotonic() > patient_until:
             text = f"the host refused another session on this connection ({refused[1].strip()})"
             hint = "raise MaxSessions in its sshd_config"
@@ -56,7 +63,9 @@ def open_session(host: Host, master: Master, command: str, deadline: float, *, t
 
 
 def _outcome(master: Master, code: int) -> Outcome:
-    """Return what an exit code of ssh means: 255 is also its own, and what it makes of a command that a signal ended."""
+    """Return what an exit code of ssh means: 255 is also its own, and what it makes of a command
+    that a signal ended.
+    """
     if code == _SSH_FAILED and master.answers():
         return code, None
     if code < 0 or code == _SSH_FAILED:

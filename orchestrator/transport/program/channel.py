@@ -1,7 +1,9 @@
-"""One remote command as the standard streams and the exit code of a local program: `ProgramChannel`.
+"""One remote command as the standard streams and the exit code of a local program:
+`ProgramChannel`.
 
-The program runs in a session of its own, so that Ctrl-C at the terminal does not reach it. If this process dies, the program's
-standard input ends, and programs such as ``ssh`` and ``srun`` hand that on. One thread per channel receives both outputs.
+The program runs in a session of its own, so that Ctrl-C at the terminal does not reach it. If this
+process dies, the program's standard input ends, and programs such as ``ssh`` and ``srun`` hand that
+on. One thread per channel receives both outputs.
 """
 
 from __future__ import annotations
@@ -31,20 +33,25 @@ _SET_PIPE_SIZE = 1031
 """Linux's F_SETPIPE_SZ, which the fcntl module has only where it was built with it."""
 
 _PIPE_BYTES = 256 * 1024
-"""With the usual 64 KiB, a pull at full speed waits at every turn for the other side to be scheduled."""
+"""With the usual 64 KiB, a pull at full speed waits at every turn for the other side to be
+scheduled.
+"""
 
 _EXIT_S = 2.0
 """A program that has closed both outputs normally exits at once."""
 
 _LEAVE_S = 1.0
-"""Time for a program whose channel is closed to end with its standard input, before it is killed."""
+"""Time for a program whose channel is closed to end with its standard input, before it is killed.
+"""
 
 Outcome = tuple[int | None, str | None] | TransportError
 """Exit code or signal of the remote command; or the error, if the connection to it broke."""
 
 
 def exit_code(code: int, stderr: bytes) -> Outcome:
-    """Return the outcome of a program whose exit code is always that of the command, and which nobody else kills."""
+    """Return the outcome of a program whose exit code is always that of the command, and which
+    nobody else kills.
+    """
     return (code, None) if code >= 0 else TransportError("the connection broke", kind="node_lost")
 
 
@@ -78,8 +85,9 @@ class ProgramChannel(Receiver[_LimitedInbox]):
     """A program that runs. Several threads may use it: the data of one `send` stays together.
 
     ``outcome`` is called with the program's exit code (negative: a signal ended it) and the end of its standard error, once,
-    in the receiving thread, which may wait for it; see `Outcome`. With ``take_all`` both streams are received as they arrive,
-    for a caller that reads them when the command has ended. ``stderr`` may be an inbox that knows the program's own words.
+    in the receiving thread, which may wait for it; see `Outcome`. With ``take_all`` both streams
+    are received as they arrive, for a caller that reads them when the command has ended. ``stderr``
+    may be an inbox that knows the program's own words.
     """
 
     def __init__(
@@ -107,32 +115,51 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(
-                argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True, env=environment
+                argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                start_new_session=True,
+                env=environment,
             )
         except OSError as error:
-            raise ConfigError(f"{argv[0]} cannot be started: {error.strerror}", where=f"host {host.name}") from error
+            raise ConfigError(
+                f"{argv[0]} cannot be started: {error.strerror}", where=f"host {host.name}"
+            ) from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._stdin, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        self._stdin, self._out, self._err = (
+            self._process.stdin,
+            self._process.stdout,
+            self._process.stderr,
+        )
         os.set_blocking(self._stdin.fileno(), False)
         with suppress(OSError):  # above the user's limit
             fcntl.fcntl(self._out.fileno(), _SET_PIPE_SIZE, _PIPE_BYTES)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._receive, daemon=True, name=f"{argv[0]} {host.name}")
+        self._thread = threading.Thread(
+            target=self._receive, daemon=True, name=f"{argv[0]} {host.name}"
+        )
         self._thread.start()
 
     def send(self, data: bytes) -> None:
-        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if the connection broke.
+        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if
+        the connection broke.
 
         Also raises node_lost, with another message, if the command ended or closed its input.
         """
         self.send_until(data, None)
 
     def send_until(self, data: bytes, deadline: float | None) -> None:
-        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every `STALL_S`."""
+        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every
+        `STALL_S`.
+        """
         with self._sending:
             rest = memoryview(data)
             while rest:
-                limit_s = streams.STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
+                limit_s = (
+                    streams.STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
+                )
                 try:
                     rest = rest[os.write(self._stdin.fileno(), rest[:_PIECE_BYTES]) :]
                 except BlockingIOError:
@@ -157,9 +184,11 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             return any(event & select.POLLIN for _, event in poll.poll(0))
 
     def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
-        """Wait for the end of output and command; return its exit code, or the name of the signal that ended it.
+        """Wait for the end of output and command; return its exit code, or the name of the signal
+        that ended it.
 
-        Both are None if the program does not tell them. Raises TimeoutError, or TransportError node_lost.
+        Both are None if the program does not tell them. Raises TimeoutError, or TransportError
+        node_lost.
         """
         if not self._over.wait(timeout_s):
             raise TimeoutError
@@ -173,12 +202,16 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             self._stdin.close()
 
     def close(self) -> None:
-        """Close the channel. The program ends with its input, or is killed after a second; nobody waits for that."""
+        """Close the channel. The program ends with its input, or is killed after a second; nobody
+        waits for that.
+        """
         self._stdout.ended = self._closing = True
         self._wake_up()
 
     def kill(self) -> None:
-        """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees a connection that broke."""
+        """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees
+        a connection that broke.
+        """
         self._process.kill()
         if threading.current_thread() is not self._thread:
             self._thread.join(_LEAVE_S)
@@ -222,7 +255,10 @@ class ProgramChannel(Receiver[_LimitedInbox]):
 
     def _receive_both(self) -> None:
         """Receive until both outputs end, or until the channel is closed and the program killed."""
-        inboxes: dict[int, Inbox] = {self._out.fileno(): self._stdout, self._err.fileno(): self._stderr}
+        inboxes: dict[int, Inbox] = {
+            self._out.fileno(): self._stdout,
+            self._err.fileno(): self._stderr,
+        }
         buffer = memoryview(bytearray(_PIECE_BYTES))
         kill_at = float("inf")
         while inboxes:

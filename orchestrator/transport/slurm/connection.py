@@ -1,6 +1,7 @@
 """Connections through steps of a job: `SrunConnector` and its `Transport`.
 
-There is nothing to keep open between two commands: each is a step of its own, which takes a quarter of a second to start.
+There is nothing to keep open between two commands: each is a step of its own, which takes a quarter
+of a second to start.
 """
 
 from __future__ import annotations
@@ -25,26 +26,36 @@ _FRESH_S = 2.0
 
 
 class SrunConnector:
-    """Connections through the jobs of the hosts. Slurm is asked for a job once, and again when a connection is made anew."""
+    """Connections through the jobs of the hosts. Slurm is asked for a job once, and again when a
+    connection is made anew.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[str, tuple[float, slurm.Job | None]] = {}
 
     def prepare(self, host: Host) -> Callable[[], StepTransport]:
-        """Find the job that has the host. Raises ConfigError if there is none, or it has not begun or is over."""
+        """Find the job that has the host. Raises ConfigError if there is none, or it has not begun
+        or is over.
+        """
         number = job_of(host, os.environ)
         where = f"host {host.name}"
         if not number:
             hint = "run orch inside a job (salloc, sbatch), name a job of yours with --hosts srun:4711, or set vars.slurm_job"
-            raise ConfigError("transport: srun needs a Slurm job, but SLURM_JOB_ID is not set", where=where, hint=hint)
+            raise ConfigError(
+                "transport: srun needs a Slurm job, but SLURM_JOB_ID is not set",
+                where=where,
+                hint=hint,
+            )
         slurm.program("srun")
         job = self._job(slurm.job_id(number, f"vars.slurm_job of {where}"))
         if job is None or job.state not in ("RUNNING", "CONFIGURING", "SUSPENDED"):
             state = f"is {job.state}" if job else "is no longer known to Slurm"
             reason = f" ({job.reason})" if job and job.reason else ""
             hint = "its hosts can be reached only while it runs; squeue --me lists your jobs"
-            raise ConfigError(f"expected a job that runs, job {number} {state}{reason}", where=where, hint=hint)
+            raise ConfigError(
+                f"expected a job that runs, job {number} {state}{reason}", where=where, hint=hint
+            )
         slurm.check_owner(job, where)
         if host.name not in expand(job.nodes):
             message = f"expected a host of Slurm's job {number}, which has {job.nodes}"
@@ -52,12 +63,16 @@ class SrunConnector:
         return partial(StepTransport, host, number)
 
     def connect(self, host: Host) -> StepTransport:
-        """Return the way to a host. Raises TransportError if its job is over, ConfigError as `prepare` does."""
+        """Return the way to a host. Raises TransportError if its job is over, ConfigError as
+        `prepare` does.
+        """
         try:
             return self.prepare(host)()
         except ConfigError as error:
             if error.message.startswith("expected a job that runs"):
-                raise TransportError(error.message, kind="host_unreachable", host=host.name, hint=error.hint) from error
+                raise TransportError(
+                    error.message, kind="host_unreachable", host=host.name, hint=error.hint
+                ) from error
             raise
 
     def close(self) -> None:
@@ -85,7 +100,14 @@ class StepTransport:
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
         """Run a command to its end; what it leaves behind is ended by Slurm."""
-        return completed(self.host, argv, input, timeout_s, lambda _: self._start(argv, take_all=True), lambda: self.alive)
+        return completed(
+            self.host,
+            argv,
+            input,
+            timeout_s,
+            lambda _: self._start(argv, take_all=True),
+            lambda: self.alive,
+        )
 
     def popen(self, argv: Sequence[str], *, timeout_s: float) -> ProgramChannel:
         """Start a command and return the channel to it; whether it has started shows in its answer."""
@@ -94,9 +116,13 @@ class StepTransport:
     def _start(self, argv: Sequence[str], *, take_all: bool) -> ProgramChannel:
         command = relay(self._job, self.host.name, argv)
         ended = partial(outcome, self._job)
-        channel = ProgramChannel(self.host, command, ended, take_all=take_all, environment=environment())
+        channel = ProgramChannel(
+            self.host, command, ended, take_all=take_all, environment=environment()
+        )
         with self._lock:
-            self._channels = [earlier for earlier in self._channels if not earlier.ended] + [channel]
+            self._channels = [earlier for earlier in self._channels if not earlier.ended] + [
+                channel
+            ]
         return channel
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
@@ -116,7 +142,9 @@ class StepTransport:
 
     @property
     def host_key(self) -> str:
-        """Nothing: Slurm vouches for its hosts (munge), and does not tell two names of one machine apart."""
+        """Nothing: Slurm vouches for its hosts (munge), and does not tell two names of one machine
+        apart.
+        """
         return ""
 
     @property

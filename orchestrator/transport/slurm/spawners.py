@@ -1,7 +1,9 @@
-"""The step of spawners of a controller (`remote/noderun/spawner.py`): one on each host of a job, as long as this process.
+"""The step of spawners of a controller (`remote/noderun/spawner.py`): one on each host of a job, as
+long as this process.
 
-Its srun has a session of its own and gets the end of standard input when this process ends, however that happens. The spawners
-then stay until their last run has ended. Where the end cannot reach a node, what is sent to them all the time does not either.
+Its srun has a session of its own and gets the end of standard input when this process ends, however
+that happens. The spawners then stay until their last run has ended. Where the end cannot reach a
+node, what is sent to them all the time does not either.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ class _Step:
 
 
 class Spawners:
-    """The steps of spawners that this process has started: one for each job and interpreter, and one more for hosts that join
-    later. ``arguments`` after the interpreter and ``source``, sent before a request, become a runner."""
+    """The steps of spawners that this process has started: one for each job and interpreter, and
+    one more for hosts that join later. ``arguments`` after the interpreter and ``source``, sent
+    before a request, become a runner."""
 
     def __init__(self, arguments: Sequence[str], source: bytes) -> None:
         self._arguments = tuple(arguments)
@@ -50,7 +53,8 @@ class Spawners:
         self._steps: list[_Step] = []
 
     def ensure(self, hosts: Sequence[Host]) -> None:
-        """Start spawners on those of these hosts that belong to a job, unless they run, and wait until all of them answer.
+        """Start spawners on those of these hosts that belong to a job, unless they run, and wait
+        until all of them answer.
 
         Raises RunError with Slurm's words if that fails.
         """
@@ -63,9 +67,15 @@ class Spawners:
                 threading.Thread(target=self._beat, daemon=True, name="spawners").start()
             for (job, python), members in groups.items():
                 running = [
-                    step for step in self._steps if (step.job, step.python) == (job, python) and step.process.poll() is None
+                    step
+                    for step in self._steps
+                    if (step.job, step.python) == (job, python) and step.process.poll() is None
                 ]
-                missing = [host.name for host in members if not any(host.name in step.names for step in running)]
+                missing = [
+                    host.name
+                    for host in members
+                    if not any(host.name in step.names for step in running)
+                ]
                 if missing:
                     self._steps.append(self._started(job, python, missing))
 
@@ -85,7 +95,12 @@ class Spawners:
             env=step.environment(),
         )  # fmt: skip
         started = _Step(job, python, frozenset(names), process, errors)
-        request = json.dumps({"op": "spawn", "nonce": "spawners", "job": job, "lease_s": _LEASE_S}).encode() + b"\n"
+        request = (
+            json.dumps(
+                {"op": "spawn", "nonce": "spawners", "job": job, "lease_s": _LEASE_S}
+            ).encode()
+            + b"\n"
+        )
         try:
             assert process.stdin
             process.stdin.write(self._source + request)
@@ -104,18 +119,31 @@ class Spawners:
         assert started.process.stdout
         deadline, output = time.monotonic() + _READY_S, b""
         while output.count(_READY) < len(names):
-            ready = select.select([started.process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]
+            ready = select.select(
+                [started.process.stdout], [], [], max(0.0, deadline - time.monotonic())
+            )[0]
             data = os.read(started.process.stdout.fileno(), 1 << 16) if ready else b""
             if not data:
                 count = output.count(_READY)
-                why = f"{count} of {len(names)} answered" if ready else f"{count} of {len(names)} answered in {_READY_S:g} s"
+                why = (
+                    f"{count} of {len(names)} answered"
+                    if ready
+                    else f"{count} of {len(names)} answered in {_READY_S:g} s"
+                )
                 raise self._failed(started, job, names, why)
             output += data
 
     def _failed(self, started: _Step, job: str, names: Sequence[str], why: str) -> RunError:
-        words = os.pread(started.errors, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()[-3:]
+        words = (
+            os.pread(started.errors, 1 << 16, 0)
+            .decode("utf-8", "replace")
+            .strip()
+            .splitlines()[-3:]
+        )
         message = f"the step that keeps runs in Slurm's job {job} did not start on {fold(names)}: {' / '.join([why, *words])}"
-        return RunError(message, kind="node_unfit", hint="squeue --steps shows the steps of your jobs")
+        return RunError(
+            message, kind="node_unfit", hint="squeue --steps shows the steps of your jobs"
+        )
 
     def close(self) -> None:
         """Let the spawners go: they end when their last run has. Waits for those without a run."""

@@ -18,7 +18,8 @@ SPAWNERS = "orch-spawners"
 """The name of the step of spawners in ``squeue --steps``."""
 
 _EXPORTED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
-# A step is one task on a node, beside all other steps; what it starts may use all processors that the job has there.
+# A step is one task on a node, beside all other steps; what it starts may use all processors that
+# the job has there.
 _BESIDE = ("--overlap", "--cpu-bind=none", "--mpi=none", "--chdir=/")
 _OF_SLURM = re.compile(r"^(srun|slurmstepd[\w.-]*): (?:error: )?(.*)$")
 _BROKEN = re.compile(
@@ -28,7 +29,8 @@ _BROKEN = re.compile(
 
 
 def job_of(host: Host, variables: Mapping[str, str] = os.environ) -> str:
-    """Return the number of the job through which a host is reached: ``vars.slurm_job``, else the job that this process runs in.
+    """Return the number of the job through which a host is reached: ``vars.slurm_job``, else the
+    job that this process runs in.
 
     Empty for a host that belongs to none.
     """
@@ -62,22 +64,28 @@ def relay(job: str, host: str, argv: Sequence[str]) -> list[str]:
 
 
 def spawners(job: str, hosts: str, count: int, argv: Sequence[str]) -> list[str]:
-    """Return the command that runs ``argv`` on all these hosts, and goes on when some of them have ended or are lost."""
+    """Return the command that runs ``argv`` on all these hosts, and goes on when some of them have
+    ended or are lost.
+    """
     lasting = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", f"--job-name={SPAWNERS}")
     where = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={hosts}")
     return [slurm.program("srun"), f"--jobid={job}", *_BESIDE, _exported(), *lasting, *where, *argv]
 
 
 def said(stderr: bytes) -> list[str]:
-    """Return what Slurm itself has said on the standard error of a step, without the names of its programs."""
+    """Return what Slurm itself has said on the standard error of a step, without the names of its
+    programs.
+    """
     lines = stderr.decode("utf-8", "replace").splitlines()
     return [match[2] for line in lines if (match := _OF_SLURM.match(line))]
 
 
 def outcome(job: str, code: int, stderr: bytes) -> Outcome:
-    """Return how a command on a host ended, or the error if its step did: by srun's exit code and by what Slurm said.
+    """Return how a command on a host ended, or the error if its step did: by srun's exit code and
+    by what Slurm said.
 
-    srun exits with 128 + the number of the signal that ended the command, and with 2 if there is no such program.
+    srun exits with 128 + the number of the signal that ended the command, and with 2 if there is no
+    such program.
     """
     if code == 0:
         return 0, None

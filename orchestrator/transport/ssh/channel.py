@@ -1,4 +1,6 @@
-"""One remote command as bytes in both directions: `Channel`. Output is received in the connection's own thread."""
+"""One remote command as bytes in both directions: `Channel`. Output is received in the connection's
+own thread.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _BROKEN = (OSError, EOFError, paramiko.SSHException)
 
 
 class Channel(Receiver[WindowInbox]):
-    """One remote command, bytes only. Several threads may use it: the data of one `send` stays together."""
+    """One remote command, bytes only. Several threads may use it: the data of one `send` stays
+    together.
+    """
 
     def __init__(self, host: Host, channel: Any, stdout: WindowInbox, stderr: WindowInbox) -> None:
         super().__init__(stdout, stderr)
@@ -35,7 +39,8 @@ class Channel(Receiver[WindowInbox]):
         self._sending = threading.Lock()
 
     def send(self, data: bytes) -> None:
-        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if the connection broke.
+        """Send all of ``data`` to the command's standard input. Raises TransportError node_lost if
+        the connection broke.
 
         Also raises node_lost, with another message, if the command ended or closed its input.
         """
@@ -43,10 +48,14 @@ class Channel(Receiver[WindowInbox]):
             self.send_until(data, None)
 
     def send_until(self, data: bytes, deadline: float | None) -> None:
-        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every `STALL_S`."""
+        """Send by the monotonic ``deadline``, or without one as long as the node accepts data every
+        `STALL_S`.
+        """
         rest = memoryview(data)
         while rest:
-            limit_s = streams.STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
+            limit_s = (
+                streams.STALL_S if deadline is None else max(0.001, deadline - time.monotonic())
+            )
             self._channel.settimeout(limit_s)
             try:
                 sent = self._channel.outbox.send(rest[: 1 << 17])
@@ -60,9 +69,11 @@ class Channel(Receiver[WindowInbox]):
             rest = rest[sent:]
 
     def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
-        """Wait for the end of output and command; return its exit code, or the name of the signal that ended it.
+        """Wait for the end of output and command; return its exit code, or the name of the signal
+        that ended it.
 
-        Both are None if the server reports neither. Raises TimeoutError, or TransportError node_lost.
+        Both are None if the server reports neither. Raises TimeoutError, or TransportError
+        node_lost.
         """
         deadline = time.monotonic() + timeout_s
         if not self._stdout.wait_for_end(timeout_s):
@@ -94,11 +105,13 @@ class Channel(Receiver[WindowInbox]):
         return TransportError(message, kind="node_lost", host=self._host.name)
 
 
-def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_all: bool) -> Channel:
+def open_channel(
+    host: Host, wire: Wire, command: str, deadline: float, *, take_all: bool
+) -> Channel:
     """Start ``command`` on a new channel by the monotonic ``deadline``.
 
-    With ``take_all`` both streams are received as they arrive, for a caller that reads them when the command has ended.
-    Raises TransportError node_lost or host_unreachable.
+    With ``take_all`` both streams are received as they arrive, for a caller that reads them when
+    the command has ended. Raises TransportError node_lost or host_unreachable.
     """
     lost = TransportError("the connection broke", kind="node_lost", host=host.name)
     try:
@@ -109,7 +122,9 @@ def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_
         raise TransportError(text, kind="host_unreachable", host=host.name, hint=hint) from error
     except _BROKEN as error:
         if wire.is_active():
-            raise TransportError("the host did not open a session in time", kind="node_lost", host=host.name) from error
+            raise TransportError(
+                "the host did not open a session in time", kind="node_lost", host=host.name
+            ) from error
         raise lost from error
     stdout = WindowInbox(channel, OUTPUT_LIMIT_BYTES if take_all else None)
     stderr = WindowInbox(channel, OUTPUT_LIMIT_BYTES if take_all else STDERR_TAIL_BYTES)
@@ -118,7 +133,9 @@ def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_
     try:
         _execute(channel, command)
         if not channel.event.wait(max(0.0, deadline - time.monotonic())):
-            raise TransportError("the host did not start the command in time", kind="node_lost", host=host.name)
+            raise TransportError(
+                "the host did not start the command in time", kind="node_lost", host=host.name
+            )
     except _BROKEN as error:
         opened.close()
         raise lost from error
@@ -128,13 +145,17 @@ def open_channel(host: Host, wire: Wire, command: str, deadline: float, *, take_
     if not channel.event_ready:
         opened.close()
         if wire.is_active():
-            raise TransportError("the host refused to run a command", kind="host_unreachable", host=host.name)
+            raise TransportError(
+                "the host refused to run a command", kind="host_unreachable", host=host.name
+            )
         raise lost
     return opened
 
 
 def _session(wire: Wire, deadline: float) -> Any:
-    """Open a session, with retries for one second: sshd frees the session of an earlier command only some time later."""
+    """Open a session, with retries for one second: sshd frees the session of an earlier command
+    only some time later.
+    """
     patient_until = min(deadline, time.monotonic() + _FREEING_S)
     while True:
         try:
@@ -146,7 +167,9 @@ def _session(wire: Wire, deadline: float) -> Any:
 
 
 def _execute(channel: Any, command: str) -> None:
-    """Request the command as paramiko does, but without its unlimited wait for the answer, which is left to the caller."""
+    """Request the command as paramiko does, but without its unlimited wait for the answer, which is
+    left to the caller.
+    """
     message = Message()
     message.add_byte(cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)

@@ -1,4 +1,5 @@
-"""Where a host's SSH connection goes, as OpenSSH itself would resolve it, and with which keys: `resolve`.
+"""Where a host's SSH connection goes, as OpenSSH itself would resolve it, and with which keys:
+`resolve`.
 
 ``ssh -G`` reads the user's configuration; on machines without ``ssh``, paramiko's reader of such files does. The settings of
 the inventory override both.
@@ -36,11 +37,15 @@ _HOP = re.compile(
     r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?P<address>\[[0-9A-Fa-f:.%\w]+\]|[^-\[\]:/@\s][^\[\]:/@\s]*)(?::(?P<port>\d{1,5}))?/?"
 )
 _DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
-_DEFAULT_KEY = re.compile(r"~/\.ssh/id_[a-z0-9_]+")  # ssh -G prints at least those three if no key is configured
+_DEFAULT_KEY = re.compile(
+    r"~/\.ssh/id_[a-z0-9_]+"
+)  # ssh -G prints at least those three if no key is configured
 _DEFAULT_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _asking = threading.Lock()
 _answers: dict[tuple[object, ...], tuple[str, str, Settings]] = {}
-"""By group of names with equal settings (`likeness`): the first name, its address, and the settings from ``ssh -G``."""
+"""By group of names with equal settings (`likeness`): the first name, its address, and the settings
+from ``ssh -G``.
+"""
 MAX_STARTUPS = "did the host get too many connections at once? see MaxStartups and PerSourcePenalties in its sshd_config"
 """The hint for a server that closes connections before the log-in."""
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -48,12 +53,14 @@ _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One SSH server on the way to a host: the host itself, or a jump host in front of it (named by ``label``).
+    """One SSH server on the way to a host: the host itself, or a jump host in front of it (named by
+    ``label``).
 
     ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the agent's keys are offered, and
-    those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty if it must not be used; with ``keys`` it
-    only serves for a configured key that has a passphrase. ``known_as`` is the server's name in known-hosts files. ``name`` is
-    what the inventory or a ProxyJump calls it, which the ssh configuration may turn into another ``address``.
+    those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty if it must not
+    be used; with ``keys`` it only serves for a configured key that has a passphrase. ``known_as``
+    is the server's name in known-hosts files. ``name`` is what the inventory or a ProxyJump calls
+    it, which the ssh configuration may turn into another ``address``.
     ``control_path`` is where a shared connection of the user may listen, empty if none is configured.
     """
 
@@ -76,7 +83,10 @@ class Endpoint:
     @property
     def summary(self) -> str:
         """Where the connection goes and what it may use, in words."""
-        keys = ", ".join(map(str, self.keys)) or f"agent {self.agent or 'none'}, {', '.join(map(str, self.default_keys))}"
+        keys = (
+            ", ".join(map(str, self.keys))
+            or f"agent {self.agent or 'none'}, {', '.join(map(str, self.default_keys))}"
+        )
         way = f", through {self.via.label}" if self.via else ""
         return f"{self.name} is {self.user}@{self.address} port {self.port}{way}; keys: {keys}; known as {self.known_as}"
 
@@ -94,19 +104,34 @@ class Endpoint:
 
 
 def resolve(host: Host) -> Endpoint:
-    """Return the endpoint of ``host``, with its jump hosts. Raises ConfigError for an invalid ssh configuration."""
+    """Return the endpoint of ``host``, with its jump hosts. Raises ConfigError for an invalid ssh
+    configuration.
+    """
     return _endpoint(host, "", host.address, host.ssh.user, host.ssh.port, host.ssh.jump, depth=0)
 
 
-def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | None, jump: str | None, depth: int) -> Endpoint:
+def _endpoint(
+    host: Host,
+    label: str,
+    name: str,
+    user: str | None,
+    port: int | None,
+    jump: str | None,
+    depth: int,
+) -> Endpoint:
     if depth > _MAX_HOPS:
-        raise ConfigError(f"more than {_MAX_HOPS} jump hosts: is {name} its own jump host?", where=f"host {host.name}")
+        raise ConfigError(
+            f"more than {_MAX_HOPS} jump hosts: is {name} its own jump host?",
+            where=f"host {host.name}",
+        )
     settings = _settings(host, name, user, port)
     address = _one(settings, "hostname", name)
     port_number = int(_one(settings, "port", "22"))
     login = _one(settings, "user", "") or _local_user()
     alias = _one(settings, "hostkeyalias", "")
-    known_as = alias or (address.lower() if port_number == 22 else f"[{address.lower()}]:{port_number}")
+    known_as = alias or (
+        address.lower() if port_number == 22 else f"[{address.lower()}]:{port_number}"
+    )
     tokens = _tokens(name, address, port_number, login, alias)
     keys, default_keys = _keys(host.ssh, settings, tokens, of_jump_host=depth > 0)
     via = _via(host, name, jump if jump is not None else _one(settings, "proxyjump", "none"), depth)
@@ -119,7 +144,9 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
         user=login,
         keys=keys,
         default_keys=default_keys,
-        agent="" if not keys and _one(settings, "identitiesonly", "no") == "yes" else _agent(settings, tokens),
+        agent=""
+        if not keys and _one(settings, "identitiesonly", "no") == "yes"
+        else _agent(settings, tokens),
         known_as=known_as,
         known_hosts=_known_hosts(host.ssh, settings, tokens),
         proxy_command="" if via else _expand(_one(settings, "proxycommand", "none"), tokens),
@@ -132,23 +159,36 @@ def _endpoint(host: Host, label: str, name: str, user: str | None, port: int | N
 def _via(host: Host, name: str, jumps: str, depth: int) -> Endpoint | None:
     """Return the last of ``a,b,c``, which is reached through b, which is reached through a.
 
-    A jump host that would be its own jump host (``Host *`` with ``ProxyJump``) is reached directly, as in OpenSSH.
+    A jump host that would be its own jump host (``Host *`` with ``ProxyJump``) is reached directly,
+    as in OpenSSH.
     """
     if jumps.lower() in ("none", ""):
         return None
     *before, last = jumps.split(",")
     hop = _HOP.fullmatch(last.strip())
     if not hop or not 0 < int(hop["port"] or 22) < 65536:
-        raise ConfigError(f"expected [user@]address[:port] as jump host, got {last!r}", where=f"host {host.name}")
+        raise ConfigError(
+            f"expected [user@]address[:port] as jump host, got {last!r}", where=f"host {host.name}"
+        )
     address = hop["address"].strip("[]")
     if address == name:
         return None
     port = int(hop["port"]) if hop["port"] else None
-    return _endpoint(host, f"jump host {address}", address, hop["user"], port, ",".join(before) or None, depth + 1)
+    return _endpoint(
+        host,
+        f"jump host {address}",
+        address,
+        hop["user"],
+        port,
+        ",".join(before) or None,
+        depth + 1,
+    )
 
 
 def _settings(host: Host, name: str, user: str | None, port: int | None) -> Settings:
-    """Return ssh's settings for ``name``; of names with equal settings, ``ssh -G`` runs only for the first."""
+    """Return ssh's settings for ``name``; of names with equal settings, ``ssh -G`` runs only for
+    the first.
+    """
     ssh = _program(os.environ.get("PATH", ""))
     if ssh is None:
         return _read_without_ssh(host, name, user, port)
@@ -161,7 +201,9 @@ def _settings(host: Host, name: str, user: str | None, port: int | None) -> Sett
         if key not in _answers:
             _answers[key] = (name, address, _ask_ssh(ssh, host, name, user, port))
         first, first_address, settings = _answers[key]
-    if settings.get("hostname") != [first_address]:  # `likeness` did not interpret the configuration as ssh does
+    if settings.get("hostname") != [
+        first_address
+    ]:  # `likeness` did not interpret the configuration as ssh does
         return settings if first == name else _ask_ssh(ssh, host, name, user, port)
     return {**settings, "hostname": [address]}
 
@@ -187,11 +229,17 @@ def _ask_ssh(ssh: str, host: Host, name: str, user: str | None, port: int | None
         )
     except subprocess.TimeoutExpired:
         text = f"no answer within {host.ssh.connect_timeout_s:g} s"
-        raise ConfigError(text, where=where, hint="does a command of Match exec in the ssh configuration hang?") from None
+        raise ConfigError(
+            text, where=where, hint="does a command of Match exec in the ssh configuration hang?"
+        ) from None
     if answer.returncode != 0:
-        if answer.stderr.startswith("No user exists"):  # a container with a user id that has no name
+        if answer.stderr.startswith(
+            "No user exists"
+        ):  # a container with a user id that has no name
             return _read_without_ssh(host, name, user, port)
-        raise ConfigError((answer.stderr.strip().splitlines() or ["ssh failed without a message"])[0], where=where)
+        raise ConfigError(
+            (answer.stderr.strip().splitlines() or ["ssh failed without a message"])[0], where=where
+        )
     settings: dict[str, list[str]] = {}
     for line in answer.stdout.splitlines():
         option, _, value = line.partition(" ")
@@ -204,16 +252,25 @@ def _read_without_ssh(host: Host, name: str, user: str | None, port: int | None)
 
     config = SSHConfig()
     named = host.ssh.config
-    for path in [Path(named).expanduser()] if named else [_home() / ".ssh/config", Path("/etc/ssh/ssh_config")]:
+    for path in (
+        [Path(named).expanduser()]
+        if named
+        else [_home() / ".ssh/config", Path("/etc/ssh/ssh_config")]
+    ):
         try:
             text = path.read_text(errors="surrogateescape")
         except FileNotFoundError:
             if named and named != "none":
-                raise ConfigError("no such file", where=f"host {host.name}: ssh configuration {path}") from None
+                raise ConfigError(
+                    "no such file", where=f"host {host.name}: ssh configuration {path}"
+                ) from None
             continue
         config.parse(StringIO(text))
     options = config.lookup(name)
-    settings = {option: list(value) if isinstance(value, list) else [value] for option, value in options.items()}
+    settings = {
+        option: list(value) if isinstance(value, list) else [value]
+        for option, value in options.items()
+    }
     if user is not None:
         settings["user"] = [user]
     if port is not None:
@@ -226,10 +283,13 @@ def _keys(
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Return (configured, default) key files.
 
-    The inventory's key is meant for the host; a jump host gets it only if the ssh configuration names no key for it.
+    The inventory's key is meant for the host; a jump host gets it only if the ssh configuration
+    names no key for it.
     """
     files = list(settings.get("identityfile", _DEFAULT_KEYS))
-    named = not (len(files) >= len(_DEFAULT_KEYS) and all(_DEFAULT_KEY.fullmatch(value) for value in files))
+    named = not (
+        len(files) >= len(_DEFAULT_KEYS) and all(_DEFAULT_KEY.fullmatch(value) for value in files)
+    )
     if ssh.key is not None and not (of_jump_host and named):
         return (_path(ssh.key),), ()
     paths = tuple(_path(_expand(value, tokens)) for value in files if value != "none")
@@ -246,26 +306,40 @@ def _agent(settings: Settings, tokens: Mapping[str, str]) -> str:
     return str(_path(_expand(named, tokens)))
 
 
-def _known_hosts(ssh: SshSettings, settings: Settings, tokens: Mapping[str, str]) -> tuple[Path, ...]:
+def _known_hosts(
+    ssh: SshSettings, settings: Settings, tokens: Mapping[str, str]
+) -> tuple[Path, ...]:
     system_files = _files(settings, "globalknownhostsfile", _GLOBAL_KNOWN_HOSTS, tokens)
     if ssh.known_hosts is not None:
         return (_path(ssh.known_hosts), *system_files)
     return (*_files(settings, "userknownhostsfile", _DEFAULT_KNOWN_HOSTS, tokens), *system_files)
 
 
-def _files(settings: Settings, option: str, default: Sequence[str], tokens: Mapping[str, str]) -> tuple[Path, ...]:
-    """Split ``/a /b c`` into ``/a`` and ``/b c``: ``ssh -G`` prints several paths on one line without quotes."""
+def _files(
+    settings: Settings, option: str, default: Sequence[str], tokens: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """Split ``/a /b c`` into ``/a`` and ``/b c``: ``ssh -G`` prints several paths on one line
+    without quotes.
+    """
     if option not in settings:
         return tuple(_path(value) for value in default)
     line = " ".join(settings[option])
     words = re.split(r"\s+(?=[/~])", line.strip())
-    return tuple(_path(_expand(word.strip('"'), tokens)) for word in words if word not in ("none", ""))
+    return tuple(
+        _path(_expand(word.strip('"'), tokens)) for word in words if word not in ("none", "")
+    )
 
 
 def _connect_timeout(ssh: SshSettings, settings: Settings) -> float:
-    """Return the shorter of the inventory's limit (which has a default) and the ssh configuration's."""
+    """Return the shorter of the inventory's limit (which has a default) and the ssh
+    configuration's.
+    """
     named = _one(settings, "connecttimeout", "none")
-    return min(ssh.connect_timeout_s, float(named)) if named.isdigit() and int(named) else ssh.connect_timeout_s
+    return (
+        min(ssh.connect_timeout_s, float(named))
+        if named.isdigit() and int(named)
+        else ssh.connect_timeout_s
+    )
 
 
 def _control_path(settings: Settings) -> str:
@@ -275,12 +349,29 @@ def _control_path(settings: Settings) -> str:
 
 def _tokens(name: str, address: str, port: int, user: str, alias: str) -> dict[str, str]:
     local = socket.gethostname()
-    tokens = {"%": "%", "n": name, "h": address, "p": str(port), "r": user, "k": alias or name, "i": str(os.getuid())}
-    return tokens | {"d": str(_home()), "u": _local_user(), "l": local, "L": local.partition(".")[0]}
+    tokens = {
+        "%": "%",
+        "n": name,
+        "h": address,
+        "p": str(port),
+        "r": user,
+        "k": alias or name,
+        "i": str(os.getuid()),
+    }
+    return tokens | {
+        "d": str(_home()),
+        "u": _local_user(),
+        "l": local,
+        "L": local.partition(".")[0],
+    }
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
-    return "" if text == "none" else re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+    return (
+        ""
+        if text == "none"
+        else re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+    )
 
 
 def _one(settings: Settings, option: str, default: str) -> str:

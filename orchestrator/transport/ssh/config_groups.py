@@ -1,7 +1,9 @@
-"""Groups of host names that the user's ssh configuration treats the same, so that `ssh -G` runs only once per group.
+"""Groups of host names that the user's ssh configuration treats the same, so that `ssh -G` runs
+only once per group.
 
 `ssh -G` takes milliseconds of processor time per name, which for hundreds of hosts is longer than connecting to them. This
-module determines only which lines apply to a name, and returns None if that is unclear; the settings themselves come from ssh.
+module determines only which lines apply to a name, and returns None if that is unclear; the
+settings themselves come from ssh.
 """
 
 from __future__ import annotations
@@ -25,16 +27,25 @@ class _Unclear(Exception):
 
 
 def likeness(config: str | None, home: Path, name: str) -> tuple[tuple[object, ...], str] | None:
-    """Return a value that is equal for all names with the same settings, and the address of this name.
+    """Return a value that is equal for all names with the same settings, and the address of this
+    name.
 
     ``config`` is the file that replaces the user's and the system's configuration (``ssh -F``), if any. The value also changes
-    with the lines of those files. Returns None if names may differ in other ways: a ``Match``, a token such as ``%h``, an
-    unreadable file.
+    with the lines of those files. Returns None if names may differ in other ways: a ``Match``, a
+    token such as ``%h``, an unreadable file.
     """
-    places = [(Path(config).expanduser(), home / ".ssh")] if config else [(home / ".ssh" / "config", home / ".ssh")]
+    places = (
+        [(Path(config).expanduser(), home / ".ssh")]
+        if config
+        else [(home / ".ssh" / "config", home / ".ssh")]
+    )
     places += [] if config else [(_SYSTEM, _SYSTEM.parent)]
     try:
-        lines = [line for path, base in places for line in _in_effect(path, base, name, 0)] if config != "none" else []
+        lines = (
+            [line for path, base in places for line in _in_effect(path, base, name, 0)]
+            if config != "none"
+            else []
+        )
     except (_Unclear, OSError, UnicodeError):
         return None
     address = next((value for keyword, value in lines if keyword == "hostname"), name)
@@ -42,7 +53,9 @@ def likeness(config: str | None, home: Path, name: str) -> tuple[tuple[object, .
 
 
 def _in_effect(path: Path, base: Path, name: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yield (keyword, value) of the lines that apply to ``name`` in a file, if it exists, and in the files that it includes."""
+    """Yield (keyword, value) of the lines that apply to ``name`` in a file, if it exists, and in
+    the files that it includes.
+    """
     if depth > _MAX_DEPTH:
         raise _Unclear
     try:
@@ -52,19 +65,26 @@ def _in_effect(path: Path, base: Path, name: str, depth: int) -> Iterator[tuple[
     state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     for lines in _read(path, state).about(name):
         for keyword, value in lines:
-            if keyword in _NAMED or set(value) & set("%$") or ('"' in value and keyword in ("include", "hostname")):
+            if (
+                keyword in _NAMED
+                or set(value) & set("%$")
+                or ('"' in value and keyword in ("include", "hostname"))
+            ):
                 raise _Unclear
             if keyword != "include":
                 yield keyword, value
                 continue
             for word in value.split():
                 named = Path(word).expanduser() if word.startswith(("/", "~")) else base / word
-                for included in sorted(Path(named.anchor).glob(str(named.relative_to(named.anchor)))):
+                for included in sorted(
+                    Path(named.anchor).glob(str(named.relative_to(named.anchor)))
+                ):
                     yield from _in_effect(included, base, name, depth + 1)
 
 
 class _File:
-    """A configuration file, read once: the lines below each ``Host`` line, and an index of the names without wildcards.
+    """A configuration file, read once: the lines below each ``Host`` line, and an index of the
+    names without wildcards.
 
     Without the index, hosts that each have a block would cost the square of their number.
     """
@@ -75,7 +95,11 @@ class _File:
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             match = _LINE.match(line)
-            if not match or match[1].lower() == "match" or (match[1].lower() == "host" and '"' in match[2]):
+            if (
+                not match
+                or match[1].lower() == "match"
+                or (match[1].lower() == "host" and '"' in match[2])
+            ):
                 raise _Unclear
             if match[1].lower() == "host":
                 self._blocks.append((tuple(match[2].split()), []))

@@ -1,7 +1,8 @@
 """Verification of host keys: known-hosts files, and the project's own store of first contacts.
 
-Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names, ``@revoked``. A host that
-only a ``@cert-authority`` knows needs the program ssh, which verifies its certificate. Verification cannot be switched off;
+Files are read as OpenSSH reads them: plain, ``[address]:port``, wildcard, negated and hashed names,
+``@revoked``. A host that only a ``@cert-authority`` knows needs the program ssh, which verifies its
+certificate. Verification cannot be switched off;
 `Trust` can only allow the key of an unknown server to be stored.
 """
 
@@ -44,18 +45,23 @@ class KnownHost:
 
 @dataclass(frozen=True, slots=True)
 class KnownHosts:
-    """The lines of the files about one server; ``torn`` are the places of all lines that cannot be parsed."""
+    """The lines of the files about one server; ``torn`` are the places of all lines that cannot be
+    parsed.
+    """
 
     entries: tuple[KnownHost, ...]
     torn: tuple[str, ...]
 
     def types(self) -> tuple[str, ...]:
         """Return the key types to request from the server first, in the order of the files."""
-        return tuple(dict.fromkeys(entry.key.type for entry in self.entries if entry.key and not entry.mark))
+        return tuple(
+            dict.fromkeys(entry.key.type for entry in self.entries if entry.key and not entry.mark)
+        )
 
 
 def known_keys(files: Sequence[Path], name: str) -> KnownHosts:
-    """Return the lines in ``files`` about the server known as ``name``. Missing files count as empty.
+    """Return the lines in ``files`` about the server known as ``name``. Missing files count as
+    empty.
 
     Raises ConfigError for a file that cannot be read, because it might revoke the key.
     """
@@ -64,13 +70,26 @@ def known_keys(files: Sequence[Path], name: str) -> KnownHosts:
     for path in files:
         try:
             status = path.stat()
-            file = _read(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+            file = _read(
+                path,
+                (
+                    status.st_dev,
+                    status.st_ino,
+                    status.st_size,
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
+                ),
+            )
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise ConfigError(f"known-hosts file cannot be read: {error.strerror}", where=str(path)) from error
+            raise ConfigError(
+                f"known-hosts file cannot be read: {error.strerror}", where=str(path)
+            ) from error
         torn += file.torn
-        entries += [KnownHost(f"{path}:{number}", *file.keys(number)) for number in file.about(name)]
+        entries += [
+            KnownHost(f"{path}:{number}", *file.keys(number)) for number in file.about(name)
+        ]
     return KnownHosts(tuple(entries), tuple(torn))
 
 
@@ -82,7 +101,9 @@ class _File:
         self._plain: dict[str, list[int]] = {}
         self._patterns: dict[int, str] = {}
         self._lines: dict[int, tuple[str, list[str]]] = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="surrogateescape").split("\n"), 1):
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8", errors="surrogateescape").split("\n"), 1
+        ):
             fields = line.split()
             if not fields or fields[0].startswith("#"):
                 continue
@@ -110,12 +131,15 @@ class _File:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, state: tuple[int, ...]) -> _File:
-    """Read a known-hosts file, once per ``state``, because each of hundreds of hosts looks for its key in the same file."""
+    """Read a known-hosts file, once per ``state``, because each of hundreds of hosts looks for its
+    key in the same file.
+    """
     return _File(path)
 
 
 def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
-    """Return if ``offered`` is a trusted key of the server of ``endpoint``; store an unknown one if ``trust`` allows it.
+    """Return if ``offered`` is a trusted key of the server of ``endpoint``; store an unknown one if
+    ``trust`` allows it.
 
     Raises TransportError host_key_unknown, host_key_changed or host_key_revoked.
     """
@@ -129,15 +153,21 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
     if not trust.accept_new:
         raise _unknown(endpoint, trust, offered)
     with _locked(trust.store):
-        # Another process may have stored a key of this server in the meantime, perhaps a different one.
+        # Another process may have stored a key of this server in the meantime, perhaps a different
+        # one.
         if not _known_at(endpoint, trust, offered):
             endpoint.tell(f"the host key is new and accepted: {trust.store}")
-            _append(trust.store, f"{endpoint.known_as} {offered.type} {base64.b64encode(offered.blob).decode()}\n")
+            _append(
+                trust.store,
+                f"{endpoint.known_as} {offered.type} {base64.b64encode(offered.blob).decode()}\n",
+            )
     trust.verified[endpoint.known_as] = offered
 
 
 def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
-    """Return the place of the line that has the key, empty if there is none. Raises TransportError for a contradiction."""
+    """Return the place of the line that has the key, empty if there is none. Raises TransportError
+    for a contradiction.
+    """
     files = (*endpoint.known_hosts, trust.store)
     lines = known_keys(files, endpoint.known_as)
     _refuse_revoked(endpoint, lines, offered)
@@ -148,16 +178,21 @@ def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
     damaged = next((entry.place for entry in lines.entries if entry.key is None), None)
     if damaged:
         raise endpoint.error(
-            "host_key_unknown", f"{damaged}: the line about this host is damaged", "repair or remove that line"
+            "host_key_unknown",
+            f"{damaged}: the line about this host is damaged",
+            "repair or remove that line",
         )
     if keys:
         same = [(place, key) for place, key in keys if key.type == offered.type]
         raise _changed(endpoint, *(same or keys)[0], offered)
-    # As in OpenSSH, a key under the bare address can confirm a server on another port, but a different one does not refute it.
+    # As in OpenSSH, a key under the bare address can confirm a server on another port, but a
+    # different one does not refute it.
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
     bare = known_keys(files, port[1] if port else endpoint.known_as)
     _refuse_revoked(endpoint, bare, offered)
-    return next((entry.place for entry in bare.entries if entry.key == offered and not entry.mark), "")
+    return next(
+        (entry.place for entry in bare.entries if entry.key == offered and not entry.mark), ""
+    )
 
 
 def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> None:
@@ -169,14 +204,17 @@ def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> 
 
 
 def refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
-    """Raise OtherTransportNeeded if a certificate authority vouches for the server, and no line has a key of the server itself.
+    """Raise OtherTransportNeeded if a certificate authority vouches for the server, and no line has
+    a key of the server itself.
 
     Raises TransportError host_key_unknown for a mark that has no meaning.
     """
     for entry in lines.entries:
         if entry.mark not in ("", *_MARKS):
             hint = "known marks are @revoked and @cert-authority; correct or remove that line"
-            raise endpoint.error("host_key_unknown", f"{entry.place}: expected a known mark, got {entry.mark}", hint)
+            raise endpoint.error(
+                "host_key_unknown", f"{entry.place}: expected a known mark, got {entry.mark}", hint
+            )
     authorities = [entry.place for entry in lines.entries if entry.mark == "@cert-authority"]
     if authorities and not any(entry.key and not entry.mark for entry in lines.entries):
         message = f"{authorities[0]}: a certificate authority vouches for its key, which paramiko cannot verify"
@@ -197,7 +235,9 @@ def _changed(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> 
 
 
 def _unknown(endpoint: Endpoint, trust: Trust, offered: HostKey) -> TransportError:
-    short = "ed25519" if "ed25519" in offered.type else "ecdsa" if "ecdsa" in offered.type else "rsa"
+    short = (
+        "ed25519" if "ed25519" in offered.type else "ecdsa" if "ecdsa" in offered.type else "rsa"
+    )
     torn = known_keys((*endpoint.known_hosts, trust.store), endpoint.known_as).torn
     damaged = f"; damaged lines: {', '.join(torn[:3])}" if torn else ""
     return endpoint.error(
@@ -209,7 +249,9 @@ def _unknown(endpoint: Endpoint, trust: Trust, offered: HostKey) -> TransportErr
 
 
 def _concerns(field: str, name: str) -> bool:
-    """Return True if the first field of a known-hosts line, a list of patterns or one hashed name, names the server."""
+    """Return True if the first field of a known-hosts line, a list of patterns or one hashed name,
+    names the server.
+    """
     if field.startswith("|"):
         return _is_hash_of(field, name)
     matches = False
@@ -225,7 +267,11 @@ def _concerns(field: str, name: str) -> bool:
 def _is_hash_of(field: str, name: str) -> bool:
     try:
         _, kind, salt, digest = field.split("|")
-        mac = hmac.new(base64.b64decode(salt, validate=True), name.encode("utf-8", "surrogateescape"), hashlib.sha1).digest()
+        mac = hmac.new(
+            base64.b64decode(salt, validate=True),
+            name.encode("utf-8", "surrogateescape"),
+            hashlib.sha1,
+        ).digest()
         return kind == "1" and hmac.compare_digest(mac, base64.b64decode(digest, validate=True))
     except ValueError:
         return False
@@ -245,7 +291,9 @@ def _key(fields: Sequence[str]) -> HostKey | None:
 
 
 def _parts(blob: bytes) -> list[bytes]:
-    """Split a key blob into its length-prefixed fields; return an empty list if the lengths do not add up."""
+    """Split a key blob into its length-prefixed fields; return an empty list if the lengths do not
+    add up.
+    """
     parts = []
     while blob:
         length = int.from_bytes(blob[:4], "big")
@@ -258,10 +306,14 @@ def _parts(blob: bytes) -> list[bytes]:
 
 @contextmanager
 def _locked(store: Path) -> Iterator[None]:
-    """Hold the store's lock, against other threads and processes: each holder opens the lock file itself."""
+    """Hold the store's lock, against other threads and processes: each holder opens the lock file
+    itself.
+    """
     make_folder(store.parent, PROJECT_HINT)
     with failures(store, hint=PROJECT_HINT):
-        handle = os.open(f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        handle = os.open(
+            f"{store}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S
         while not _try_lock(handle):

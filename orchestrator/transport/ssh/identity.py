@@ -1,4 +1,6 @@
-"""Authentication to a server with private keys and the ssh agent; a password, a code or a token needs the program ssh."""
+"""Authentication to a server with private keys and the ssh agent; a password, a code or a token
+needs the program ssh.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,26 @@ Identity = tuple[str, paramiko.PKey]
 
 @contextmanager
 def identities(endpoint: Endpoint) -> Iterator[list[Identity]]:
-    """Yield the keys to offer, in order; the agent stays connected until the block ends. Raises TransportError auth_failed.
+    """Yield the keys to offer, in order; the agent stays connected until the block ends. Raises
+    TransportError auth_failed.
 
     If there are configured keys, only those are offered. Sends nothing to the server.
     """
     agent = _Agent()
     try:
-        yield list(_configured(endpoint, agent)) if endpoint.keys else list(_unconfigured(endpoint, agent))
+        yield (
+            list(_configured(endpoint, agent))
+            if endpoint.keys
+            else list(_unconfigured(endpoint, agent))
+        )
     finally:
         agent.close()
 
 
 def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> None:
-    """Log in with one of the keys, within `AUTH_TIMEOUT_S` for all of them. Raises TransportError auth_failed."""
+    """Log in with one of the keys, within `AUTH_TIMEOUT_S` for all of them. Raises TransportError
+    auth_failed.
+    """
     deadline = time.monotonic() + AUTH_TIMEOUT_S
     for name, key in offered:
         wire.auth_timeout = max(0.1, deadline - time.monotonic())
@@ -53,18 +62,24 @@ def authenticate(wire: Wire, endpoint: Endpoint, offered: list[Identity]) -> Non
             further_methods = wire.auth_publickey(endpoint.user, key)
         except paramiko.BadAuthenticationType as error:
             text = f"the host accepts no keys from user {endpoint.user}, only {', '.join(error.allowed_types)}"
-            raise endpoint.beyond("auth_failed", text, "allow PubkeyAuthentication in its sshd_config") from error
+            raise endpoint.beyond(
+                "auth_failed", text, "allow PubkeyAuthentication in its sshd_config"
+            ) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
             if time.monotonic() >= deadline - 0.2:
                 text = f"no answer to the authentication within {AUTH_TIMEOUT_S:g} s"
                 raise endpoint.error(
-                    "auth_failed", text, "its account or key service may hang: check PAM, LDAP and NFS home directories"
+                    "auth_failed",
+                    text,
+                    "its account or key service may hang: check PAM, LDAP and NFS home directories",
                 ) from error
             if "pubkey algorithm" in str(error):
                 raise _unusable(wire, endpoint, name) from error
             if not wire.is_active():
                 text = f"the host closed the connection during the authentication of user {endpoint.user}"
-                raise endpoint.error("auth_failed", text, "its sshd log says why; check MaxAuthTries and AllowUsers") from error
+                raise endpoint.error(
+                    "auth_failed", text, "its sshd log says why; check MaxAuthTries and AllowUsers"
+                ) from error
             endpoint.tell("the host refused it")
             continue
         if not further_methods:
@@ -91,7 +106,11 @@ def _configured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
     present = [path for path in endpoint.keys if path.exists()]
     if not present:
         names = ", ".join(str(path) for path in endpoint.keys)
-        raise endpoint.error("auth_failed", f"key file {names}: no such file", "name an existing one, or run ssh-keygen")
+        raise endpoint.error(
+            "auth_failed",
+            f"key file {names}: no such file",
+            "name an existing one, or run ssh-keygen",
+        )
     for path in present:
         yield f"key {path}", _load(endpoint, path) or _from_agent(endpoint, agent, path)
 
@@ -113,7 +132,9 @@ def _unconfigured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
 
 
 def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
-    """Return the key of a file, or None if it has a passphrase. Raises TransportError for an unusable or unsafe file."""
+    """Return the key of a file, or None if it has a passphrase. Raises TransportError for an
+    unusable or unsafe file.
+    """
     try:
         status = path.stat()
         if status.st_uid == os.getuid() and status.st_mode & 0o077:
@@ -121,21 +142,35 @@ def _load(endpoint: Endpoint, path: Path) -> paramiko.PKey | None:
             raise endpoint.error("auth_failed", text, f"chmod 600 {path}")
         return _parse(str(path), status.st_ino, status.st_mtime_ns)
     except OSError as error:
-        raise endpoint.error("auth_failed", f"key file {path}: {error.strerror}", "check its owner and mode") from error
-    except (paramiko.PasswordRequiredException, TypeError):  # the latter from the cryptography package
+        raise endpoint.error(
+            "auth_failed", f"key file {path}: {error.strerror}", "check its owner and mode"
+        ) from error
+    except (
+        paramiko.PasswordRequiredException,
+        TypeError,
+    ):  # the latter from the cryptography package
         return None
-    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, UnsupportedAlgorithm, ValueError) as error:
+    except (
+        paramiko.SSHException,
+        paramiko.pkey.UnknownKeyType,
+        UnsupportedAlgorithm,
+        ValueError,
+    ) as error:
         if _is_of_a_token(path):
             raise endpoint.beyond(
                 "auth_failed", f"key file {path} belongs to a FIDO token, which paramiko cannot use"
             ) from error
         text = f"key file {path} contains no usable private key ({error})"
-        hint = "ed25519, ecdsa and rsa keys are supported; make sure that this is not the public half"
+        hint = (
+            "ed25519, ecdsa and rsa keys are supported; make sure that this is not the public half"
+        )
         raise endpoint.error("auth_failed", text, hint) from error
 
 
 def _is_of_a_token(path: Path) -> bool:
-    """Return True if the public half is of a type that signs with a security token: ``sk-ssh-ed25519@openssh.com``."""
+    """Return True if the public half is of a type that signs with a security token:
+    ``sk-ssh-ed25519@openssh.com``.
+    """
     try:
         return Path(f"{path}.pub").read_text().startswith("sk-")
     except (OSError, UnicodeError):
@@ -144,12 +179,16 @@ def _is_of_a_token(path: Path) -> bool:
 
 @lru_cache(maxsize=64)
 def _parse(path: str, inode: int, mtime_ns: int) -> paramiko.PKey:
-    """Read a key file, once per state of the file, because checking an rsa key takes longer than a connection."""
+    """Read a key file, once per state of the file, because checking an rsa key takes longer than a
+    connection.
+    """
     return paramiko.PKey.from_path(path)
 
 
 def _from_agent(endpoint: Endpoint, agent: _Agent, path: Path) -> paramiko.PKey:
-    """Return the agent's copy of a key file that has a passphrase. Raises TransportError if the agent does not have it."""
+    """Return the agent's copy of a key file that has a passphrase. Raises TransportError if the
+    agent does not have it.
+    """
     try:
         public = Path(f"{path}.pub").read_text().split()[1]
     except (OSError, IndexError, UnicodeError):
@@ -158,8 +197,14 @@ def _from_agent(endpoint: Endpoint, agent: _Agent, path: Path) -> paramiko.PKey:
         if key.get_base64() == public:
             return key
     error = endpoint.beyond if terminal.is_there() else endpoint.error
-    message = f"key file {path} has a passphrase" + ("" if terminal.is_there() else ", and there is no terminal to ask for it")
-    raise error("auth_failed", message, f"ssh-add {path} (an agent can hold it), or use a key without a passphrase")
+    message = f"key file {path} has a passphrase" + (
+        "" if terminal.is_there() else ", and there is no terminal to ask for it"
+    )
+    raise error(
+        "auth_failed",
+        message,
+        f"ssh-add {path} (an agent can hold it), or use a key without a passphrase",
+    )
 
 
 def _fingerprint(key: Any) -> str:

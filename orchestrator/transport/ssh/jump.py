@@ -1,4 +1,6 @@
-"""Connections through jump hosts: Fabric's, with orch's own client and without Fabric's configuration files."""
+"""Connections through jump hosts: Fabric's, with orch's own client and without Fabric's
+configuration files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
     """A connection to an endpoint that is reached through another one, ``gateway``."""
 
     def __init__(self, endpoint: Endpoint, trust: Trust, gateway: Line) -> None:
-        # Unless lazy, Fabric reads its system and user files; the empty SSHConfig keeps it from reading ssh's.
+        # Unless lazy, Fabric reads its system and user files; the empty SSHConfig keeps it from
+        # reading ssh's.
         config = fabric.Config(lazy=True, ssh_config=paramiko.SSHConfig())
         fabric.Connection.__init__(
             self,
@@ -42,7 +45,9 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
         fabric.Connection.open(self)
 
     def open_gateway(self) -> Any:
-        """Return a channel from the jump host to this endpoint, with a timeout, which Fabric's own method does not have."""
+        """Return a channel from the jump host to this endpoint, with a timeout, which Fabric's own
+        method does not have.
+        """
         endpoint: Endpoint = self.endpoint
         wire: Wire = self.gateway.client.wire
         via = self.gateway.endpoint.label
@@ -53,9 +58,15 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
         except paramiko.ChannelException as error:
             if error.code == 1:
                 text = f"{via} refuses to forward connections to port {endpoint.port}"
-                raise endpoint.error("host_unreachable", text, "see AllowTcpForwarding in its sshd_config") from error
+                raise endpoint.error(
+                    "host_unreachable", text, "see AllowTcpForwarding in its sshd_config"
+                ) from error
             text = f"{via} cannot reach it on port {endpoint.port} ({wire.refusal or error.text})"
             raise endpoint.error("host_unreachable", text) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
-            text = f"did not reach port {endpoint.port} in time" if wire.is_active() else "closed the connection"
+            text = (
+                f"did not reach port {endpoint.port} in time"
+                if wire.is_active()
+                else "closed the connection"
+            )
             raise endpoint.error("host_unreachable", f"{via} {text}") from error

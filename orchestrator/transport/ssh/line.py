@@ -1,4 +1,6 @@
-"""One connection while it is made and open: the server proves its key, the key is verified, and only then orch logs in."""
+"""One connection while it is made and open: the server proves its key, the key is verified, and
+only then orch logs in.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ __all__ = ["Client", "Line"]
 
 
 class Line:
-    """A connection to one endpoint, open or not; its subclasses connect directly or through a jump host."""
+    """A connection to one endpoint, open or not; its subclasses connect directly or through a jump
+    host.
+    """
 
     endpoint: Any = None  # declared, because Fabric keeps unknown attributes in its configuration
     deadline: Any = None
@@ -28,7 +32,9 @@ class Line:
     client: Any = None
 
     def open(self) -> None:
-        """Connect, and retry until the deadline if the server drops connections because it has too many."""
+        """Connect, and retry until the deadline if the server drops connections because it has too
+        many.
+        """
         if self.client.is_open:
             return
         self.endpoint.tell(self.endpoint.summary)
@@ -37,7 +43,8 @@ class Line:
             self.deadline = time.monotonic() + self.endpoint.connect_timeout_s
             if self.gateway:
                 self.gateway.open()
-                # The time of the jump host's log-in does not count against this host's limit; everything else does.
+                # The time of the jump host's log-in does not count against this host's limit;
+                # everything else does.
                 self.deadline += self.gateway.login_s
             for attempt in count():
                 self.client.deadline = self.deadline
@@ -61,14 +68,18 @@ class Line:
         return float(self.client.login_s) + (self.gateway.login_s if self.gateway else 0.0)
 
     def close(self) -> None:
-        """Close the first hop first: the connections through it then end too, however full their buffers are."""
+        """Close the first hop first: the connections through it then end too, however full their
+        buffers are.
+        """
         if self.gateway:
             self.gateway.close()
         self.client.close()
 
 
 class Client(paramiko.SSHClient):
-    """Paramiko's client, in a safe order: the server proves its key, the key is verified, and only then orch logs in."""
+    """Paramiko's client, in a safe order: the server proves its key, the key is verified, and only
+    then orch logs in.
+    """
 
     def __init__(self, endpoint: Endpoint, trust: Trust) -> None:
         super().__init__()
@@ -95,7 +106,9 @@ class Client(paramiko.SSHClient):
         """Connect by ``deadline``, over ``sock`` if there is a jump host."""
         lines = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
         if not sock:
-            self.endpoint.tell(f"connecting: {self.endpoint.proxy_command or f'TCP port {self.endpoint.port}'}")
+            self.endpoint.tell(
+                f"connecting: {self.endpoint.proxy_command or f'TCP port {self.endpoint.port}'}"
+            )
         wire = Wire(sock or dial(self.endpoint, self.deadline), lines.types())
         try:
             wire.shake_hands(self.endpoint, self.deadline)

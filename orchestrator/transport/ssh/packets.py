@@ -1,8 +1,9 @@
 """The packets of one connection: paramiko's `Packetizer`, with a faster path for AES-GCM.
 
-Paramiko copies each byte eight times between the socket and the reader of a channel, and handles each packet separately. This
-class receives into one buffer, decrypts into another, and passes adjacent data of one channel on as one piece: bulk data is
-copied twice on its way to a file, by the kernel into the first buffer and out of the second.
+Paramiko copies each byte eight times between the socket and the reader of a channel, and handles
+each packet separately. This class receives into one buffer, decrypts into another, and passes
+adjacent data of one channel on as one piece: bulk data is copied twice on its way to a file, by the
+kernel into the first buffer and out of the second.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from paramiko.packet import NeedRekeyException, Packetizer
 __all__ = ["PACKET_BYTES", "Data", "PacketReader", "Socket"]
 
 PACKET_BYTES = 128 * 1024
-"""Maximum data in one packet from a node; four times paramiko's offer, for fewer packets in bulk transfers."""
+"""Maximum data in one packet from a node; four times paramiko's offer, for fewer packets in bulk
+transfers.
+"""
 
 HEAD_BYTES = 200
 """How many of a server's first bytes are kept, for error messages."""
@@ -33,32 +36,47 @@ _LONGEST = PACKET_BYTES + 1024
 """Length of a full packet, with its padding and the fields before the data."""
 
 _BUFFER_BYTES = 2 * (_LENGTH_BYTES + _LONGEST + _TAG_BYTES)
-"""Space for two full packets. With one (four of OpenSSH's), a pull at full speed takes a fifth longer; more is no faster."""
+"""Space for two full packets. With one (four of OpenSSH's), a pull at full speed takes a fifth
+longer; more is no faster.
+"""
 
 _EARLY_RECEIVES = 50
 
 _HEAD = struct.Struct(">BBII")
-"""The start of a decrypted data packet: length of the padding, kind, channel, length (RFC 4253, 6; RFC 4254, 5.2)."""
+"""The start of a decrypted data packet: length of the padding, kind, channel, length (RFC 4253, 6;
+RFC 4254, 5.2).
+"""
 
 
 def _buffer() -> memoryview:
-    """Return a buffer for full packets, which uses memory only as it is written: most connections never carry much data."""
+    """Return a buffer for full packets, which uses memory only as it is written: most connections
+    never carry much data.
+    """
     return memoryview(mmap.mmap(-1, _BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class Socket:
-    """A socket for paramiko: one receive call serves many packets, and `close` wakes a thread that is reading."""
+    """A socket for paramiko: one receive call serves many packets, and `close` wakes a thread that
+    is reading.
+    """
 
     def __init__(self, sock: Any) -> None:
         self._sock: Any = sock
         self._buffer = _buffer()
         self._start = self._end = 0
-        # Until its first command, sshd leaves Nagle's algorithm on, and would wait 40 ms for a delayed acknowledgement. The
-        # kernel resets the option, so it is set again for the first receives of a connection.
-        self._early_receives = _EARLY_RECEIVES if hasattr(socket, "TCP_QUICKACK") and isinstance(sock, socket.socket) else 0
+        # Until its first command, sshd leaves Nagle's algorithm on, and would wait 40 ms for a
+        # delayed acknowledgement. The kernel resets the option, so it is set again for the first
+        # receives of a connection.
+        self._early_receives = (
+            _EARLY_RECEIVES
+            if hasattr(socket, "TCP_QUICKACK") and isinstance(sock, socket.socket)
+            else 0
+        )
         self.head = b""
         self._closed = False  # paramiko reads it
-        self._outbox = self._sock.outbox if isinstance(sock, paramiko.Channel) else None  # behind a jump host
+        self._outbox = (
+            self._sock.outbox if isinstance(sock, paramiko.Channel) else None
+        )  # behind a jump host
         self.send = self._outbox.send if self._outbox else sock.send
         self.settimeout, self.getpeername = sock.settimeout, sock.getpeername
 
@@ -71,7 +89,8 @@ class Socket:
         return bytes(piece)
 
     def packet(self) -> memoryview | None:
-        """Return the next packet with an unencrypted length if it has arrived completely, valid until the next `receive`.
+        """Return the next packet with an unencrypted length if it has arrived completely, valid
+        until the next `receive`.
 
         Returns None otherwise. Raises SSHException for a length outside the agreed limits.
         """
@@ -79,7 +98,9 @@ class Socket:
             return None
         size = int.from_bytes(self._buffer[self._start : self._start + _LENGTH_BYTES], "big")
         if not _SHORTEST <= size <= _LONGEST:
-            raise paramiko.SSHException(f"a packet of {size} bytes, expected {_SHORTEST} to {_LONGEST}")
+            raise paramiko.SSHException(
+                f"a packet of {size} bytes, expected {_SHORTEST} to {_LONGEST}"
+            )
         end = self._start + _LENGTH_BYTES + size + _TAG_BYTES
         if self._end < end:
             return None
@@ -107,7 +128,9 @@ class Socket:
         return len(data)
 
     def unread(self) -> bool:
-        """Return True if data, or the end, has arrived that `receive` has not read: its thread has had no processor time."""
+        """Return True if data, or the end, has arrived that `receive` has not read: its thread has
+        had no processor time.
+        """
         if self._outbox:
             return bool(self._sock.recv_ready())
         poll, descriptor = select.poll(), self._sock.fileno()
@@ -119,11 +142,14 @@ class Socket:
     def close(self) -> None:
         """End reading and writing at once, in all threads.
 
-        The socket's descriptor stays in use until `release`: a thread that is about to call the kernel with it would otherwise
-        read from, or write to, the connection that gets the same descriptor next.
+        The socket's descriptor stays in use until `release`: a thread that is about to call the
+        kernel with it would otherwise read from, or write to, the connection that gets the same
+        descriptor next.
         """
         self._closed = True
-        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):  # closed already, from either side
+        with contextlib.suppress(
+            OSError, EOFError, paramiko.SSHException
+        ):  # closed already, from either side
             if self._outbox:
                 self._outbox.close()
             else:
@@ -135,7 +161,9 @@ class Socket:
 
 
 class Data(Message):
-    """Adjacent data of one channel as one message. ``data`` is valid until the next message is read."""
+    """Adjacent data of one channel as one message. ``data`` is valid until the next message is
+    read.
+    """
 
     def __init__(self, channel: int, data: memoryview) -> None:
         super().__init__(channel.to_bytes(4, "big"))
@@ -146,7 +174,9 @@ _Base: Any = Packetizer  # much of what is used below is not in its published ty
 
 
 class PacketReader(_Base):  # type: ignore[misc]
-    """Paramiko's `Packetizer`, except for decryption of AES-GCM, and without a timer thread for each handshake."""
+    """Paramiko's `Packetizer`, except for decryption of AES-GCM, and without a timer thread for
+    each handshake.
+    """
 
     def __init__(self, sock: Socket) -> None:
         super().__init__(sock)
@@ -164,7 +194,9 @@ class PacketReader(_Base):  # type: ignore[misc]
     def set_inbound_cipher(self, **keys: Any) -> None:
         """Use the keys with which the server encrypts from now on."""
         super().set_inbound_cipher(**keys)
-        self._engine = keys["block_engine"] if hasattr(keys["block_engine"], "decrypt_into") else None
+        self._engine = (
+            keys["block_engine"] if hasattr(keys["block_engine"], "decrypt_into") else None
+        )
         if self._engine:
             self._salt, self._count = keys["iv_in"][:4], int.from_bytes(keys["iv_in"][4:], "big")
             self._plain = self._plain or _buffer()
@@ -176,10 +208,11 @@ class PacketReader(_Base):  # type: ignore[misc]
         self._sequence = 0
 
     def read_message(self) -> tuple[int, Message]:
-        """Return the kind and the content of the next message; adjacent data messages of one channel are returned as one.
+        """Return the kind and the content of the next message; adjacent data messages of one
+        channel are returned as one.
 
-        Raises EOFError at the end, NeedRekeyException when keys must be exchanged, SSHException or InvalidTag for packets that
-        are not encrypted as agreed.
+        Raises EOFError at the end, NeedRekeyException when keys must be exchanged, SSHException or
+        InvalidTag for packets that are not encrypted as agreed.
         """
         if not self._engine:
             kind, message = super().read_message()
@@ -202,9 +235,11 @@ class PacketReader(_Base):  # type: ignore[misc]
         return self._plain[1], message
 
     def _data(self, end: int) -> Data:
-        """Return the data of the decrypted packet, and of all following packets of the same channel that have arrived.
+        """Return the data of the decrypted packet, and of all following packets of the same channel
+        that have arrived.
 
-        Each packet is decrypted so that its data follows the previous data; its head temporarily covers the last bytes of that.
+        Each packet is decrypted so that its data follows the previous data; its head temporarily
+        covers the last bytes of that.
         """
         channel, total = self._head(0, end)
         while not self._ahead and (packet := self._sock.packet()):
@@ -229,7 +264,9 @@ class PacketReader(_Base):  # type: ignore[misc]
         """Decrypt a packet into the buffer from ``at`` on; return the offset of its end."""
         end = at + len(packet) - _LENGTH_BYTES - _TAG_BYTES
         nonce = self._salt + self._count.to_bytes(8, "big")  # RFC 5647, 7.1
-        self._engine.decrypt_into(nonce, packet[_LENGTH_BYTES:], packet[:_LENGTH_BYTES], self._plain[at:end])
+        self._engine.decrypt_into(
+            nonce, packet[_LENGTH_BYTES:], packet[:_LENGTH_BYTES], self._plain[at:end]
+        )
         self._count = self._count + 1 & 0xFFFFFFFFFFFFFFFF
         self._sequence += 1
         self._opened_bytes += len(packet)

@@ -1,4 +1,6 @@
-"""The two directions of a channel: `WindowInbox` receives, `Outbox` sends in an order that servers accept."""
+"""The two directions of a channel: `WindowInbox` receives, `Outbox` sends in an order that servers
+accept.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["Outbox", "WindowInbox"]
 
 
 class WindowInbox(Inbox):
-    """One output stream of a channel, filled by paramiko, whose buffer it replaces; it opens the channel's window again."""
+    """One output stream of a channel, filled by paramiko, whose buffer it replaces; it opens the
+    channel's window again.
+    """
 
     def __init__(self, channel: Any, keep: int | None) -> None:
         super().__init__(keep)
@@ -40,10 +44,11 @@ class WindowInbox(Inbox):
 class Outbox:
     """The sending side of one channel, which sends nothing after the channel's last message.
 
-    Paramiko prepares messages under a lock, but sends them outside it. The answer to the server's CLOSE, from paramiko's
-    thread, can therefore overtake data or an end-of-file from another thread, and sshd ends the whole connection because of a
-    message for a closed channel: one connection in twenty, with eight short commands at a time. This class holds the last
-    message back until all senders have finished; paramiko's thread itself never waits.
+    Paramiko prepares messages under a lock, but sends them outside it. The answer to the server's
+    CLOSE, from paramiko's thread, can therefore overtake data or an end-of-file from another
+    thread, and sshd ends the whole connection because of a message for a closed channel: one
+    connection in twenty, with eight short commands at a time. This class holds the last message
+    back until all senders have finished; paramiko's thread itself never waits.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -69,7 +74,9 @@ class Outbox:
         self.finish(last)
 
     def finish(self, last: Iterable[Message | None]) -> None:
-        """Send the last messages, now or when all senders have finished. The channel is already marked as closed."""
+        """Send the last messages, now or when all senders have finished. The channel is already
+        marked as closed.
+        """
         with self._lock:
             self._last += [message for message in last if message is not None]
             ready = self._take_last()

@@ -1,8 +1,10 @@
-"""Images from disk for the trainers, as far as they do not depend on a framework. Python 3.8 or newer; Pillow or DALI if used.
+"""Images from disk for the trainers, as far as they do not depend on a framework. Python 3.8 or
+newer; Pillow or DALI if used.
 
-A data set is a folder of class folders of JPEG files, `<data dir>/train/<class>/<file>`, or the same without `train`. All ranks
-draw from one endless sequence: the files in a new order for each epoch, one epoch after the other. Rank r of w takes the
-positions r, r+w, r+2w …, so batches are always full and no two ranks get the same position.
+A data set is a folder of class folders of JPEG files, `<data dir>/train/<class>/<file>`, or the
+same without `train`. All ranks draw from one endless sequence: the files in a new order for each
+epoch, one epoch after the other. Rank r of w takes the positions r, r+w, r+2w …, so batches are
+always full and no two ranks get the same position.
 """
 
 from __future__ import annotations
@@ -23,12 +25,20 @@ ENDINGS = (".jpg", ".jpeg", ".png")
 
 def lacking(loader: str) -> str:
     """Return what this interpreter is missing for a loader, or an empty text."""
-    module, package = ("PIL", "Pillow") if loader == "native" else ("nvidia.dali", "NVIDIA DALI (nvidia-dali-cuda120)")
+    module, package = (
+        ("PIL", "Pillow")
+        if loader == "native"
+        else ("nvidia.dali", "NVIDIA DALI (nvidia-dali-cuda120)")
+    )
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         spec = None
-    return "" if spec else f"--loader: {loader} needs {package}, which is not installed for {sys.executable}"
+    return (
+        ""
+        if spec
+        else f"--loader: {loader} needs {package}, which is not installed for {sys.executable}"
+    )
 
 
 def train_folder(data_dir: str) -> str:
@@ -39,7 +49,9 @@ def train_folder(data_dir: str) -> str:
 
 
 def image_files(data_dir: str, num_classes: int) -> List[Tuple[str, int]]:
-    """Return (path, label) of every image, in order of name. Raises SystemExit if there are no images or too many classes."""
+    """Return (path, label) of every image, in order of name. Raises SystemExit if there are no
+    images or too many classes.
+    """
     folder = train_folder(data_dir)
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
@@ -52,9 +64,13 @@ def image_files(data_dir: str, num_classes: int) -> List[Tuple[str, int]]:
         if file.lower().endswith(ENDINGS)
     ]
     if not images:
-        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make")
+        raise SystemExit(
+            f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make"
+        )
     if len(names) > num_classes:
-        raise SystemExit(f"--num-classes: expected {len(names)} or more for {folder}, got {num_classes}")
+        raise SystemExit(
+            f"--num-classes: expected {len(names)} or more for {folder}, got {num_classes}"
+        )
     return images
 
 
@@ -79,7 +95,9 @@ def draws(count: int, rank: int, world_size: int, seed: int) -> Iterator[Draw]:
 
 
 class Batches:
-    """An endless sequence of lists of `Draw`s; the data loaders of the frameworks take it as a batch sampler."""
+    """An endless sequence of lists of `Draw`s; the data loaders of the frameworks take it as a
+    batch sampler.
+    """
 
     def __init__(self, count: int, batch_size: int, rank: int, world_size: int, seed: int) -> None:
         self.batch_size = batch_size
@@ -93,7 +111,9 @@ class Batches:
 
 
 def crop_box(width: int, height: int, random_: random.Random) -> Tuple[int, int, int, int]:
-    """Return a random part of an image: 8 % to 100 % of its area, up to a third wider or taller than a square."""
+    """Return a random part of an image: 8 % to 100 % of its area, up to a third wider or taller
+    than a square.
+    """
     for _ in range(10):
         area = width * height * random_.uniform(*AREA)
         ratio = math.exp(random_.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -107,7 +127,9 @@ def crop_box(width: int, height: int, random_: random.Random) -> Tuple[int, int,
 
 
 def decoded(path: str, size: int, seed: int) -> bytes:
-    """Return size x size RGB pixels of a random part of an image, row by row, mirrored in half of the cases."""
+    """Return size x size RGB pixels of a random part of an image, row by row, mirrored in half of
+    the cases.
+    """
     from PIL import Image
 
     random_ = random.Random(seed)
@@ -133,13 +155,19 @@ class Share(NamedTuple):
 
 
 def dali_pipeline(share: Share, on_gpu: bool, device_id: Any) -> Any:
-    """Return NVIDIA DALI's pipeline: read, decode, crop and resize at random, mirror, normalise; NCHW float32 and labels.
+    """Return NVIDIA DALI's pipeline: read, decode, crop and resize at random, mirror, normalise;
+    NCHW float32 and labels.
 
     ``on_gpu``: nvJPEG decodes, and all later stages run on the GPU too. ``device_id`` None needs no GPU at all.
     """
     from nvidia.dali import fn, pipeline_def, types
 
-    @pipeline_def(batch_size=share.batch_size, num_threads=share.workers, device_id=device_id, seed=share.seed + share.rank)
+    @pipeline_def(
+        batch_size=share.batch_size,
+        num_threads=share.workers,
+        device_id=device_id,
+        seed=share.seed + share.rank,
+    )
     def pipeline() -> Any:
         files, labels = fn.readers.file(
             file_root=train_folder(share.data_dir),
@@ -149,10 +177,19 @@ def dali_pipeline(share: Share, on_gpu: bool, device_id: Any) -> Any:
             pad_last_batch=True,
             name="reader",
         )
-        images = fn.decoders.image(files, device="mixed" if on_gpu else "cpu", output_type=types.RGB)
-        images = fn.random_resized_crop(images, size=share.image_size, random_area=AREA, random_aspect_ratio=RATIO)
+        images = fn.decoders.image(
+            files, device="mixed" if on_gpu else "cpu", output_type=types.RGB
+        )
+        images = fn.random_resized_crop(
+            images, size=share.image_size, random_area=AREA, random_aspect_ratio=RATIO
+        )
         images = fn.crop_mirror_normalize(
-            images, mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout="CHW", mean=MEAN, std=DEVIATION
+            images,
+            mirror=fn.random.coin_flip(),
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=MEAN,
+            std=DEVIATION,
         )
         return images, (labels.gpu() if on_gpu else labels)
 

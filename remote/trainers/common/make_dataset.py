@@ -1,11 +1,13 @@
-"""Write a small image data set for tests and rehearsals: JPEG files in one folder per class, and the same images as TFRecords.
+"""Write a small image data set for tests and rehearsals: JPEG files in one folder per class, and
+the same images as TFRecords.
 
     python3 -I -S make_dataset.py --dir /data/small --images 64 --classes 4 --size 128
 
-Standard library only, Python 3.6 or newer. Every byte follows from the arguments: nodes that ran the same command have the same
-data set, whatever their libraries. No picture is ever drawn: random coefficients of the cosine transform are written directly
-as baseline JPEG, with Huffman codes of one length, so that encoding needs no transform and no statistics. The last file written
-is ``dataset.json`` with a digest over all files, by which `orch` compares the data sets of nodes.
+Standard library only, Python 3.6 or newer. Every byte follows from the arguments: nodes that ran
+the same command have the same data set, whatever their libraries. No picture is ever drawn: random
+coefficients of the cosine transform are written directly as baseline JPEG, with Huffman codes of
+one length, so that encoding needs no transform and no statistics. The last file written is
+``dataset.json`` with a digest over all files, by which `orch` compares the data sets of nodes.
 """
 
 import argparse
@@ -33,14 +35,18 @@ def segment(marker, body):
 
 
 def huffman_table(number, symbols, length):
-    """Return the segment of a table whose codes all have the same length: a symbol's code is its index in the list."""
+    """Return the segment of a table whose codes all have the same length: a symbol's code is its
+    index in the list.
+    """
     counts = [len(symbols) if bits == length else 0 for bits in range(1, 17)]
     return segment(0xFFC4, bytes([number]) + bytes(counts) + bytes(symbols))
 
 
 def header(width, height):
     """Return everything before the data of a colour image without subsampling."""
-    frame = struct.pack(">BHHB", 8, height, width, 3) + b"".join(bytes([part, 0x11, 0]) for part in (1, 2, 3))
+    frame = struct.pack(">BHHB", 8, height, width, 3) + b"".join(
+        bytes([part, 0x11, 0]) for part in (1, 2, 3)
+    )
     scan = bytes([3, 1, 0x00, 2, 0x00, 3, 0x00, 0, 63, 0])
     return b"".join(
         [
@@ -73,7 +79,9 @@ class Bits:
         self.value &= (1 << self.count) - 1
 
     def add_number(self, code, length, value, bits):
-        """Append a code and the number that follows it; a negative number is written less one, without its sign."""
+        """Append a code and the number that follows it; a negative number is written less one,
+        without its sign.
+        """
         self.add(code, length)
         if bits:
             self.add(value if value > 0 else value + (1 << bits) - 1, bits)
@@ -105,7 +113,7 @@ def jpeg(width, height, seed):
     return header(width, height) + data.finish() + b"\xff\xd9"
 
 
-# --- TFRecord: a length, its checksum, the bytes, their checksum ----------------------------------------------------------
+# --- TFRecord: a length, its checksum, the bytes, their checksum ----------------------------------
 
 
 def crc_table():
@@ -133,7 +141,9 @@ def masked_crc(data):
 def record(data):
     """Return one framed record."""
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
+    return (
+        length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
+    )
 
 
 def varint(value):
@@ -157,11 +167,14 @@ def example(image, label):
         "image/encoded": field(1, field(1, image)),
         "image/class/label": field(3, field(1, varint(label + 1))),
     }
-    entries = (field(1, field(1, name.encode()) + field(2, value)) for name, value in sorted(features.items()))
+    entries = (
+        field(1, field(1, name.encode()) + field(2, value))
+        for name, value in sorted(features.items())
+    )
     return field(1, b"".join(entries))
 
 
-# --- files ----------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def image_path(args, index):
@@ -191,8 +204,12 @@ def files(args):
 
 
 def files_on_disk(args):
-    """Yield (relative path, bytes) of the same files as they are on disk. Raises OSError if one cannot be read."""
-    for path in [image_path(args, index) for index in range(args.images)] + list(map(record_path, range(RECORD_FILES))):
+    """Yield (relative path, bytes) of the same files as they are on disk. Raises OSError if one
+    cannot be read.
+    """
+    for path in [image_path(args, index) for index in range(args.images)] + list(
+        map(record_path, range(RECORD_FILES))
+    ):
         with open(os.path.join(args.dir, path), "rb") as file:
             yield path, file.read()
 
@@ -203,37 +220,53 @@ def line_of(path, data):
 
 
 def made_before(args, made_from):
-    """Return the description of an existing data set if it was made from the same arguments and is undamaged; refuse any other
-    content."""
+    """Return the description of an existing data set if it was made from the same arguments and is
+    undamaged; refuse any other content."""
     try:
         with open(os.path.join(args.dir, "dataset.json")) as file:
             description = json.load(file)
     except FileNotFoundError:
         if os.path.isdir(args.dir) and os.listdir(args.dir):
-            raise SystemExit("%s: expected an empty or missing directory, found other content" % args.dir)
+            raise SystemExit(
+                "%s: expected an empty or missing directory, found other content" % args.dir
+            )
         return None
     made = description.get("made_from") if isinstance(description, dict) else None
     if made != made_from:
-        raise SystemExit("%s: expected no data set or one made from %s, found one made from %s" % (args.dir, made_from, made))
+        raise SystemExit(
+            "%s: expected no data set or one made from %s, found one made from %s"
+            % (args.dir, made_from, made)
+        )
     digest = hashlib.sha256()
     try:
         for path, data in files_on_disk(args):
             digest.update(line_of(path, data))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SystemExit(
-            "%s: expected the data set of dataset.json, found none; remove %s to make it again" % (error.filename, args.dir)
+            "%s: expected the data set of dataset.json, found none; remove %s to make it again"
+            % (error.filename, args.dir)
         )
     if digest.hexdigest() != description.get("sha256"):
-        raise SystemExit("%s: expected the data set of dataset.json, its files differ; remove them to make it again" % args.dir)
+        raise SystemExit(
+            "%s: expected the data set of dataset.json, its files differ; remove them to make it again"
+            % args.dir
+        )
     return description
 
 
 def make(args):
     """Write the data set next to its final place, rename it into place, and return its description.
 
-    Nodes that share the directory do this at the same time: the first to finish makes it, and the others find it made.
+    Nodes that share the directory do this at the same time: the first to finish makes it, and the
+    others find it made.
     """
-    made_from = {"images": args.images, "classes": args.classes, "size": args.size, "seed": args.seed, "schema": SCHEMA}
+    made_from = {
+        "images": args.images,
+        "classes": args.classes,
+        "size": args.size,
+        "seed": args.seed,
+        "schema": SCHEMA,
+    }
     existing = made_before(args, made_from)
     if existing:
         return dict(existing, made=False)
@@ -247,12 +280,19 @@ def make(args):
                 file.write(data)
             digest.update(line_of(path, data))
             total += len(data)
-        description = {"made_from": made_from, "sha256": digest.hexdigest(), "bytes": total, "images": args.images}
+        description = {
+            "made_from": made_from,
+            "sha256": digest.hexdigest(),
+            "bytes": total,
+            "images": args.images,
+        }
         with open(os.path.join(partial, "dataset.json"), "w") as file:
             json.dump(description, file, sort_keys=True)
         os.rename(partial, args.dir)  # replaces an empty directory, and no other
     except OSError as error:
-        existing = made_before(args, made_from) if error.errno in (errno.ENOTEMPTY, errno.EEXIST) else None
+        existing = (
+            made_before(args, made_from) if error.errno in (errno.ENOTEMPTY, errno.EEXIST) else None
+        )
         if not existing:
             raise
         return dict(existing, made=False)
@@ -263,9 +303,13 @@ def make(args):
 
 def arguments():
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(description="write a small image data set, identical on every machine")
+    parser = argparse.ArgumentParser(
+        description="write a small image data set, identical on every machine"
+    )
     parser.add_argument(
-        "--dir", required=True, help="directory to create; an existing one must be empty or hold the same data set"
+        "--dir",
+        required=True,
+        help="directory to create; an existing one must be empty or hold the same data set",
     )
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--classes", type=int, default=4)
@@ -274,7 +318,9 @@ def arguments():
     args = parser.parse_args()
     for name, least, most in (("images", 1, 1000000), ("classes", 1, 1000), ("size", 8, 4096)):
         if not least <= getattr(args, name) <= most:
-            parser.error("--%s: expected %d to %d, got %d" % (name, least, most, getattr(args, name)))
+            parser.error(
+                "--%s: expected %d to %d, got %d" % (name, least, most, getattr(args, name))
+            )
     args.dir = os.path.abspath(os.path.expanduser(args.dir))
     return args
 

@@ -1,16 +1,18 @@
 """The parts of a rank's steps in the measured window, which every rank prints once, at its end.
 
-All steps of a synchronous run take equally long on all ranks; what a rank does before it first communicates does not, and tells
-a slow rank from those that wait for it. Python 3.6 or newer, standard library only: train_simulated.py uses it too.
+All steps of a synchronous run take equally long on all ranks; what a rank does before it first
+communicates does not, and tells a slow rank from those that wait for it. Python 3.6 or newer,
+standard library only: train_simulated.py uses it too.
 
     orch parts {"compute_cpu_s": [0.0724, …], "compute_s": [0.0731, …], "first_step": 21, "input_s": [0.0002, …], …}
 
 `step_s`, `input_s` and `compute_s` are the medians of consecutive blocks of steps, in seconds: of whole steps, of the wait for
-the step's input, and of computing from then on until the rank first communicates. `compute_s` is empty where that moment is not
-known, or where computing waits for other ranks before it. `compute_cpu_s` is the processor time of all threads of the rank
-during `compute_s`; empty where a GPU computes, or where it is not measured. `gpu_waits`, where a GPU computes, is the share of
-the window's steps in which the GPU waits for its program to give it work during `compute_s`, 0 to 1: ranks of such steps differ
-by chance.
+the step's input, and of computing from then on until the rank first communicates. `compute_s` is
+empty where that moment is not known, or where computing waits for other ranks before it.
+`compute_cpu_s` is the processor time of all threads of the rank during `compute_s`; empty where a
+GPU computes, or where it is not measured. `gpu_waits`, where a GPU computes, is the share of the
+window's steps in which the GPU waits for its program to give it work during `compute_s`, 0 to 1:
+ranks of such steps differ by chance.
 """
 
 import json
@@ -18,12 +20,13 @@ from statistics import median
 from typing import Any, Dict, List, Optional, Tuple
 
 BLOCKS = 16
-"""Enough for an interval, and for a stretch of slow steps to be seen; more would say little more."""
+"""Enough for an interval, and for a stretch of slow steps to be seen; more would say little more.
+"""
 
 NAMES = ("step_s", "input_s", "compute_s", "compute_cpu_s")
 Parts = Tuple[Optional[float], ...]
-"""Seconds of a step, as `NAMES`: all of it, the wait for its input, computing after that and before the first communication,
-and the processor time of that."""
+"""Seconds of a step, as `NAMES`: all of it, the wait for its input, computing after that and before
+the first communication, and the processor time of that."""
 
 
 class RankParts:
@@ -46,15 +49,17 @@ class RankParts:
         compute_cpu_s: Optional[float] = None,
         gpu_waits: Optional[bool] = None,
     ) -> None:
-        """Add a step; steps come in order, and those outside the window do not count. ``gpu_waits``: whether the GPU waited for
-        its program; None where that is not known."""
+        """Add a step; steps come in order, and those outside the window do not count.
+        ``gpu_waits``: whether the GPU waited for its program; None where that is not known."""
         if not self.first <= number <= self.last:
             return
         self.block.append((step_s, input_s, compute_s, compute_cpu_s))
         self.gpu_waits.append(gpu_waits)
         done = number - self.first + 1
         if done * self.count // self.steps > len(self.medians):
-            self.medians.append(tuple(None if None in part else median(part) for part in zip(*self.block)))
+            self.medians.append(
+                tuple(None if None in part else median(part) for part in zip(*self.block))
+            )
             self.block = []
 
     def line(self, rank: int) -> str:

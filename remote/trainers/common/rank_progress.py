@@ -1,20 +1,25 @@
-"""The progress of a rank, for whoever looks at it from outside: its step and phase in a small file, its stacks at a signal.
+"""The progress of a rank, for whoever looks at it from outside: its step and phase in a small file,
+its stacks at a signal.
 
-Python 3.6 or newer, standard library only. The wrapper of a rank names the file in ``ORCH_PROGRESS``; without that variable all
-of this does nothing. Another program may write such a file as well. It has 64 bytes, little-endian: the text ``orchprg1``; the
-number of marks so far (8 bytes); the step that has begun (8 bytes, signed, 0 before the first one); the monotonic clock at this
-mark and at the begin of this step (seconds, 8 bytes each, floating point); the phase (16 bytes, ASCII, filled with zeros); the
-number of marks again. A reader that sees two different numbers of marks reads again. Eight more bytes may follow: the phases
-that were ever marked, a bit for each of `PHASES`, one for any other, and one that `declare_pauses` sets.
+Python 3.6 or newer, standard library only. The wrapper of a rank names the file in
+``ORCH_PROGRESS``; without that variable all of this does nothing. Another program may write such a
+file as well. It has 64 bytes, little-endian: the text ``orchprg1``; the number of marks so far (8
+bytes); the step that has begun (8 bytes, signed, 0 before the first one); the monotonic clock at
+this mark and at the begin of this step (seconds, 8 bytes each, floating point); the phase (16
+bytes, ASCII, filled with zeros); the number of marks again. A reader that sees two different
+numbers of marks reads again. Eight more bytes may follow: the phases that were ever marked, a bit
+for each of `PHASES`, one for any other, and one that `declare_pauses` sets.
 
-Phases: ``input`` (waiting for the samples of the step), ``compute``, ``collective`` (waiting for other ranks), ``step`` (both,
-where a program cannot tell them apart), and those that may take any time: ``start``, ``compile``, ``checkpoint``, ``evaluate``,
+Phases: ``input`` (waiting for the samples of the step), ``compute``, ``collective`` (waiting for
+other ranks), ``step`` (both, where a program cannot tell them apart), and those that may take any
+time: ``start``, ``compile``, ``checkpoint``, ``evaluate``,
 ``end``.
 
-At import a thread is started that waits for questions: at one it writes the stacks of all threads, and the flight recorder of
-PyTorch's collectives, where the program has any. It holds the interpreter meanwhile: a handler that reads the stack of a thread
-which runs Python at that moment may crash the process. The signal is for programs whose C code keeps the interpreter. An
-exception that nobody catches leaves the recorder as well.
+At import a thread is started that waits for questions: at one it writes the stacks of all threads,
+and the flight recorder of PyTorch's collectives, where the program has any. It holds the
+interpreter meanwhile: a handler that reads the stack of a thread which runs Python at that moment
+may crash the process. The signal is for programs whose C code keeps the interpreter. An exception
+that nobody catches leaves the recorder as well.
 """
 
 import faulthandler
@@ -49,14 +54,20 @@ class Progress:
         if path:
             try:
                 self._open()
-            except OSError:  # a full disk, or a folder that is gone: the run itself does not need this file
+            except (
+                OSError
+            ):  # a full disk, or a folder that is gone: the run itself does not need this file
                 self.record = None
 
     def _open(self) -> None:
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        handle = os.open(
+            self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         try:
             size = RECORD.size + MARKED.size
-            os.write(handle, bytes(size))  # before it is mapped: a page without a block would be a fatal signal
+            os.write(
+                handle, bytes(size)
+            )  # before it is mapped: a page without a block would be a fatal signal
             self.record = mmap.mmap(handle, size)
         finally:
             os.close(handle)
@@ -75,12 +86,16 @@ class Progress:
         if step != self.step:
             self.step, self.begun = step, now
         self.marks += 1
-        RECORD.pack_into(self.record, 0, MAGIC, self.marks, step, now, self.begun, phase.encode(), self.marks)
+        RECORD.pack_into(
+            self.record, 0, MAGIC, self.marks, step, now, self.begun, phase.encode(), self.marks
+        )
         if phase != "start":
             self._note(1 << PHASES.index(phase) if phase in PHASES else ANY_OTHER)
 
     def declare_pauses(self) -> None:
-        """State that every phase of this program that may take long is marked: a hang in any other is then ended sooner."""
+        """State that every phase of this program that may take long is marked: a hang in any other
+        is then ended sooner.
+        """
         self._note(DECLARES)
 
     def _note(self, bits: int) -> None:
@@ -98,7 +113,9 @@ class Progress:
             if not os.path.exists(base + ".ask"):
                 os.mkfifo(base + ".ask", 0o600)
             while True:
-                with open(base + ".ask", "rb", buffering=0) as question:  # waits until somebody opens the other end
+                with open(
+                    base + ".ask", "rb", buffering=0
+                ) as question:  # waits until somebody opens the other end
                     while question.read(64):
                         pass
                 faulthandler.dump_traceback(self.stacks, all_threads=True)
@@ -107,7 +124,9 @@ class Progress:
             return  # nobody gets an answer any more; training goes on
 
     def _leave(self, *exception: Any) -> None:
-        """Leave the flight recorder of a rank that ends with an exception: nobody can ask it any more."""
+        """Leave the flight recorder of a rank that ends with an exception: nobody can ask it any
+        more.
+        """
         if os.getpid() == self.pid:
             with suppress(OSError, RuntimeError):  # the exception is what matters
                 self._write(collectives())
@@ -121,14 +140,17 @@ class Progress:
 
 
 def collectives() -> bytes:
-    """Return what PyTorch's flight recorder holds of the collectives of this process, as JSON; empty in a program without them,
-    or in a PyTorch without a recorder for its backend. It records only where TORCH_FR_BUFFER_SIZE is set, before 2.8
-    TORCH_NCCL_TRACE_BUFFER_SIZE."""
+    """Return what PyTorch's flight recorder holds of the collectives of this process, as JSON;
+    empty in a program without them, or in a PyTorch without a recorder for its backend. It records
+    only where TORCH_FR_BUFFER_SIZE is set, before 2.8 TORCH_NCCL_TRACE_BUFFER_SIZE."""
     distributed = sys.modules.get("torch.distributed")
     native = sys.modules.get("torch._C._distributed_c10d")
     if distributed is None or native is None or not distributed.is_initialized():
         return b""
-    recorders = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # the first is NCCL's own, the second gloo's
+    recorders = (
+        "_dump_nccl_trace_json",
+        "_dump_fr_trace_json",
+    )  # the first is NCCL's own, the second gloo's
     recorder = getattr(native, recorders["nccl" not in distributed.get_backend()], None)
     return bytes(recorder()) if recorder is not None else b""
 

@@ -1,4 +1,5 @@
-"""The common part of the trainers: options, the clock of a CPU, output. Python 3.8 or newer, standard library only.
+"""The common part of the trainers: options, the clock of a CPU, output. Python 3.8 or newer,
+standard library only.
 
 It knows no framework: what differs between them is passed in.
 """
@@ -22,7 +23,7 @@ FACTS_BYTES = 1024
 """Bytes reserved for the facts of a rank: collectives of bytes need the same size on every rank."""
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def options(models: Iterable[str]) -> argparse.ArgumentParser:
@@ -37,14 +38,23 @@ def options(models: Iterable[str]) -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=0.01)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--weight-decay", type=float, default=5e-5)
-    parser.add_argument("--loss-scale", type=float, default=1024.0, help="initial value with fp16; halved at each overflow")
+    parser.add_argument(
+        "--loss-scale",
+        type=float,
+        default=1024.0,
+        help="initial value with fp16; halved at each overflow",
+    )
     parser.add_argument("--label-smoothing", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
-def parsed(parser: argparse.ArgumentParser, unusable: Callable[[argparse.Namespace], str]) -> argparse.Namespace:
-    """Return the command line. Ends the process if ``unusable`` returns a reason why it cannot be used."""
+def parsed(
+    parser: argparse.ArgumentParser, unusable: Callable[[argparse.Namespace], str]
+) -> argparse.Namespace:
+    """Return the command line. Ends the process if ``unusable`` returns a reason why it cannot be
+    used.
+    """
     args = parser.parse_args()
     problem = unusable(args)
     if problem:
@@ -53,7 +63,9 @@ def parsed(parser: argparse.ArgumentParser, unusable: Callable[[argparse.Namespa
 
 
 def unusable_values(args: argparse.Namespace, counts: Sequence[str]) -> str:
-    """Return which number or type cannot be used, or an empty text. ``counts``: options that must be 1 or more."""
+    """Return which number or type cannot be used, or an empty text. ``counts``: options that must
+    be 1 or more.
+    """
     for name in counts:
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
@@ -78,7 +90,7 @@ def unusable_loader(args: argparse.Namespace) -> str:
     return ""
 
 
-# --- ranks and devices ----------------------------------------------------------------------------------------------------
+# --- ranks and devices ----------------------------------------------------------------------------
 
 
 class Identity(NamedTuple):
@@ -103,7 +115,8 @@ def cpu_name() -> str:
 def resident_bytes() -> int:
     """Return the peak resident memory of this process since it began to run this program.
 
-    Not ru_maxrss, which Linux keeps over exec: it begins with the memory of the launcher, and torchrun may be the larger one.
+    Not ru_maxrss, which Linux keeps over exec: it begins with the memory of the launcher, and
+    torchrun may be the larger one.
     """
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
@@ -134,15 +147,16 @@ def unpacked(values: Iterable[float]) -> dict[str, Any]:
     return facts
 
 
-# --- timing ---------------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------
 
 
 class Step(NamedTuple):
     """A finished step: its number from 1, the monotonic clock at its end, its seconds, its loss.
 
     ``input_wait_s``: the part of the seconds before its images were ready, if the trainer measures it. ``skipped``: 1 if the
-    optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does not tell. ``compute_s``: the
-    seconds from when its images were ready to the end of its last forward pass; None if the trainer does not record that.
+    optimizer changed nothing because gradients overflowed, 0 if it did; None if the trainer does
+    not tell. ``compute_s``: the seconds from when its images were ready to the end of its last
+    forward pass; None if the trainer does not record that.
     ``compute_cpu_s``: the processor time of all threads during these; None on a GPU. ``gpu_waits``: whether the GPU waited for
     its program during these, as `gpu_waits` tells; None on a CPU.
     """
@@ -159,8 +173,9 @@ class Step(NamedTuple):
 
 
 HOST_SHARE = 0.5
-"""Of the GPU's time for a part of a step, what the program takes at least to give it that work if the GPU waits for it. Less
-than 1: the last kernels, as of an output layer, may take long after the program is done."""
+"""Of the GPU's time for a part of a step, what the program takes at least to give it that work if
+the GPU waits for it. Less than 1: the last kernels, as of an output layer, may take long after the
+program is done."""
 
 
 def gpu_waits(host_s: float, gpu_s: float, has_begun: bool) -> bool:
@@ -168,7 +183,8 @@ def gpu_waits(host_s: float, gpu_s: float, has_begun: bool) -> bool:
 
     ``host_s``: the seconds in which the program gave it the work, ``gpu_s``: those in which the GPU did it, by its own events.
     ``has_begun``: whether the GPU had begun with it when the program was done; if not, all of it was queued before. A program
-    that waits for a full queue takes long too, and one that waits for the GPU after each step is never ahead of it.
+    that waits for a full queue takes long too, and one that waits for the GPU after each step is
+    never ahead of it.
 
     >>> [gpu_waits(0.009, 0.012, True), gpu_waits(0.009, 0.009, False), gpu_waits(0.001, 0.012, True)]
     [True, False, False]
@@ -176,8 +192,11 @@ def gpu_waits(host_s: float, gpu_s: float, has_begun: bool) -> bool:
     return has_begun and host_s >= HOST_SHARE * gpu_s
 
 
-def computed_in(begun: Any, forward: tuple[Any, float, bool] | None) -> tuple[float | None, bool | None]:
-    """Return the seconds from the event ``begun`` to the end of a forward pass, and whether the GPU waited meanwhile.
+def computed_in(
+    begun: Any, forward: tuple[Any, float, bool] | None
+) -> tuple[float | None, bool | None]:
+    """Return the seconds from the event ``begun`` to the end of a forward pass, and whether the GPU
+    waited meanwhile.
 
     ``forward``: the event at its end, and the other arguments of `gpu_waits`. None twice if the end was not recorded.
     """
@@ -189,7 +208,9 @@ def computed_in(begun: Any, forward: tuple[Any, float, bool] | None) -> tuple[fl
 
 
 class Skips:
-    """Which steps the loss scaler skipped: it lowers the scale after each overflow, and never otherwise."""
+    """Which steps the loss scaler skipped: it lowers the scale after each overflow, and never
+    otherwise.
+    """
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
@@ -204,7 +225,8 @@ class Skips:
 def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
     """Return the largest size up to ``most`` that fits, to within a sixteenth; 0 if none fits.
 
-    Double from ``first`` until a size does not fit, then bisect. Sizes from 64 on are multiples of 8.
+    Double from ``first`` until a size does not fit, then bisect. Sizes from 64 on are multiples of
+    8.
     """
     low, high = 0, min(first, most)
     while fits(high):
@@ -223,8 +245,8 @@ def largest(fits: Callable[[int], bool], first: int, most: int) -> int:
 
 
 class HostClock:
-    """Timing of steps that are finished when their end is marked, as on a CPU. ``scale`` is the initial loss scale, if
-    the trainer passes the scale after each step."""
+    """Timing of steps that are finished when their end is marked, as on a CPU. ``scale`` is the
+    initial loss scale, if the trainer passes the scale after each step."""
 
     def __init__(self, scale: float = 1.0) -> None:
         self.skips = Skips(scale)
@@ -252,14 +274,16 @@ class HostClock:
         self.begun_cpu, self.forward = time.process_time(), None
         skipped = None if scale is None else self.skips.after(float(scale))
         computed = (None, None) if forward is None else (forward[0] - begun, forward[1] - begun_cpu)
-        return [Step(number, self.t, self.t - before, float(loss), begun - before, skipped, *computed)]
+        return [
+            Step(number, self.t, self.t - before, float(loss), begun - before, skipped, *computed)
+        ]
 
     def rest(self) -> list[Step]:
         """Return the steps not yet returned."""
         return []
 
 
-# --- output ---------------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def say(line: str) -> None:
@@ -268,7 +292,9 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def say_rank(rank: int, local_rank: int, world_size: int, node_rank: int, host: str, device: str) -> None:
+def say_rank(
+    rank: int, local_rank: int, world_size: int, node_rank: int, host: str, device: str
+) -> None:
     """Print a rank's numbers, host and device."""
     say(
         f"rank={rank} local_rank={local_rank} world_size={world_size} node_rank={node_rank}"
@@ -299,16 +325,23 @@ def say_done(facts: dict[str, Any]) -> None:
 
 
 def closing(
-    args: argparse.Namespace, ranks: Sequence[dict[str, Any]], of_run: dict[str, Any], switches: Iterable[str] = ()
+    args: argparse.Namespace,
+    ranks: Sequence[dict[str, Any]],
+    of_run: dict[str, Any],
+    switches: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return the facts of a training run for its last line, as `of_all` does."""
     return of_all(args, ranks, {"global_batch": args.batch_size * len(ranks), **of_run}, switches)
 
 
 def of_all(
-    args: argparse.Namespace, ranks: Sequence[dict[str, Any]], of_run: dict[str, Any], switches: Iterable[str] = ()
+    args: argparse.Namespace,
+    ranks: Sequence[dict[str, Any]],
+    of_run: dict[str, Any],
+    switches: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the facts of a run for its last line: the options, the facts of all ranks, and those of the run, ``of_run``.
+    """Return the facts of a run for its last line: the options, the facts of all ranks, and those
+    of the run, ``of_run``.
 
     ``switches``: names of options declared with `SWITCH`.
     """
@@ -327,7 +360,9 @@ def of_all(
 
 
 def leave_at_once() -> NoReturn:
-    """Print the current exception and exit: an orderly exit would wait for collectives that the other ranks may never join."""
+    """Print the current exception and exit: an orderly exit would wait for collectives that the
+    other ranks may never join.
+    """
     traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,9 @@
 """A decoder-only transformer in plain JAX: parameters, logits, loss, AdamW. No other library.
 
-All layers have the same shapes, so their parameters are stacked along a first axis and `jax.lax.scan` runs over it: XLA
-compiles one layer, however many there are. Shapes are written B (sequences), T (tokens), D (width), H (heads), K (heads of keys
-and values), C (width of a head), V (vocabulary).
+All layers have the same shapes, so their parameters are stacked along a first axis and
+`jax.lax.scan` runs over it: XLA compiles one layer, however many there are. Shapes are written B
+(sequences), T (tokens), D (width), H (heads), K (heads of keys and values), C (width of a head), V
+(vocabulary).
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import jax.numpy as jnp
 Tree = Any
 """Nested dictionaries of arrays."""
 PADDED_TO = 128
-"""The embedding table has rows up to a multiple of this: matrix units read aligned rows. Their logits do not count."""
+"""The embedding table has rows up to a multiple of this: matrix units read aligned rows. Their
+logits do not count.
+"""
 
 
 class Shape(NamedTuple):
-    """The sizes of a decoder, and its kind: GPT-2 has ``norm`` layer, ``positions`` learned, biases, a tied output layer;
-    Llama has rms, rotary, a gated MLP and neither biases nor a tied output layer."""
+    """The sizes of a decoder, and its kind: GPT-2 has ``norm`` layer, ``positions`` learned,
+    biases, a tied output layer; Llama has rms, rotary, a gated MLP and neither biases nor a tied
+    output layer."""
 
     layers: int
     width: int
@@ -46,8 +50,8 @@ class Shape(NamedTuple):
 
 
 def initial(shape: Shape, key: jax.Array) -> Tree:
-    """Return parameters in fp32: weights with a standard deviation of 0.02, those that add to the residual stream
-    divided by sqrt(2 L) as in GPT-2; biases 0."""
+    """Return parameters in fp32: weights with a standard deviation of 0.02, those that add to the
+    residual stream divided by sqrt(2 L) as in GPT-2; biases 0."""
     keys = iter(jax.random.split(key, 16))
     queries, values = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     small = 0.02 / math.sqrt(2 * shape.layers)
@@ -56,7 +60,10 @@ def initial(shape: Shape, key: jax.Array) -> Tree:
         return scale * jax.random.normal(next(keys), sizes, jnp.float32)
 
     def norm(*sizes: int) -> Tree:
-        return {"scale": jnp.ones(sizes), **({"bias": jnp.zeros(sizes)} if shape.norm == "layer" else {})}
+        return {
+            "scale": jnp.ones(sizes),
+            **({"bias": jnp.zeros(sizes)} if shape.norm == "layer" else {}),
+        }
 
     def linear(inputs: int, outputs: int, scale: float = 0.02) -> Tree:
         weights = {"weight": matrix(shape.layers, inputs, outputs, scale=scale)}
@@ -73,7 +80,11 @@ def initial(shape: Shape, key: jax.Array) -> Tree:
         "mlp_out": linear(shape.mlp, shape.width, small),
         **({"mlp_gate": linear(shape.width, shape.mlp)} if shape.gated else {}),
     }
-    params = {"embedding": matrix(shape.rows, shape.width), "layers": layer, "norm": norm(shape.width)}
+    params = {
+        "embedding": matrix(shape.rows, shape.width),
+        "layers": layer,
+        "norm": norm(shape.width),
+    }
     if shape.positions == "learned":
         params["positions"] = matrix(shape.max_positions, shape.width)
     if not shape.tied:
@@ -85,7 +96,10 @@ def parameters(shape: Shape) -> int:
     """Return how many parameters the model has, without the rows added to its tables."""
     params = jax.eval_shape(functools.partial(initial, shape), jax.random.key(0))
     tables = 1 if shape.tied else 2
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) - tables * (shape.rows - shape.vocab) * shape.width
+    return (
+        sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+        - tables * (shape.rows - shape.vocab) * shape.width
+    )
 
 
 def normalized(shape: Shape, x: jax.Array, norm: Tree) -> jax.Array:
@@ -104,19 +118,28 @@ def linear(x: jax.Array, layer: Tree) -> jax.Array:
 
 
 def rotated(shape: Shape, x: jax.Array) -> jax.Array:
-    """Return queries or keys, B T H C, turned by angles that grow with their position (RoPE, halves as in Llama)."""
+    """Return queries or keys, B T H C, turned by angles that grow with their position (RoPE, halves
+    as in Llama).
+    """
     half = shape.head_width // 2
-    angles = jnp.arange(x.shape[1])[:, None] * shape.rope_theta ** (-jnp.arange(half) / half)  # T C/2
+    angles = jnp.arange(x.shape[1])[:, None] * shape.rope_theta ** (
+        -jnp.arange(half) / half
+    )  # T C/2
     cos, sin = jnp.cos(angles)[None, :, None], jnp.sin(angles)[None, :, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(x.dtype)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(
+        x.dtype
+    )
 
 
 def block(shape: Shape, attention: str | None, x: jax.Array, layer: Tree) -> jax.Array:
     """Return the output of one layer, B T D."""
     b, t, _ = x.shape
     h = normalized(shape, x, layer["attention_norm"])
-    q, k, v = (linear(h, layer[name]).reshape(b, t, -1, shape.head_width) for name in ("query", "key", "value"))
+    q, k, v = (
+        linear(h, layer[name]).reshape(b, t, -1, shape.head_width)
+        for name in ("query", "key", "value")
+    )
     if shape.positions == "rotary":
         q, k = rotated(shape, q), rotated(shape, k)
     mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
@@ -127,7 +150,14 @@ def block(shape: Shape, attention: str | None, x: jax.Array, layer: Tree) -> jax
     return x + linear(inner, layer["mlp_out"])
 
 
-def logits_of(shape: Shape, compute: Any, attention: str | None, recompute: bool, params: Tree, inputs: jax.Array) -> jax.Array:
+def logits_of(
+    shape: Shape,
+    compute: Any,
+    attention: str | None,
+    recompute: bool,
+    params: Tree,
+    inputs: jax.Array,
+) -> jax.Array:
     """Return the logits of the token that follows each of ``inputs``, B T V in fp32.
 
     ``compute``: type of matrix products; norms and softmax are fp32. ``attention``: implementation, as
@@ -138,22 +168,35 @@ def logits_of(shape: Shape, compute: Any, attention: str | None, recompute: bool
         x = x + params["positions"][: inputs.shape[1]]
     layer = functools.partial(block, shape, attention)
     layer = jax.checkpoint(layer, prevent_cse=False) if recompute else layer
-    x, _ = jax.lax.scan(lambda x, weights: (layer(x, weights), None), x.astype(compute), params["layers"])
+    x, _ = jax.lax.scan(
+        lambda x, weights: (layer(x, weights), None), x.astype(compute), params["layers"]
+    )
     x = normalized(shape, x, params["norm"])
     table = params["embedding" if shape.tied else "head"].astype(compute)
-    return jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)[..., : shape.vocab]
+    return jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)[
+        ..., : shape.vocab
+    ]
 
 
-def mean_loss(shape: Shape, compute: Any, attention: str | None, recompute: bool, params: Tree, tokens: jax.Array) -> jax.Array:
-    """Return the mean cross entropy of predicting the next token, for ``tokens`` of B (T + 1), in fp32. The other arguments
-    are those of `logits_of`."""
+def mean_loss(
+    shape: Shape,
+    compute: Any,
+    attention: str | None,
+    recompute: bool,
+    params: Tree,
+    tokens: jax.Array,
+) -> jax.Array:
+    """Return the mean cross entropy of predicting the next token, for ``tokens`` of B (T + 1), in
+    fp32. The other arguments are those of `logits_of`."""
     logits = logits_of(shape, compute, attention, recompute, params, tokens[:, :-1])
     of_target = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     return (jax.nn.logsumexp(logits, -1) - of_target).mean()
 
 
 class Adam(NamedTuple):
-    """Parameters, the moving means of their gradients and of the squares, and the number of updates."""
+    """Parameters, the moving means of their gradients and of the squares, and the number of
+    updates.
+    """
 
     params: Tree
     mean: Tree
@@ -168,8 +211,9 @@ def fresh(params: Tree) -> Adam:
 
 
 def updated(state: Adam, grads: Tree, rate: float, decay: float, clip: float) -> Adam:
-    """Return the state after an update with AdamW (betas 0.9 and 0.95, epsilon 1e-8), for gradients scaled to a norm of
-    at most ``clip`` (0: as they are). Weight decay applies to matrices and tables."""
+    """Return the state after an update with AdamW (betas 0.9 and 0.95, epsilon 1e-8), for gradients
+    scaled to a norm of at most ``clip`` (0: as they are). Weight decay applies to matrices and
+    tables."""
     if clip:
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in jax.tree.leaves(grads)))
         grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, clip / (norm + 1e-6)), grads)
@@ -182,4 +226,6 @@ def updated(state: Adam, grads: Tree, rate: float, decay: float, clip: float) ->
         is_matrix = jax.tree_util.keystr(path[-1:]) == "['weight']" or len(path) == 1
         return p - rate * (step + decay * p if is_matrix else step)
 
-    return Adam(jax.tree_util.tree_map_with_path(moved, state.params, mean, square), mean, square, updates)
+    return Adam(
+        jax.tree_util.tree_map_with_path(moved, state.params, mean, square), mean, square, updates
+    )

@@ -1,26 +1,29 @@
 """Train a decoder-only transformer with JAX, data parallel, and print one line per step.
 
-Needs JAX 0.6 or newer (0.10 with Python 3.11 was run) and nothing else. Next to this file are the model (jax_transformer.py)
-and what all trainers share (trainer.py).
+Needs JAX 0.6 or newer (0.10 with Python 3.11 was run) and nothing else. Next to this file are the
+model (jax_transformer.py) and what all trainers share (trainer.py).
 
-One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). JAX
-has no launcher: start this program once per device, for instance on one machine without GPUs
+One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT). JAX has no launcher: start this program once per device, for instance on
+one machine without GPUs
 
     for rank in 0 1; do
       RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python train_jax_lm.py --device cpu ... &
     done
 
-Process 0 listens on MASTER_PORT, and all meet there (jax.distributed). The devices of all processes form one axis: each holds
-the whole model and its part of the sequences. A step is the passes of all micro-batches, one mean of the gradients over all
-devices, and one update; XLA compiles it as one program before the first step.
+Process 0 listens on MASTER_PORT, and all meet there (jax.distributed). The devices of all processes
+form one axis: each holds the whole model and its part of the sequences. A step is the passes of all
+micro-batches, one mean of the gradients over all devices, and one update; XLA compiles it as one
+program before the first step.
 
-Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end. The
-line of a step comes when its loss has arrived. On a GPU, the next step has been queued by then, so that the device never waits
-for Python; a CPU computes while Python waits, so there each step begins after the line of the last.
+Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done
+{json}` at the end. The line of a step comes when its loss has arrived. On a GPU, the next step has
+been queued by then, so that the device never waits for Python; a CPU computes while Python waits,
+so there each step begins after the line of the last.
 
-Tokens are random and made once, on the devices. A sequence depends on the seed and on its place in the global batch, and not on
-which rank has it: with the same global batch, any number of ranks has the same losses, up to rounding. The same few batches
-return, so the loss falls.
+Tokens are random and made once, on the devices. A sequence depends on the seed and on its place in
+the global batch, and not on which rank has it: with the same global batch, any number of ranks has
+the same losses, up to rounding. The same few batches return, so the loss falls.
 """
 
 from __future__ import annotations
@@ -50,43 +53,69 @@ PRECISIONS = {"fp32": "highest", "tf32": "tensorfloat32", "bf16": "default"}
 """How a GPU multiplies fp32 matrices. Its default for fp32 is TF32."""
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", default="custom", help="name of the shape, printed in the last line")
+    parser.add_argument(
+        "--model", default="custom", help="name of the shape, printed in the last line"
+    )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--kv-heads", type=int, default=0, help="key/value heads; 0: one per head")
     parser.add_argument("--head-width", type=int, default=0, help="0: width / heads")
     parser.add_argument("--mlp", type=int, default=256, help="hidden width of the MLP")
-    parser.add_argument("--gated", default="false", help="MLP with a third matrix, SwiGLU", **trainer.SWITCH)
+    parser.add_argument(
+        "--gated", default="false", help="MLP with a third matrix, SwiGLU", **trainer.SWITCH
+    )
     parser.add_argument("--vocab", type=int, default=512)
-    parser.add_argument("--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH)
+    parser.add_argument(
+        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
+    )
     parser.add_argument("--norm", choices=["layer", "rms"], default="layer")
     parser.add_argument("--positions", choices=["learned", "rotary"], default="learned")
     parser.add_argument("--max-positions", type=int, default=1024, help="rows of learned positions")
-    parser.add_argument("--rope-theta", type=float, default=10000.0, help="base of rotary positions")
-    parser.add_argument("--bias", default="true", help="biases of the linear layers", **trainer.SWITCH)
+    parser.add_argument(
+        "--rope-theta", type=float, default=10000.0, help="base of rotary positions"
+    )
+    parser.add_argument(
+        "--bias", default="true", help="biases of the linear layers", **trainer.SWITCH
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument(
-        "--dtype", choices=sorted(PRECISIONS), default="bf16", help="dtype of matrix products; weights are fp32"
+        "--dtype",
+        choices=sorted(PRECISIONS),
+        default="bf16",
+        help="dtype of matrix products; weights are fp32",
     )
-    parser.add_argument("--batch-size", type=int, default=1, help="sequences per device and micro-batch")
+    parser.add_argument(
+        "--batch-size", type=int, default=1, help="sequences per device and micro-batch"
+    )
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--seq-len", type=int, default=128, help="tokens per sequence")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--attention", choices=["auto", "xla", "cudnn"], default="auto", help="auto: JAX chooses")
-    parser.add_argument("--checkpointing", choices=["none", "full"], default="none", help="full: recompute each layer")
+    parser.add_argument(
+        "--attention", choices=["auto", "xla", "cudnn"], default="auto", help="auto: JAX chooses"
+    )
+    parser.add_argument(
+        "--checkpointing",
+        choices=["none", "full"],
+        default="none",
+        help="full: recompute each layer",
+    )
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--grad-clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping")
+    parser.add_argument(
+        "--grad-clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks at the start")
+    parser.add_argument(
+        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks at the start"
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -106,12 +135,16 @@ def unusable(args: argparse.Namespace) -> str:
     if args.positions == "rotary" and (args.head_width or args.width // args.heads) % 2:
         return "--head-width: expected an even number with rotary positions"
     if args.positions == "learned" and args.seq_len > args.max_positions:
-        return f"--seq-len: expected at most --max-positions {args.max_positions}, got {args.seq_len}"
+        return (
+            f"--seq-len: expected at most --max-positions {args.max_positions}, got {args.seq_len}"
+        )
     if args.device == "cpu" and args.dtype == "tf32":
         return "--dtype: expected fp32 or bf16 on cpu, got tf32"
     if args.attention == "cudnn" and (args.device == "cpu" or args.dtype != "bf16"):
         return f"--attention: expected cudnn only with cuda and bf16, got {args.device} and {args.dtype}"
-    return "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
+    return (
+        "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
+    )
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
@@ -122,22 +155,34 @@ def shape_of(args: argparse.Namespace) -> Shape:
     return Shape(**given)._replace(kv_heads=args.kv_heads or args.heads, head_width=head_width)
 
 
-# --- ranks ----------------------------------------------------------------------------------------------------------------
+# --- ranks ----------------------------------------------------------------------------------------
 
 
 def identity() -> Identity:
     """Read the environment. Raises SystemExit naming what is missing."""
-    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    missing = [
+        name
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if name not in os.environ
+    ]
     if missing:
         raise SystemExit(f"environment: expected {', '.join(missing)} to be set, once per process")
     env = os.environ
-    return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(env.get("NODE_RANK", "0")))
+    return Identity(
+        int(env["RANK"]),
+        int(env["LOCAL_RANK"]),
+        int(env["WORLD_SIZE"]),
+        int(env.get("NODE_RANK", "0")),
+    )
 
 
 def join(args: argparse.Namespace, me: Identity) -> Mesh:
-    """Meet the other processes, print this rank's line, and return the devices of all as one axis. Raises SystemExit if a
-    process has not exactly one device of its own. On a CPU, gloo connects to the address of each process's host name."""
-    os.environ.setdefault("NPROC", str(args.threads))  # XLA takes the size of a CPU's thread pool from here
+    """Meet the other processes, print this rank's line, and return the devices of all as one axis.
+    Raises SystemExit if a process has not exactly one device of its own. On a CPU, gloo connects to
+    the address of each process's host name."""
+    os.environ.setdefault(
+        "NPROC", str(args.threads)
+    )  # XLA takes the size of a CPU's thread pool from here
     jax.config.update("jax_platforms", args.device)
     jax.config.update("jax_default_matmul_precision", PRECISIONS[args.dtype])
     jax.distributed.initialize(
@@ -152,7 +197,9 @@ def join(args: argparse.Namespace, me: Identity) -> Mesh:
             f"devices: expected 1 in this process and {me.world_size} in all, JAX has {jax.local_device_count()} and"
             f" {jax.device_count()}. unset XLA_FLAGS and JAX_NUM_CPU_DEVICES if they ask for more"
         )
-    trainer.say_rank(me.rank, me.local_rank, me.world_size, me.node_rank, socket.gethostname(), device_name())
+    trainer.say_rank(
+        me.rank, me.local_rank, me.world_size, me.node_rank, socket.gethostname(), device_name()
+    )
     return Mesh(np.array(sorted(jax.devices(), key=lambda device: device.process_index)), ("data",))
 
 
@@ -169,18 +216,22 @@ def memory_bytes() -> int:
 
 
 def prove_world(me: Identity, mesh: Mesh) -> None:
-    """Raise RuntimeError unless each device contributes its own rank to a sum over all. Also a barrier."""
+    """Raise RuntimeError unless each device contributes its own rank to a sum over all. Also a
+    barrier.
+    """
     own = np.array([[me.rank, 1]], np.int32)
     ranks = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("data")), own)
     total = jax.jit(lambda rows: rows.sum(0), out_shardings=NamedSharding(mesh, EVERYWHERE))(ranks)
     trainer.check_ranks([int(value) for value in total], me.world_size)
 
 
-# --- steps ----------------------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def step_of(args: argparse.Namespace, shape: Shape, mesh: Mesh) -> Any:
-    """Return the function of one step: (state, tokens of all batches, number of the step) to (state, loss)."""
+    """Return the function of one step: (state, tokens of all batches, number of the step) to
+    (state, loss).
+    """
     loss_of = functools.partial(
         mean_loss,
         shape,
@@ -190,17 +241,24 @@ def step_of(args: argparse.Namespace, shape: Shape, mesh: Mesh) -> Any:
     )
 
     def step(state: Adam, tokens: jax.Array, number: jax.Array) -> tuple[Adam, jax.Array]:
-        """The part of one device. ``tokens``: batches, micro-batches, sequences of this device, T + 1."""
+        """The part of one device. ``tokens``: batches, micro-batches, sequences of this device, T +
+        1.
+        """
 
         def micro_batch(sums: Any, sequences: jax.Array) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, sums, jax.value_and_grad(loss_of)(state.params, sequences)), None
+            return jax.tree.map(
+                jnp.add, sums, jax.value_and_grad(loss_of)(state.params, sequences)
+            ), None
 
         zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.params))
         sums, _ = jax.lax.scan(micro_batch, zeros, tokens[number % BATCHES])
-        loss, grads = jax.lax.pmean(jax.tree.map(lambda total: total / args.accumulation, sums), "data")
+        loss, grads = jax.lax.pmean(
+            jax.tree.map(lambda total: total / args.accumulation, sums), "data"
+        )
         return updated(state, grads, args.learning_rate, args.weight_decay, args.grad_clip), loss
 
-    # check_vma: otherwise JAX adds up gradients over devices in each micro-batch, as parameters are the same everywhere.
+    # check_vma: otherwise JAX adds up gradients over devices in each micro-batch, as parameters are
+    # the same everywhere.
     specs = (EVERYWHERE, SPLIT, EVERYWHERE)
     shared = jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
     return jax.jit(shared, donate_argnums=0)
@@ -214,7 +272,9 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
     state = jax.jit(lambda key: fresh(initial(shape, key)), out_shardings=everywhere)(weights)
     sequences = args.batch_size * me.world_size
     sizes = (BATCHES, args.accumulation, sequences, args.seq_len + 1)
-    tokens = jax.jit(lambda key: jax.random.randint(key, sizes, 0, shape.vocab), out_shardings=split)(data)
+    tokens = jax.jit(
+        lambda key: jax.random.randint(key, sizes, 0, shape.vocab), out_shardings=split
+    )(data)
     numbers = [jax.device_put(np.int32(number), everywhere) for number in range(BATCHES)]
     clock = trainer.HostClock()
 
@@ -223,7 +283,9 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
     compile_s = clock.start() - compiling
 
     samples = sequences * args.accumulation
-    prove_world(me, mesh)  # also the barrier before the first step: from here on all ranks are ready
+    prove_world(
+        me, mesh
+    )  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start)
@@ -256,12 +318,25 @@ def main() -> None:
     mesh = join(args, me)
     of_run = train(args, me, mesh)
     prove_world(me, mesh)
-    facts = {"rank": me.rank, "host": socket.gethostname(), "device": device_name(), "memory_bytes": memory_bytes()}
-    rows = multihost_utils.process_allgather(np.array(trainer.packed(facts), np.uint8), tiled=False).reshape(me.world_size, -1)
+    facts = {
+        "rank": me.rank,
+        "host": socket.gethostname(),
+        "device": device_name(),
+        "memory_bytes": memory_bytes(),
+    }
+    rows = multihost_utils.process_allgather(
+        np.array(trainer.packed(facts), np.uint8), tiled=False
+    ).reshape(me.world_size, -1)
     if me.rank == 0:
-        versions = {"framework": "jax", "framework_version": jax.__version__, "python": platform.python_version()}
+        versions = {
+            "framework": "jax",
+            "framework_version": jax.__version__,
+            "python": platform.python_version(),
+        }
         ranks = [trainer.unpacked(row) for row in rows]
-        trainer.say_done(trainer.of_all(args, ranks, {**versions, **of_run}, ("gated", "tied", "bias")))
+        trainer.say_done(
+            trainer.of_all(args, ranks, {**versions, **of_run}, ("gated", "tied", "bias"))
+        )
     jax.distributed.shutdown()
 
 

@@ -1,6 +1,7 @@
 """Images and labels of this rank for train_paddle.py: `batches`.
 
-Synthetic ones need nothing else; the other loaders need loaders.py next to this file, and Pillow or NVIDIA DALI.
+Synthetic ones need nothing else; the other loaders need loaders.py next to this file, and Pillow or
+NVIDIA DALI.
 """
 
 from __future__ import annotations
@@ -66,8 +67,12 @@ def native(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
 
     files = loaders.image_files(args.data_dir, args.num_classes)
     order = loaders.Batches(len(files), args.batch_size, me.rank, me.world_size, args.seed)
-    source = paddle.io.DataLoader(Folder(files, args.image_size), batch_sampler=Endless(order), num_workers=args.workers)
-    mean, deviation = (paddle.to_tensor(values).reshape([3, 1, 1]) for values in (loaders.MEAN, loaders.DEVIATION))
+    source = paddle.io.DataLoader(
+        Folder(files, args.image_size), batch_sampler=Endless(order), num_workers=args.workers
+    )
+    mean, deviation = (
+        paddle.to_tensor(values).reshape([3, 1, 1]) for values in (loaders.MEAN, loaders.DEVIATION)
+    )
     for pixels, labels in source:
         yield (pixels.transpose([0, 3, 1, 2]).astype("float32") - mean) / deviation, labels
 
@@ -76,8 +81,18 @@ def dali(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     """Yield batches of NVIDIA DALI."""
     import loaders
 
-    loaders.image_files(args.data_dir, args.num_classes)  # checks the folder first: its messages are clearer than DALI's
-    share = loaders.Share(args.data_dir, args.batch_size, args.image_size, args.workers, args.seed, me.rank, me.world_size)
+    loaders.image_files(
+        args.data_dir, args.num_classes
+    )  # checks the folder first: its messages are clearer than DALI's
+    share = loaders.Share(
+        args.data_dir,
+        args.batch_size,
+        args.image_size,
+        args.workers,
+        args.seed,
+        me.rank,
+        me.world_size,
+    )
     device_id = dist.ParallelEnv().device_id if args.device == "cuda" else None
     pipeline = loaders.dali_pipeline(share, args.loader == "dali-gpu", device_id)
     if args.loader == "dali-cpu":
@@ -89,11 +104,18 @@ def dali(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     from nvidia.dali.plugin.paddle import DALIGenericIterator
 
     source = DALIGenericIterator(
-        [pipeline], ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.FILL, auto_reset=True
+        [pipeline],
+        ["images", "labels"],
+        reader_name="reader",
+        last_batch_policy=LastBatchPolicy.FILL,
+        auto_reset=True,
     )
     while True:
         for (batch,) in source:
-            yield paddle.to_tensor(batch["images"]), paddle.to_tensor(batch["labels"]).astype("int64")
+            yield (
+                paddle.to_tensor(batch["images"]),
+                paddle.to_tensor(batch["labels"]).astype("int64"),
+            )
 
 
 def batches(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
@@ -104,4 +126,6 @@ def batches(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]
     from paddle.distributed.auto_parallel.api import dtensor_from_local
 
     whole, placements = mesh(), [dist.Shard(0)]
-    return (tuple(dtensor_from_local(local, whole, placements) for local in pair) for pair in source)  # type: ignore[misc]
+    return (
+        tuple(dtensor_from_local(local, whole, placements) for local in pair) for pair in source
+    )  # type: ignore[misc]

@@ -25,16 +25,32 @@ FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 
 
 def identity() -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing, or where Paddle's launcher disagrees."""
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
+    """Read the environment. Raises SystemExit naming what is missing, or where Paddle's launcher
+    disagrees.
+    """
+    names = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "NODE_RANK",
+        "PADDLE_TRAINER_ID",
+        "PADDLE_TRAINERS_NUM",
+    )
     missing = [name for name in names if name not in os.environ]
     if missing:
-        raise SystemExit(f"environment: expected {', '.join(missing)} to be set. start this with paddle.distributed.launch")
+        raise SystemExit(
+            f"environment: expected {', '.join(missing)} to be set. start this with paddle.distributed.launch"
+        )
     values = {name: int(os.environ[name]) for name in names}
-    for name, launcher_name in (("RANK", "PADDLE_TRAINER_ID"), ("WORLD_SIZE", "PADDLE_TRAINERS_NUM")):
+    for name, launcher_name in (
+        ("RANK", "PADDLE_TRAINER_ID"),
+        ("WORLD_SIZE", "PADDLE_TRAINERS_NUM"),
+    ):
         if values[name] != values[launcher_name]:
             hint = "the launcher identifies a node by its --host in --ips"
-            raise SystemExit(f"{launcher_name}: expected {values[name]} as in {name}, got {values[launcher_name]}. {hint}")
+            raise SystemExit(
+                f"{launcher_name}: expected {values[name]} as in {name}, got {values[launcher_name]}. {hint}"
+            )
     return Identity(values["RANK"], values["LOCAL_RANK"], values["WORLD_SIZE"], values["NODE_RANK"])
 
 
@@ -46,10 +62,11 @@ def device_name(device: str) -> str:
 
 
 def flush_subnormals() -> None:
-    """Make this thread, and those that it starts, treat numbers too small for full precision as 0, on x86 processors.
+    """Make this thread, and those that it starts, treat numbers too small for full precision as 0,
+    on x86 processors.
 
-    Images that never change are soon memorised; the remaining gradients are such numbers, and each step then takes five times
-    as long. TensorFlow does the same; GPUs need not.
+    Images that never change are soon memorised; the remaining gradients are such numbers, and each
+    step then takes five times as long. TensorFlow does the same; GPUs need not.
     """
     if platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
         return
@@ -61,21 +78,29 @@ def flush_subnormals() -> None:
 
 
 def fresh_store(me: Identity, timeout_s: float) -> Any:
-    """Return an empty store, at a port that rank 0 chooses and announces in the store where all ranks have met."""
+    """Return an empty store, at a port that rank 0 chooses and announces in the store where all
+    ranks have met.
+    """
     meeting, limit = core.create_or_get_global_tcp_store(), max(1, int(timeout_s))
     host = dist.ParallelEnv().trainer_endpoints[0].rsplit(":", 1)[0]
     if me.rank > 0:
-        return core.TCPStore(host, int(bytes(meeting.get("orch/port"))), False, me.world_size, limit)
+        return core.TCPStore(
+            host, int(bytes(meeting.get("orch/port"))), False, me.world_size, limit
+        )
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = int(probe.getsockname()[1])
-    store = core.TCPStore(host, port, True, 1, limit)  # a world of one: the others connect once they know the port
+    store = core.TCPStore(
+        host, port, True, 1, limit
+    )  # a world of one: the others connect once they know the port
     meeting.set("orch/port", str(port).encode())
     return store
 
 
 def join(args: argparse.Namespace, me: Identity) -> str:
-    """Select this rank's device and meet the other ranks; return the backend. Fleet rejects a world of one."""
+    """Select this rank's device and meet the other ranks; return the backend. Fleet rejects a world
+    of one.
+    """
     # Read when the process group is created; gloo has a limit of its own, 30 s.
     os.environ["PADDLE_PG_TIMEOUT"] = str(int(args.timeout_s * 1000))
     if args.device == "cpu":
@@ -88,12 +113,14 @@ def join(args: argparse.Namespace, me: Identity) -> str:
         strategy = fleet.DistributedStrategy()
         strategy.fuse_grad_size_in_MB = args.bucket_cap_mb
         if args.device == "cpu":
-            # Every group of gloo stores its addresses under the same keys: 0, 1 … With a single store, the faster rank of
-            # fleet's group would read its peer's address in the default group, where nobody listens any more.
+            # Every group of gloo stores its addresses under the same keys: 0, 1 … With a single
+            # store, the faster rank of fleet's group would read its peer's address in the default
+            # group, where nobody listens any more.
             dist.init_parallel_env()
             _set_default_store(fresh_store(me, args.timeout_s))
         fleet.init(is_collective=True, strategy=strategy)
-    # The launcher's copy of its whole environment, with any secrets; fleet has already read it and keeps it in memory.
+    # The launcher's copy of its whole environment, with any secrets; fleet has already read it and
+    # keeps it in memory.
     Path(os.environ.get("PADDLE_BACKUP_ENV_PATH", os.devnull)).write_text("{}")
     return {"cuda": "nccl", "cpu": "gloo"}[args.device]
 
@@ -129,8 +156,13 @@ def memory_bytes(device: str) -> int:
 
 def versions() -> dict[str, Any]:
     """Return the versions that may affect the speed; None if missing."""
-    texts = {name: str(getattr(paddle.version, name, lambda: "False")()) for name in ("cuda", "cudnn", "nccl")}
-    libraries = {name: None if text in ("False", "0", "None") else text for name, text in texts.items()}
+    texts = {
+        name: str(getattr(paddle.version, name, lambda: "False")())
+        for name in ("cuda", "cudnn", "nccl")
+    }
+    libraries = {
+        name: None if text in ("False", "0", "None") else text for name, text in texts.items()
+    }
     return {
         "framework": "paddle",
         "framework_version": paddle.__version__,

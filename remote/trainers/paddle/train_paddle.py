@@ -1,21 +1,24 @@
 """Train ResNet-50 v1.5 or VGG16 with Paddle's fleet, and print one line per step.
 
-Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. Next to this file are the images (paddle_images.py), the ranks
-(paddle_ranks.py) and the code shared with other trainers (trainer.py, loaders.py).
+Needs PaddlePaddle 2.5 or newer and Python 3.8 or newer. Next to this file are the images
+(paddle_images.py), the ranks (paddle_ranks.py) and the code shared with other trainers (trainer.py,
+loaders.py).
 
-One process per device, which reads its rank from the environment: RANK, LOCAL_RANK, WORLD_SIZE, NODE_RANK. These must agree
-with the variables that paddle.distributed.launch sets:
+One process per device, which reads its rank from the environment: RANK, LOCAL_RANK, WORLD_SIZE,
+NODE_RANK. These must agree with the variables that paddle.distributed.launch sets:
 
     python -m paddle.distributed.launch --ips 10.11.0.2,10.11.0.3 --host 10.11.0.2 --start_port 29500 --nnodes 2 rank.sh
 
-rank.sh derives the four from PADDLE_TRAINER_ID and related variables, and starts this file. Every rank prints one `orch rank=`
-line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end. Synthetic images are made once, on the
-device: a step contains no loading and no copy. The other loaders read image folders, see loaders.py: `native` is paddle.io with
-Pillow, which sends pixels as bytes and normalises them on the device; `dali-cpu` and `dali-gpu` are NVIDIA DALI. Waiting for
-them is part of a step.
+rank.sh derives the four from PADDLE_TRAINER_ID and related variables, and starts this file. Every
+rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done
+{json}` at the end. Synthetic images are made once, on the device: a step contains no loading and no
+copy. The other loaders read image folders, see loaders.py: `native` is paddle.io with Pillow, which
+sends pixels as bytes and normalises them on the device; `dali-cpu` and `dali-gpu` are NVIDIA DALI.
+Waiting for them is part of a step.
 
-Two strategies. `collective` is fleet's data parallelism: each rank has its own batch, and gradients are averaged. `auto` gives
-Paddle 3 one sharded global batch and leaves the communication to its placement rules.
+Two strategies. `collective` is fleet's data parallelism: each rank has its own batch, and gradients
+are averaged. `auto` gives Paddle 3 one sharded global batch and leaves the communication to its
+placement rules.
 """
 
 from __future__ import annotations
@@ -35,7 +38,16 @@ import trainer
 from paddle import nn
 from paddle.distributed import fleet
 from paddle_images import batches
-from paddle_ranks import device_name, gather, identity, join, memory_bytes, mesh, prove_world, versions
+from paddle_ranks import (
+    device_name,
+    gather,
+    identity,
+    join,
+    memory_bytes,
+    mesh,
+    prove_world,
+    versions,
+)
 from rank_parts import RankParts
 from trainer import Identity, Step
 
@@ -44,22 +56,43 @@ HALF_TYPES = {"fp16": "float16", "bf16": "bfloat16"}
 MODELS = {"resnet50": paddle.vision.models.resnet50, "vgg16": paddle.vision.models.vgg16}
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = trainer.options(MODELS)
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: AMP")
-    parser.add_argument("--amp-level", choices=["O1", "O2"], default="O1", help="O2: also keep weights in that type")
+    parser.add_argument(
+        "--warmup-steps", type=int, default=0, help="steps before the measured window"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["fp32", "tf32", "fp16", "bf16"],
+        default="fp32",
+        help="fp16 and bf16: AMP",
+    )
+    parser.add_argument(
+        "--amp-level", choices=["O1", "O2"], default="O1", help="O2: also keep weights in that type"
+    )
     parser.add_argument("--strategy", choices=["collective", "auto"], default="collective")
-    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
-    parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
-    parser.add_argument("--data-dir", default="", help="where class folders of JPEG files are, in train/ or directly")
-    parser.add_argument("--workers", type=int, default=4, help="loader processes per rank, threads with DALI")
+    parser.add_argument(
+        "--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once"
+    )
+    parser.add_argument(
+        "--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic"
+    )
+    parser.add_argument(
+        "--data-dir",
+        default="",
+        help="where class folders of JPEG files are, in train/ or directly",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=4, help="loader processes per rank, threads with DALI"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
+    parser.add_argument(
+        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -80,11 +113,13 @@ def unusable(args: argparse.Namespace) -> str:
         if loaders.lacking(args.loader):
             return str(loaders.lacking(args.loader))
     if args.strategy == "auto" and not hasattr(dist, "shard_layer"):
-        return f"--strategy: auto needs the placement rules of Paddle 3, this is {paddle.__version__}"
+        return (
+            f"--strategy: auto needs the placement rules of Paddle 3, this is {paddle.__version__}"
+        )
     return ""
 
 
-# --- one step -------------------------------------------------------------------------------------------------------------
+# --- one step -------------------------------------------------------------------------------------
 
 
 class Parts(NamedTuple):
@@ -98,7 +133,9 @@ class Parts(NamedTuple):
 
 
 def parts(args: argparse.Namespace, world_size: int) -> Parts:
-    """Return the model, identical on all ranks, and the parts that train it. A single rank shares nothing."""
+    """Return the model, identical on all ranks, and the parts that train it. A single rank shares
+    nothing.
+    """
     collective, auto = (args.strategy == name and world_size > 1 for name in ("collective", "auto"))
     paddle.seed(args.seed)
     model = MODELS[args.model](num_classes=args.num_classes)
@@ -106,12 +143,17 @@ def parts(args: argparse.Namespace, world_size: int) -> Parts:
     if auto:
         model = dist.shard_layer(model, mesh(), whole_on_every_rank)
     optimizer = paddle.optimizer.Momentum(
-        args.learning_rate, args.momentum, parameters=model.parameters(), weight_decay=args.weight_decay
+        args.learning_rate,
+        args.momentum,
+        parameters=model.parameters(),
+        weight_decay=args.weight_decay,
     )
     half = HALF_TYPES.get(args.dtype)
     if half and args.amp_level == "O2":
         model, optimizer = paddle.amp.decorate(model, optimizer, level="O2", dtype=half)
-    scaler = paddle.amp.GradScaler(init_loss_scaling=args.loss_scale) if args.dtype == "fp16" else None
+    scaler = (
+        paddle.amp.GradScaler(init_loss_scaling=args.loss_scale) if args.dtype == "fp16" else None
+    )
     if scaler and not scaler.is_enable():
         scaler = None  # as on a CPU, where AMP has no effect: it warns, and everything is computed in fp32
     if auto and scaler:
@@ -128,7 +170,9 @@ def autocast(args: argparse.Namespace, half: Any) -> Any:
 
 
 def initialise(model: nn.Layer) -> None:
-    """Initialise weights as in the papers, so that the loss stays finite: He for convolutions, small normal for the head."""
+    """Initialise weights as in the papers, so that the loss stays finite: He for convolutions,
+    small normal for the head.
+    """
     for layer in model.sublayers():
         if isinstance(layer, nn.Conv2D):
             fan_out = layer.weight.shape[0] * layer.weight.shape[2] * layer.weight.shape[3]
@@ -148,14 +192,20 @@ def whole_on_every_rank(_: str, layer: nn.Layer, ranks: Any) -> None:
 
 
 def unsharded(model: nn.Layer, images: Any) -> str:
-    """Return the first kind of layer that copies a sharded batch as a whole, or an empty text: data parallelism ends there."""
+    """Return the first kind of layer that copies a sharded batch as a whole, or an empty text: data
+    parallelism ends there.
+    """
     copying: list[str] = []
 
     def look(layer: nn.Layer, _: Any, output: Any) -> None:
         if not output.placements[0].is_shard(0):
             copying.append(type(layer).__name__)
 
-    hooks = [layer.register_forward_post_hook(look) for layer in model.sublayers() if not list(layer.children())]
+    hooks = [
+        layer.register_forward_post_hook(look)
+        for layer in model.sublayers()
+        if not list(layer.children())
+    ]
     with paddle.no_grad():
         model(images)
     for hook in hooks:
@@ -163,13 +213,18 @@ def unsharded(model: nn.Layer, images: Any) -> str:
     return copying[0] if copying else ""
 
 
-def take(args: argparse.Namespace, whole: Parts, images: Any, labels: Any, stamp: Callable[[str], None]) -> tuple[Any, Any]:
-    """Take one step; return its loss, on the device, and the type of the model's output. ``stamp`` gets the end of the forward
-    pass: gradients are averaged in the backward pass alone."""
+def take(
+    args: argparse.Namespace, whole: Parts, images: Any, labels: Any, stamp: Callable[[str], None]
+) -> tuple[Any, Any]:
+    """Take one step; return its loss, on the device, and the type of the model's output. ``stamp``
+    gets the end of the forward pass: gradients are averaged in the backward pass alone."""
     with whole.cast():
         output = whole.model(images)
-        # Without the last axis: Paddle cannot convert labels that have it to the one-hot form that smoothing needs.
-        loss = nn.functional.cross_entropy(output, labels.squeeze(-1), label_smoothing=args.label_smoothing)
+        # Without the last axis: Paddle cannot convert labels that have it to the one-hot form that
+        # smoothing needs.
+        loss = nn.functional.cross_entropy(
+            output, labels.squeeze(-1), label_smoothing=args.label_smoothing
+        )
     stamp("forward")
     if whole.scaler is None:
         loss.backward()
@@ -187,11 +242,12 @@ def ignored(_: str) -> None:
 
 
 class DeviceClock:
-    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
+    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake
+    of a log line.
 
-    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
-    since then. The loss is copied into pinned memory after its step. Whether the GPU has begun with a step is asked without
-    waiting for it.
+    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment
+    plus the device's own time since then. The loss is copied into pinned memory after its step.
+    Whether the GPU has begun with a step is asked without waiting for it.
     """
 
     def __init__(self) -> None:
@@ -239,10 +295,12 @@ class DeviceClock:
         waited, seconds = (self.last.elapsed_time(end) / 1000.0 for end in (begun, event))
         computed, waits = trainer.computed_in(begun, forward)
         self.last, self.t = event, self.t + seconds
-        return Step(number, self.t, seconds, float(loss), waited, compute_s=computed, gpu_waits=waits)
+        return Step(
+            number, self.t, seconds, float(loss), waited, compute_s=computed, gpu_waits=waits
+        )
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
@@ -252,13 +310,22 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
     samples = args.batch_size * me.world_size
     clock: Any = DeviceClock() if args.device == "cuda" else trainer.HostClock()
     window = RankParts(args.warmup_steps + 1, args.steps)
-    stamp = ignored if args.strategy == "auto" else clock.stamp  # whose forward pass may communicate too
+    stamp = (
+        ignored if args.strategy == "auto" else clock.stamp
+    )  # whose forward pass may communicate too
 
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
+            window.add(
+                step.number,
+                step.seconds,
+                step.input_wait_s,
+                step.compute_s,
+                step.compute_cpu_s,
+                step.gpu_waits,
+            )
 
     if args.strategy == "auto" and me.world_size > 1:
         layer = unsharded(whole.model, next(data)[0])
@@ -288,7 +355,8 @@ def train(args: argparse.Namespace, me: Identity) -> dict[str, Any]:
     computed = str(output_dtype).split(".")[-1]
     return {
         "parameters": parameters,
-        "gradient_bytes": parameters * (2 if args.amp_level == "O2" and computed in HALF_TYPES.values() else 4),
+        "gradient_bytes": parameters
+        * (2 if args.amp_level == "O2" and computed in HALF_TYPES.values() else 4),
         "optimizer": "momentum",
         "output_dtype": computed,
         "loss_scale": float(whole.scaler._scale) if whole.scaler else None,
@@ -305,14 +373,18 @@ def main() -> None:
     trainer.say_rank(*me, host, name)
     run_facts = train(args, me)
     prove_world(me)
-    ranks = gather({"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(args.device)}, me.world_size)
+    ranks = gather(
+        {"rank": me.rank, "host": host, "device": name, "memory_bytes": memory_bytes(args.device)},
+        me.world_size,
+    )
     if me.rank == 0:
         run_facts = {"backend": backend, **versions(), **run_facts}
         trainer.say_done(trainer.closing(args, ranks, run_facts))
 
 
 if __name__ == "__main__":
-    # Paddle's own handler allocates memory: a rank that receives SIGTERM while allocating would hang forever.
+    # Paddle's own handler allocates memory: a rank that receives SIGTERM while allocating would
+    # hang forever.
     paddle.disable_signal_handler()
     faulthandler.enable()
     try:

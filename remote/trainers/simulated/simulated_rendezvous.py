@@ -1,4 +1,5 @@
-"""How the ranks of train_simulated.py meet: a rendezvous at rank 0, and a table with the address of each rank.
+"""How the ranks of train_simulated.py meet: a rendezvous at rank 0, and a table with the address of
+each rank.
 
 Python 3.6 or newer, standard library only. A value is sent as its length and JSON.
 """
@@ -29,10 +30,19 @@ class Identity(NamedTuple):
 def identity() -> Identity:
     """Read the environment. Raises SystemExit naming what is missing or impossible."""
     env = os.environ
-    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in env]
+    missing = [
+        name
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if name not in env
+    ]
     if missing:
         raise SystemExit("environment: expected {} to be set".format(", ".join(missing)))
-    me = Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(env.get("NODE_RANK", "0")))
+    me = Identity(
+        int(env["RANK"]),
+        int(env["LOCAL_RANK"]),
+        int(env["WORLD_SIZE"]),
+        int(env.get("NODE_RANK", "0")),
+    )
     if not 0 <= me.rank < me.world_size:
         raise SystemExit(f"RANK: expected 0 to {me.world_size - 1}, got {me.rank}")
     return me
@@ -62,7 +72,9 @@ def send_value(link: socket.socket, value: Any) -> None:
 
 
 def receive_value(link: socket.socket) -> Any:
-    """Return the next JSON value. Raises EOFError at the end of the stream, ValueError for data in another format."""
+    """Return the next JSON value. Raises EOFError at the end of the stream, ValueError for data in
+    another format.
+    """
     size = int.from_bytes(receive_exactly(link, 4), "big")
     if size > 1 << 24:
         raise ValueError("length")
@@ -70,7 +82,9 @@ def receive_value(link: socket.socket) -> Any:
 
 
 def receive_exactly(link: socket.socket, size: int) -> bytes:
-    """Return exactly ``size`` bytes and leave the rest: on a ring connection gradients follow the greeting."""
+    """Return exactly ``size`` bytes and leave the rest: on a ring connection gradients follow the
+    greeting.
+    """
     data = b""
     while len(data) < size:
         piece = link.recv(size - len(data))
@@ -98,7 +112,9 @@ def connect(address: str, port: int, deadline: float, peer: str) -> socket.socke
     reason = "no answer"
     while time.monotonic() < deadline:
         try:
-            return socket.create_connection((address, port), timeout=max(deadline - time.monotonic(), 0.001))
+            return socket.create_connection(
+                (address, port), timeout=max(deadline - time.monotonic(), 0.001)
+            )
         except OSError as error:
             reason = error.strerror or str(error)
             time.sleep(min(RETRY_S, max(deadline - time.monotonic(), 0)))
@@ -106,7 +122,9 @@ def connect(address: str, port: int, deadline: float, peer: str) -> socket.socke
 
 
 def accept(listening: socket.socket, deadline: float) -> Tuple[Optional[socket.socket], Any]:
-    """Return the next connection and its greeting; None and None for a foreign program, or when the deadline passes."""
+    """Return the next connection and its greeting; None and None for a foreign program, or when the
+    deadline passes.
+    """
     listening.settimeout(max(deadline - time.monotonic(), 0.001))
     try:
         link = listening.accept()[0]
@@ -137,15 +155,27 @@ class Rendezvous(NamedTuple):
 
 
 def rendezvous(me: Identity, timeout_s: float) -> Rendezvous:
-    """Meet all ranks at MASTER_ADDR:MASTER_PORT. Raises PeerError naming the ranks that are missing."""
+    """Meet all ranks at MASTER_ADDR:MASTER_PORT. Raises PeerError naming the ranks that are
+    missing.
+    """
     deadline = time.monotonic() + timeout_s
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    own_facts: Dict[str, Any] = {"hello": HELLO, "host": socket.gethostname(), "device": "simulated"}
+    own_facts: Dict[str, Any] = {
+        "hello": HELLO,
+        "host": socket.gethostname(),
+        "device": "simulated",
+    }
     own_facts.update(me._asdict())
-    return invite(me, own_facts, address, port, deadline) if me.rank == 0 else report(me, own_facts, address, port, deadline)
+    return (
+        invite(me, own_facts, address, port, deadline)
+        if me.rank == 0
+        else report(me, own_facts, address, port, deadline)
+    )
 
 
-def invite(me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
+def invite(
+    me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float
+) -> Rendezvous:
     """As rank 0: wait for all others and send each of them the table."""
     rendezvous = listener(address, port)
     listening = listener(rendezvous.getsockname()[0], 0)
@@ -155,8 +185,12 @@ def invite(me: Identity, own_facts: Dict[str, Any], address: str, port: int, dea
         link, entry = accept(rendezvous, deadline)
         if link is None:
             if time.monotonic() >= deadline:
-                missing = ", ".join(str(rank) for rank in range(me.world_size) if rank not in entries)
-                raise PeerError(f"rendezvous: expected {me.world_size} ranks, {len(entries)} came. missing: {missing}")
+                missing = ", ".join(
+                    str(rank) for rank in range(me.world_size) if rank not in entries
+                )
+                raise PeerError(
+                    f"rendezvous: expected {me.world_size} ranks, {len(entries)} came. missing: {missing}"
+                )
             continue
         if entry["world_size"] != me.world_size or entry["rank"] in entries:
             other = "rank {rank} of {world_size} ({host})".format(**entry)
@@ -170,7 +204,9 @@ def invite(me: Identity, own_facts: Dict[str, Any], address: str, port: int, dea
     return Rendezvous(table, controls, listening)
 
 
-def report(me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float) -> Rendezvous:
+def report(
+    me: Identity, own_facts: Dict[str, Any], address: str, port: int, deadline: float
+) -> Rendezvous:
     """As another rank: send rank 0 this rank's address and receive the table."""
     link = connect(address, port, deadline, "rank 0")
     # The other ranks can also reach the address of the interface that reaches the master.
@@ -181,12 +217,16 @@ def report(me: Identity, own_facts: Dict[str, Any], address: str, port: int, dea
         send_value(link, own_facts)
         table = receive_value(link)
     except (OSError, EOFError, ValueError) as error:
-        raise PeerError(f"rendezvous: rank 0 at {address} port {port} sent no table ({error or 'it closed'})") from error
+        raise PeerError(
+            f"rendezvous: rank 0 at {address} port {port} sent no table ({error or 'it closed'})"
+        ) from error
     link.settimeout(None)
     return Rendezvous(table, {0: Peer(link, 0, table[0]["host"])}, listening)
 
 
-def farewell(meeting: Rendezvous, own_facts: Dict[str, Any], timeout_s: float) -> List[Dict[str, Any]]:
+def farewell(
+    meeting: Rendezvous, own_facts: Dict[str, Any], timeout_s: float
+) -> List[Dict[str, Any]]:
     """Send every rank's facts to rank 0; no rank leaves before rank 0 has received them all."""
     facts = [own_facts]
     for peer in meeting.controls.values():

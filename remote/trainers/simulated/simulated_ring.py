@@ -1,4 +1,5 @@
-"""The ring all-reduce of train_simulated.py: real bytes over TCP; only the first floats of a chunk are added and checked.
+"""The ring all-reduce of train_simulated.py: real bytes over TCP; only the first floats of a chunk
+are added and checked.
 
 Python 3.6 or newer, standard library only.
 """
@@ -7,16 +8,29 @@ import select
 import time
 from array import array
 
-from simulated_rendezvous import HELLO, Identity, Peer, PeerError, Rendezvous, accept, connect, send_value
+from simulated_rendezvous import (
+    HELLO,
+    Identity,
+    Peer,
+    PeerError,
+    Rendezvous,
+    accept,
+    connect,
+    send_value,
+)
 
 CHECKED_FLOATS = 256  # at the head of every chunk
 FLOAT_BYTES = 4
 
 
 class Ring:
-    """Connections to the next and to the previous rank, and the buffer that is reduced around the ring."""
+    """Connections to the next and to the previous rank, and the buffer that is reduced around the
+    ring.
+    """
 
-    def __init__(self, me: Identity, meeting: Rendezvous, size_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, me: Identity, meeting: Rendezvous, size_bytes: int, timeout_s: float
+    ) -> None:
         self.me, self.timeout_s = me, timeout_s
         self.sent_bytes = 0
         floats = size_bytes // FLOAT_BYTES
@@ -31,7 +45,9 @@ class Ring:
         deadline = time.monotonic() + self.timeout_s
         after = meeting.table[(self.me.rank + 1) % self.me.world_size]
         before = meeting.table[self.me.rank - 1]
-        link = connect(after["address"], after["port"], deadline, "rank {rank} ({host})".format(**after))
+        link = connect(
+            after["address"], after["port"], deadline, "rank {rank} ({host})".format(**after)
+        )
         send_value(link, {"hello": HELLO, "rank": self.me.rank})
         self.next = Peer(link, after["rank"], after["host"])
         while True:
@@ -56,12 +72,16 @@ class Ring:
             self._exchange(self.chunks[(rank - round_) % ranks], incoming)
             add(target, incoming)
         for round_ in range(ranks - 1):
-            self._exchange(self.chunks[(rank - round_ + 1) % ranks], self.chunks[(rank - round_) % ranks])
+            self._exchange(
+                self.chunks[(rank - round_ + 1) % ranks], self.chunks[(rank - round_) % ranks]
+            )
         for index in range(ranks):
             self._check(index, step)
 
     def _pattern(self, index: int, step: int, factor: int) -> "array[float]":
-        """Return the floats of a chunk: small integers that differ by position, chunk and step, times ``factor``."""
+        """Return the floats of a chunk: small integers that differ by position, chunk and step,
+        times ``factor``.
+        """
         count = min(CHECKED_FLOATS, len(self.chunks[index]) // FLOAT_BYTES)
         return array("f", [factor * ((place + index + step) % 7 + 1) for place in range(count)])
 
@@ -72,10 +92,14 @@ class Ring:
     def _check(self, index: int, step: int) -> None:
         expected = self._pattern(index, step, self.me.world_size * (self.me.world_size + 1) // 2)
         if self.chunks[index][: len(expected) * FLOAT_BYTES] != expected.tobytes():
-            raise PeerError(f"wrong sum: chunk {index} of step {step} is not what {self.me.world_size} ranks add up to")
+            raise PeerError(
+                f"wrong sum: chunk {index} of step {step} is not what {self.me.world_size} ranks add up to"
+            )
 
     def _exchange(self, outgoing: memoryview, incoming: memoryview) -> None:
-        """Send to the next rank while receiving from the previous one: if all sent first, full buffers would stop the ring."""
+        """Send to the next rank while receiving from the previous one: if all sent first, full
+        buffers would stop the ring.
+        """
         sent = received = 0
         while sent < len(outgoing) or received < len(incoming):
             reading = [self.previous.link] if received < len(incoming) else []

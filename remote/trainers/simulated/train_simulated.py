@@ -1,20 +1,23 @@
-"""Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients over TCP.
+"""Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients
+over TCP.
 
-Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py, simulated_rendezvous.py and
-simulated_ring.py. It prints the same lines as the other trainers, and the last one has `"simulated": true`: network, launch
-and logs are real, the computation is not. One process per rank, which reads its rank from the environment:
+Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py,
+simulated_rendezvous.py and simulated_ring.py. It prints the same lines as the other trainers, and
+the last one has `"simulated": true`: network, launch and logs are real, the computation is not. One
+process per rank, which reads its rank from the environment:
 
     RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5 &
     RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 -s -E -S -u train_simulated.py --steps 5
 
-A step: sleep, then a ring all-reduce of the model's gradients: N-1 exchanges that add up, N-1 that distribute the sums, each
-sending 1/N of the bytes to the next rank while receiving as many from the previous one. The first floats of every chunk are
-really added, and checked at the end of each step; the bytes behind them are moved but not added.
+A step: sleep, then a ring all-reduce of the model's gradients: N-1 exchanges that add up, N-1 that
+distribute the sums, each sending 1/N of the bytes to the next rank while receiving as many from the
+previous one. The first floats of every chunk are really added, and checked at the end of each step;
+the bytes behind them are moved but not added.
 
-Injected faults, for rehearsals: `--fail-at-step N --fail-rank R --fail-mode M` makes one rank fail instead of taking step N.
-exit3: exit with code 3 · exit0: end well too early · sigkill: kill itself · hang: sleep forever · deaf: the same, ignoring
-SIGTERM · oom-print: print the error of a GPU out of memory and exit 1. `--slow-rank R --slow-percent P` makes a rank sleep
-longer in each step.
+Injected faults, for rehearsals: `--fail-at-step N --fail-rank R --fail-mode M` makes one rank fail
+instead of taking step N. exit3: exit with code 3 · exit0: end well too early · sigkill: kill itself
+· hang: sleep forever · deaf: the same, ignoring SIGTERM · oom-print: print the error of a GPU out
+of memory and exit 1. `--slow-rank R --slow-percent P` makes a rank sleep longer in each step.
 """
 
 import argparse
@@ -36,40 +39,92 @@ from simulated_rendezvous import Identity, PeerError, farewell, identity, rendez
 from simulated_ring import FLOAT_BYTES, Ring
 
 PARAMETERS = {"resnet50": 25557032, "vgg16": 138357544}
-# Samples/s of an imaginary accelerator: round numbers, so that nobody mistakes them for a measurement.
+# Samples/s of an imaginary accelerator: round numbers, so that nobody mistakes them for a
+# measurement.
 SPEED = {"resnet50": {"fp32": 1000.0, "half": 2000.0}, "vgg16": {"fp32": 500.0, "half": 1000.0}}
 HALF_TYPES = ("fp16", "bf16")
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", choices=sorted(PARAMETERS), default="resnet50", help="determines the gradient bytes")
-    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="4 or 2 bytes per gradient")
+    parser.add_argument(
+        "--model",
+        choices=sorted(PARAMETERS),
+        default="resnet50",
+        help="determines the gradient bytes",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["fp32", "tf32", "fp16", "bf16"],
+        default="fp32",
+        help="4 or 2 bytes per gradient",
+    )
     parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--compute-ms", type=float, default=-1.0, help="sleep per step; -1: from model, dtype, batch size")
-    parser.add_argument("--jitter-percent", type=float, default=0.0, help="maximum random addition to that sleep, in percent")
-    parser.add_argument("--gradient-mb", type=float, default=0.0, help="MB all-reduced per step; 0: all of the model's")
+    parser.add_argument(
+        "--compute-ms",
+        type=float,
+        default=-1.0,
+        help="sleep per step; -1: from model, dtype, batch size",
+    )
+    parser.add_argument(
+        "--jitter-percent",
+        type=float,
+        default=0.0,
+        help="maximum random addition to that sleep, in percent",
+    )
+    parser.add_argument(
+        "--gradient-mb",
+        type=float,
+        default=0.0,
+        help="MB all-reduced per step; 0: all of the model's",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the jitter")
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--slow-rank", type=int, default=0, help="the rank that --slow-percent slows")
-    parser.add_argument("--slow-percent", type=float, default=0.0, help="addition to that rank's sleep, in percent")
-    parser.add_argument("--timeout-s", type=float, default=60.0, help="longest wait for another rank, also at the start")
-    parser.add_argument("--fail-at-step", type=int, default=0, help="inject a fault instead of this step; 0: none")
+    parser.add_argument(
+        "--warmup-steps", type=int, default=0, help="steps before the measured window"
+    )
+    parser.add_argument(
+        "--slow-rank", type=int, default=0, help="the rank that --slow-percent slows"
+    )
+    parser.add_argument(
+        "--slow-percent", type=float, default=0.0, help="addition to that rank's sleep, in percent"
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=60.0,
+        help="longest wait for another rank, also at the start",
+    )
+    parser.add_argument(
+        "--fail-at-step", type=int, default=0, help="inject a fault instead of this step; 0: none"
+    )
     parser.add_argument("--fail-rank", type=int, default=0, help="the rank that fails")
     parser.add_argument("--fail-mode", choices=sorted(FAULTS), default="exit3")
     args = parser.parse_args()
-    least = {"batch_size": 1, "steps": 1, "compute_ms": -1, "jitter_percent": 0, "slow_percent": 0, "gradient_mb": 0}
+    least = {
+        "batch_size": 1,
+        "steps": 1,
+        "compute_ms": -1,
+        "jitter_percent": 0,
+        "slow_percent": 0,
+        "gradient_mb": 0,
+    }
     least.update(warmup_steps=0, timeout_s=0.001)
     for name, minimum in least.items():
         if not getattr(args, name) >= minimum:
-            parser.error("--{}: expected {} or more, got {}".format(name.replace("_", "-"), minimum, getattr(args, name)))
+            parser.error(
+                "--{}: expected {} or more, got {}".format(
+                    name.replace("_", "-"), minimum, getattr(args, name)
+                )
+            )
     if args.warmup_steps >= args.steps:
-        parser.error(f"--warmup-steps: expected fewer than the {args.steps} steps, got {args.warmup_steps}")
+        parser.error(
+            f"--warmup-steps: expected fewer than the {args.steps} steps, got {args.warmup_steps}"
+        )
     return args
 
 
@@ -84,10 +139,12 @@ def compute_s(args: argparse.Namespace) -> float:
     """Return the compute seconds of a step, without jitter."""
     if args.compute_ms >= 0:
         return float(args.compute_ms) / 1000.0
-    return float(args.batch_size / SPEED[args.model]["half" if args.dtype in HALF_TYPES else "fp32"])
+    return float(
+        args.batch_size / SPEED[args.model]["half" if args.dtype in HALF_TYPES else "fp32"]
+    )
 
 
-# --- injected faults ------------------------------------------------------------------------------------------------------
+# --- injected faults ------------------------------------------------------------------------------
 
 
 def fail_exit() -> None:
@@ -96,7 +153,9 @@ def fail_exit() -> None:
 
 
 def fail_early() -> None:
-    """End with exit code 0, as if this rank's share of the data had ended before that of the others."""
+    """End with exit code 0, as if this rank's share of the data had ended before that of the
+    others.
+    """
     sys.exit(0)
 
 
@@ -119,7 +178,9 @@ def fail_deaf() -> None:
 
 def fail_memory() -> None:
     """Print the error of a GPU out of memory and exit at once, as the other trainers do."""
-    sys.stderr.write("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. (injected for a rehearsal)\n")
+    sys.stderr.write(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. (injected for a rehearsal)\n"
+    )
     sys.stderr.flush()
     os._exit(1)
 
@@ -134,7 +195,7 @@ FAULTS = {
 }
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def say(line: str) -> None:
@@ -192,13 +253,17 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
         if step == args.fail_at_step and me.rank == args.fail_rank:
             FAULTS[args.fail_mode]()
         begun = time.monotonic()
-        sleep_until(begun + compute_s(args) * slower * (1 + noise.random() * args.jitter_percent / 100))
+        sleep_until(
+            begun + compute_s(args) * slower * (1 + noise.random() * args.jitter_percent / 100)
+        )
         computed = time.monotonic() - begun
         rank_progress.mark(step, "collective")
         ring.all_reduce(step)
         now = time.monotonic()
         if me.rank == 0:
-            say(f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={args.batch_size * me.world_size} loss=nan")
+            say(
+                f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={args.batch_size * me.world_size} loss=nan"
+            )
         window.add(step, now - before, begun - before, computed)
         before = now
     say(window.line(me.rank))
@@ -221,7 +286,13 @@ def main() -> None:
     ring.sent_bytes = 0
     train(args, me, ring)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    own_facts = {"rank": me.rank, "host": host, "device": "simulated", "sent_bytes": ring.sent_bytes, "memory_bytes": memory}
+    own_facts = {
+        "rank": me.rank,
+        "host": host,
+        "device": "simulated",
+        "sent_bytes": ring.sent_bytes,
+        "memory_bytes": memory,
+    }
     ranks = farewell(meeting, own_facts, args.timeout_s)
     if me.rank == 0:
         say("done " + json.dumps(closing(args, ranks, ring), sort_keys=True))

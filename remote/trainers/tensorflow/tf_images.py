@@ -28,7 +28,9 @@ def synthetic(
             return make([args.seed + 1, rank])
 
     def images(seed: list[int]) -> tf.Tensor:
-        normal = tf.random.stateless_normal([args.batch_size, args.image_size, args.image_size, 3], seed)
+        normal = tf.random.stateless_normal(
+            [args.batch_size, args.image_size, args.image_size, 3], seed
+        )
         return tf.cast(normal, COMPUTE_TYPES[args.dtype])
 
     def labels(seed: list[int]) -> tf.Tensor:
@@ -47,7 +49,11 @@ def image_files(args: argparse.Namespace) -> tuple[list[str], list[int]]:
     """Return paths and labels of all images, in order of name."""
     folder = Path(args.data_dir).expanduser()
     folder = folder / "train" if (folder / "train").is_dir() else folder
-    classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    classes = (
+        sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        if folder.is_dir()
+        else []
+    )
     endings = (".jpg", ".jpeg")
     image_labels = [
         (str(path), label)
@@ -56,9 +62,13 @@ def image_files(args: argparse.Namespace) -> tuple[list[str], list[int]]:
         if path.suffix.lower() in endings
     ]
     if not image_labels:
-        raise SystemExit(f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make")
+        raise SystemExit(
+            f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make"
+        )
     if len(classes) > args.num_classes:
-        raise SystemExit(f"--num-classes: expected {len(classes)} or more for {folder}, got {args.num_classes}")
+        raise SystemExit(
+            f"--num-classes: expected {len(classes)} or more for {folder}, got {args.num_classes}"
+        )
     return [path for path, _ in image_labels], [label for _, label in image_labels]
 
 
@@ -68,7 +78,9 @@ def record_files(args: argparse.Namespace) -> list[str]:
     folder = folder / "tfrecord" if (folder / "tfrecord").is_dir() else folder
     paths = sorted(str(path) for path in folder.glob("train-*"))
     if not paths:
-        raise SystemExit(f"--data-dir: expected TFRecords train-* in {folder}, found none. see: orch dataset make")
+        raise SystemExit(
+            f"--data-dir: expected TFRecords train-* in {folder}, found none. see: orch dataset make"
+        )
     return paths
 
 
@@ -79,11 +91,16 @@ def epoch(args: argparse.Namespace, nodes: int, node: int) -> tf.data.Dataset:
     """
     if args.loader == "native":
         paths, labels = image_files(args)
-        pairs = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(paths), args.seed).shard(nodes, node)
+        pairs = (
+            tf.data.Dataset.from_tensor_slices((paths, labels))
+            .shuffle(len(paths), args.seed)
+            .shard(nodes, node)
+        )
         return pairs.map(lambda path, label: (tf.io.read_file(path), label), args.workers)
     files = record_files(args)
     records: Any = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), args.seed)
-    # Whole files for each node if there are enough of them, so that no two nodes read the same file.
+    # Whole files for each node if there are enough of them, so that no two nodes read the same
+    # file.
     if len(files) >= nodes:
         records = records.shard(nodes, node).interleave(
             tf.data.TFRecordDataset, cycle_length=args.workers, num_parallel_calls=args.workers
@@ -97,7 +114,9 @@ def epoch(args: argparse.Namespace, nodes: int, node: int) -> tf.data.Dataset:
 
     def pair(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         parsed = tf.io.parse_single_example(record, features)
-        return parsed["image/encoded"], tf.cast(parsed["image/class/label"], tf.int32) - 1  # ImageNet's labels start at 1
+        return parsed["image/encoded"], tf.cast(
+            parsed["image/class/label"], tf.int32
+        ) - 1  # ImageNet's labels start at 1
 
     return records.shuffle(1024).map(pair, args.workers)
 
@@ -112,12 +131,18 @@ def pixels(args: argparse.Namespace, jpeg: tf.Tensor) -> tf.Tensor:
         area_range=(0.08, 1.0),
         use_image_if_no_bounding_boxes=True,
     )
-    image = tf.image.decode_and_crop_jpeg(jpeg, tf.stack([begin[0], begin[1], size[0], size[1]]), channels=3)
-    image = tf.image.random_flip_left_right(tf.image.resize(image, [args.image_size] * 2), args.seed)
+    image = tf.image.decode_and_crop_jpeg(
+        jpeg, tf.stack([begin[0], begin[1], size[0], size[1]]), channels=3
+    )
+    image = tf.image.random_flip_left_right(
+        tf.image.resize(image, [args.image_size] * 2), args.seed
+    )
     return tf.cast((image - MEAN) / DEVIATION, COMPUTE_TYPES[args.dtype])
 
 
-def from_disk(args: argparse.Namespace, strategy: tf.distribute.Strategy) -> Iterator[tuple[Any, Any]]:
+def from_disk(
+    args: argparse.Namespace, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[Any, Any]]:
     """Yield batches of tf.data."""
 
     def pipeline(context: Any) -> tf.data.Dataset:

@@ -1,6 +1,7 @@
 """The models that train_tensorflow.py trains, ResNet-50 v1.5 and VGG16, in plain TensorFlow.
 
-TensorFlow 2.4 or newer, Python 3.8 or newer. Weights are fp32; a layer computes in the type of its input.
+TensorFlow 2.4 or newer, Python 3.8 or newer. Weights are fp32; a layer computes in the type of its
+input.
 """
 
 from __future__ import annotations
@@ -27,7 +28,15 @@ class Seeds:
 class Conv(tf.Module):
     """A convolution padded like PyTorch's, by the same amount on both sides."""
 
-    def __init__(self, seeds: Seeds, channels_in: int, width: int, size: int, stride: int = 1, bias: bool = False) -> None:
+    def __init__(
+        self,
+        seeds: Seeds,
+        channels_in: int,
+        width: int,
+        size: int,
+        stride: int = 1,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         he = (2.0 / (size * size * width)) ** 0.5
         self.kernel = tf.Variable(seeds.normal([size, size, channels_in, width], he))
@@ -42,7 +51,9 @@ class Conv(tf.Module):
 
 
 class BatchNorm(tf.Module):
-    """Batch norm in one kernel; scale, offset and statistics stay fp32, and each replica keeps its own statistics."""
+    """Batch norm in one kernel; scale, offset and statistics stay fp32, and each replica keeps its
+    own statistics.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -52,12 +63,21 @@ class BatchNorm(tf.Module):
             "aggregation": tf.VariableAggregation.MEAN,
         }
         self.scale, self.offset = tf.Variable(tf.ones([width])), tf.Variable(tf.zeros([width]))
-        self.mean, self.variance = tf.Variable(tf.zeros([width]), **statistics), tf.Variable(tf.ones([width]), **statistics)
+        self.mean, self.variance = (
+            tf.Variable(tf.zeros([width]), **statistics),
+            tf.Variable(tf.ones([width]), **statistics),
+        )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Return the normalised images, as in training."""
         y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=x, scale=self.scale, offset=self.offset, mean=[], variance=[], epsilon=1e-5, is_training=True
+            x=x,
+            scale=self.scale,
+            offset=self.offset,
+            mean=[],
+            variance=[],
+            epsilon=1e-5,
+            is_training=True,
         )
         self.mean.assign_sub(0.1 * (self.mean - mean))
         self.variance.assign_sub(0.1 * (self.variance - variance))
@@ -65,7 +85,9 @@ class BatchNorm(tf.Module):
 
 
 class Bottleneck(tf.Module):
-    """1x1, 3x3, 1x1 and a shortcut. Version 1.5: the stride is in the 3x3; version 1 had it in the first 1x1."""
+    """1x1, 3x3, 1x1 and a shortcut. Version 1.5: the stride is in the 3x3; version 1 had it in the
+    first 1x1.
+    """
 
     def __init__(self, seeds: Seeds, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -74,7 +96,10 @@ class Bottleneck(tf.Module):
         self.conv3, self.bn3 = Conv(seeds, width, 4 * width, 1), BatchNorm(4 * width)
         self.project: Any = None
         if stride != 1 or channels_in != 4 * width:
-            self.project, self.bn4 = Conv(seeds, channels_in, 4 * width, 1, stride), BatchNorm(4 * width)
+            self.project, self.bn4 = (
+                Conv(seeds, channels_in, 4 * width, 1, stride),
+                BatchNorm(4 * width),
+            )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Return the block's output, at 1/stride of the size."""
@@ -89,11 +114,16 @@ class Dense(tf.Module):
 
     def __init__(self, seeds: Seeds, channels_in: int, width: int) -> None:
         super().__init__()
-        self.kernel, self.bias = tf.Variable(seeds.normal([channels_in, width], 0.01)), tf.Variable(tf.zeros([width]))
+        self.kernel, self.bias = (
+            tf.Variable(seeds.normal([channels_in, width], 0.01)),
+            tf.Variable(tf.zeros([width])),
+        )
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Return the products, computed in the type of ``x``."""
-        return tf.nn.bias_add(tf.matmul(x, tf.cast(self.kernel, x.dtype)), tf.cast(self.bias, x.dtype))
+        return tf.nn.bias_add(
+            tf.matmul(x, tf.cast(self.kernel, x.dtype)), tf.cast(self.bias, x.dtype)
+        )
 
 
 class ResNet50(tf.Module):
@@ -106,14 +136,17 @@ class ResNet50(tf.Module):
         channels = 64
         for width, blocks, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
             for block in range(blocks):
-                self.blocks.append(Bottleneck(seeds, channels, width, first_stride if block == 0 else 1))
+                self.blocks.append(
+                    Bottleneck(seeds, channels, width, first_stride if block == 0 else 1)
+                )
                 channels = 4 * width
         self.head = Dense(seeds, channels, num_classes)
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Return the logits."""
         x = tf.nn.relu(self.bn(self.stem(images)))
-        # Zeros next to relu's output cannot win, so this equals the padding of PyTorch's max pooling.
+        # Zeros next to relu's output cannot win, so this equals the padding of PyTorch's max
+        # pooling.
         x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), 3, 2, "VALID")
         for block in self.blocks:
             x = block(x)
@@ -121,9 +154,11 @@ class ResNet50(tf.Module):
 
 
 class VGG16(tf.Module):
-    """VGG16 without BatchNorm: 138,357,544 parameters with 1000 classes, for any image size of 32 or more.
+    """VGG16 without BatchNorm: 138,357,544 parameters with 1000 classes, for any image size of 32
+    or more.
 
-    The head takes 7x7 values per channel: means over the cells of a larger grid, or repeated values of a smaller one.
+    The head takes 7x7 values per channel: means over the cells of a larger grid, or repeated values
+    of a smaller one.
     """
 
     def __init__(self, seeds: Seeds, num_classes: int) -> None:
@@ -135,7 +170,11 @@ class VGG16(tf.Module):
             for _ in range(convolutions):
                 self.stages[-1].append(Conv(seeds, channels, width, 3, bias=True))
                 channels = width
-        self.dense = [Dense(seeds, 512 * 7 * 7, 4096), Dense(seeds, 4096, 4096), Dense(seeds, 4096, num_classes)]
+        self.dense = [
+            Dense(seeds, 512 * 7 * 7, 4096),
+            Dense(seeds, 4096, 4096),
+            Dense(seeds, 4096, num_classes),
+        ]
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Return the logits."""
@@ -151,7 +190,9 @@ class VGG16(tf.Module):
 
 
 def seven_by_seven(x: tf.Tensor) -> tf.Tensor:
-    """Return a 7x7 grid: each cell is the mean of the part of ``x`` that it covers, as in adaptive pooling."""
+    """Return a 7x7 grid: each cell is the mean of the part of ``x`` that it covers, as in adaptive
+    pooling.
+    """
     size = x.shape[1]
     if size == 7:
         return x

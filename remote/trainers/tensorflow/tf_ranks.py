@@ -1,4 +1,5 @@
-"""The ranks of train_tensorflow.py: their numbers on this node, the rendezvous of the nodes, and the facts of all ranks.
+"""The ranks of train_tensorflow.py: their numbers on this node, the rendezvous of the nodes, and
+the facts of all ranks.
 
 TensorFlow 2.4 or newer, Python 3.8 or newer.
 """
@@ -36,7 +37,9 @@ def identity(replicas: int) -> Identity:
         if task["type"] != "worker" or not 0 <= index < len(workers):
             raise ValueError(f"task {task} of {len(workers)} workers")
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(f"TF_CONFIG: expected all workers and this one's index, got {error}") from None
+        raise SystemExit(
+            f"TF_CONFIG: expected all workers and this one's index, got {error}"
+        ) from None
     me = Identity(int(os.environ["RANK"]), replicas, int(os.environ["WORLD_SIZE"]), index)
     if (me.rank, me.world_size) != (index * replicas, len(workers) * replicas):
         expected = f"RANK {index * replicas} and WORLD_SIZE {len(workers) * replicas} for {replicas} replicas on each node"
@@ -54,25 +57,43 @@ def device_name(device: str) -> str:
 
 def join(args: argparse.Namespace, me: Identity) -> tuple[tf.distribute.Strategy, str]:
     """Meet the other nodes; return the strategy and the name of its all-reduce backend."""
-    backend = {"cuda": "nccl", "cpu": "ring"}[args.device] if args.all_reduce == "auto" else args.all_reduce
-    implementation = getattr(tf.distribute.experimental.CommunicationImplementation, backend.upper())
+    backend = (
+        {"cuda": "nccl", "cpu": "ring"}[args.device]
+        if args.all_reduce == "auto"
+        else args.all_reduce
+    )
+    implementation = getattr(
+        tf.distribute.experimental.CommunicationImplementation, backend.upper()
+    )
     options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     if strategy.num_replicas_in_sync != me.world_size:
-        raise SystemExit(f"WORLD_SIZE: expected {me.world_size} replicas, TensorFlow made {strategy.num_replicas_in_sync}")
+        raise SystemExit(
+            f"WORLD_SIZE: expected {me.world_size} replicas, TensorFlow made {strategy.num_replicas_in_sync}"
+        )
     return strategy, backend
 
 
-def of_ranks(me: Identity, strategy: tf.distribute.Strategy, values: Sequence[Sequence[float]]) -> Any:
-    """Return one row of numbers per local rank as a value of the strategy. Integers up to 2**24 stay exact."""
+def of_ranks(
+    me: Identity, strategy: tf.distribute.Strategy, values: Sequence[Sequence[float]]
+) -> Any:
+    """Return one row of numbers per local rank as a value of the strategy. Integers up to 2**24
+    stay exact.
+    """
     return strategy.experimental_distribute_values_from_function(
-        lambda context: tf.constant([values[int(context.replica_id_in_sync_group) - me.rank]], tf.float32)
+        lambda context: tf.constant(
+            [values[int(context.replica_id_in_sync_group) - me.rank]], tf.float32
+        )
     )
 
 
-def gather(facts: Sequence[dict[str, Any]], me: Identity, strategy: tf.distribute.Strategy) -> list[dict[str, Any]]:
+def gather(
+    facts: Sequence[dict[str, Any]], me: Identity, strategy: tf.distribute.Strategy
+) -> list[dict[str, Any]]:
     """Return the facts of every rank, in order of rank."""
-    rows = strategy.gather(of_ranks(me, strategy, [trainer.packed(rank_facts) for rank_facts in facts]), axis=0)
+    rows = strategy.gather(
+        of_ranks(me, strategy, [trainer.packed(rank_facts) for rank_facts in facts]), axis=0
+    )
     return [trainer.unpacked(row) for row in rows.numpy().tolist()]
 
 
@@ -91,7 +112,9 @@ def memory_bytes(device: str) -> int:
 
 
 def versions() -> dict[str, Any]:
-    """Return the versions that may affect the speed; None if missing or unknown: TensorFlow does not report NCCL's."""
+    """Return the versions that may affect the speed; None if missing or unknown: TensorFlow does
+    not report NCCL's.
+    """
     build = tf.sysconfig.get_build_info()
     return {
         "framework": "tensorflow",

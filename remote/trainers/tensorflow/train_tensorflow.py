@@ -33,29 +33,78 @@ import trainer
 from rank_parts import RankParts
 from tf_images import batches
 from tf_models import COMPUTE_TYPES, MODELS, Seeds
-from tf_ranks import Identity, device_name, gather, identity, join, memory_bytes, prove_world, versions
+from tf_ranks import (
+    Identity,
+    device_name,
+    gather,
+    identity,
+    join,
+    memory_bytes,
+    prove_world,
+    versions,
+)
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = trainer.options(MODELS)
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--dtype", choices=sorted(COMPUTE_TYPES), default="fp32", help="fp16 and bf16: weights stay fp32")
-    parser.add_argument("--replicas", type=int, default=1, help="devices on this node")
-    parser.add_argument("--xla", default="false", help="compile the forward and backward pass with XLA", **trainer.SWITCH)
-    parser.add_argument("--grappler", default="true", help="let TensorFlow rewrite the graph before it runs", **trainer.SWITCH)
     parser.add_argument(
-        "--all-reduce", choices=["auto", "nccl", "ring"], default="auto", help="auto: nccl on cuda, ring on cpu"
+        "--warmup-steps", type=int, default=0, help="steps before the measured window"
     )
-    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once; 0: no packing")
-    parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="dtype of gradients on the wire")
-    parser.add_argument("--loader", choices=["synthetic", "native", "tfrecord"], default="synthetic")
-    parser.add_argument("--data-dir", default="", help="where train/<class>/*.jpg or tfrecord/train-* are, or these directly")
-    parser.add_argument("--workers", type=int, default=4, help="images decoded at a time on each node")
+    parser.add_argument(
+        "--dtype",
+        choices=sorted(COMPUTE_TYPES),
+        default="fp32",
+        help="fp16 and bf16: weights stay fp32",
+    )
+    parser.add_argument("--replicas", type=int, default=1, help="devices on this node")
+    parser.add_argument(
+        "--xla",
+        default="false",
+        help="compile the forward and backward pass with XLA",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--grappler",
+        default="true",
+        help="let TensorFlow rewrite the graph before it runs",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--all-reduce",
+        choices=["auto", "nccl", "ring"],
+        default="auto",
+        help="auto: nccl on cuda, ring on cpu",
+    )
+    parser.add_argument(
+        "--bucket-cap-mb",
+        type=int,
+        default=25,
+        help="MiB of gradients reduced at once; 0: no packing",
+    )
+    parser.add_argument(
+        "--compress",
+        choices=["none", "fp16"],
+        default="none",
+        help="dtype of gradients on the wire",
+    )
+    parser.add_argument(
+        "--loader", choices=["synthetic", "native", "tfrecord"], default="synthetic"
+    )
+    parser.add_argument(
+        "--data-dir",
+        default="",
+        help="where train/<class>/*.jpg or tfrecord/train-* are, or these directly",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=4, help="images decoded at a time on each node"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per kernel on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait in an all-reduce")
+    parser.add_argument(
+        "--timeout-s", type=float, default=120.0, help="longest wait in an all-reduce"
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -77,7 +126,9 @@ def unusable(args: argparse.Namespace) -> str:
 
 def claim_devices(args: argparse.Namespace) -> list[str]:
     """Set up this process before its first operation; return the devices of its replicas."""
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": args.grappler == "false"})
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": args.grappler == "false"}
+    )
     # Make fp32 mean fp32: TensorFlow's default is TF32 on GPUs that have it.
     tf.config.experimental.enable_tensor_float_32_execution(args.dtype == "tf32")
     if args.device == "cpu":
@@ -86,15 +137,19 @@ def claim_devices(args: argparse.Namespace) -> list[str]:
         return ["/cpu:0"]
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) != args.replicas:
-        raise SystemExit(f"--device: expected {args.replicas} visible GPUs, TensorFlow {tf.__version__} finds {len(gpus)}")
+        raise SystemExit(
+            f"--device: expected {args.replicas} visible GPUs, TensorFlow {tf.__version__} finds {len(gpus)}"
+        )
     return [f"/gpu:{index}" for index in range(args.replicas)]
 
 
-# --- one step -------------------------------------------------------------------------------------------------------------
+# --- one step -------------------------------------------------------------------------------------
 
 
 class Trainer:
-    """The model and its training: SGD with momentum on mirrored variables, gradients averaged over all replicas."""
+    """The model and its training: SGD with momentum on mirrored variables, gradients averaged over
+    all replicas.
+    """
 
     def __init__(self, args: argparse.Namespace, strategy: tf.distribute.Strategy) -> None:
         self.args, self.strategy = args, strategy
@@ -102,8 +157,13 @@ class Trainer:
         with strategy.scope():
             self.model = MODELS[args.model](Seeds(args.seed), args.num_classes)
             self.variables = list(self.model.trainable_variables)
-            self.velocities = [tf.Variable(tf.zeros(variable.shape), trainable=False) for variable in self.variables]
-            self.loss_scale = tf.Variable(args.loss_scale if args.dtype == "fp16" else 1.0, trainable=False)
+            self.velocities = [
+                tf.Variable(tf.zeros(variable.shape), trainable=False)
+                for variable in self.variables
+            ]
+            self.loss_scale = tf.Variable(
+                args.loss_scale if args.dtype == "fp16" else 1.0, trainable=False
+            )
         # On a GPU the graph runs ahead of its kernels, and XLA knows no clock.
         self.tells_forward = args.device == "cpu" and args.xla == "false"
         # Only this part is compiled: XLA does not support the collectives of this strategy.
@@ -114,13 +174,16 @@ class Trainer:
 
     @tf.function
     def step(self, images: Any, labels: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Take one step on all replicas; return the loss of this node's first replica, and when its forward pass ended, in
-        seconds of the system's clock: on a CPU, 0 where that is not known."""
+        """Take one step on all replicas; return the loss of this node's first replica, and when its
+        forward pass ended, in seconds of the system's clock: on a CPU, 0 where that is not known.
+        """
         results = self.strategy.run(self._replica, args=(images, labels))
         loss, forward = (self.strategy.experimental_local_results(result)[0] for result in results)
         return loss, forward
 
-    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+    def _gradients(
+        self, images: tf.Tensor, labels: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
         with tf.GradientTape() as tape:
             output = self.model(tf.cast(images, self.compute_type))
             self.output_dtype = output.dtype.name  # recorded once, while tracing
@@ -144,21 +207,34 @@ class Trainer:
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         finite = tf.constant(True)
         if self.args.dtype == "fp16" or self.args.compress == "fp16":
-            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+            finite = tf.reduce_all(
+                [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
+            )
         replica.merge_call(self._update, args=(gradients, finite))
         return loss, forward
 
     def _update(self, strategy: tf.distribute.Strategy, gradients: list[Any], finite: Any) -> None:
         for variable, velocity, gradient in zip(self.variables, self.velocities, gradients):
-            strategy.extended.update(variable, self._descend, args=(velocity, gradient, finite, self.loss_scale), group=True)
+            strategy.extended.update(
+                variable,
+                self._descend,
+                args=(velocity, gradient, finite, self.loss_scale),
+                group=True,
+            )
         if self.args.dtype == "fp16":
             strategy.extended.update(self.loss_scale, halve_unless, args=(finite,), group=True)
 
-    def _descend(self, variable: Any, velocity: Any, gradient: Any, finite: Any, loss_scale: Any) -> tf.Operation:
-        """Take one step of SGD, on one device. After an overflow the kernel still runs, but changes nothing."""
+    def _descend(
+        self, variable: Any, velocity: Any, gradient: Any, finite: Any, loss_scale: Any
+    ) -> tf.Operation:
+        """Take one step of SGD, on one device. After an overflow the kernel still runs, but changes
+        nothing.
+        """
         args = self.args
         scale = tf.cast(finite, tf.float32)
-        gradient = tf.math.multiply_no_nan(gradient + loss_scale * args.weight_decay * variable, scale / loss_scale)
+        gradient = tf.math.multiply_no_nan(
+            gradient + loss_scale * args.weight_decay * variable, scale / loss_scale
+        )
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
             accum=velocity.handle,
@@ -173,20 +249,25 @@ def halve_unless(scale: Any, finite: Any) -> Any:
     return scale.assign(tf.where(finite, scale, tf.maximum(scale / 2.0, 1.0)))
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
-def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]) -> dict[str, Any]:
+def train(
+    args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strategy, devices: list[str]
+) -> dict[str, Any]:
     """Take all steps, the first node printing them; return the facts of the run."""
     whole = Trainer(args, strategy)
     data = batches(args, me, strategy, devices)
     samples = args.batch_size * me.world_size
-    # A GPU gets its next step before the host waits for this one. One extra step follows the last, so that it is timed alike.
+    # A GPU gets its next step before the host waits for this one. One extra step follows the last,
+    # so that it is timed alike.
     ahead = 1 if args.device == "cuda" else 0
     queued: deque[tuple[int, tf.Tensor]] = deque()
     clock, window = trainer.HostClock(), RankParts(args.warmup_steps + 1, args.steps)
 
-    prove_world(me, strategy)  # also the barrier before the first step: from here on all ranks are ready
+    prove_world(
+        me, strategy
+    )  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start)
@@ -205,7 +286,10 @@ def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strate
                 trainer.say_steps(finished, samples)
             for step in finished:
                 window.add(
-                    step.number, step.seconds, step.input_wait_s, float(forward) - begun if whole.tells_forward else None
+                    step.number,
+                    step.seconds,
+                    step.input_wait_s,
+                    float(forward) - begun if whole.tells_forward else None,
                 )
     if args.device == "cpu":  # on a GPU the host does not see when a step begins
         trainer.say(window.line(me.rank))
@@ -217,7 +301,9 @@ def train(args: argparse.Namespace, me: Identity, strategy: tf.distribute.Strate
         "gradient_bytes": parameters * (2 if args.compress == "fp16" else 4),
         "optimizer": "sgd momentum",
         "output_dtype": whole.output_dtype,
-        "loss_scale": float(tf.convert_to_tensor(whole.loss_scale)) if args.dtype == "fp16" else None,
+        "loss_scale": float(tf.convert_to_tensor(whole.loss_scale))
+        if args.dtype == "fp16"
+        else None,
     }
 
 
@@ -234,7 +320,12 @@ def main() -> None:
     run_facts = train(args, me, strategy, devices)
     prove_world(me, strategy)
     facts = [
-        {"rank": me.rank + index, "host": host, "device": name, "memory_bytes": memory_bytes(devices[index])}
+        {
+            "rank": me.rank + index,
+            "host": host,
+            "device": name,
+            "memory_bytes": memory_bytes(devices[index]),
+        }
         for index, name in enumerate(names)
     ]
     ranks = gather(facts, me, strategy)

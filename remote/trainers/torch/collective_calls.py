@@ -1,13 +1,16 @@
-"""The collectives that collectives.py times: their buffers, the call of each form, and the verification of results.
+"""The collectives that collectives.py times: their buffers, the call of each form, and the
+verification of results.
 
-PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes: for all_gather of the gathered buffer, for reduce_scatter of
-the scattered one, for all_to_all of what a rank sends to all ranks, itself included. They are rounded so that each rank has a
-multiple of 16 bytes. In send_recv every rank sends to the next one and receives from the previous one at the same time.
+PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes: for all_gather of the gathered
+buffer, for reduce_scatter of the scattered one, for all_to_all of what a rank sends to all ranks,
+itself included. They are rounded so that each rank has a multiple of 16 bytes. In send_recv every
+rank sends to the next one and receives from the previous one at the same time.
 
-The ranks may be divided into groups, which make the same call at once: sizes and shares are then those of a group.
+The ranks may be divided into groups, which make the same call at once: sizes and shares are then
+those of a group.
 
-Trainers use the in-place form. torch.distributed has no all-reduce and no broadcast from one buffer to another; on a GPU these
-two call NCCL directly, over a separate communicator.
+Trainers use the in-place form. torch.distributed has no all-reduce and no broadcast from one buffer
+to another; on a GPU these two call NCCL directly, over a separate communicator.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ ALIGNED_BYTES = 16
 
 
 class Group(NamedTuple):
-    """The ranks that make a call together, in order, and the place of this one among them; ``handle`` is None for all ranks."""
+    """The ranks that make a call together, in order, and the place of this one among them;
+    ``handle`` is None for all ranks.
+    """
 
     ranks: Sequence[int]
     place: int
@@ -40,7 +45,8 @@ class Group(NamedTuple):
 
 
 def groups_of(world_size: int, ranks: int, distance: int) -> list[list[int]]:
-    """Return the groups of ``ranks`` each that are ``distance`` apart, which together are all ranks; one group for 0 ranks.
+    """Return the groups of ``ranks`` each that are ``distance`` apart, which together are all
+    ranks; one group for 0 ranks.
 
     >>> groups_of(8, 2, 4), groups_of(8, 4, 1)
     ([[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]])
@@ -56,7 +62,9 @@ def groups_of(world_size: int, ranks: int, distance: int) -> list[list[int]]:
 
 
 class Case(NamedTuple):
-    """A collective of one size: elements of the whole buffer and of each rank's share, and whether it is in place."""
+    """A collective of one size: elements of the whole buffer and of each rank's share, and whether
+    it is in place.
+    """
 
     collective: str
     count: int
@@ -65,21 +73,25 @@ class Case(NamedTuple):
 
 
 def rounded(collective: str, size_bytes: int, item_bytes: int, ranks: int) -> tuple[int, int]:
-    """Return the elements of the whole buffer and of one rank's share for a size: multiples of 16 bytes, at least 16."""
+    """Return the elements of the whole buffer and of one rank's share for a size: multiples of 16
+    bytes, at least 16.
+    """
     aligned = ALIGNED_BYTES // item_bytes
     parts = ranks if collective in IN_PARTS else 1
     share = max(aligned, size_bytes // item_bytes // parts // aligned * aligned)
     return share * parts, share
 
 
-# --- values, and the verification of results ------------------------------------------------------------------------------
+# --- values, and the verification of results ------------------------------------------------------
 
 
 class Values:
-    """The values that each rank puts into a buffer, and the expected results: integers that every type represents exactly.
+    """The values that each rank puts into a buffer, and the expected results: integers that every
+    type represents exactly.
 
-    Element i of rank r is (i + r) mod m. bfloat16 represents every integer up to 256, so m is 251. For a collective that adds
-    up, m is so small that no sum over all ranks exceeds 256; with more than 256 ranks the others contribute zeros.
+    Element i of rank r is (i + r) mod m. bfloat16 represents every integer up to 256, so m is 251.
+    For a collective that adds up, m is so small that no sum over all ranks exceeds 256; with more
+    than 256 ranks the others contribute zeros.
     """
 
     def __init__(self, collective: str, ranks: int) -> None:
@@ -89,14 +101,19 @@ class Values:
     def of(self, ranks: Iterable[int]) -> list[int]:
         """Return the table of the sum of some ranks' values."""
         givers = [rank for rank in ranks if rank < self.givers]
-        return [sum((residue + rank) % self.modulus for rank in givers) for residue in range(self.modulus)]
+        return [
+            sum((residue + rank) % self.modulus for rank in givers)
+            for residue in range(self.modulus)
+        ]
 
 
-# --- the collectives ------------------------------------------------------------------------------------------------------
+# --- the collectives ------------------------------------------------------------------------------
 
 
 class Library:
-    """NCCL as loaded by PyTorch, for calls that torch.distributed does not offer. Declarations: nccl.h, since 2.2."""
+    """NCCL as loaded by PyTorch, for calls that torch.distributed does not offer. Declarations:
+    nccl.h, since 2.2.
+    """
 
     _TYPES = {torch.float32: 7, torch.float16: 6, torch.bfloat16: 9}
     _SUM = 0
@@ -113,13 +130,19 @@ class Library:
         dist.broadcast(shared, 0)
         ctypes.memmove(ctypes.byref(unique_id), bytes(shared.tolist()), 128)
         self.communicator = ctypes.c_void_p()
-        self._call("ncclCommInitRank", ctypes.byref(self.communicator), me.world_size, unique_id, me.rank)
+        self._call(
+            "ncclCommInitRank", ctypes.byref(self.communicator), me.world_size, unique_id, me.rank
+        )
 
     @staticmethod
     def _loaded() -> Any:
-        """Return the library that this process has already loaded; raises OSError if NCCL is linked into PyTorch."""
+        """Return the library that this process has already loaded; raises OSError if NCCL is linked
+        into PyTorch.
+        """
         with open("/proc/self/maps") as lines:
-            paths = sorted({line.rstrip("\n").split(None, 5)[-1] for line in lines if "libnccl.so" in line})
+            paths = sorted(
+                {line.rstrip("\n").split(None, 5)[-1] for line in lines if "libnccl.so" in line}
+            )
         return ctypes.CDLL(paths[0] if paths else "libnccl.so.2")
 
     def _call(self, name: str, *values: Any) -> None:
@@ -136,19 +159,36 @@ class Library:
 
     def allreduce(self, send: torch.Tensor, receive: torch.Tensor) -> None:
         """Sum over all ranks into another buffer, ordered by the current stream."""
-        self._call("ncclAllReduce", *self._buffers(send, receive), self._SUM, self.communicator, self._stream())
+        self._call(
+            "ncclAllReduce",
+            *self._buffers(send, receive),
+            self._SUM,
+            self.communicator,
+            self._stream(),
+        )
 
     def broadcast(self, send: torch.Tensor, receive: torch.Tensor) -> None:
         """Copy rank 0's buffer into another buffer on every rank, ordered by the current stream."""
-        self._call("ncclBroadcast", *self._buffers(send, receive), 0, self.communicator, self._stream())
+        self._call(
+            "ncclBroadcast", *self._buffers(send, receive), 0, self.communicator, self._stream()
+        )
 
 
 class Calls:
     """Two buffers of ``count`` elements each, and the collectives on them, of the ranks of a group."""
 
-    def __init__(self, world: World, group: Group, collective: str, dtype: torch.dtype, count: int) -> None:
-        self.me, self.group, self.device, self.backend = world.me, group, world.device, world.backend
-        self.send, self.receive = (torch.empty(count, dtype=dtype, device=world.device) for _ in range(2))
+    def __init__(
+        self, world: World, group: Group, collective: str, dtype: torch.dtype, count: int
+    ) -> None:
+        self.me, self.group, self.device, self.backend = (
+            world.me,
+            group,
+            world.device,
+            world.backend,
+        )
+        self.send, self.receive = (
+            torch.empty(count, dtype=dtype, device=world.device) for _ in range(2)
+        )
         self.values = Values(collective, len(group.ranks))
         self.library: Any = None
 
@@ -157,12 +197,19 @@ class Calls:
         if self.backend != "nccl":
             raise RuntimeError(f"{self.backend} has no call from one buffer to another")
         if self.group.handle is not None:
-            raise RuntimeError("a call from one buffer to another is made by all ranks, not by groups of them")
+            raise RuntimeError(
+                "a call from one buffer to another is made by all ranks, not by groups of them"
+            )
         self.library = Library(self.me, self.device)
 
     def call(self, case: Case) -> Callable[[], Any]:
         """Return a function that makes one call, with its buffers prepared."""
-        send, receive, share, rank = self.send[: case.count], self.receive[: case.count], case.share, self.group.place
+        send, receive, share, rank = (
+            self.send[: case.count],
+            self.receive[: case.count],
+            case.share,
+            self.group.place,
+        )
         handle = self.group.handle
         if case.in_place and case.collective in TWO_BUFFERS:
             raise ValueError(f"{case.collective} is from one buffer to another")
@@ -188,10 +235,15 @@ class Calls:
         return lambda: dist.reduce_scatter_tensor(receive[:share], send, group=handle)
 
     def _ring(self, send: torch.Tensor, receive: torch.Tensor) -> Callable[[], Any]:
-        """Return a function that sends to the next rank and receives from the previous one, both at once."""
+        """Return a function that sends to the next rank and receives from the previous one, both at
+        once.
+        """
         ranks, place, handle = self.group.ranks, self.group.place, self.group.handle
         following, previous = ranks[(place + 1) % len(ranks)], ranks[place - 1]
-        both = [P2POp(dist.isend, send, following, handle), P2POp(dist.irecv, receive, previous, handle)]
+        both = [
+            P2POp(dist.isend, send, following, handle),
+            P2POp(dist.irecv, receive, previous, handle),
+        ]
 
         def call() -> None:
             for work in dist.batch_isend_irecv(both):
@@ -201,7 +253,12 @@ class Calls:
 
     def prove(self, case: Case, call: Callable[[], Any]) -> None:
         """Make one call on known values. Raises RuntimeError if the result is wrong."""
-        rank, share, ranks, values = self.group.place, case.share, range(len(self.group.ranks)), self.values
+        rank, share, ranks, values = (
+            self.group.place,
+            case.share,
+            range(len(self.group.ranks)),
+            self.values,
+        )
         whole = self.receive[: case.count]
         whole.fill_(-1)
         part = whole[rank * share : (rank + 1) * share]
@@ -213,7 +270,8 @@ class Calls:
         call()
         settle(self.device)
         label = (
-            f"{case.collective}, {case.count * whole.element_size()} bytes, in_place={int(case.in_place)}, rank {self.me.rank}"
+            f"{case.collective}, {case.count * whole.element_size()} bytes, "
+            f"in_place={int(case.in_place)}, rank {self.me.rank}"
         )
         if case.collective == "allreduce":
             check(whole, values.of(ranks), 0, label)
@@ -226,4 +284,9 @@ class Calls:
         else:
             start = rank * share if case.collective == "all_to_all" else 0
             for other in ranks:
-                check(whole[other * share : (other + 1) * share], values.of([other]), start, f"{label}, part {other}")
+                check(
+                    whole[other * share : (other + 1) * share],
+                    values.of([other]),
+                    start,
+                    f"{label}, part {other}",
+                )

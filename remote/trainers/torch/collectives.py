@@ -1,15 +1,17 @@
-"""Time a collective over a range of sizes and print one line per size, in place and out of place, each result verified first.
+"""Time a collective over a range of sizes and print one line per size, in place and out of place,
+each result verified first.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, the calls themselves, collective_calls.py, and what
-the programs share: trainer.py, torch_ranks.py, torch_timing.py and known_values.py. One process per device, which reads its
-rank from the environment, as torchrun sets it:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, the calls themselves,
+collective_calls.py, and what the programs share: trainer.py, torch_ranks.py, torch_timing.py and
+known_values.py. One process per device, which reads its rank from the environment, as torchrun sets
+it:
 
     torchrun --standalone --nproc_per_node 8 collectives.py --collective allreduce --device cuda --dtype fp32
 
-A line has time and size and no bandwidth: bandwidths are computed from these. The method is that of nccl-tests: a barrier, some
-untimed calls, then many between two timestamps; a rank's time is the mean of its calls, `time_s` the mean of all ranks (the
-default of nccl-tests, `-a 1`), `max_time_s` that of the slowest. A form that does not exist is reported, and the others are
-measured.
+A line has time and size and no bandwidth: bandwidths are computed from these. The method is that of
+nccl-tests: a barrier, some untimed calls, then many between two timestamps; a rank's time is the
+mean of its calls, `time_s` the mean of all ranks (the default of nccl-tests, `-a 1`), `max_time_s`
+that of the slowest. A form that does not exist is reported, and the others are measured.
 """
 
 from __future__ import annotations
@@ -21,14 +23,25 @@ import torch
 import torch.distributed as dist
 import trainer
 from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, Group, groups_of, rounded
-from torch_ranks import World, all_ranks, claim, identity, join, leave_after, memory_bytes, prove_world, settle, unusable_gpu
+from torch_ranks import (
+    World,
+    all_ranks,
+    claim,
+    identity,
+    join,
+    leave_after,
+    memory_bytes,
+    prove_world,
+    settle,
+    unusable_gpu,
+)
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
@@ -39,19 +52,38 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=sorted(TYPES), default="fp32")
     parser.add_argument("--min-bytes", type=int, default=1 << 10, help="smallest size")
     parser.add_argument("--max-bytes", type=int, default=4 << 30, help="largest size")
-    parser.add_argument("--factor", type=int, default=2, help="ratio of each size to the previous one")
+    parser.add_argument(
+        "--factor", type=int, default=2, help="ratio of each size to the previous one"
+    )
     parser.add_argument("--sizes", default="", help="explicit sizes in bytes, separated by commas")
-    parser.add_argument("--group-ranks", type=int, default=0, help="ranks per group; all groups call at once; 0: all ranks")
-    parser.add_argument("--group-distance", type=int, default=1, help="distance between the ranks of a group")
+    parser.add_argument(
+        "--group-ranks",
+        type=int,
+        default=0,
+        help="ranks per group; all groups call at once; 0: all ranks",
+    )
+    parser.add_argument(
+        "--group-distance", type=int, default=1, help="distance between the ranks of a group"
+    )
     parser.add_argument("--in-place", choices=sorted(FORMS), default="both")
     parser.add_argument("--steps", type=int, default=25, help="calls per size, including warm-up")
     parser.add_argument("--warmup-steps", type=int, default=5, help="untimed calls")
     parser.add_argument(
-        "--size-seconds", type=float, default=4.0, help="time limit per size; to meet it, fewer calls are made, at least 2"
+        "--size-seconds",
+        type=float,
+        default=4.0,
+        help="time limit per size; to meet it, fewer calls are made, at least 2",
     )
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
+    parser.add_argument(
+        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -63,7 +95,9 @@ def unusable(args: argparse.Namespace) -> str:
         return f"--min-bytes: expected 1 to {args.max_bytes}, got {args.min_bytes}"
     if args.group_ranks < 0 or args.group_ranks == 1 or args.group_distance < 1:
         got = f"{args.group_ranks} and {args.group_distance}"
-        return f"--group-ranks, --group-distance: expected 0 or at least 2, and at least 1, got {got}"
+        return (
+            f"--group-ranks, --group-distance: expected 0 or at least 2, and at least 1, got {got}"
+        )
     if args.factor < 2:
         return f"--factor: expected 2 or more, got {args.factor}"
     if not 0 <= args.warmup_steps < args.steps:
@@ -89,27 +123,37 @@ def wanted_sizes(args: argparse.Namespace) -> list[int]:
     return sizes
 
 
-# --- timing ---------------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------
 
 
 def seconds(device: torch.device, call: Callable[[], Any], times: int) -> float:
-    """Return this rank's seconds for ``times`` calls, one after the other, that all ranks begin together."""
+    """Return this rank's seconds for ``times`` calls, one after the other, that all ranks begin
+    together.
+    """
     all_ranks(device, 0.0)
     return timed(device, call, times)
 
 
-def measure(args: argparse.Namespace, world: World, call: Callable[[], Any]) -> tuple[int, float, float]:
-    """Return how many calls were timed, and the mean seconds per call: over all ranks, and of the slowest."""
+def measure(
+    args: argparse.Namespace, world: World, call: Callable[[], Any]
+) -> tuple[int, float, float]:
+    """Return how many calls were timed, and the mean seconds per call: over all ranks, and of the
+    slowest.
+    """
     device = world.device
     once = max(all_ranks(device, seconds(device, call, 1)), 1e-9)
     iterations = max(2, min(args.steps - args.warmup_steps, int(args.size_seconds / once)))
     # The verifying call and the one above count as warm-up.
     seconds(device, call, max(0, min(args.warmup_steps - 2, int(args.size_seconds / once / 4))))
     own_mean = seconds(device, call, iterations) / iterations
-    return iterations, all_ranks(device, own_mean, "sum") / world.me.world_size, all_ranks(device, own_mean)
+    return (
+        iterations,
+        all_ranks(device, own_mean, "sum") / world.me.world_size,
+        all_ranks(device, own_mean),
+    )
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def usable(calls: Calls, collective: str, in_place: bool) -> str:
@@ -138,13 +182,21 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
     group = group_of(args, world)
     item = torch.empty(0, dtype=TYPES[args.dtype]).element_size()
     space = int(all_ranks(world.device, float(free_bytes(world.device)), "min")) - SPARE_BYTES
-    shapes = list(dict.fromkeys(rounded(args.collective, size, item, len(group.ranks)) for size in wanted_sizes(args)))
+    shapes = list(
+        dict.fromkeys(
+            rounded(args.collective, size, item, len(group.ranks)) for size in wanted_sizes(args)
+        )
+    )
     fitting = [shape for shape in shapes if 2 * shape[0] * item <= space]
     left_out = [shape[0] * item for shape in shapes if shape not in fitting]
     if not fitting:
         needed = shapes[0][0] * item
-        raise SystemExit(f"memory: expected space for two buffers of {needed} bytes, {max(0, space)} bytes are free")
-    calls = Calls(world, group, args.collective, TYPES[args.dtype], max(count for count, _ in fitting))
+        raise SystemExit(
+            f"memory: expected space for two buffers of {needed} bytes, {max(0, space)} bytes are free"
+        )
+    calls = Calls(
+        world, group, args.collective, TYPES[args.dtype], max(count for count, _ in fitting)
+    )
     unsupported = {}
     for in_place in FORMS[args.in_place]:
         why = usable(calls, args.collective, bool(in_place))
@@ -166,7 +218,9 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
     return {
         "sizes_bytes": [count * item for count, _ in fitting],
         "left_out_bytes": left_out,
-        "unsupported": [{"in_place": in_place, "why": why} for in_place, why in unsupported.items()],
+        "unsupported": [
+            {"in_place": in_place, "why": why} for in_place, why in unsupported.items()
+        ],
         "remarks": remarks({} if args.collective in TWO_BUFFERS else unsupported, left_out, space),
     }
 
@@ -174,7 +228,9 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
 def remarks(unsupported: Mapping[int, str], left_out: Sequence[int], space: int) -> list[str]:
     """Return sentences about what was not measured, and why."""
     names = ("out of place", "in place")
-    sentences = [f"{names[in_place]} was not measured: {why}" for in_place, why in unsupported.items()]
+    sentences = [
+        f"{names[in_place]} was not measured: {why}" for in_place, why in unsupported.items()
+    ]
     if left_out:
         sizes = f"sizes from {min(left_out)} bytes on were left out"
         limit = f"the free memory of the fullest device less {SPARE_BYTES}"

@@ -1,8 +1,10 @@
-"""Common code of the programs that measure devices: gemm.py, memory_bandwidth.py and host_device.py.
+"""Common code of the programs that measure devices: gemm.py, memory_bandwidth.py and
+host_device.py.
 
-PyTorch 1.13 or newer, Python 3.8 or newer. Every rank measures its own device, all ranks at the same time, so that devices
-share power, memory and buses as in training. A case is a call on prepared data, such as a product of one size. A step is a
-series of calls that takes about `--step-seconds`; `--steps` of them are made, of which the first `--warmup-steps` do not count.
+PyTorch 1.13 or newer, Python 3.8 or newer. Every rank measures its own device, all ranks at the
+same time, so that devices share power, memory and buses as in training. A case is a call on
+prepared data, such as a product of one size. A step is a series of calls that takes about
+`--step-seconds`; `--steps` of them are made, of which the first `--warmup-steps` do not count.
 Every rank prints a line for each case:
 
     orch gemm size=8192 calls=1700 time_s=0.001468190 min_time_s=0.001466802 tflops=748.902131
@@ -16,7 +18,16 @@ import argparse
 from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
-from torch_ranks import World, all_ranks, claim, identity, join, memory_bytes, prove_world, unusable_gpu
+from torch_ranks import (
+    World,
+    all_ranks,
+    claim,
+    identity,
+    join,
+    memory_bytes,
+    prove_world,
+    unusable_gpu,
+)
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
 MOST_CALLS = 1 << 16
@@ -24,7 +35,9 @@ MOST_CALLS = 1 << 16
 
 
 class Timing(NamedTuple):
-    """The time of a call: how many were timed, the mean, and the mean of the fastest step, in seconds."""
+    """The time of a call: how many were timed, the mean, and the mean of the fastest step, in
+    seconds.
+    """
 
     calls: int
     time_s: float
@@ -35,12 +48,12 @@ class Timing(NamedTuple):
         return f"calls={self.calls} time_s={self.time_s:.9f} min_time_s={self.min_time_s:.9f}"
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def options(model: str, dtypes: Sequence[str], sizes: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that all programs have. ``sizes``: what the sizes are, in words. The first type is the
-    default."""
+    """Return a parser with the options that all programs have. ``sizes``: what the sizes are, in
+    words. The first type is the default."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--model", choices=[model], default=model)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -48,17 +61,31 @@ def options(model: str, dtypes: Sequence[str], sizes: str) -> argparse.ArgumentP
     parser.add_argument("--sizes", required=True, help=f"{sizes}, separated by commas")
     parser.add_argument("--steps", type=int, default=12, help="steps per case, including warm-up")
     parser.add_argument("--warmup-steps", type=int, default=2, help="steps that are not measured")
-    parser.add_argument("--step-seconds", type=float, default=0.25, help="approximate seconds per step")
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument(
+        "--step-seconds", type=float, default=0.25, help="approximate seconds per step"
+    )
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
+    parser.add_argument(
+        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
+    )
     return parser
 
 
 def unusable(args: argparse.Namespace, multiple: int = 1) -> str:
-    """Return why these arguments cannot be used, or an empty text. ``multiple``: every size must be one of this number."""
+    """Return why these arguments cannot be used, or an empty text. ``multiple``: every size must be
+    one of this number.
+    """
     words = args.sizes.split(",")
-    if not all(word.isascii() and word.isdigit() and int(word) and not int(word) % multiple for word in words):
+    if not all(
+        word.isascii() and word.isdigit() and int(word) and not int(word) % multiple
+        for word in words
+    ):
         return f"--sizes: expected multiples of {multiple} separated by commas, got {args.sizes or 'nothing'}"
     if not 0 <= args.warmup_steps < args.steps:
         return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
@@ -77,7 +104,9 @@ def sizes(args: argparse.Namespace) -> list[int]:
 
 
 def require_memory(world: World, needed: Callable[[int], int], all_sizes: Sequence[int]) -> None:
-    """Raise SystemExit unless every size fits into this rank's memory. ``needed``: the bytes that a size takes."""
+    """Raise SystemExit unless every size fits into this rank's memory. ``needed``: the bytes that a
+    size takes.
+    """
     space = max(0, free_bytes(world.device) - SPARE_BYTES)
     largest = max(all_sizes, key=needed)
     if needed(largest) > space:
@@ -87,11 +116,13 @@ def require_memory(world: World, needed: Callable[[int], int], all_sizes: Sequen
         )
 
 
-# --- timing ---------------------------------------------------------------------------------------------------------------
+# --- timing ---------------------------------------------------------------------------------------
 
 
 def calls_of_a_step(device: torch.device, call: Callable[[], Any], step_seconds: float) -> int:
-    """Return how many calls take about that long. Calls are tried in growing numbers; the first loads what it needs."""
+    """Return how many calls take about that long. Calls are tried in growing numbers; the first
+    loads what it needs.
+    """
     timed(device, call, 1)
     calls = 1
     taken = timed(device, call, calls)
@@ -110,13 +141,16 @@ def measure(args: argparse.Namespace, device: torch.device, call: Callable[[], A
     return Timing(calls * len(seconds), sum(seconds) / (calls * len(seconds)), min(seconds) / calls)
 
 
-# --- the program ----------------------------------------------------------------------------------------------------------
+# --- the program ----------------------------------------------------------------------------------
 
 
 def run(
-    args: argparse.Namespace, cases: Callable[[argparse.Namespace, World], Sequence[str]], switches: Sequence[str] = ()
+    args: argparse.Namespace,
+    cases: Callable[[argparse.Namespace, World], Sequence[str]],
+    switches: Sequence[str] = (),
 ) -> None:
-    """Join, measure, report. ``cases`` measures and prints all cases, and returns remarks on what was measured.
+    """Join, measure, report. ``cases`` measures and prints all cases, and returns remarks on what
+    was measured.
 
     ``switches``: names of options declared with `trainer.SWITCH`.
     """

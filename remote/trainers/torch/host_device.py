@@ -1,14 +1,17 @@
-"""Measure how fast data moves between the memory of the host and that of its GPU, all GPUs at the same time.
+"""Measure how fast data moves between the memory of the host and that of its GPU, all GPUs at the
+same time.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, device_bench.py, known_values.py, trainer.py,
-torch_ranks.py and torch_timing.py. One process per GPU, which reads its rank from the environment, as torchrun sets it:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, device_bench.py,
+known_values.py, trainer.py, torch_ranks.py and torch_timing.py. One process per GPU, which reads
+its rank from the environment, as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 host_device.py --sizes 1048576,268435456
 
 `h2d` is host to device, `d2h` device to host, `both` is one copy each way at the same time on two streams, whose bytes are
-added up; it is done when both are. Host memory is `pinned` (page-locked) or `pageable`. A copy from or to pageable memory goes
-through buffers of the driver and occupies the thread that asks for it, so `both` is measured with pinned memory alone. What the
-last copies leave is verified, every byte of it.
+added up; it is done when both are. Host memory is `pinned` (page-locked) or `pageable`. A copy from
+or to pageable memory goes through buffers of the driver and occupies the thread that asks for it,
+so `both` is measured with pinned memory alone. What the last copies leave is verified, every byte
+of it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ SENT = range(1, 252)
 
 
 class Copy(NamedTuple):
-    """A measurement: its direction, the kind of host memory, how many buffers it moves, its call, and the buffers it writes."""
+    """A measurement: its direction, the kind of host memory, how many buffers it moves, its call,
+    and the buffers it writes.
+    """
 
     direction: str
     memory: str
@@ -39,7 +44,9 @@ class Copy(NamedTuple):
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    return trainer.parsed(device_bench.options("host_device", ["none"], "bytes of a copy"), unusable)
+    return trainer.parsed(
+        device_bench.options("host_device", ["none"], "bytes of a copy"), unusable
+    )
 
 
 def unusable(args: argparse.Namespace) -> str:
@@ -50,11 +57,15 @@ def unusable(args: argparse.Namespace) -> str:
 
 
 def copies(device: torch.device, size: int) -> Iterator[Copy]:
-    """Yield the measurements of a size, in bytes. Nothing was copied yet into the buffers that each of them writes."""
+    """Yield the measurements of a size, in bytes. Nothing was copied yet into the buffers that each
+    of them writes.
+    """
     sent = torch.empty(size, dtype=torch.uint8, device=device)
     fill(sent, SENT)
     for memory in ("pinned", "pageable"):
-        source, target = (torch.zeros(size, dtype=torch.uint8, pin_memory=memory == "pinned") for _ in range(2))
+        source, target = (
+            torch.zeros(size, dtype=torch.uint8, pin_memory=memory == "pinned") for _ in range(2)
+        )
         fill(source, SENT)
         received = torch.zeros_like(sent)
         upload = partial(received.copy_, source, non_blocking=True)
@@ -68,7 +79,9 @@ def copies(device: torch.device, size: int) -> Iterator[Copy]:
 
 
 def at_once(device: torch.device, *calls: Callable[[], Any]) -> Callable[[], None]:
-    """Return a call that begins each of these on a stream of its own, and after which the current stream waits for all."""
+    """Return a call that begins each of these on a stream of its own, and after which the current
+    stream waits for all.
+    """
     streams = [torch.cuda.Stream(device) for _ in calls]
 
     def call() -> None:
@@ -93,7 +106,12 @@ def cases(args: argparse.Namespace, world: World) -> list[str]:
             timing = device_bench.measure(args, world.device, copy.call)
             settle(world.device)
             for buffer in copy.written:
-                check(buffer, SENT, 0, f"{copy.direction}, {copy.memory}, {size} bytes, rank {world.me.rank} on {world.host}")
+                check(
+                    buffer,
+                    SENT,
+                    0,
+                    f"{copy.direction}, {copy.memory}, {size} bytes, rank {world.me.rank} on {world.host}",
+                )
             trainer.say(
                 f"copy direction={copy.direction} memory={copy.memory} size_bytes={size} {timing.words()}"
                 f" gb_per_s={copy.buffers * size / timing.time_s / 1e9:.6f}"

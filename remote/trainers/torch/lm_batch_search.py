@@ -1,9 +1,11 @@
-"""The search of --find-batch-size: the largest micro-batch that every rank can train with, found by taking steps.
+"""The search of --find-batch-size: the largest micro-batch that every rank can train with, found by
+taking steps.
 
-A rank that runs out of memory inside a collective would leave the others waiting, and FSDP communicates in the middle of a
-step. So each rank searches alone: a process beside it joins a world of the same size whose messages are made up (PyTorch's
-fake process group), and holds what this rank would hold. That process ends at its first failure, whatever kind it is, with
-all memory that it had; only then the ranks meet, and agree on the smallest of their results.
+A rank that runs out of memory inside a collective would leave the others waiting, and FSDP
+communicates in the middle of a step. So each rank searches alone: a process beside it joins a world
+of the same size whose messages are made up (PyTorch's fake process group), and holds what this rank
+would hold. That process ends at its first failure, whatever kind it is, with all memory that it
+had; only then the ranks meet, and agree on the smallest of their results.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ from torch_ranks import settle
 from trainer import Identity
 
 HELD_BACK = 0.05
-"""Share of the memory that the search leaves free: it has no buffers of NCCL, and a longer run may take more."""
+"""Share of the memory that the search leaves free: it has no buffers of NCCL, and a longer run may
+take more.
+"""
 _THREADS_BYTES = 20 * 2**23
-"""The stacks of gloo's threads, which count towards the limit of a process on a CPU, and which the search does not have."""
+"""The stacks of gloo's threads, which count towards the limit of a process on a CPU, and which the
+search does not have.
+"""
 FITS = "fits"
 _REPLY = "attempt: "
 Prepare = Callable[[argparse.Namespace, Learner, torch.device], Any]
@@ -39,16 +45,20 @@ _STEPS = 2
 
 
 def memory_limit() -> int:
-    """Return the bytes that this process may have on a CPU, by ``ulimit -v`` or ``ulimit -d``; 0 without a limit."""
+    """Return the bytes that this process may have on a CPU, by ``ulimit -v`` or ``ulimit -d``; 0
+    without a limit.
+    """
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     return min((limit for limit in limits if limit != resource.RLIM_INFINITY), default=0)
 
 
-# --- the rank -------------------------------------------------------------------------------------------------------------
+# --- the rank -------------------------------------------------------------------------------------
 
 
 class Attempts:
-    """Attempts at batch sizes in a process beside this one, which is started again after each failure."""
+    """Attempts at batch sizes in a process beside this one, which is started again after each
+    failure.
+    """
 
     def __init__(self) -> None:
         self.process: Any = None
@@ -58,7 +68,9 @@ class Attempts:
         """Return whether this rank can train with a batch size, and print it."""
         if self.process is None:
             command = [sys.executable, "-u", *sys.argv, "--attempts", "true"]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         with suppress(BrokenPipeError):
             self.process.stdin.write(f"{batch_size}\n")
             self.process.stdin.flush()
@@ -83,17 +95,19 @@ class Attempts:
 
 
 def largest_batch(args: argparse.Namespace) -> int:
-    """Return the largest batch size up to ``args.find_batch_size`` with which this rank can train, before it has touched its
-    device. Raises SystemExit if there is none."""
+    """Return the largest batch size up to ``args.find_batch_size`` with which this rank can train,
+    before it has touched its device. Raises SystemExit if there is none."""
     attempts = Attempts()
     size = trainer.largest(attempts.fits, args.batch_size, args.find_batch_size)
     attempts.end()
     if not size:
-        raise SystemExit(f"train_lm.py: --find-batch-size: no size fits: {attempts.reasons[min(attempts.reasons)]}")
+        raise SystemExit(
+            f"train_lm.py: --find-batch-size: no size fits: {attempts.reasons[min(attempts.reasons)]}"
+        )
     return size
 
 
-# --- the process beside it ------------------------------------------------------------------------------------------------
+# --- the process beside it ------------------------------------------------------------------------
 
 
 def attempt_all(
@@ -116,19 +130,31 @@ def attempt_all(
         args.batch_size = int(line)
         try:
             _attempt(args, shape, layout, device, prepare)
-        except (RuntimeError, MemoryError) as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have their own messages
-            print(_REPLY + (str(error).strip().split("\n")[0][:200] or type(error).__name__), flush=True)
+        except (
+            RuntimeError,
+            MemoryError,
+        ) as error:  # mostly OutOfMemoryError; cuDNN and cuBLAS have their own messages
+            print(
+                _REPLY + (str(error).strip().split("\n")[0][:200] or type(error).__name__),
+                flush=True,
+            )
             return
         print(_REPLY + FITS, flush=True)
         _forget(device)
     del ballast
 
 
-def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device, prepare: Prepare) -> None:
+def _attempt(
+    args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device, prepare: Prepare
+) -> None:
     """Take steps with new weights. Micro-batches after the second need no more memory."""
     count = min(args.accumulation, 2)
-    embedding = embedding_of(args, shape, layout)  # that of the run, which may have more micro-batches
-    args = argparse.Namespace(**{**vars(args), "accumulation": count, "batches": 1, "embedding": embedding})
+    embedding = embedding_of(
+        args, shape, layout
+    )  # that of the run, which may have more micro-batches
+    args = argparse.Namespace(
+        **{**vars(args), "accumulation": count, "batches": 1, "embedding": embedding}
+    )
     model = learner(args, shape, layout, device)
     prepare(args, model, device)
     replica: Any = model.model
@@ -142,14 +168,18 @@ def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: tor
 
 
 def _unreduced(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Return a bucket of gradients as it is, in place of the sum over ranks, which a fake process group does not give DDP."""
+    """Return a bucket of gradients as it is, in place of the sum over ranks, which a fake process
+    group does not give DDP.
+    """
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
 
 
 def _forget(device: torch.device) -> None:
-    """Free the memory of an attempt, and what was compiled for its size: after several PyTorch would stop compiling."""
+    """Free the memory of an attempt, and what was compiled for its size: after several PyTorch
+    would stop compiling.
+    """
     torch._dynamo.reset()
     gc.collect()
     if device.type == "cuda":

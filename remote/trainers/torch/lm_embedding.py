@@ -1,9 +1,11 @@
-"""An embedding table of which each data-parallel rank holds a range of rows, without any rank ever gathering the table.
+"""An embedding table of which each data-parallel rank holds a range of rows, without any rank ever
+gathering the table.
 
-Row-wise sharding, as recommendation models have it (Ivchenko et al., "TorchRec", 2022): every rank looks up the tokens of all
-ranks in its own rows, and the results are scattered to the ranks that asked. A step then sends activations, twice, in place of
-the table and its gradient, which of all parameters are the ones that no computation hides: the first layer waits for the table,
-and its gradient is complete last. PyTorch 2.7 or newer.
+Row-wise sharding, as recommendation models have it (Ivchenko et al., "TorchRec", 2022): every rank
+looks up the tokens of all ranks in its own rows, and the results are scattered to the ranks that
+asked. A step then sends activations, twice, in place of the table and its gradient, which of all
+parameters are the ones that no computation hides: the first layer waits for the table, and its
+gradient is complete last. PyTorch 2.7 or newer.
 """
 
 from __future__ import annotations
@@ -24,21 +26,23 @@ GATHER, SCATTER = (
     if hasattr(dist, "all_gather_single")
     else ("all_gather_into_tensor", "reduce_scatter_tensor")
 )
-"""PyTorch 2.13 renamed the two collectives. Each call looks them up, because lm_parts.py puts others in their place."""
+"""PyTorch 2.13 renamed the two collectives. Each call looks them up, because lm_parts.py puts
+others in their place.
+"""
 SPARE = 512
-"""Rows after a rank's last one, which stand for those of other ranks. They are many because CUDA's kernel adds up one after the
-other whatever belongs to the same row, even if that row is padding."""
+"""Rows after a rank's last one, which stand for those of other ranks. They are many because CUDA's
+kernel adds up one after the other whatever belongs to the same row, even if that row is padding."""
 
 
 def embedding_of(args: argparse.Namespace, shape: Shape, layout: Any) -> str:
-    """Return how the table is sharded: gathered; row-wise, where ranks look up tokens in the rows that they hold. By itself the
-    latter, if that is possible and sends less."""
+    """Return how the table is sharded: gathered; row-wise, where ranks look up tokens in the rows
+    that they hold. By itself the latter, if that is possible and sends less."""
     if layout.kind == "fsdp" and args.embedding != "auto":
         return str(args.embedding)
     if unusable_rows(shape, layout):
         return "gathered"
-    # What all ranks send: the vectors of tokens, there and back; or the table, for each micro-batch if it is freed after each,
-    # and once its gradient, in fp32.
+    # What all ranks send: the vectors of tokens, there and back; or the table, for each micro-batch
+    # if it is freed after each, and once its gradient, in fp32.
     tokens = args.accumulation * layout.data * args.batch_size * args.seq_len
     gathers = args.accumulation if args.reshard == "true" else 1
     element = 4 if args.dtype in ("fp32", "tf32") else 2
@@ -59,7 +63,9 @@ def unusable_rows(shape: Shape, layout: Any) -> str:
 
 
 class RowWiseEmbedding(nn.Module):
-    """The rows of ``table`` that belong to this rank of a mesh of one dimension. ``compute``: the type of the result."""
+    """The rows of ``table`` that belong to this rank of a mesh of one dimension. ``compute``: the
+    type of the result.
+    """
 
     def __init__(self, table: nn.Embedding, mesh: DeviceMesh, compute: torch.dtype) -> None:
         super().__init__()
@@ -73,16 +79,24 @@ class RowWiseEmbedding(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return (batch, tokens, width) of (batch, tokens). All ranks call it together."""
         table: Any = self.weight
-        x: torch.Tensor = _LookUp.apply(table.to_local(grad_placements=table.placements), tokens, self.group, self.compute)
+        x: torch.Tensor = _LookUp.apply(
+            table.to_local(grad_placements=table.placements), tokens, self.group, self.compute
+        )
         return x
 
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, tokens: torch.Tensor, group: Any, compute: torch.dtype) -> torch.Tensor:
+    def forward(
+        ctx: Any, own: torch.Tensor, tokens: torch.Tensor, group: Any, compute: torch.dtype
+    ) -> torch.Tensor:
         rows = gathered(tokens, group) - dist.get_rank(group) * len(own)
         elsewhere = (rows < 0) | (rows >= len(own))
-        x = functional.embedding(rows.masked_fill(elsewhere, 0), own).to(compute).masked_fill_(elsewhere.unsqueeze(-1), 0)
+        x = (
+            functional.embedding(rows.masked_fill(elsewhere, 0), own)
+            .to(compute)
+            .masked_fill_(elsewhere.unsqueeze(-1), 0)
+        )
         mine = x.new_empty(*tokens.shape, x.shape[-1])
         getattr(dist, SCATTER)(mine, x, group=group)
         ctx.save_for_backward(torch.where(elsewhere, len(own) + rows % SPARE, rows))
@@ -94,7 +108,9 @@ class _LookUp(torch.autograd.Function):
         (rows,) = ctx.saved_tensors
         # The mean over ranks, added up in fp32, as FSDP's.
         gradients = gathered(gradient, ctx.group).float().div_(dist.get_world_size(ctx.group))
-        own = torch.ops.aten.embedding_dense_backward(gradients, rows, ctx.size + SPARE, -1, False)[: ctx.size]
+        own = torch.ops.aten.embedding_dense_backward(gradients, rows, ctx.size + SPARE, -1, False)[
+            : ctx.size
+        ]
         return own.to(ctx.dtype), None, None, None
 
 

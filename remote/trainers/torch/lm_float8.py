@@ -1,5 +1,6 @@
-"""Matrix products of 8-bit floating-point numbers, scaled by the largest value of each tensor, for GPUs from compute capability
-8.9 on. Micikevicius et al., "FP8 Formats for Deep Learning", 2022: E4M3 for activations and weights, E5M2 for gradients."""
+"""Matrix products of 8-bit floating-point numbers, scaled by the largest value of each tensor, for
+GPUs from compute capability 8.9 on. Micikevicius et al., "FP8 Formats for Deep Learning", 2022:
+E4M3 for activations and weights, E5M2 for gradients."""
 
 from __future__ import annotations
 
@@ -10,15 +11,23 @@ from torch import nn
 
 
 def scaled(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a tensor as 8-bit numbers that use the whole range of the type, and the factor that gives its values back."""
+    """Return a tensor as 8-bit numbers that use the whole range of the type, and the factor that
+    gives its values back.
+    """
     largest = torch.finfo(dtype).max
     factor = x.abs().amax().float().clamp(min=1e-12) / largest
     return (x.float() / factor).clamp(-largest, largest).to(dtype), factor
 
 
-def product(a: torch.Tensor, of_a: torch.Tensor, b: torch.Tensor, of_b: torch.Tensor, fast: bool) -> torch.Tensor:
-    """Return the product of (m, k) in rows and (k, n) in columns, in bf16. ``fast``: accumulate with fewer bits."""
-    return torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+def product(
+    a: torch.Tensor, of_a: torch.Tensor, b: torch.Tensor, of_b: torch.Tensor, fast: bool
+) -> torch.Tensor:
+    """Return the product of (m, k) in rows and (k, n) in columns, in bf16. ``fast``: accumulate
+    with fewer bits.
+    """
+    return torch._scaled_mm(
+        a, b, scale_a=of_a, scale_b=of_b, out_dtype=torch.bfloat16, use_fast_accum=fast
+    )
 
 
 def in_columns(x: torch.Tensor) -> torch.Tensor:
@@ -33,7 +42,11 @@ class Float8Product(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return (rows, out) in bf16 of (rows, in) and (out, in)."""
         ctx.save_for_backward(x, weight)
-        return product(*scaled(x, torch.float8_e4m3fn), *_transposed(scaled(weight, torch.float8_e4m3fn)), fast=True)
+        return product(
+            *scaled(x, torch.float8_e4m3fn),
+            *_transposed(scaled(weight, torch.float8_e4m3fn)),
+            fast=True,
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -52,7 +65,9 @@ def _transposed(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, 
 
 
 class Float8Linear(nn.Linear):
-    """A linear layer whose parameters stay as they are and are multiplied as 8-bit numbers. All sizes are multiples of 16."""
+    """A linear layer whose parameters stay as they are and are multiplied as 8-bit numbers. All
+    sizes are multiples of 16.
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return (…, out) in bf16."""
@@ -62,7 +77,9 @@ class Float8Linear(nn.Linear):
 
 
 def use_float8(part: nn.Module) -> None:
-    """Multiply all linear layers inside ``part`` as 8-bit numbers, except routers of experts, whose choices would change."""
+    """Multiply all linear layers inside ``part`` as 8-bit numbers, except routers of experts, whose
+    choices would change.
+    """
     for name, module in part.named_modules():
         if type(module) is nn.Linear and not name.endswith("router"):
             module.__class__ = Float8Linear

@@ -21,8 +21,12 @@ def projected(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor)
     return cross_entropy(functional.linear(hidden, weight.to(hidden.dtype)), targets)
 
 
-def _part(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of some tokens, each times ``share``, and its gradient by the logits, of the type of ``hidden``."""
+def _part(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of some tokens, each times ``share``, and its gradient by the logits, of the
+    type of ``hidden``.
+    """
     logits = (hidden @ weight.t()).float()
     surprise = logits.logsumexp(dim=-1, keepdim=True)
     total = (surprise - logits.gather(1, targets.unsqueeze(1))).sum()
@@ -31,19 +35,25 @@ def _part(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, sha
 
 
 class _Early(torch.autograd.Function):
-    """The loss by parts of the tokens, with all gradients in the forward pass (as in Hsu et al., "Liger Kernel", 2024).
+    """The loss by parts of the tokens, with all gradients in the forward pass (as in Hsu et al.,
+    "Liger Kernel", 2024).
 
-    One kernel reads logits and writes their gradients; only one part's logits exist at a time, and no matrix product is
-    computed twice. The backward pass hands on what is there: this loss must not be multiplied before it is differentiated.
+    One kernel reads logits and writes their gradients; only one part's logits exist at a time, and
+    no matrix product is computed twice. The backward pass hands on what is there: this loss must
+    not be multiplied before it is differentiated.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, how: Any) -> Any:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, how: Any
+    ) -> Any:
         chunks, share, part = how
         table = weight.to(hidden.dtype)
         of_hidden, of_weight = torch.empty_like(hidden), None
         total = torch.zeros((), device=hidden.device)
-        for rows, goals, gradient in zip(hidden.chunk(chunks), targets.chunk(chunks), of_hidden.chunk(chunks)):
+        for rows, goals, gradient in zip(
+            hidden.chunk(chunks), targets.chunk(chunks), of_hidden.chunk(chunks)
+        ):
             loss, of_logits = part(rows, table, goals, share / len(hidden))
             total += loss
             torch.mm(of_logits, table, out=gradient)
@@ -61,7 +71,8 @@ class _Early(torch.autograd.Function):
 
 
 def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) -> Loss:
-    """Return the function from hidden states, the output layer and targets to the mean loss, times ``share``.
+    """Return the function from hidden states, the output layer and targets to the mean loss, times
+    ``share``.
 
     ``chunks``: parts of the tokens, each with logits of its own; more need less memory. ``options``: of torch.compile; None:
     not compiled. ``share``: that of a micro-batch in the loss of a step.
@@ -74,6 +85,8 @@ def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) 
         if hidden.dtype is torch.float16:  # gradients that no scale multiplies yet would vanish
             return whole(hidden, weight, targets) * share
         with torch.autocast(hidden.device.type, enabled=False):
-            return _Early.apply(hidden.flatten(0, 1), weight, targets.flatten(), (chunks, share, part))
+            return _Early.apply(
+                hidden.flatten(0, 1), weight, targets.flatten(), (chunks, share, part)
+            )
 
     return loss

@@ -1,11 +1,14 @@
-"""Decoder-only transformers of any shape: GPT-2, Llama and mixtures of experts, as modules of PyTorch 2.6 or newer.
+"""Decoder-only transformers of any shape: GPT-2, Llama and mixtures of experts, as modules of
+PyTorch 2.6 or newer.
 
-A model is built from its sizes alone. Numbers of parameters are those of the published models; what is added inside is not
-counted: rows that make the vocabulary a multiple of 128, without which the output layer is a slow matrix product, and
-positions for sequences that are longer than the published ones.
+A model is built from its sizes alone. Numbers of parameters are those of the published models; what
+is added inside is not counted: rows that make the vocabulary a multiple of 128, without which the
+output layer is a slow matrix product, and positions for sequences that are longer than the
+published ones.
 
-Activations between layers have the type of matrix products, `Arithmetic.compute`; norms, softmax, rotations and the loss
-compute in fp32 inside. Dropout and the balancing loss of mixtures of experts are left out.
+Activations between layers have the type of matrix products, `Arithmetic.compute`; norms, softmax,
+rotations and the loss compute in fp32 inside. Dropout and the balancing loss of mixtures of experts
+are left out.
 """
 
 from __future__ import annotations
@@ -22,14 +25,17 @@ from torch import nn
 from torch.nn import functional
 
 VOCAB_MULTIPLE = 128
-"""Rows of embedding and output layer are rounded up to a multiple of this, as matrix units want them."""
+"""Rows of embedding and output layer are rounded up to a multiple of this, as matrix units want
+them.
+"""
 DEVIATION = 0.02
 """Standard deviation of initial weights, as in GPT-2."""
 
 
 class Shape(NamedTuple):
-    """The sizes of a model, as flags of the trainer. ``mlp`` is the hidden width of an MLP or of one expert; ``gated``: SwiGLU
-    instead of GELU; ``norm``: layer or rms; ``positions``: learned or rotary; ``bias``: of all matrix products but the last."""
+    """The sizes of a model, as flags of the trainer. ``mlp`` is the hidden width of an MLP or of
+    one expert; ``gated``: SwiGLU instead of GELU; ``norm``: layer or rms; ``positions``: learned or
+    rotary; ``bias``: of all matrix products but the last."""
 
     layers: int
     width: int
@@ -55,8 +61,8 @@ class Shape(NamedTuple):
 
 
 class Arithmetic(NamedTuple):
-    """The types of a model: that of parameters, that of matrix products and activations, whether autocast casts the one to the
-    other, and what is recomputed: none, selective, full."""
+    """The types of a model: that of parameters, that of matrix products and activations, whether
+    autocast casts the one to the other, and what is recomputed: none, selective, full."""
 
     weights: torch.dtype
     compute: torch.dtype
@@ -83,53 +89,72 @@ class Norm(nn.Module):
 
 
 def rotation(tokens: int, head_width: int, theta: float, device: torch.device) -> torch.Tensor:
-    """Return cosines and sines of rotary positions (Su et al., "RoFormer", 2021), (2, tokens, head_width / 2), fp32."""
-    frequencies = theta ** (-torch.arange(0, head_width, 2, device=device, dtype=torch.float64) / head_width)
+    """Return cosines and sines of rotary positions (Su et al., "RoFormer", 2021), (2, tokens,
+    head_width / 2), fp32.
+    """
+    frequencies = theta ** (
+        -torch.arange(0, head_width, 2, device=device, dtype=torch.float64) / head_width
+    )
     angles = torch.outer(torch.arange(tokens, device=device, dtype=torch.float64), frequencies)
     return torch.stack((angles.cos(), angles.sin())).float()
 
 
 def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return queries or keys (batch, heads, tokens, head_width) turned by their positions; halves are paired, as in Llama's
-    Hugging Face weights."""
+    """Return queries or keys (batch, heads, tokens, head_width) turned by their positions; halves
+    are paired, as in Llama's Hugging Face weights."""
     cos, sin = table
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: str) -> torch.Tensor:
-    """Return causal attention, of the size of ``q`` (batch, heads, tokens, head_width). ``keys``: see `Attention.keys`."""
+    """Return causal attention, of the size of ``q`` (batch, heads, tokens, head_width). ``keys``:
+    see `Attention.keys`.
+    """
     group = q.shape[1] // k.shape[1]
     if keys == "cudnn":
         # PyTorch 2.11 gives grouped keys to other kernels, though cuDNN's takes them.
-        return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True, False)[0]
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, True, False
+        )[0]
     if keys == "expanded":
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=group > 1 and keys == "grouped")
+    return functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=group > 1 and keys == "grouped"
+    )
 
 
 class Attention(nn.Module):
     """Causal attention with grouped keys and values.
 
-    The rows of the one matrix for queries, keys and values go by groups: the queries of a group, its key, its value.
+    The rows of the one matrix for queries, keys and values go by groups: the queries of a group,
+    its key, its value.
     """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.group, self.head_width = shape.heads // shape.kv_heads, shape.head_width
-        self.qkv = nn.Linear(shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_width, bias=shape.bias)
-        self.out = nn.Linear(shape.heads * shape.head_width, shape.width, bias=shape.bias)
-        self.rotation: torch.Tensor | None = None  # shared by all layers; no buffer, which sharding would cast
-        self.keys = (
-            "grouped"  # what attention gets: grouped; expanded, each head its own; cudnn: grouped, cuDNN's kernel called itself
+        self.qkv = nn.Linear(
+            shape.width, (shape.heads + 2 * shape.kv_heads) * shape.head_width, bias=shape.bias
         )
+        self.out = nn.Linear(shape.heads * shape.head_width, shape.width, bias=shape.bias)
+        self.rotation: torch.Tensor | None = (
+            None  # shared by all layers; no buffer, which sharding would cast
+        )
+        # What attention gets: grouped; expanded, each head its own; cudnn: grouped, by a direct call
+        # of cuDNN's kernel.
+        self.keys = "grouped"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (batch, tokens, width)."""
         batch, tokens, _ = x.shape
         groups = self.qkv(x).view(batch, tokens, -1, self.group + 2, self.head_width)
         q, k, v = groups.split((self.group, 1, 1), dim=3)
-        q, k, v = q.flatten(2, 3).transpose(1, 2), k.squeeze(3).transpose(1, 2), v.squeeze(3).transpose(1, 2)
+        q, k, v = (
+            q.flatten(2, 3).transpose(1, 2),
+            k.squeeze(3).transpose(1, 2),
+            v.squeeze(3).transpose(1, 2),
+        )
         if self.rotation is not None:
             q, k = rotated(q, self.rotation), rotated(k, self.rotation)
         return self.out(attended(q, k, v, self.keys).transpose(1, 2).flatten(2))
@@ -171,9 +196,11 @@ class Block(nn.Module):
 
 
 class Output(nn.Module):
-    """What is after the layers: the last norm, the output layer, and the loss, ``loss(hidden, output layer, targets)``.
+    """What is after the layers: the last norm, the output layer, and the loss, ``loss(hidden,
+    output layer, targets)``.
 
-    A module of its own, so that FSDP can gather its parameters, and reduce their gradients, while layers compute.
+    A module of its own, so that FSDP can gather its parameters, and reduce their gradients, while
+    layers compute.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -191,8 +218,8 @@ class Output(nn.Module):
 class Decoder(nn.Module):
     """A model.
 
-    Built on the meta device; `filled` gives a part of it memory and initial values, so that a model of which each rank keeps
-    only shards never exists as a whole.
+    Built on the meta device; `filled` gives a part of it memory and initial values, so that a model
+    of which each rank keeps only shards never exists as a whole.
     """
 
     def __init__(self, shape: Shape, arithmetic: Arithmetic, seq_len: int) -> None:
@@ -201,8 +228,15 @@ class Decoder(nn.Module):
         learned = shape.positions == "learned"
         with torch.device("meta"):
             self.embedding: nn.Module = nn.Embedding(shape.rows, shape.width)
-            self.positions = nn.Embedding(max(shape.max_positions, seq_len), shape.width) if learned else None
-            self.blocks = nn.ModuleDict({str(number): Block(shape, arithmetic.recomputation) for number in range(shape.layers)})
+            self.positions = (
+                nn.Embedding(max(shape.max_positions, seq_len), shape.width) if learned else None
+            )
+            self.blocks = nn.ModuleDict(
+                {
+                    str(number): Block(shape, arithmetic.recomputation)
+                    for number in range(shape.layers)
+                }
+            )
             self.output = Output(shape)
         self.tie()
 
@@ -214,7 +248,12 @@ class Decoder(nn.Module):
     def outer(self) -> dict[str, nn.Module]:
         """Return the parts that are no layers, by name."""
         head = None if self.shape.tied else self.output.head
-        parts = {"embedding": self.embedding, "positions": self.positions, "norm": self.output.norm, "head": head}
+        parts = {
+            "embedding": self.embedding,
+            "positions": self.positions,
+            "norm": self.output.norm,
+            "head": head,
+        }
         return {name: part for name, part in parts.items() if part is not None}
 
     def own_parameters(self) -> int:
@@ -223,7 +262,11 @@ class Decoder(nn.Module):
         total = sum(parameter.numel() for parameter in self.parameters())
         tables = 1 if shape.tied else 2
         total -= (shape.rows - shape.vocab) * shape.width * tables
-        return total - (max(0, self.seq_len - shape.max_positions) * shape.width if self.positions is not None else 0)
+        return total - (
+            max(0, self.seq_len - shape.max_positions) * shape.width
+            if self.positions is not None
+            else 0
+        )
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return what the first layer gets, (batch, tokens, width)."""
@@ -234,20 +277,26 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss of (batch, tokens) of token numbers, or logits without ``targets``."""
-        with torch.autocast(tokens.device.type, self.arithmetic.compute) if self.arithmetic.autocast else nullcontext():
+        with (
+            torch.autocast(tokens.device.type, self.arithmetic.compute)
+            if self.arithmetic.autocast
+            else nullcontext()
+        ):
             x = self.embedded(tokens)
             for block in self.blocks.values():
                 x = block(x)
             return self.output(x, targets)
 
 
-# --- memory and initial values --------------------------------------------------------------------------------------------
+# --- memory and initial values --------------------------------------------------------------------
 
 
 def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, seed: int) -> None:
-    """Give a part memory on the device and its initial values, which depend on the seed and on the parameter's name alone.
+    """Give a part memory on the device and its initial values, which depend on the seed and on the
+    parameter's name alone.
 
-    However a model is spread over ranks, it begins with the same numbers. ``name``: that of the part in the whole model.
+    However a model is spread over ranks, it begins with the same numbers. ``name``: that of the
+    part in the whole model.
     """
     shape = decoder.shape
     name = "embedding" if name == "head" and shape.tied else name
@@ -261,8 +310,14 @@ def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, s
             elif parameter.dim() == 1:
                 parameter.fill_(1.0)
             else:
-                residual = own_name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.down"))
-                parameter.normal_(0.0, DEVIATION / math.sqrt(2 * shape.layers) if residual else DEVIATION, generator=generator)
+                residual = own_name.endswith(
+                    ("attention.out.weight", "mlp.down.weight", "mlp.down")
+                )
+                parameter.normal_(
+                    0.0,
+                    DEVIATION / math.sqrt(2 * shape.layers) if residual else DEVIATION,
+                    generator=generator,
+                )
     part.to(decoder.arithmetic.weights)
 
 

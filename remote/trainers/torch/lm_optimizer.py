@@ -1,7 +1,9 @@
-"""AdamW, the limit of the gradients' norm and the loss scale, on what each rank holds, without waiting for the device.
+"""AdamW, the limit of the gradients' norm and the loss scale, on what each rank holds, without
+waiting for the device.
 
-The optimizer gets the local part of each parameter as an ordinary tensor: all kinds of sharding then are lists of tensors.
-Clipping and unscaling are no passes over the gradients: the update divides by a number that is on the device.
+The optimizer gets the local part of each parameter as an ordinary tensor: all kinds of sharding
+then are lists of tensors. Clipping and unscaling are no passes over the gradients: the update
+divides by a number that is on the device.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ GROWTH_STEPS = 2000
 
 
 class Part(NamedTuple):
-    """A parameter, what this rank updates of it, and the process groups over which it is spread. ``lowered``: the parameter is
-    a copy of that in a smaller type."""
+    """A parameter, what this rank updates of it, and the process groups over which it is spread.
+    ``lowered``: the parameter is a copy of that in a smaller type."""
 
     parameter: Any
     local: torch.Tensor
@@ -34,7 +36,9 @@ class Part(NamedTuple):
 
 
 def part_of(parameter: nn.Parameter, master: torch.Tensor | None = None) -> Part:
-    """Return the local part of a parameter. ``master``: its value in fp32, if it has a smaller type."""
+    """Return the local part of a parameter. ``master``: its value in fp32, if it has a smaller
+    type.
+    """
     from torch.distributed.tensor import DTensor, Replicate
 
     if master is not None:
@@ -42,7 +46,11 @@ def part_of(parameter: nn.Parameter, master: torch.Tensor | None = None) -> Part
     if not isinstance(parameter, DTensor):
         return Part(parameter, parameter, (), False)
     mesh = parameter.device_mesh
-    spread = [number for number, placement in enumerate(parameter.placements) if not isinstance(placement, Replicate)]
+    spread = [
+        number
+        for number, placement in enumerate(parameter.placements)
+        if not isinstance(placement, Replicate)
+    ]
     local = parameter.to_local().detach().requires_grad_()
     return Part(parameter, local, tuple(mesh.get_group(number) for number in spread), False)
 
@@ -51,9 +59,9 @@ class Optimizer:
     """AdamW over the parts of a model that this rank holds.
 
     ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
-    any. ``scale``: initial loss scale, 0 without one. ``masters``: values in fp32 of parameters that have a smaller type;
-    only with ``compiled``, which makes a few kernels of the norm of a layer's gradients and, if no loss is scaled, one of
-    its update.
+    any. ``scale``: initial loss scale, 0 without one. ``masters``: values in fp32 of parameters
+    that have a smaller type; only with ``compiled``, which makes a few kernels of the norm of a
+    layer's gradients and, if no loss is scaled, one of its update.
     """
 
     def __init__(
@@ -68,12 +76,17 @@ class Optimizer:
         masters: Mapping[nn.Parameter, torch.Tensor] | None = None,
         compiled: bool = False,
     ) -> None:
-        parts = [[part_of(parameter, (masters or {}).get(parameter)) for parameter in layer] for layer in layers]
+        parts = [
+            [part_of(parameter, (masters or {}).get(parameter)) for parameter in layer]
+            for layer in layers
+        ]
         self.clip = clip
         held = [[part for part in layer if part.local.numel()] for layer in parts]
         self.parts = [part for layer in held for part in layer]
         # Also groups of which this rank has nothing: all ranks take part in the same collectives.
-        self.groups: dict[tuple[Any, ...], list[list[int]]] = {part.groups: [] for layer in parts for part in layer}
+        self.groups: dict[tuple[Any, ...], list[list[int]]] = {
+            part.groups: [] for layer in parts for part in layer
+        }
         numbers = iter(range(len(self.parts)))
         for layer in held:
             own: dict[tuple[Any, ...], list[int]] = {}
@@ -95,7 +108,11 @@ class Optimizer:
             for layer in held
             if layer
         ]
-        self.adamw: Any = Compiled(rows, learning_rate, device) if compiled and not scale else Fused(rows, learning_rate)
+        self.adamw: Any = (
+            Compiled(rows, learning_rate, device)
+            if compiled and not scale
+            else Fused(rows, learning_rate)
+        )
         self.scale = torch.full((), scale, device=device) if scale else None
         self.growth = torch.zeros((), dtype=torch.int32, device=device)
         self.one = torch.ones((), device=device)
@@ -106,7 +123,9 @@ class Optimizer:
         return loss if self.scale is None else loss * self.scale
 
     def norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the norm of all gradients, of all ranks, still times the loss scale. ``gradients``: this rank's."""
+        """Return the norm of all gradients, of all ranks, still times the loss scale.
+        ``gradients``: this rank's.
+        """
         total = torch.zeros_like(self.one)
         for groups, layers in self.groups.items():
             rows = [[gradients[number] for number in layer] for layer in layers]
@@ -120,11 +139,15 @@ class Optimizer:
         """Return the sum of the squares of gradients. ``rows``: those of each layer."""
         if self.squares is not None:
             return torch.stack([self.squares(list(row)) for row in rows]).sum()
-        norms = torch._foreach_norm([gradient for row in rows for gradient in row], 2, dtype=torch.float32)
+        norms = torch._foreach_norm(
+            [gradient for row in rows for gradient in row], 2, dtype=torch.float32
+        )
         return torch.stack(norms).square().sum()
 
     def step(self) -> None:
-        """Update the parameters, unless gradients overflowed at this loss scale; drop the gradients."""
+        """Update the parameters, unless gradients overflowed at this loss scale; drop the
+        gradients.
+        """
         gradients = [part.gradient() for part in self.parts]
         divisor = self.one if self.scale is None else self.scale
         if self.clip or self.scale is not None:

@@ -1,7 +1,8 @@
-"""A language model spread over ranks, as replicas, shards, or replicas of shards; and what cannot be combined.
+"""A language model spread over ranks, as replicas, shards, or replicas of shards; and what cannot
+be combined.
 
-Ranks form a mesh of replica × data, the last one the fastest: ranks that share a copy of the model are neighbours. Each rank
-has tokens of its own.
+Ranks form a mesh of replica × data, the last one the fastest: ranks that share a copy of the model
+are neighbours. Each rank has tokens of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 DDP_LIMIT = 2_000_000_000
-"""Parameters of a rank up to which --parallel auto gives each rank a whole copy: with fp32 weights and AdamW 16 bytes each."""
+"""Parameters of a rank up to which --parallel auto gives each rank a whole copy: with fp32 weights
+and AdamW 16 bytes each.
+"""
 WHOLE_LAYERS = 24
 """Layers up to which --compile-split auto makes one graph of all of them, on a single rank."""
 COMPILE_LEVELS: dict[str, dict[str, bool]] = {
@@ -43,7 +46,9 @@ class Layout(NamedTuple):
 
 
 def layout_of(args: argparse.Namespace, world_size: int, parameters: int) -> Layout:
-    """Return the layout of all ranks. ``parameters``: of the whole model. `unusable_layout` has found nothing."""
+    """Return the layout of all ranks. ``parameters``: of the whole model. `unusable_layout` has
+    found nothing.
+    """
     kind = args.parallel
     if kind == "auto":
         kind = "fsdp" if args.replicas > 1 or parameters > DDP_LIMIT else "ddp"
@@ -62,15 +67,22 @@ def unusable_layout(args: argparse.Namespace, world_size: int) -> str:
 
 def mesh_of(layout: Layout, device: torch.device) -> DeviceMesh:
     """Return the mesh of all ranks."""
-    return init_device_mesh(device.type, (layout.replica, layout.data), mesh_dim_names=("replica", "data"))
+    return init_device_mesh(
+        device.type, (layout.replica, layout.data), mesh_dim_names=("replica", "data")
+    )
 
 
 def placed(
-    args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: DeviceMesh, device: torch.device
+    args: argparse.Namespace,
+    decoder: Decoder,
+    layout: Layout,
+    mesh: DeviceMesh,
+    device: torch.device,
 ) -> tuple[nn.Module, dict[nn.Parameter, torch.Tensor]]:
     """Fill the decoder, compile its layers and spread it over ranks, layer by layer.
 
-    Return the module that is trained, and the values in fp32 of those parameters that have the type of matrix products.
+    Return the module that is trained, and the values in fp32 of those parameters that have the type
+    of matrix products.
     """
     masters: dict[nn.Parameter, torch.Tensor] = {}
     split = split_of(args, layout)
@@ -85,7 +97,8 @@ def placed(
         if split == "blocks":
             block.compile(**compiling(args))
         if shard:
-            # The backward pass begins with the last layer: freeing it in between would gather it twice in a row.
+            # The backward pass begins with the last layer: freeing it in between would gather it
+            # twice in a row.
             shard(block, reshard_after_forward=args.reshard == "true" and number != numbers[-1])
     for name, part in decoder.outer().items():
         filled(part, name, decoder, device, args.seed)
@@ -99,7 +112,9 @@ def placed(
         for part in units(decoder)[len(numbers) :]:
             shard(part, reshard_after_forward=False)
         if embedding_of(args, decoder.shape, layout) == "row-wise":
-            decoder.embedding = RowWiseEmbedding(decoder.embedding, mesh["data"], decoder.arithmetic.compute)
+            decoder.embedding = RowWiseEmbedding(
+                decoder.embedding, mesh["data"], decoder.arithmetic.compute
+            )
             shard(decoder, reshard_after_forward=False, ignored_params={decoder.embedding.weight})
         else:
             shard(decoder, reshard_after_forward=False)
@@ -108,13 +123,17 @@ def placed(
 
 
 def split_of(args: argparse.Namespace, layout: Layout) -> str:
-    """Return the graphs that are compiled: none; blocks; whole, by itself only where one rank has few layers.
+    """Return the graphs that are compiled: none; blocks; whole, by itself only where one rank has
+    few layers.
 
-    One graph of 12 layers of GPT-2 takes 12 s longer to compile than one layer, and its steps are 1 to 2 % shorter on an H200.
+    One graph of 12 layers of GPT-2 takes 12 s longer to compile than one layer, and its steps are 1
+    to 2 % shorter on an H200.
     """
     if args.compile == "false":
         return "none"
-    plain = args.checkpointing == "none" and args.experts == 1 and args.dtype != "fp8"  # what was measured
+    plain = (
+        args.checkpointing == "none" and args.experts == 1 and args.dtype != "fp8"
+    )  # what was measured
     whole = layout.kind == "none" and plain and args.layers <= WHOLE_LAYERS
     return {"auto": "whole" if whole else "blocks"}.get(args.compile_split, args.compile_split)
 
@@ -128,8 +147,9 @@ def compiling(args: argparse.Namespace) -> dict[str, Any]:
 def lowers(args: argparse.Namespace, layout: Layout) -> bool:
     """Return whether layers keep parameters in bf16, of which the optimizer has the values in fp32.
 
-    No cast of weights and gradients then reads and writes all of them in each step. Only where a gradient is the result of one
-    matrix product, which has that type anyway: those of micro-batches and of ranks are added up in fp32.
+    No cast of weights and gradients then reads and writes all of them in each step. Only where a
+    gradient is the result of one matrix product, which has that type anyway: those of micro-batches
+    and of ranks are added up in fp32.
     """
     alone = layout.kind == "none" and args.accumulation == 1
     return alone and args.compile == "true" and args.dtype == "bf16" and args.weights == "fp32"
@@ -145,7 +165,8 @@ def lowered(block: nn.Module, compute: torch.dtype) -> dict[nn.Parameter, torch.
 
 def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
     """Compile what is before and after the layers. ``options``: of torch.compile."""
-    # Without positions to add there is nothing to fuse, and the compiled gradient of the embedding takes longer than PyTorch's.
+    # Without positions to add there is nothing to fuse, and the compiled gradient of the embedding
+    # takes longer than PyTorch's.
     if decoder.positions is not None:
         own: Any = decoder
         own.embedded = torch.compile(decoder.embedded, **options)
@@ -153,17 +174,19 @@ def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
 
 
 def units(decoder: Decoder) -> list[Any]:
-    """Return what FSDP gathers and reduces one after the other: layers, and what is after them unless it shares the embedding
-    table. The rest is gathered with the first call, before anything is computed, and reduced at the end, after everything."""
+    """Return what FSDP gathers and reduces one after the other: layers, and what is after them
+    unless it shares the embedding table. The rest is gathered with the first call, before anything
+    is computed, and reduced at the end, after everything."""
     after = [] if decoder.shape.tied else [decoder.output]
     return [*decoder.blocks.values(), *after]
 
 
 def gather_ahead(decoder: Decoder, layers: int) -> None:
-    """Have FSDP gather the parameters of ``layers`` layers while another one before them computes, in either direction.
+    """Have FSDP gather the parameters of ``layers`` layers while another one before them computes,
+    in either direction.
 
-    With 0, the order is FSDP's own: in the forward pass a layer is gathered once the host gets there, and in the backward pass
-    one ahead.
+    With 0, the order is FSDP's own: in the forward pass a layer is gathered once the host gets
+    there, and in the backward pass one ahead.
     """
     parts = units(decoder)
     for place, part in enumerate(parts if layers else ()):
@@ -186,15 +209,19 @@ def _sharding(args: argparse.Namespace, decoder: Decoder, layout: Layout, mesh: 
 
 
 def bucket_cap_mib(parameters: int) -> int:
-    """Return the MiB of gradients that DDP reduces at once: a 64th of them in fp32, and not less than its own default.
+    """Return the MiB of gradients that DDP reduces at once: a 64th of them in fp32, and not less
+    than its own default.
 
-    Launching a step of many layers takes the host nearly as long as the GPU computes. With 250 buckets of 25 MiB for GPT-2
-    1.5B, steps on two H100 took 219 to 244 ms, as the host's core was free or not; with 63 they took 213 to 227.
+    Launching a step of many layers takes the host nearly as long as the GPU computes. With 250
+    buckets of 25 MiB for GPT-2 1.5B, steps on two H100 took 219 to 244 ms, as the host's core was
+    free or not; with 63 they took 213 to 227.
     """
     return max(25, parameters * 4 // 64 >> 20)
 
 
-def _replica(args: argparse.Namespace, decoder: Decoder, mesh: DeviceMesh, device: torch.device) -> nn.Module:
+def _replica(
+    args: argparse.Namespace, decoder: Decoder, mesh: DeviceMesh, device: torch.device
+) -> nn.Module:
     return DistributedDataParallel(
         decoder,
         device_ids=[device.index] if device.type == "cuda" else None,
@@ -206,9 +233,13 @@ def _replica(args: argparse.Namespace, decoder: Decoder, mesh: DeviceMesh, devic
 
 
 def synchronise(model: nn.Module, layout: Layout, now: bool, reshard: bool) -> None:
-    """Say whether the next backward pass reduces gradients, as that of a step's last micro-batch does."""
+    """Say whether the next backward pass reduces gradients, as that of a step's last micro-batch
+    does.
+    """
     if layout.kind == "ddp":
-        model.require_backward_grad_sync = now  # what DDP's no_sync sets; it counts from the forward pass on
+        model.require_backward_grad_sync = (
+            now  # what DDP's no_sync sets; it counts from the forward pass on
+        )
     elif layout.kind == "fsdp":
         sharded: Any = model
         sharded.set_requires_gradient_sync(now)

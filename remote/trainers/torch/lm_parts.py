@@ -1,8 +1,10 @@
-"""The parts of a step of a language model, timed after the last one: computing alone, and what ranks would have sent meanwhile.
+"""The parts of a step of a language model, timed after the last one: computing alone, and what
+ranks would have sent meanwhile.
 
-A step is taken as always, by all ranks at once, while `Silence` stands in for torch.distributed: nothing is sent, and each
-collective is noted with its bytes, its ranks, and two moments of the computation: from when on it may run, and when the
-computation first waits for it. The result's keys are listed in train_lm.py. PyTorch 2.6 or newer.
+A step is taken as always, by all ranks at once, while `Silence` stands in for torch.distributed:
+nothing is sent, and each collective is noted with its bytes, its ranks, and two moments of the
+computation: from when on it may run, and when the computation first waits for it. The result's keys
+are listed in train_lm.py. PyTorch 2.6 or newer.
 """
 
 from __future__ import annotations
@@ -25,11 +27,15 @@ STAND_INS = {
     "all_gather_single": "all_gather",
     "reduce_scatter_single": "reduce_scatter",
 }
-"""The collective of collectives.py that each function of torch.distributed is; the last two have these names since 2.13."""
+"""The collective of collectives.py that each function of torch.distributed is; the last two have
+these names since 2.13.
+"""
 
 
 class Call(NamedTuple):
-    """A collective that a step makes: its size as collectives.py counts it, in elements of a type, and its ranks."""
+    """A collective that a step makes: its size as collectives.py counts it, in elements of a type,
+    and its ranks.
+    """
 
     collective: str
     count: int
@@ -49,11 +55,13 @@ class Call(NamedTuple):
 
 
 class Silence:
-    """What stands in for collectives in steps without communication. ``stamps``: those of these steps.
+    """What stands in for collectives in steps without communication. ``stamps``: those of these
+    steps.
 
-    On a CPU a collective begins and is waited for at once. On a GPU it begins when its stream has come to it. It is waited for
-    at once in the forward pass and after the backward pass; in a backward pass gathered parameters at the next collective,
-    because layers are gathered one ahead, scattered gradients when the next ones are scattered, and all else at the end.
+    On a CPU a collective begins and is waited for at once. On a GPU it begins when its stream has
+    come to it. It is waited for at once in the forward pass and after the backward pass; in a
+    backward pass gathered parameters at the next collective, because layers are gathered one ahead,
+    scattered gradients when the next ones are scattered, and all else at the end.
     """
 
     def __init__(self, stamps: Stamps) -> None:
@@ -92,14 +100,17 @@ class Silence:
                 setattr(dist, name, function)
 
     def moments(self) -> list[list[Any]]:
-        """Return collective, bytes, number and distance of its ranks, and when it may begin and is waited for, in seconds from
-        the start of a step, of each call of the last step."""
+        """Return collective, bytes, number and distance of its ranks, and when it may begin and is
+        waited for, in seconds from the start of a step, of each call of the last step."""
         return [
             [
                 call.collective,
                 call.size_bytes,
                 *call.ranks,
-                *(self.stamps.between("start", f"{moment} {number}") for moment in ("begins", "needed")),
+                *(
+                    self.stamps.between("start", f"{moment} {number}")
+                    for moment in ("begins", "needed")
+                ),
             ]
             for number, call in enumerate(self.calls)
             if call.ranks[0] > 1
@@ -107,7 +118,9 @@ class Silence:
 
     def _noted(self, collective: str, *given: Any, **named: Any) -> None:
         tensors = [value for value in (*given, *named.values()) if isinstance(value, torch.Tensor)]
-        call = Call(collective, max(map(torch.Tensor.numel, tensors)), tensors[0].dtype, named.get("group"))
+        call = Call(
+            collective, max(map(torch.Tensor.numel, tensors)), tensors[0].dtype, named.get("group")
+        )
         number = len(self.calls)
         self.calls.append(call)
         here = self.stamps.now(self.main)
@@ -128,10 +141,14 @@ class Silence:
             self.stamps.steps[-1][f"needed {number}"] = moment
 
 
-def stay_here(collective: str, output: torch.Tensor, given: torch.Tensor, rank: int, ranks: int) -> None:
-    """Fill the output of a collective with this rank's own values, in place of those of others: numbers like them.
+def stay_here(
+    collective: str, output: torch.Tensor, given: torch.Tensor, rank: int, ranks: int
+) -> None:
+    """Fill the output of a collective with this rank's own values, in place of those of others:
+    numbers like them.
 
-    What happened to lie in that memory could be NaN, with which a GPU at its power limit computes faster.
+    What happened to lie in that memory could be NaN, with which a GPU at its power limit computes
+    faster.
     """
     if collective == "reduce_scatter":
         output.copy_(given.reshape(ranks, *output.shape)[rank])
@@ -141,7 +158,7 @@ def stay_here(collective: str, output: torch.Tensor, given: torch.Tensor, rank: 
     shares[rank + 1 :].copy_(given.view(1, -1))
 
 
-# --- measurements ---------------------------------------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------
 
 BESIDE = ("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")
 
@@ -149,14 +166,17 @@ BESIDE = ("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_redu
 def alone(
     args: argparse.Namespace, learner: Learner, batches: Tokens, device: torch.device
 ) -> tuple[dict[str, Any], list[Call], list[list[Any]]]:
-    """Take steps without communication; return their times, the collectives that may run during the last backward pass, and
-    all collectives of a step, as `Silence.moments` does. Without memory for such steps there are none.
+    """Take steps without communication; return their times, the collectives that may run during the
+    last backward pass, and all collectives of a step, as `Silence.moments` does. Without memory for
+    such steps there are none.
     """
     silence = Silence(Stamps(device))
     stamps, hooked = silence.stamps, []
     reduced = of_ddp(learner) if learner.layout.kind == "ddp" else []
     for at, (_, last) in enumerate(reduced):
-        hooked.append(last.register_post_accumulate_grad_hook(lambda _, at=at: stamps(f"begins bucket {at}")))
+        hooked.append(
+            last.register_post_accumulate_grad_hook(lambda _, at=at: stamps(f"begins bucket {at}"))
+        )
     bare = learner._replace(model=learner.decoder)
     try:
         with silence.standing_in():
@@ -175,15 +195,29 @@ def alone(
     }
     end_s = stamps.between("start", "backward")
     buckets = [
-        ["allreduce", call.size_bytes, *call.ranks, stamps.between("start", f"begins bucket {at}"), end_s]
+        [
+            "allreduce",
+            call.size_bytes,
+            *call.ranks,
+            stamps.between("start", f"begins bucket {at}"),
+            end_s,
+        ]
         for at, (call, _) in enumerate(reduced)
     ]
-    return times, [call for call, _ in reduced] or silence.overlapping, [*buckets, *silence.moments()]
+    return (
+        times,
+        [call for call, _ in reduced] or silence.overlapping,
+        [*buckets, *silence.moments()],
+    )
 
 
 def of_ddp(learner: Learner) -> list[tuple[Call, torch.nn.Parameter]]:
-    """Return the all-reduce of each of DDP's buckets, and the parameter whose gradient completes it."""
-    parameters = [parameter for parameter in learner.decoder.parameters() if parameter.requires_grad]
+    """Return the all-reduce of each of DDP's buckets, and the parameter whose gradient completes
+    it.
+    """
+    parameters = [
+        parameter for parameter in learner.decoder.parameters() if parameter.requires_grad
+    ]
     sizes, orders = buckets(learner.model)
     first = parameters[0]
     return [
@@ -196,7 +230,8 @@ def sent(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
     """Return functions that begin these collectives, on buffers that all of them share."""
     space: dict[torch.dtype, torch.Tensor] = {}
     for call in calls:
-        # What is scattered and a rank's share of it, or what is gathered, a rank's share being a part of it.
+        # What is scattered and a rank's share of it, or what is gathered, a rank's share being a
+        # part of it.
         whole = call.count + call.count // call.ranks[0]
         if call.dtype not in space or space[call.dtype].numel() < whole:
             space[call.dtype] = torch.zeros(whole, dtype=call.dtype, device=device)
@@ -208,7 +243,14 @@ def sent(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
         if call.collective == "allreduce":
             functions.append(partial(dist.all_reduce, whole, **options))
         elif call.collective == "all_gather":
-            functions.append(partial(dist.all_gather_into_tensor, whole, whole[rank * share : (rank + 1) * share], **options))
+            functions.append(
+                partial(
+                    dist.all_gather_into_tensor,
+                    whole,
+                    whole[rank * share : (rank + 1) * share],
+                    **options,
+                )
+            )
         else:
             after = space[call.dtype][call.count : call.count + share]
             functions.append(partial(dist.reduce_scatter_tensor, after, whole, **options))
@@ -216,9 +258,15 @@ def sent(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
 
 
 def beside(
-    args: argparse.Namespace, learner: Learner, batches: Tokens, begin: list[Callable[[], Any]], device: torch.device
+    args: argparse.Namespace,
+    learner: Learner,
+    batches: Tokens,
+    begin: list[Callable[[], Any]],
+    device: torch.device,
 ) -> dict[str, Any]:
-    """Make collectives, alone and then during backward passes that neither feed nor await them; return the seconds."""
+    """Make collectives, alone and then during backward passes that neither feed nor await them;
+    return the seconds.
+    """
     aside = torch.cuda.Stream(device) if device.type == "cuda" else None
     separate, silence = Stamps(device), Silence(Stamps(device))
     for _ in range(args.solo_steps):
@@ -250,12 +298,14 @@ def beside(
 def parts(
     args: argparse.Namespace, learner: Learner, batches: Tokens, device: torch.device
 ) -> tuple[dict[str, Any], list[list[Any]] | None]:
-    """Return the times of this rank's steps without communication, of collectives alone and of both at once, and all
-    collectives of a step.
+    """Return the times of this rank's steps without communication, of collectives alone and of both
+    at once, and all collectives of a step.
 
     After this, the models of ranks differ. All ranks call it together.
     """
-    times: dict[str, Any] = dict.fromkeys(("solo_step_s", "solo_forward_s", "solo_backward_s", *BESIDE))
+    times: dict[str, Any] = dict.fromkeys(
+        ("solo_step_s", "solo_forward_s", "solo_backward_s", *BESIDE)
+    )
     if not args.solo_steps:
         return times, None
     own, overlapping, collectives = alone(args, learner, batches, device)
@@ -264,7 +314,9 @@ def parts(
         begin = sent(overlapping, device)
     except torch.cuda.OutOfMemoryError:
         begin = []
-    ready = torch.tensor([bool(begin) and times["solo_step_s"] is not None], dtype=torch.int32, device=device)
+    ready = torch.tensor(
+        [bool(begin) and times["solo_step_s"] is not None], dtype=torch.int32, device=device
+    )
     dist.all_reduce(ready)
     if int(ready) == dist.get_world_size() > 1:
         times.update(beside(args, learner, batches, begin, device))

@@ -1,4 +1,6 @@
-"""One training step of a language model: its tokens, its micro-batches one after the other, its update."""
+"""One training step of a language model: its tokens, its micro-batches one after the other, its
+update.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,39 @@ from lm_parallel import Layout, compiling, mesh_of, placed, synchronise
 from step_timestamps import ignore_stamp
 from torch import nn
 
-COMPUTE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+COMPUTE = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.bfloat16,
+}
 """The type of activations for each --dtype. fp8 is a type of matrix products alone."""
 WEIGHTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The types of parameters and of the optimizer's state, for each --weights."""
 
 
 def arithmetic_of(args: argparse.Namespace, layout: Layout) -> Arithmetic:
-    """Return the types of the model. FSDP casts parameters itself, before it gathers them; otherwise autocast does."""
+    """Return the types of the model. FSDP casts parameters itself, before it gathers them;
+    otherwise autocast does.
+    """
     weights, compute = WEIGHTS[args.weights], COMPUTE[args.dtype]
     autocast = layout.kind != "fsdp" and compute != weights
     return Arithmetic(weights, compute, autocast, args.checkpointing)
 
 
 class Tokens:
-    """The same few batches of random tokens over and over, made once, on the device, so that the loss falls.
+    """The same few batches of random tokens over and over, made once, on the device, so that the
+    loss falls.
 
-    Each sequence has a seed of its own, from its number in the global batch: however the batch is spread over ranks, it is the
-    same batch. Index with the step's number: tokens and targets, each (accumulation, batch_size, seq_len).
+    Each sequence has a seed of its own, from its number in the global batch: however the batch is
+    spread over ranks, it is the same batch. Index with the step's number: tokens and targets, each
+    (accumulation, batch_size, seq_len).
     """
 
-    def __init__(self, args: argparse.Namespace, layout: Layout, rank: int, device: torch.device) -> None:
+    def __init__(
+        self, args: argparse.Namespace, layout: Layout, rank: int, device: torch.device
+    ) -> None:
         generator = torch.Generator(device)
         shape = (args.accumulation, args.batch_size, args.seq_len + 1)
         self.batches = []
@@ -45,7 +59,9 @@ class Tokens:
                     number = (micro * layout.ranks + rank) * args.batch_size + row
                     # 2^20 sequences a batch, 2^12 batches: no two have the same seed.
                     generator.manual_seed((args.seed << 32) + (batch << 20) + number)
-                    tokens[micro, row] = torch.randint(args.vocab, shape[2:], generator=generator, device=device)
+                    tokens[micro, row] = torch.randint(
+                        args.vocab, shape[2:], generator=generator, device=device
+                    )
             self.batches.append((tokens[..., :-1].contiguous(), tokens[..., 1:].contiguous()))
 
     def __getitem__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -62,7 +78,9 @@ class Learner(NamedTuple):
     optimizer: Optimizer
 
 
-def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device) -> Learner:
+def learner(
+    args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device
+) -> Learner:
     """Return a new model, spread over all ranks, and its optimizer."""
     mesh = mesh_of(layout, device)
     decoder = Decoder(shape, arithmetic_of(args, layout), args.seq_len)
@@ -84,11 +102,14 @@ def learner(args: argparse.Namespace, shape: Shape, layout: Layout, device: torc
     return Learner(args, layout, decoder, model, optimizer)
 
 
-# --- taking a step --------------------------------------------------------------------------------------------------------
+# --- taking a step --------------------------------------------------------------------------------
 
 
 def taken(
-    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = ignore_stamp
+    learner: Learner,
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    stamp: Callable[[str], None] = ignore_stamp,
 ) -> torch.Tensor:
     """Take a step; return the mean loss of the global batch, on every rank.
 
@@ -104,13 +125,20 @@ def taken(
 
 
 def accumulated(
-    learner: Learner, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None] = ignore_stamp
+    learner: Learner,
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    stamp: Callable[[str], None] = ignore_stamp,
 ) -> torch.Tensor:
-    """Add up the gradients of all micro-batches, and reduce them with the last one; return the mean loss of this rank's."""
+    """Add up the gradients of all micro-batches, and reduce them with the last one; return the mean
+    loss of this rank's.
+    """
     count, total = len(tokens), None
     for number in range(count):
         stamp("micro_batch")
-        synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard == "true")
+        synchronise(
+            learner.model, learner.layout, number == count - 1, learner.args.reshard == "true"
+        )
         loss = learner.model(tokens[number], targets[number])  # its share of the step's
         stamp("forward")
         learner.optimizer.scaled(loss).backward()

@@ -1,20 +1,24 @@
-"""Measure the bandwidth of each device's memory with the kernels of STREAM, all devices at the same time.
+"""Measure the bandwidth of each device's memory with the kernels of STREAM, all devices at the same
+time.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, device_bench.py, known_values.py, trainer.py,
-torch_ranks.py and torch_timing.py. One process per device, which reads its rank from the environment, as torchrun sets it:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, device_bench.py,
+known_values.py, trainer.py, torch_ranks.py and torch_timing.py. One process per device, which reads
+its rank from the environment, as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 memory_bandwidth.py --device cuda --sizes 1073741824
 
-Kernels and bytes are those of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current High Performance Computers",
-1995; stream.c 5.10): with three arrays a, b, c of as many bytes and a scalar s
+Kernels and bytes are those of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current
+High Performance Computers", 1995; stream.c 5.10): with three arrays a, b, c of as many bytes and a
+scalar s
 
     copy    c = a          2 arrays moved
     scale   b = s·c        2
     add     c = a + b      3
     triad   a = b + s·c    3
 
-Each is one PyTorch operation into an existing array. A write counts once, whether or not the processor reads the cache line
-first. As in STREAM the kernels follow each other, so that the result of each is known, and every element of it is verified.
+Each is one PyTorch operation into an existing array. A write counts once, whether or not the
+processor reads the cache line first. As in STREAM the kernels follow each other, so that the result
+of each is known, and every element of it is verified.
 """
 
 from __future__ import annotations
@@ -32,12 +36,14 @@ from torch_ranks import World, leave_after, settle
 TYPES = {"fp64": torch.float64, "fp32": torch.float32}
 SCALAR = 3.0
 VALUES = range(1, 252)
-"""What `a` holds at first, again and again: integers, so that every result is exact, and differs from what was there before."""
+"""What `a` holds at first, again and again: integers, so that every result is exact, and differs
+from what was there before.
+"""
 
 
 class Kernel(NamedTuple):
-    """A kernel on three arrays: its name, how many of them it moves, its call, the array that it writes, and by how much the
-    values of that array then are multiples of the first values of a."""
+    """A kernel on three arrays: its name, how many of them it moves, its call, the array that it
+    writes, and by how much the values of that array then are multiples of the first values of a."""
 
     name: str
     arrays: int
@@ -76,7 +82,9 @@ def cache_bytes(device: torch.device) -> int:
 
 
 def remarks(device: torch.device, sizes: list[int]) -> list[str]:
-    """Return sentences about sizes that a cache may hold in part: STREAM asks for arrays of four times the cache."""
+    """Return sentences about sizes that a cache may hold in part: STREAM asks for arrays of four
+    times the cache.
+    """
     cache = cache_bytes(device)
     small = [str(size) for size in sizes if size < 4 * cache]
     words = "may show the cache: STREAM asks for arrays of four times the last-level cache"

@@ -1,12 +1,15 @@
-"""Measure the link between every two nodes, in rounds; the pairs of one round measure at the same time.
+"""Measure the link between every two nodes, in rounds; the pairs of one round measure at the same
+time.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, trainer.py and torch_ranks.py:
+Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, trainer.py and
+torch_ranks.py:
 
     torchrun --nnodes 4 --nproc_per_node 1 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 pairs.py --device cuda
 
-N nodes meet in N-1 rounds, or N if N is odd, so that each pair meets once: a sweep. The composition of the rounds changes from
-sweep to sweep, so that a pair does not always share a switch with the same others. With several ranks per node, rank k of one
-node measures with rank k of the other, all at once. Each rank of the node with the lower rank, a, prints its own clock's times:
+N nodes meet in N-1 rounds, or N if N is odd, so that each pair meets once: a sweep. The composition
+of the rounds changes from sweep to sweep, so that a pair does not always share a switch with the
+same others. With several ranks per node, rank k of one node measures with rank k of the other, all
+at once. Each rank of the node with the lower rank, a, prints its own clock's times:
 
     orch pair sweep=1 round=3 a=0 b=5 local_rank=0 direction=both size_bytes=1048576 time_s=0.001234567
 
@@ -28,33 +31,47 @@ import torch
 import torch.distributed as dist
 import trainer
 from torch.distributed import P2POp
-from torch_ranks import claim, identity, join, leave_after, memory_bytes, prove_world, settle, unusable_gpu
+from torch_ranks import (
+    claim,
+    identity,
+    join,
+    leave_after,
+    memory_bytes,
+    prove_world,
+    settle,
+    unusable_gpu,
+)
 from trainer import Identity
 
 PING_BYTES = 8
 Pair = Tuple[int, int]
 
 
-# --- rounds ---------------------------------------------------------------------------------------------------------------
+# --- rounds ---------------------------------------------------------------------------------------
 
 
 def rounds(nodes: int, sweep: int) -> List[List[Pair]]:
-    """Return the pairs of each round, lower node first: the circle method, with the nodes reseated for each sweep.
+    """Return the pairs of each round, lower node first: the circle method, with the nodes reseated
+    for each sweep.
 
     The seats are sorted by a checksum, which is the same on every node whatever its Python version.
     """
-    seats: List[Optional[int]] = sorted(range(nodes), key=lambda node: zlib.crc32(f"{sweep} {node}".encode()))
+    seats: List[Optional[int]] = sorted(
+        range(nodes), key=lambda node: zlib.crc32(f"{sweep} {node}".encode())
+    )
     if nodes % 2:
         seats.append(None)  # the node opposite None is idle that round
     schedule = []
     for _ in range(len(seats) - 1):
         facing = zip(seats[: len(seats) // 2], reversed(seats))
-        schedule.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        schedule.append(
+            [(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None]
+        )
         seats[1:] = [seats[-1], *seats[1:-1]]
     return schedule
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
@@ -63,21 +80,43 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=["pairs"], default="pairs")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=["fp32"], default="fp32", help="dtype of the all-reduce")
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
-    parser.add_argument("--steps", type=int, default=21, help="sweeps over all pairs, including warm-up")
-    parser.add_argument("--warmup-steps", type=int, default=1, help="unmeasured sweeps, which open the connections")
-    parser.add_argument("--size-bytes", type=int, default=64 << 20, help="bytes that one rank sends at once")
-    parser.add_argument("--iterations", type=int, default=5, help="transfers per measurement; their median counts")
-    parser.add_argument("--all-reduce", default="false", help="also measure an all-reduce of each pair", **trainer.SWITCH)
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=21, help="sweeps over all pairs, including warm-up"
+    )
+    parser.add_argument(
+        "--warmup-steps", type=int, default=1, help="unmeasured sweeps, which open the connections"
+    )
+    parser.add_argument(
+        "--size-bytes", type=int, default=64 << 20, help="bytes that one rank sends at once"
+    )
+    parser.add_argument(
+        "--iterations", type=int, default=5, help="transfers per measurement; their median counts"
+    )
+    parser.add_argument(
+        "--all-reduce",
+        default="false",
+        help="also measure an all-reduce of each pair",
+        **trainer.SWITCH,
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks")
+    parser.add_argument(
+        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
+    )
     return trainer.parsed(parser, unusable)
 
 
 def unusable(args: argparse.Namespace) -> str:
     """Return why these arguments cannot be used, or an empty text."""
     if args.steps <= args.warmup_steps or args.warmup_steps < 0:
-        return f"--steps: expected more than --warmup-steps, got {args.steps} and {args.warmup_steps}"
+        return (
+            f"--steps: expected more than --warmup-steps, got {args.steps} and {args.warmup_steps}"
+        )
     if args.size_bytes < 4 or args.size_bytes % 4:
         return f"--size-bytes: expected a multiple of 4, got {args.size_bytes}"
     if args.iterations < 1 or args.threads < 1 or args.timeout_s <= 0:
@@ -89,7 +128,7 @@ def unusable(args: argparse.Namespace) -> str:
     return ""
 
 
-# --- one transfer ---------------------------------------------------------------------------------------------------------
+# --- one transfer ---------------------------------------------------------------------------------
 
 
 class Line:
@@ -109,13 +148,17 @@ class Line:
     def swap(self, sent: Optional[torch.Tensor], received: Optional[torch.Tensor]) -> None:
         """Send, receive, or both at once; return when this end is done."""
         pairs = ((dist.isend, sent), (dist.irecv, received))
-        works = dist.batch_isend_irecv([P2POp(way, tensor, self.peer) for way, tensor in pairs if tensor is not None])
+        works = dist.batch_isend_irecv(
+            [P2POp(way, tensor, self.peer) for way, tensor in pairs if tensor is not None]
+        )
         for work in works:
             work.wait()
         settle(self.device)
 
     def one_way(self, from_lead: bool) -> None:
-        """Send one way, with a request before or an acknowledgement after: sent data may still be in a buffer of this node."""
+        """Send one way, with a request before or an acknowledgement after: sent data may still be
+        in a buffer of this node.
+        """
         if self.leads == from_lead:
             if not from_lead:
                 self.swap(None, self.answer)
@@ -142,7 +185,9 @@ class Line:
         self.swap(*second)
 
     def timed(self, transfer: Callable[[], None], iterations: int) -> float:
-        """Return the median seconds of ``iterations`` transfers. Both ends are ready before the clock starts."""
+        """Return the median seconds of ``iterations`` transfers. Both ends are ready before the
+        clock starts.
+        """
         self.swap(self.request, self.answer)
         times = []
         for _ in range(iterations):
@@ -154,19 +199,27 @@ class Line:
     def check(self) -> None:
         """Raise RuntimeError unless the received data is what the peer sent."""
         if not bool((self.incoming == float(self.peer + 1)).all()):
-            raise RuntimeError(f"rank {self.me.rank}: expected only {self.peer + 1} from rank {self.peer}, got other values")
+            raise RuntimeError(
+                f"rank {self.me.rank}: expected only {self.peer + 1} from rank {self.peer}, got other values"
+            )
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def pair_groups(nodes: int, per_node: int) -> Any:
     """Return a process group per pair of nodes. Every rank creates all of them, in the same order."""
     ranks = [list(range(node * per_node, (node + 1) * per_node)) for node in range(nodes)]
-    return {(a, b): dist.new_group(ranks[a] + ranks[b]) for a in range(nodes) for b in range(a + 1, nodes)}
+    return {
+        (a, b): dist.new_group(ranks[a] + ranks[b])
+        for a in range(nodes)
+        for b in range(a + 1, nodes)
+    }
 
 
-def transfers(args: argparse.Namespace, line: Line, group: Any) -> Iterable[Tuple[str, int, Callable[[], None]]]:
+def transfers(
+    args: argparse.Namespace, line: Line, group: Any
+) -> Iterable[Tuple[str, int, Callable[[], None]]]:
     """Yield the measurements of a pair: direction, bytes, and the transfer."""
     yield "a-to-b", args.size_bytes, lambda: line.one_way(True)
     yield "b-to-a", args.size_bytes, lambda: line.one_way(False)

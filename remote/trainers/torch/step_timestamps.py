@@ -1,4 +1,6 @@
-"""Moments of steps by the clock that fits the device, and collectives that run while something is computed."""
+"""Moments of steps by the clock that fits the device, and collectives that run while something is
+computed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def ignore_stamp(_: str) -> None:
 
 
 class Stamps:
-    """Moments of steps, each named for the part that ends there, on the device's own clock or on the host's."""
+    """Moments of steps, each named for the part that ends there, on the device's own clock or on
+    the host's.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -38,7 +42,8 @@ class Stamps:
         return event
 
     def reduced(self, begin: Sequence[Callable[[], Any]], aside: Any) -> Callable[[], Any]:
-        """Begin collectives, one after the other, and record the end of all as `reduced`; return a function that waits for it.
+        """Begin collectives, one after the other, and record the end of all as `reduced`; return a
+        function that waits for it.
 
         ``begin``: calls with ``async_op``, which return their work. ``aside``: a stream that nothing else uses. On a CPU the
         thread that completes the last collective records the end.

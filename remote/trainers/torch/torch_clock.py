@@ -11,12 +11,15 @@ from trainer import Skips, Step, computed_in
 
 
 class DeviceClock:
-    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake of a log line.
+    """Timing of steps on a GPU, by events, so that the device's queue never runs empty for the sake
+    of a log line.
 
-    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment plus the device's own time
-    since then. Loss and loss scale are copied into pinned memory after their step: `.item()` would wait for everything queued.
-    The device's wait for input is the time between two of its own events: a host that waits while the device computes costs
-    nothing. Whether the GPU has begun with a step is asked without waiting for it. ``scale`` is the initial loss scale.
+    After step k the host waits for step k-2. `t` is the host's clock at one synchronised moment
+    plus the device's own time since then. Loss and loss scale are copied into pinned memory after
+    their step: `.item()` would wait for everything queued. The device's wait for input is the time
+    between two of its own events: a host that waits while the device computes costs nothing.
+    Whether the GPU has begun with a step is asked without waiting for it. ``scale`` is the initial
+    loss scale.
     """
 
     def __init__(self, steps: int, scale: float = 1.0) -> None:
@@ -70,4 +73,13 @@ class DeviceClock:
         computed, waits = computed_in(begun, forward)
         self.last, self.t = event, self.t + seconds
         skipped = self.skips.after(float(self.scales[number]))
-        return Step(number, self.t, seconds, float(self.losses[number]), waited, skipped, computed, gpu_waits=waits)
+        return Step(
+            number,
+            self.t,
+            seconds,
+            float(self.losses[number]),
+            waited,
+            skipped,
+            computed,
+            gpu_waits=waits,
+        )

@@ -1,6 +1,8 @@
-"""Images and labels for train_pytorch.py, on the device, in the type and layout of the first layer: `batches`.
+"""Images and labels for train_pytorch.py, on the device, in the type and layout of the first layer:
+`batches`.
 
-Synthetic ones need nothing else; the other loaders need loaders.py next to this file, and Pillow or NVIDIA DALI.
+Synthetic ones need nothing else; the other loaders need loaders.py next to this file, and Pillow or
+NVIDIA DALI.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from torch_models import HALF_TYPES, channels_last
 from trainer import Identity
 
 
-def synthetic(args: argparse.Namespace, device: torch.device, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def synthetic(
+    args: argparse.Namespace, device: torch.device, rank: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images and labels that never change and differ between ranks."""
     torch.manual_seed(args.seed + 1 + rank)
     images = torch.randn(args.batch_size, 3, args.image_size, args.image_size, device=device)
@@ -39,37 +43,62 @@ class Folder(torch.utils.data.Dataset):
         import loaders
 
         path, label = self.files[draw.index]
-        pixels = torch.frombuffer(bytearray(loaders.decoded(path, self.size, draw.seed)), dtype=torch.uint8)
+        pixels = torch.frombuffer(
+            bytearray(loaders.decoded(path, self.size, draw.seed)), dtype=torch.uint8
+        )
         return pixels.view(self.size, self.size, 3), label
 
 
-def native(args: argparse.Namespace, device: torch.device, me: Identity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def native(
+    args: argparse.Namespace, device: torch.device, me: Identity
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches of torch's DataLoader, normalised on the device."""
     import loaders
 
     files = loaders.image_files(args.data_dir, args.num_classes)
     source = torch.utils.data.DataLoader(
         Folder(files, args.image_size),
-        batch_sampler=loaders.Batches(len(files), args.batch_size, me.rank, me.world_size, args.seed),
+        batch_sampler=loaders.Batches(
+            len(files), args.batch_size, me.rank, me.world_size, args.seed
+        ),
         num_workers=args.workers,
         pin_memory=device.type == "cuda",
     )
-    mean, deviation = (torch.tensor(values, device=device).view(3, 1, 1) for values in (loaders.MEAN, loaders.DEVIATION))
+    mean, deviation = (
+        torch.tensor(values, device=device).view(3, 1, 1)
+        for values in (loaders.MEAN, loaders.DEVIATION)
+    )
     for pixels, labels in source:
         images = pixels.to(device, non_blocking=True).permute(0, 3, 1, 2)
         yield (images - mean) / deviation, labels.to(device, non_blocking=True)
 
 
-def dali(args: argparse.Namespace, device: torch.device, me: Identity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def dali(
+    args: argparse.Namespace, device: torch.device, me: Identity
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches of NVIDIA DALI."""
     import loaders
     from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-    loaders.image_files(args.data_dir, args.num_classes)  # checks the folder first: its messages are clearer than DALI's
-    share = loaders.Share(args.data_dir, args.batch_size, args.image_size, args.workers, args.seed, me.rank, me.world_size)
+    loaders.image_files(
+        args.data_dir, args.num_classes
+    )  # checks the folder first: its messages are clearer than DALI's
+    share = loaders.Share(
+        args.data_dir,
+        args.batch_size,
+        args.image_size,
+        args.workers,
+        args.seed,
+        me.rank,
+        me.world_size,
+    )
     pipeline = loaders.dali_pipeline(share, args.loader == "dali-gpu", device.index)
     source = DALIGenericIterator(
-        [pipeline], ["images", "labels"], reader_name="reader", last_batch_policy=LastBatchPolicy.FILL, auto_reset=True
+        [pipeline],
+        ["images", "labels"],
+        reader_name="reader",
+        last_batch_policy=LastBatchPolicy.FILL,
+        auto_reset=True,
     )
     while True:
         for (batch,) in source:
@@ -77,10 +106,13 @@ def dali(args: argparse.Namespace, device: torch.device, me: Identity) -> Iterat
             yield batch["images"].to(device, non_blocking=True), labels
 
 
-def batches(args: argparse.Namespace, device: torch.device, me: Identity) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    args: argparse.Namespace, device: torch.device, me: Identity
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield this rank's images, in the type and layout of the first layer, and labels, without end.
 
-    On a GPU, copies and conversions run on a separate stream, while the previous step is still computing.
+    On a GPU, copies and conversions run on a separate stream, while the previous step is still
+    computing.
     """
     if args.loader == "synthetic":
         yield from repeat(synthetic(args, device, me.rank))
@@ -95,5 +127,7 @@ def batches(args: argparse.Namespace, device: torch.device, me: Identity) -> Ite
         computes = torch.cuda.current_stream(device)
         computes.wait_stream(stream)
         for tensor in (images, labels):
-            tensor.record_stream(computes)  # so that its memory is not reused for the next batch before the step has read it
+            tensor.record_stream(
+                computes
+            )  # so that its memory is not reused for the next batch before the step has read it
         yield images, labels

@@ -1,4 +1,5 @@
-"""The models that train_pytorch.py trains, ResNet-50 v1.5 and VGG16, their loss, and their compilation in stages.
+"""The models that train_pytorch.py trains, ResNet-50 v1.5 and VGG16, their loss, and their
+compilation in stages.
 
 PyTorch 1.13 or newer, Python 3.8 or newer; compilation needs 2.0.
 """
@@ -22,7 +23,9 @@ COMPILE_OPTIONS: dict[str, dict[str, bool]] = {
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 and a shortcut. Version 1.5: the stride is in the 3x3; version 1 had it in the first 1x1."""
+    """1x1, 3x3, 1x1 and a shortcut. Version 1.5: the stride is in the 3x3; version 1 had it in the
+    first 1x1.
+    """
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -58,11 +61,15 @@ def resnet50(num_classes: int) -> nn.Sequential:
         for block in range(blocks):
             layers.append(Bottleneck(channels, width, first_stride if block == 0 else 1))
             channels = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)
+    )
 
 
 def vgg16(num_classes: int) -> nn.Sequential:
-    """Return VGG16 without BatchNorm: 138,357,544 parameters with 1000 classes, for any image size of 32 or more."""
+    """Return VGG16 without BatchNorm: 138,357,544 parameters with 1000 classes, for any image size
+    of 32 or more.
+    """
     layers: list[nn.Module] = []
     channels = 3
     for width, convolutions in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -72,20 +79,28 @@ def vgg16(num_classes: int) -> nn.Sequential:
         layers.append(nn.MaxPool2d(2))
     layers += [nn.AdaptiveAvgPool2d(7), nn.Flatten()]
     layers += [nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout()]
-    layers += [nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4096, num_classes)]
+    layers += [
+        nn.Linear(4096, 4096),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
+        nn.Linear(4096, num_classes),
+    ]
     return nn.Sequential(*layers)
 
 
 MODELS = {"resnet50": resnet50, "vgg16": vgg16}
 CUTS = {"resnet50": (11, 17), "vgg16": (17, 31)}
-"""Indices of the layers at which a model is cut into stages. The last two stages hold nearly all gradients: of ResNet-50, the
-stages of 1024 and of 2048 channels; of VGG16, the later convolutions and the head."""
+"""Indices of the layers at which a model is cut into stages. The last two stages hold nearly all
+gradients: of ResNet-50, the stages of 1024 and of 2048 channels; of VGG16, the later convolutions
+and the head."""
 
 
 def initialise(model: nn.Module) -> None:
-    """Initialise weights as in the papers, so that the loss stays finite: He for convolutions, small normal for the head.
+    """Initialise weights as in the papers, so that the loss stays finite: He for convolutions,
+    small normal for the head.
 
-    BatchNorm does not count batches: only an average without momentum reads that number, and each count is a kernel.
+    BatchNorm does not count batches: only an average without momentum reads that number, and each
+    count is a kernel.
     """
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -99,24 +114,33 @@ def initialise(model: nn.Module) -> None:
 
 
 class Trained(nn.Module):
-    """A network and its loss, in the requested arithmetic. ``half``: the type of autocast, None for no autocast."""
+    """A network and its loss, in the requested arithmetic. ``half``: the type of autocast, None for
+    no autocast.
+    """
 
-    def __init__(self, network: nn.Module, device_type: str, half: torch.dtype | None, label_smoothing: float) -> None:
+    def __init__(
+        self, network: nn.Module, device_type: str, half: torch.dtype | None, label_smoothing: float
+    ) -> None:
         super().__init__()
         self.network = network
         self.device_type, self.half, self.label_smoothing = device_type, half, label_smoothing
 
-    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, images: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss, and the network's output without a gradient."""
         with torch.autocast(self.device_type, dtype=self.half, enabled=self.half is not None):
             output = self.network(images)
-            return cross_entropy(output, labels, label_smoothing=self.label_smoothing), output.detach()
+            return cross_entropy(
+                output, labels, label_smoothing=self.label_smoothing
+            ), output.detach()
 
 
 def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> nn.Module:
     """Return the model compiled as one graph or as several.
 
-    All gradients of a graph become available at its end. With one graph nothing is reduced while it computes; cut into
+    All gradients of a graph become available at its end. With one graph nothing is reduced while it
+    computes; cut into
     ``stages``, the gradients of the last two are reduced while the first is still computing. ``buckets`` leaves the cuts to
     PyTorch's DDPOptimizer, one graph per bucket.
     """
@@ -136,4 +160,8 @@ def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> n
 
 def channels_last(args: argparse.Namespace) -> bool:
     """Return True if the channels of a pixel are adjacent in memory."""
-    return bool({"on": True, "off": False, "auto": args.device == "cuda" and args.dtype != "fp32"}[args.channels_last])
+    return bool(
+        {"on": True, "off": False, "auto": args.device == "cuda" and args.dtype != "fp32"}[
+            args.channels_last
+        ]
+    )

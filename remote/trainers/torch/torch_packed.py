@@ -1,4 +1,5 @@
-"""DDP's buckets as it reports them, and `Packed`, which averages gradients in these buckets with its own kernels and streams.
+"""DDP's buckets as it reports them, and `Packed`, which averages gradients in these buckets with
+its own kernels and streams.
 
 It replaces DDP's reducer in the steps of --reduce packed and --cuda-graphs, and is off otherwise.
 """
@@ -14,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def buckets(parallel: DistributedDataParallel) -> tuple[list[int], list[list[int]]]:
-    """Return the bytes of DDP's buckets in order of reduction, and the parameters of each in the order of their gradients.
+    """Return the bytes of DDP's buckets in order of reduction, and the parameters of each in the
+    order of their gradients.
 
-    DDP rebuilds its buckets by the order in which gradients became ready in the first backward pass, and reports them some
-    steps later; a shorter run has the initial ones, and no order.
+    DDP rebuilds its buckets by the order in which gradients became ready in the first backward
+    pass, and reports them some steps later; a shorter run has the initial ones, and no order.
     """
     logged = parallel._get_ddp_logging_data()
     sizes = logged.get("rebuilt_bucket_sizes", "") or logged.get("bucket_sizes", "")
@@ -27,10 +29,12 @@ def buckets(parallel: DistributedDataParallel) -> tuple[list[int], list[list[int
 
 
 class Packed:
-    """A model whose gradients are averaged as by DDP and in its buckets, but with fewer kernels and without delaying others.
+    """A model whose gradients are averaged as by DDP and in its buckets, but with fewer kernels and
+    without delaying others.
 
-    DDP copies each gradient with a kernel of its own, on the stream that computes the next gradient: for ResNet-50 161 of a few
-    microseconds each. Here all gradients of a bucket are copied at once, on another stream, as soon as the last is ready.
+    DDP copies each gradient with a kernel of its own, on the stream that computes the next
+    gradient: for ResNet-50 161 of a few microseconds each. Here all gradients of a bucket are
+    copied at once, on another stream, as soon as the last is ready.
     """
 
     def __init__(self, parallel: DistributedDataParallel) -> None:
@@ -38,10 +42,14 @@ class Packed:
         self.model = parallel.module
         self.buckets = [[parameters[index] for index in order] for order in buckets(parallel)[1]]
         if sum(map(len, self.buckets)) != len(parameters):
-            raise RuntimeError(f"expected DDP to report the parameters of its buckets, PyTorch {torch.__version__} does not")
+            raise RuntimeError(
+                f"expected DDP to report the parameters of its buckets, PyTorch {torch.__version__} does not"
+            )
         self.aside = torch.cuda.Stream(parameters[0].device) if parameters[0].is_cuda else None
         self.flat_buffers: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
-        self.missing: list[int] = []  # gradients still to come, by bucket; empty outside this model's backward passes
+        self.missing: list[
+            int
+        ] = []  # gradients still to come, by bucket; empty outside this model's backward passes
         self.copied: list[torch.Tensor] = []
         self.works: list[Any] = []
         for at, bucket in enumerate(self.buckets):
@@ -54,9 +62,13 @@ class Packed:
         return self.model(images, labels)
 
     def done(self) -> None:
-        """Make the device, on a CPU the host, wait until the gradients are averages. Raises RuntimeError if any is missing."""
+        """Make the device, on a CPU the host, wait until the gradients are averages. Raises
+        RuntimeError if any is missing.
+        """
         if len(self.works) != len(self.buckets):
-            raise RuntimeError(f"expected gradients of {len(self.buckets)} whole buckets, got {len(self.works)}")
+            raise RuntimeError(
+                f"expected gradients of {len(self.buckets)} whole buckets, got {len(self.works)}"
+            )
         for work, (flat, _) in zip(self.works, self.flat_buffers):
             work.wait()
             if not self.aside:
@@ -69,7 +81,9 @@ class Packed:
         if not self.missing:
             return
         self.missing[at] -= 1
-        while len(self.works) < len(self.buckets) and not self.missing[len(self.works)]:  # in the same order on all ranks
+        while (
+            len(self.works) < len(self.buckets) and not self.missing[len(self.works)]
+        ):  # in the same order on all ranks
             self._reduce(self.buckets[len(self.works)])
 
     def _reduce(self, bucket: list[Any]) -> None:
@@ -83,13 +97,19 @@ class Packed:
         with torch.cuda.stream(self.aside):
             torch._foreach_copy_(views, gradients)
             # gloo has no average.
-            self.works.append(dist.all_reduce(flat, dist.ReduceOp.AVG if self.aside else dist.ReduceOp.SUM, async_op=True))
+            self.works.append(
+                dist.all_reduce(
+                    flat, dist.ReduceOp.AVG if self.aside else dist.ReduceOp.SUM, async_op=True
+                )
+            )
         for parameter, view in zip(bucket, views):
             parameter.grad = view
 
 
 def flat_buffer(gradients: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return a buffer for all gradients one after another, and a view of it for each gradient, in that gradient's layout."""
+    """Return a buffer for all gradients one after another, and a view of it for each gradient, in
+    that gradient's layout.
+    """
     sizes = [gradient.numel() for gradient in gradients]
     flat = torch.empty(sum(sizes), dtype=gradients[0].dtype, device=gradients[0].device)
     starts = accumulate(sizes, initial=0)

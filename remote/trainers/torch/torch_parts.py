@@ -1,4 +1,5 @@
-"""Time the parts of a step after the last one: computation without communication, all-reduces alone, and both at once.
+"""Time the parts of a step after the last one: computation without communication, all-reduces
+alone, and both at once.
 
 The result's keys are listed in train_pytorch.py, under the facts that explain a speedup.
 """
@@ -18,23 +19,39 @@ from trainer import Identity
 
 
 def solo(
-    args: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], device: torch.device
+    args: argparse.Namespace,
+    learner: Learner,
+    data: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    device: torch.device,
 ) -> dict[str, Any]:
-    """Take steps without communication; return their seconds. The ranks' models diverge here, so no training follows.
+    """Take steps without communication; return their seconds. The ranks' models diverge here, so no
+    training follows.
 
-    A rank without memory for another set of gradients reports None for these; its earlier measurements stay valid.
+    A rank without memory for another set of gradients reports None for these; its earlier
+    measurements stay valid.
     """
     stamps = Stamps(device)
     orders = buckets(learner.parallel)[1]
-    parameters = [parameter for parameter in learner.parallel.parameters() if parameter.requires_grad]
+    parameters = [
+        parameter for parameter in learner.parallel.parameters() if parameter.requires_grad
+    ]
     hooked = [
-        parameters[order[-1]].register_post_accumulate_grad_hook(lambda _, at=at: stamps(f"bucket {at}"))
+        parameters[order[-1]].register_post_accumulate_grad_hook(
+            lambda _, at=at: stamps(f"bucket {at}")
+        )
         for at, order in enumerate(orders)
-        if args.cuda_graphs == "false" and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # PyTorch 2.1
+        if args.cuda_graphs == "false"
+        and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # PyTorch 2.1
     ]
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
-        taken(learner, learner.parallel.module, images, labels, ignore_stamp if args.cuda_graphs == "true" else stamps)
+        taken(
+            learner,
+            learner.parallel.module,
+            images,
+            labels,
+            ignore_stamp if args.cuda_graphs == "true" else stamps,
+        )
 
     alone: Any = Replayed(step, eager_steps=1) if args.cuda_graphs == "true" else step
     try:
@@ -51,14 +68,21 @@ def solo(
         "solo_step_s": stamps.between("start", "end"),
         "solo_forward_s": stamps.between("start", "forward"),
         "solo_backward_s": stamps.between("forward", "backward"),
-        "gradient_ready_s": [stamps.between("forward", f"bucket {at}") for at in range(len(hooked))] if stamps.steps else [],
+        "gradient_ready_s": [stamps.between("forward", f"bucket {at}") for at in range(len(hooked))]
+        if stamps.steps
+        else [],
     }
 
 
 def beside(
-    args: argparse.Namespace, learner: Learner, data: Iterator[tuple[torch.Tensor, torch.Tensor]], buffers: list[torch.Tensor]
+    args: argparse.Namespace,
+    learner: Learner,
+    data: Iterator[tuple[torch.Tensor, torch.Tensor]],
+    buffers: list[torch.Tensor],
 ) -> dict[str, Any]:
-    """All-reduce the buffers, alone and then during backward passes that neither feed nor await them; return the seconds."""
+    """All-reduce the buffers, alone and then during backward passes that neither feed nor await
+    them; return the seconds.
+    """
     device = buffers[0].device
     aside = torch.cuda.Stream(device) if device.type == "cuda" else None
     alone, both = Stamps(device), Stamps(device)
@@ -94,7 +118,9 @@ def parts(
     device: torch.device,
     me: Identity,
 ) -> dict[str, Any]:
-    """Return the times of this rank's steps without communication, and of all-reduces alone and during backward passes."""
+    """Return the times of this rank's steps without communication, and of all-reduces alone and
+    during backward passes.
+    """
     wire = torch.float16 if args.compress == "fp16" else torch.float32
     overlapping = me.world_size > 1 and args.solo_steps > 0 and args.cuda_graphs == "false"
     try:
@@ -104,9 +130,15 @@ def parts(
     except torch.cuda.OutOfMemoryError:
         buffers = []
     times = solo(args, learner, data, device)
-    times.update(dict.fromkeys(("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")))
+    times.update(
+        dict.fromkeys(("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s"))
+    )
     if not overlapping:
         return times
-    ready = torch.tensor([bool(buffers) and times["solo_step_s"] is not None], dtype=torch.int32, device=device)
+    ready = torch.tensor(
+        [bool(buffers) and times["solo_step_s"] is not None], dtype=torch.int32, device=device
+    )
     dist.all_reduce(ready)
-    return {**times, **beside(args, learner, data, buffers)} if int(ready) == me.world_size else times
+    return (
+        {**times, **beside(args, learner, data, buffers)} if int(ready) == me.world_size else times
+    )

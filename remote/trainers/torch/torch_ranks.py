@@ -1,4 +1,5 @@
-"""Common code of PyTorch programs that run as ranks: their numbers, how they meet, report and leave.
+"""Common code of PyTorch programs that run as ranks: their numbers, how they meet, report and
+leave.
 
 PyTorch 1.13 or newer, Python 3.8 or newer.
 """
@@ -23,30 +24,44 @@ import trainer
 from trainer import Identity
 
 _OWN_GPU = "ORCH_OWN_GPU"
-"""Of a rank, and of its child processes, whose only visible GPU is the rank's own: what was visible before."""
+"""Of a rank, and of its child processes, whose only visible GPU is the rank's own: what was visible
+before.
+"""
 
 
 def identity() -> Identity:
     """Read the environment. Raises SystemExit naming what is missing."""
-    missing = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    missing = [
+        name
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        if name not in os.environ
+    ]
     if missing:
-        raise SystemExit(f"environment: expected {', '.join(missing)} to be set. start this program with torchrun")
+        raise SystemExit(
+            f"environment: expected {', '.join(missing)} to be set. start this program with torchrun"
+        )
     env = os.environ
     node_rank = env.get("GROUP_RANK", env.get("NODE_RANK", "0"))
-    return Identity(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank))
+    return Identity(
+        int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank)
+    )
 
 
 def see_own_gpu() -> None:
-    """Leave only this rank's GPU visible, as device 0, for `claim`. Call it before anything asks CUDA for GPUs, which reads
-    CUDA_VISIBLE_DEVICES once.
+    """Leave only this rank's GPU visible, as device 0, for `claim`. Call it before anything asks
+    CUDA for GPUs, which reads CUDA_VISIBLE_DEVICES once.
 
-    Kernels and graphs in inductor's cache name the index of their device: under indexes of their own, each rank of a node
-    compiles, and searches for, what another rank or a run on one GPU has cached. ``torchrun --virtual-local-rank`` of newer
-    versions does the same. Does nothing where the variable does not list a GPU for this rank, or lists one twice, nor with
-    ROCm, nor with PyTorch before 2.2, which has NCCL before 2.19: that takes a GPU that it does not see for a peer, without
-    asking whether the two can reach each other.
+    Kernels and graphs in inductor's cache name the index of their device: under indexes of their
+    own, each rank of a node compiles, and searches for, what another rank or a run on one GPU has
+    cached. ``torchrun --virtual-local-rank`` of newer versions does the same. Does nothing where
+    the variable does not list a GPU for this rank, or lists one twice, nor with ROCm, nor with
+    PyTorch before 2.2, which has NCCL before 2.19: that takes a GPU that it does not see for a
+    peer, without asking whether the two can reach each other.
     """
-    visible, local_rank = os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("LOCAL_RANK", "")
+    visible, local_rank = (
+        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        os.environ.get("LOCAL_RANK", ""),
+    )
     entries = [entry.strip() for entry in visible.split(",")]
     listed = len(set(entries)) == len(entries) and not {"", "-1"} & set(entries)
     if not listed or not local_rank.isdecimal() or int(local_rank) >= len(entries):
@@ -62,7 +77,11 @@ def unusable_gpu(args: argparse.Namespace) -> str:
     if args.device == "cpu" or torch.cuda.is_available():
         return ""
     visible = os.environ.get(_OWN_GPU)
-    place = f" at place LOCAL_RANK={os.environ['LOCAL_RANK']} of CUDA_VISIBLE_DEVICES={visible}" if visible else ""
+    place = (
+        f" at place LOCAL_RANK={os.environ['LOCAL_RANK']} of CUDA_VISIBLE_DEVICES={visible}"
+        if visible
+        else ""
+    )
     return f"--device: expected a usable GPU{place}, PyTorch {torch.__version__} finds none"
 
 
@@ -73,7 +92,9 @@ def claim(args: argparse.Namespace, local_rank: int) -> torch.device:
         return torch.device("cpu")
     index, visible = (0 if _OWN_GPU in os.environ else local_rank), torch.cuda.device_count()
     if index >= visible:
-        raise SystemExit(f"LOCAL_RANK: expected less than the {visible} visible GPUs, got {local_rank}")
+        raise SystemExit(
+            f"LOCAL_RANK: expected less than the {visible} visible GPUs, got {local_rank}"
+        )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
@@ -86,7 +107,9 @@ def device_name(device: torch.device) -> str:
 
 
 class World(NamedTuple):
-    """The ranks that have met, seen by one of them: its numbers, its device, the device's own name, its host, the backend."""
+    """The ranks that have met, seen by one of them: its numbers, its device, the device's own name,
+    its host, the backend.
+    """
 
     me: Identity
     device: torch.device
@@ -95,28 +118,41 @@ class World(NamedTuple):
     backend: str
 
     def report(
-        self, args: argparse.Namespace, of_rank: Mapping[str, Any], of_run: Mapping[str, Any], switches: Sequence[str] = ()
+        self,
+        args: argparse.Namespace,
+        of_rank: Mapping[str, Any],
+        of_run: Mapping[str, Any],
+        switches: Sequence[str] = (),
     ) -> None:
-        """Print the last line, on rank 0: the options, the facts of the run, the facts of all ranks.
+        """Print the last line, on rank 0: the options, the facts of the run, the facts of all
+        ranks.
 
         ``of_rank``: this rank's `memory_bytes`, and seconds under names that end in `_s`; the line has a list of each of these,
-        in order of rank, and the largest of the first. ``of_run``: facts of the run. ``switches``: names of options declared
-        with `trainer.SWITCH`.
+        in order of rank, and the largest of the first. ``of_run``: facts of the run. ``switches``:
+        names of options declared with `trainer.SWITCH`.
         """
         own_facts = {"rank": self.me.rank, "host": self.host, "device": self.name, **of_rank}
         ranks = gather(own_facts, self.device, self.me.world_size)
         if self.me.rank == 0:
-            of_ranks = {key: [rank[key] for rank in ranks] for key in of_rank if key.endswith(("_s", "_bytes"))}
+            of_ranks = {
+                key: [rank[key] for rank in ranks]
+                for key in of_rank
+                if key.endswith(("_s", "_bytes"))
+            }
             facts = {"backend": self.backend, **versions(), **of_ranks, **of_run}
             trainer.say_done(trainer.of_all(args, ranks, facts, switches))
 
 
 def join(args: argparse.Namespace, me: Identity, device: torch.device) -> World:
     """Meet the other ranks, and print this rank's line."""
-    backend = str({"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend)
+    backend = str(
+        {"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend
+    )
     extra: dict[str, Any] = {}
     if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
-        extra["device_id"] = device  # PyTorch 2.3: names this rank's GPU, and connects now instead of in the first step
+        extra["device_id"] = (
+            device  # PyTorch 2.3: names this rank's GPU, and connects now instead of in the first step
+        )
     dist.init_process_group(backend, timeout=timedelta(seconds=args.timeout_s), **extra)
     rank_progress.declare_pauses()
     world = World(me, device, device_name(device), socket.gethostname(), backend)
@@ -125,7 +161,9 @@ def join(args: argparse.Namespace, me: Identity, device: torch.device) -> World:
 
 
 def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list[dict[str, Any]]:
-    """Return the facts of every rank, in order of rank. all_gather_object would need numpy on the node."""
+    """Return the facts of every rank, in order of rank. all_gather_object would need numpy on the
+    node.
+    """
     own_bytes = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
     gathered = [torch.empty_like(own_bytes) for _ in range(world_size)]
     dist.all_gather(gathered, own_bytes)
@@ -143,7 +181,9 @@ def all_ranks(device: torch.device, value: float, how: str = "max") -> float:
     """Return the maximum, minimum or sum of a number over all ranks; also a barrier."""
     number = torch.tensor([value], dtype=torch.float64, device=device)
     operations: Any = dist.ReduceOp
-    dist.all_reduce(number, {"max": operations.MAX, "min": operations.MIN, "sum": operations.SUM}[how])
+    dist.all_reduce(
+        number, {"max": operations.MAX, "min": operations.MIN, "sum": operations.SUM}[how]
+    )
     return float(number)
 
 
@@ -161,12 +201,20 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def allocator_retries(device: torch.device) -> int:
-    """Return how often this rank's allocator found the GPU full and gave cached memory back, for which it waits for the GPU."""
-    return int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0)) if device.type == "cuda" else 0
+    """Return how often this rank's allocator found the GPU full and gave cached memory back, for
+    which it waits for the GPU.
+    """
+    return (
+        int(torch.cuda.memory_stats(device).get("num_alloc_retries", 0))
+        if device.type == "cuda"
+        else 0
+    )
 
 
 def memory_remarks(device: torch.device, retries: int) -> list[str]:
-    """Return a remark if memory was short on a rank. ``retries``: this rank's, in the window. All ranks call it together."""
+    """Return a remark if memory was short on a rank. ``retries``: this rank's, in the window. All
+    ranks call it together.
+    """
     most = int(all_ranks(device, retries))
     if not most:
         return []
@@ -181,8 +229,8 @@ def memory_remarks(device: torch.device, retries: int) -> list[str]:
 def from_root() -> Iterator[None]:
     """Work from the root directory. For the first step, in which cuDNN's search compiles kernels.
 
-    CUDA's compute cache (``~/.nv/ComputeCache``) returns such a kernel only to a process whose current directory is the one in
-    which it was compiled, and each run has a directory of its own.
+    CUDA's compute cache (``~/.nv/ComputeCache``) returns such a kernel only to a process whose
+    current directory is the one in which it was compiled, and each run has a directory of its own.
     """
     directory = os.open(".", os.O_RDONLY)
     os.chdir("/")
@@ -208,10 +256,12 @@ def versions() -> dict[str, Any]:
 
 
 def leave_after(main: Callable[[], None]) -> NoReturn:
-    """Run a program and end its process: with 0 if it returns, with a traceback and 1 if it raises. SystemExit passes.
+    """Run a program and end its process: with 0 if it returns, with a traceback and 1 if it raises.
+    SystemExit passes.
 
-    NCCL's process group is destroyed in order, gloo's never: with PyTorch 2.13 a rank whose peer had already left ended in
-    "terminate called without an active exception", a SIGABRT after a complete and verified run. After an error neither is.
+    NCCL's process group is destroyed in order, gloo's never: with PyTorch 2.13 a rank whose peer
+    had already left ended in "terminate called without an active exception", a SIGABRT after a
+    complete and verified run. After an error neither is.
     """
     try:
         main()

@@ -16,53 +16,69 @@ from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compi
 from torch_packed import Packed
 
 DDP_STEPS = 11
-"""Steps that DDP always reduces: it times ten by events, which a capture does not allow, and reports its buckets after that."""
+"""Steps that DDP always reduces: it times ten by events, which a capture does not allow, and
+reports its buckets after that.
+"""
 EAGER_STEPS = DDP_STEPS + 1
 """Steps before a step is captured as a CUDA graph."""
 
 
-# --- parts of a step ------------------------------------------------------------------------------------------------------
+# --- parts of a step ------------------------------------------------------------------------------
 
 
 def loss_scaler(args: argparse.Namespace, device: torch.device) -> Any:
     """Return the loss scaler, None if the loss is not scaled."""
     if args.dtype != "fp16":
         return None
-    newer = getattr(torch.amp, "GradScaler", None)  # PyTorch 2.3; older versions have one for CUDA only
+    newer = getattr(
+        torch.amp, "GradScaler", None
+    )  # PyTorch 2.3; older versions have one for CUDA only
     if newer is None:
         return torch.cuda.amp.GradScaler(init_scale=args.loss_scale)
     return newer(device.type, init_scale=args.loss_scale)
 
 
 def sgd(args: argparse.Namespace, model: nn.Module) -> tuple[torch.optim.Optimizer, str]:
-    """Return SGD and the kind of its kernels: the requested kind, or the fastest available. Raises SystemExit if unavailable.
+    """Return SGD and the kind of its kernels: the requested kind, or the fastest available. Raises
+    SystemExit if unavailable.
 
-    The fused kind also checks for overflow on the device. With the others the loss scaler waits in each step until the device
-    has caught up, and the device's queue runs empty.
+    The fused kind also checks for overflow on the device. With the others the loss scaler waits in
+    each step until the device has caught up, and the device's queue runs empty.
     """
-    options: dict[str, Any] = {"lr": args.learning_rate, "momentum": args.momentum, "weight_decay": args.weight_decay}
+    options: dict[str, Any] = {
+        "lr": args.learning_rate,
+        "momentum": args.momentum,
+        "weight_decay": args.weight_decay,
+    }
     for kind in ("fused", "foreach", "plain") if args.optimizer == "auto" else (args.optimizer,):
         try:
             # Without either argument SGD would be foreach on a GPU.
             optimizer = torch.optim.SGD(
-                model.parameters(), **({"foreach": False} if kind == "plain" else {kind: True}), **options
+                model.parameters(),
+                **({"foreach": False} if kind == "plain" else {kind: True}),
+                **options,
             )
         except (TypeError, RuntimeError):
             continue  # unknown in this version, or not available on this device
         start_momentum(optimizer)
         return optimizer, kind
-    raise SystemExit(f"--optimizer: PyTorch {torch.__version__} has no {args.optimizer} SGD on {args.device}")
+    raise SystemExit(
+        f"--optimizer: PyTorch {torch.__version__} has no {args.optimizer} SGD on {args.device}"
+    )
 
 
 def start_momentum(optimizer: torch.optim.SGD) -> None:
     """Give each parameter a momentum of zero, which leaves the first step as it would be without.
 
-    Fused SGD allocates the buffers in its first step and fills them on the device, but not if that step overflows: the next one
-    would then train with whatever was in that memory (seen with PyTorch 2.11 and 2.13).
+    Fused SGD allocates the buffers in its first step and fills them on the device, but not if that
+    step overflows: the next one would then train with whatever was in that memory (seen with
+    PyTorch 2.11 and 2.13).
     """
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(
+                parameter, requires_grad=False
+            )
 
 
 def static_graph(args: argparse.Namespace) -> bool:
@@ -72,7 +88,9 @@ def static_graph(args: argparse.Namespace) -> bool:
 
 
 def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataParallel:
-    """Return the model and its loss on the device, identical on all ranks, with gradients averaged over them."""
+    """Return the model and its loss on the device, identical on all ranks, with gradients averaged
+    over them.
+    """
     torch.manual_seed(args.seed)
     network: Any = MODELS[args.model](args.num_classes)
     initialise(network)
@@ -80,7 +98,10 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
         for at, layer in enumerate(network):
             if isinstance(layer, nn.MaxPool2d):
                 network[at] = GatheredPool()
-    network.to(device, memory_format=torch.channels_last if channels_last(args) else torch.contiguous_format)
+    network.to(
+        device,
+        memory_format=torch.channels_last if channels_last(args) else torch.contiguous_format,
+    )
     model: Any = Trained(network, device.type, HALF_TYPES.get(args.dtype), args.label_smoothing)
     if args.compile == "true":
         model = compiled(model, args.compile_level, args.compile_split, CUTS[args.model])
@@ -103,7 +124,9 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
 
 
 def reduction(args: argparse.Namespace, world_size: int) -> str:
-    """Return what reduces gradients after the first steps: `ddp` or `packed`, by default `none` on a single rank."""
+    """Return what reduces gradients after the first steps: `ddp` or `packed`, by default `none` on
+    a single rank.
+    """
     if args.reduce != "auto":
         return str(args.reduce)
     return "none" if world_size == 1 else {"true": "packed", "false": "ddp"}[args.cuda_graphs]
@@ -119,7 +142,9 @@ class Learner(NamedTuple):
 
 
 def scale_of(learner: Learner, one: torch.Tensor) -> Any:
-    """Return the loss scale, on the device of ``one``, without waiting for it; 1 if the loss is not scaled."""
+    """Return the loss scale, on the device of ``one``, without waiting for it; 1 if the loss is not
+    scaled.
+    """
     return 1.0 if learner.scaler is None else learner.scaler.scale(one)
 
 
@@ -129,16 +154,21 @@ def learner(args: argparse.Namespace, device: torch.device) -> Learner:
     return Learner(parallel, *sgd(args, parallel), loss_scaler(args, device))
 
 
-# --- taking a step --------------------------------------------------------------------------------------------------------
+# --- taking a step --------------------------------------------------------------------------------
 
 
 def taken(
-    learner: Learner, model: Any, images: torch.Tensor, labels: torch.Tensor, stamp: Callable[[str], None] = ignore_stamp
+    learner: Learner,
+    model: Any,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    stamp: Callable[[str], None] = ignore_stamp,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Take a step; return its loss and the network's output.
 
     ``model`` is `learner.parallel`, a `Packed` one, or `learner.parallel.module` for a step without communication: DDP reduces
-    only in backward passes that follow its own forward pass. ``stamp`` is called after the forward and after the backward pass.
+    only in backward passes that follow its own forward pass. ``stamp`` is called after the forward
+    and after the backward pass.
     """
     loss, output = model(images, labels)
     stamp("forward")
@@ -156,20 +186,23 @@ def taken(
 
 
 def averaging(args: argparse.Namespace, learner: Learner, world_size: int) -> Iterator[Any]:
-    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets, `Packed` if requested, or the bare
-    model if there is nothing to reduce: DDP copies each gradient on a single rank too."""
+    """Yield the model for each step, without end: DDP, and once DDP has rebuilt its buckets,
+    `Packed` if requested, or the bare model if there is nothing to reduce: DDP copies each gradient
+    on a single rank too."""
     parallel = learner.parallel
     yield from repeat(parallel, DDP_STEPS)
     kind = reduction(args, world_size)
-    yield from repeat(Packed(parallel) if kind == "packed" else parallel.module if kind == "none" else parallel)
+    yield from repeat(
+        Packed(parallel) if kind == "packed" else parallel.module if kind == "none" else parallel
+    )
 
 
 class Replayed:
     """A step that is captured as a CUDA graph after some eager steps, and replayed from then on.
 
-    Call it on the stream on which the model was made, which must not be the default one: gradients are accumulated on the
-    stream of their parameters. Images are copied into the graph's own tensor, unless they are that same tensor. The result is
-    overwritten by the next call.
+    Call it on the stream on which the model was made, which must not be the default one: gradients
+    are accumulated on the stream of their parameters. Images are copied into the graph's own
+    tensor, unless they are that same tensor. The result is overwritten by the next call.
     """
 
     def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], Any], eager_steps: int) -> None:
@@ -193,5 +226,7 @@ class Replayed:
         self.images, self.labels = images, labels
         self.graph = torch.cuda.CUDAGraph()
         # Restricted to this thread: NCCL's watchdog queries events at the same time.
-        with torch.cuda.graph(self.graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            self.graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+        ):
             self.result = self.step(self.images, self.labels)

@@ -1,4 +1,6 @@
-"""The time of calls on a device, and the memory that they may use. PyTorch 1.13 or newer, Python 3.8 or newer."""
+"""The time of calls on a device, and the memory that they may use. PyTorch 1.13 or newer, Python
+3.8 or newer.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ SPARE_BYTES = 1 << 30
 
 
 def timed(device: torch.device, call: Callable[[], Any], times: int) -> float:
-    """Return the seconds of ``times`` calls, one after the other, on a device that is idle before: on a GPU between two of its
-    own events, on a CPU by the monotonic clock."""
+    """Return the seconds of ``times`` calls, one after the other, on a device that is idle before:
+    on a GPU between two of its own events, on a CPU by the monotonic clock."""
     settle(device)
     if device.type == "cpu":
         start = time.perf_counter()
@@ -36,5 +38,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     with open("/proc/meminfo") as lines:
-        available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+        available = next(
+            int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")
+        )
     return available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -37,10 +37,19 @@ from lm_steps import COMPUTE, Tokens
 from rank_parts import RankParts
 from step_timestamps import ignore_stamp
 from torch_clock import DeviceClock
-from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, unusable_gpu
+from torch_ranks import (
+    World,
+    claim,
+    identity,
+    join,
+    leave_after,
+    memory_bytes,
+    prove_world,
+    unusable_gpu,
+)
 from trainer import Step
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
@@ -49,18 +58,31 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="", help="name of the shape")
     for name in ("layers", "width", "heads", "mlp", "vocab"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads")
+    parser.add_argument(
+        "--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads"
+    )
     parser.add_argument("--head-width", type=int, default=0, help="0: --width / --heads")
     parser.add_argument("--gated", default="false", help="SwiGLU instead of GELU", **trainer.SWITCH)
-    parser.add_argument("--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH)
+    parser.add_argument(
+        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
+    )
     parser.add_argument("--norm", choices=["layer", "rms"], default="layer")
     parser.add_argument("--positions", choices=["learned", "rotary"], default="learned")
-    parser.add_argument("--max-positions", type=int, default=1024, help="positions of the published model")
-    parser.add_argument("--rope-theta", type=float, default=500000.0, help="base of rotary positions")
-    parser.add_argument("--bias", default="false", help="biases of matrix products", **trainer.SWITCH)
+    parser.add_argument(
+        "--max-positions", type=int, default=1024, help="positions of the published model"
+    )
+    parser.add_argument(
+        "--rope-theta", type=float, default=500000.0, help="base of rotary positions"
+    )
+    parser.add_argument(
+        "--bias", default="false", help="biases of matrix products", **trainer.SWITCH
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument(
-        "--dtype", choices=["bf16", "tf32", "fp32"], default="bf16", help="bf16: DeepSpeed's, with fp32 master weights"
+        "--dtype",
+        choices=["bf16", "tf32", "fp32"],
+        default="bf16",
+        help="bf16: DeepSpeed's, with fp32 master weights",
     )
     parser.add_argument(
         "--zero",
@@ -69,28 +91,67 @@ def arguments() -> argparse.Namespace:
         default=1,
         help="what is sharded: 1 optimizer state, 2 also gradients, 3 also weights",
     )
-    parser.add_argument("--batch-size", type=int, default=16, help="sequences per micro-batch and rank")
+    parser.add_argument(
+        "--batch-size", type=int, default=16, help="sequences per micro-batch and rank"
+    )
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--seq-len", type=int, default=1024, help="tokens per sequence")
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, used in turn")
-    parser.add_argument("--checkpointing", choices=["none", "full"], default="none", help="full: recompute each layer")
-    parser.add_argument("--overlap", default="true", help="reduce gradients during the backward pass", **trainer.SWITCH)
-    parser.add_argument("--bucket-elements", type=int, default=500_000_000, help="gradients reduced at once")
+    parser.add_argument(
+        "--warmup-steps", type=int, default=0, help="steps before the measured window"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=2, help="different batches of tokens, used in turn"
+    )
+    parser.add_argument(
+        "--checkpointing",
+        choices=["none", "full"],
+        default="none",
+        help="full: recompute each layer",
+    )
+    parser.add_argument(
+        "--overlap",
+        default="true",
+        help="reduce gradients during the backward pass",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--bucket-elements", type=int, default=500_000_000, help="gradients reduced at once"
+    )
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1, help="weight decay of matrices")
-    parser.add_argument("--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping")
+    parser.add_argument(
+        "--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=600.0, help="longest wait for other ranks, also at the start")
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=600.0,
+        help="longest wait for other ranks, also at the start",
+    )
     return trainer.parsed(parser, unusable)
 
 
 def unusable(args: argparse.Namespace) -> str:
     """Return why these arguments cannot be used, or an empty text."""
-    sizes = ("layers", "width", "heads", "mlp", "vocab", "max_positions", "seq_len", "bucket_elements")
+    sizes = (
+        "layers",
+        "width",
+        "heads",
+        "mlp",
+        "vocab",
+        "max_positions",
+        "seq_len",
+        "bucket_elements",
+    )
     for name in (*sizes, "batch_size", "accumulation", "steps", "batches", "threads"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
@@ -104,14 +165,19 @@ def unusable(args: argparse.Namespace) -> str:
         return "--dtype: expected fp32 or bf16 on cpu, got tf32"
     if problem := unusable_gpu(args):
         return problem
-    return "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
+    return (
+        "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
+    )
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
     """Return the sizes of the model."""
     given = {name: getattr(args, name) for name in Shape._fields if hasattr(args, name)}
     given |= {name: given[name] == "true" for name in ("gated", "tied", "bias")}
-    given |= {"kv_heads": args.kv_heads or args.heads, "head_width": args.head_width or args.width // args.heads}
+    given |= {
+        "kv_heads": args.kv_heads or args.heads,
+        "head_width": args.head_width or args.width // args.heads,
+    }
     return Shape(**given, experts=1, active_experts=1)
 
 
@@ -132,12 +198,16 @@ def configuration(args: argparse.Namespace, world_size: int) -> dict[str, Any]:
     }
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def decoder_of(args: argparse.Namespace, device: torch.device) -> Decoder:
     """Return the whole model on the device, in fp32; DeepSpeed casts it."""
-    decoder = Decoder(shape_of(args), Arithmetic(torch.float32, COMPUTE[args.dtype], False, args.checkpointing), args.seq_len)
+    decoder = Decoder(
+        shape_of(args),
+        Arithmetic(torch.float32, COMPUTE[args.dtype], False, args.checkpointing),
+        args.seq_len,
+    )
     blocks = {f"blocks.{number}": block for number, block in decoder.blocks.items()}
     for name, part in {**decoder.outer(), **blocks}.items():
         filled(part, name, decoder, device, args.seed)
@@ -151,18 +221,29 @@ def engine_of(args: argparse.Namespace, decoder: Decoder, world_size: int) -> An
     import deepspeed
 
     if args.zero == 3 and decoder.positions is not None:
-        # Read by the decoder itself and not by a call of its own module, before which ZeRO gathers weights.
+        # Read by the decoder itself and not by a call of its own module, before which ZeRO gathers
+        # weights.
         deepspeed.zero.register_external_parameter(decoder, decoder.positions.weight)
     matrices = [parameter for parameter in decoder.parameters() if parameter.dim() > 1]
     rest = [parameter for parameter in decoder.parameters() if parameter.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.95), fused=args.device == "cuda")
-    engine, *_ = deepspeed.initialize(model=decoder, optimizer=optimizer, config=configuration(args, world_size))
+    groups = [
+        {"params": matrices, "weight_decay": args.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        groups, lr=args.learning_rate, betas=(0.9, 0.95), fused=args.device == "cuda"
+    )
+    engine, *_ = deepspeed.initialize(
+        model=decoder, optimizer=optimizer, config=configuration(args, world_size)
+    )
     return engine
 
 
-def taken(engine: Any, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None]) -> torch.Tensor:
-    """Take a step of all micro-batches, each (batch, tokens); return the mean loss of the global batch.
+def taken(
+    engine: Any, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None]
+) -> torch.Tensor:
+    """Take a step of all micro-batches, each (batch, tokens); return the mean loss of the global
+    batch.
 
     ``stamp`` gets the end of the first forward pass: in every backward pass DeepSpeed may communicate, whatever is accumulated.
     """
@@ -189,13 +270,22 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     samples = args.batch_size * args.accumulation * me.world_size
     clock: Any = DeviceClock(args.steps) if device.type == "cuda" else trainer.HostClock()
     window = RankParts(args.warmup_steps + 1, args.steps)
-    stamp = ignore_stamp if args.zero == 3 else clock.stamp  # whose forward pass waits for the weights of other ranks
+    stamp = (
+        ignore_stamp if args.zero == 3 else clock.stamp
+    )  # whose forward pass waits for the weights of other ranks
 
     def tell(finished: list[Step]) -> None:
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
+            window.add(
+                step.number,
+                step.seconds,
+                step.input_wait_s,
+                step.compute_s,
+                step.compute_cpu_s,
+                step.gpu_waits,
+            )
 
     prove_world(me, device)  # also the barrier before the first step
     start = clock.start()
@@ -210,7 +300,9 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     trainer.say(window.line(me.rank))
     rank_progress.mark(args.steps, "end")
     if engine.global_steps != args.steps:
-        raise RuntimeError(f"steps: expected {args.steps} updates, DeepSpeed counts {engine.global_steps}")
+        raise RuntimeError(
+            f"steps: expected {args.steps} updates, DeepSpeed counts {engine.global_steps}"
+        )
     return {
         **decoder.shape._asdict(),
         "global_batch": samples,
@@ -229,7 +321,9 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
     os.environ.setdefault("DS_ACCELERATOR", args.device)
     # ninja, with which extensions are compiled, is next to this environment's interpreter.
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    os.environ["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    )
     world = join(args, me, device)
     import deepspeed
 

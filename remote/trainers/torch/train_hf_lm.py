@@ -1,16 +1,18 @@
 """Train a language model with Hugging Face's Trainer, and print one line per step.
 
-Needs PyTorch 2.1 or newer, transformers and accelerate (5.23 and 1.15 were run), and Python 3.9 or newer. Next to this file
-are torch_ranks.py and trainer.py. The model is transformers' own GPT-2 or Llama, made from its sizes with random weights; all
-of a step is Trainer's: loading, accumulation, mixed precision, clipping, AdamW, and the reading of the loss.
+Needs PyTorch 2.1 or newer, transformers and accelerate (5.23 and 1.15 were run), and Python 3.9 or
+newer. Next to this file are torch_ranks.py and trainer.py. The model is transformers' own GPT-2 or
+Llama, made from its sizes with random weights; all of a step is Trainer's: loading, accumulation,
+mixed precision, clipping, AdamW, and the reading of the loss.
 
 One process per device, which reads its rank from the environment, as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 train_hf_lm.py --device cuda --dtype bf16 --layers 12 --width 768 --heads 12 ...
 
-Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done {json}` at the end. A step
-is over when Trainer has logged its loss (`logging_steps=1`), for which it waits for the device. Trainer itself only reports the
-speed of a whole run, from its start to its end.
+Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done
+{json}` at the end. A step is over when Trainer has logged its loss (`logging_steps=1`), for which
+it waits for the device. Trainer itself only reports the speed of a whole run, from its start to its
+end.
 
 Sequences are random tokens, four global batches that return in random order, so the loss falls.
 """
@@ -24,45 +26,88 @@ from typing import Any
 import rank_progress
 import torch
 import trainer
-from torch_ranks import World, claim, identity, join, leave_after, memory_bytes, prove_world, unusable_gpu
+from torch_ranks import (
+    World,
+    claim,
+    identity,
+    join,
+    leave_after,
+    memory_bytes,
+    prove_world,
+    unusable_gpu,
+)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 BATCHES = 4
 """Different global batches."""
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", default="custom", help="name of the shape, printed in the last line")
+    parser.add_argument(
+        "--model", default="custom", help="name of the shape, printed in the last line"
+    )
     parser.add_argument("--architecture", choices=["gpt2", "llama"], default="gpt2")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--kv-heads", type=int, default=0, help="key/value heads of a llama; 0: one per head")
+    parser.add_argument(
+        "--kv-heads", type=int, default=0, help="key/value heads of a llama; 0: one per head"
+    )
     parser.add_argument("--mlp", type=int, default=256, help="hidden width of the MLP")
     parser.add_argument("--vocab", type=int, default=512)
-    parser.add_argument("--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH)
+    parser.add_argument(
+        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
+    )
     parser.add_argument("--max-positions", type=int, default=1024)
-    parser.add_argument("--rope-theta", type=float, default=10000.0, help="base of rotary positions of a llama")
+    parser.add_argument(
+        "--rope-theta", type=float, default=10000.0, help="base of rotary positions of a llama"
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--dtype", choices=["bf16", "fp16", "tf32", "fp32"], default="bf16", help="bf16 and fp16: autocast")
-    parser.add_argument("--batch-size", type=int, default=1, help="sequences per device and micro-batch")
+    parser.add_argument(
+        "--dtype",
+        choices=["bf16", "fp16", "tf32", "fp32"],
+        default="bf16",
+        help="bf16 and fp16: autocast",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=1, help="sequences per device and micro-batch"
+    )
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--seq-len", type=int, default=128, help="tokens per sequence")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp")
-    parser.add_argument("--checkpointing", choices=["none", "full"], default="none", help="full: recompute each layer")
-    parser.add_argument("--compile", default="false", help="Trainer's torch_compile", **trainer.SWITCH)
-    parser.add_argument("--attention", choices=["sdpa", "eager", "flash_attention_2"], default="sdpa")
+    parser.add_argument(
+        "--checkpointing",
+        choices=["none", "full"],
+        default="none",
+        help="full: recompute each layer",
+    )
+    parser.add_argument(
+        "--compile", default="false", help="Trainer's torch_compile", **trainer.SWITCH
+    )
+    parser.add_argument(
+        "--attention", choices=["sdpa", "eager", "flash_attention_2"], default="sdpa"
+    )
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks, also at the start")
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=120.0,
+        help="longest wait for other ranks, also at the start",
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -74,22 +119,29 @@ def unusable(args: argparse.Namespace) -> str:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
     if args.width % args.heads:
         return f"--heads: expected a divisor of --width {args.width}, got {args.heads}"
-    if args.kv_heads and (args.heads % args.kv_heads or args.architecture == "gpt2" and args.kv_heads != args.heads):
+    if args.kv_heads and (
+        args.heads % args.kv_heads or args.architecture == "gpt2" and args.kv_heads != args.heads
+    ):
         return (
-            f"--kv-heads: expected a divisor of --heads {args.heads} for a llama, got {args.kv_heads} for {args.architecture}"
+            f"--kv-heads: expected a divisor of --heads {args.heads} for a llama, got "
+            f"{args.kv_heads} for {args.architecture}"
         )
     if args.seq_len > args.max_positions:
-        return f"--seq-len: expected at most --max-positions {args.max_positions}, got {args.seq_len}"
+        return (
+            f"--seq-len: expected at most --max-positions {args.max_positions}, got {args.seq_len}"
+        )
     if args.device == "cpu" and args.dtype in ("tf32", "fp16"):
         return f"--dtype: expected fp32 or bf16 on cpu, got {args.dtype}"
     if args.device == "cpu" and args.parallel == "fsdp":
         return "--parallel: expected ddp on cpu, got fsdp, which accelerate leaves out there"
     if problem := unusable_gpu(args):
         return problem
-    return "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
+    return (
+        "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
+    )
 
 
-# --- model and data -------------------------------------------------------------------------------------------------------
+# --- model and data -------------------------------------------------------------------------------
 
 
 def model_of(args: argparse.Namespace) -> Any:
@@ -113,11 +165,15 @@ def model_of(args: argparse.Namespace) -> Any:
 
 
 class Tokens(torch.utils.data.Dataset):
-    """As many sequences as the run takes, which are a few that repeat; the model itself shifts the labels."""
+    """As many sequences as the run takes, which are a few that repeat; the model itself shifts the
+    labels.
+    """
 
     def __init__(self, args: argparse.Namespace, global_batch: int) -> None:
         generator = torch.Generator().manual_seed(args.seed)
-        self.rows = torch.randint(args.vocab, (BATCHES * global_batch, args.seq_len), generator=generator)
+        self.rows = torch.randint(
+            args.vocab, (BATCHES * global_batch, args.seq_len), generator=generator
+        )
         self.length = args.steps * global_batch
 
     def __len__(self) -> int:
@@ -128,7 +184,7 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": row, "labels": row}
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def settings(args: argparse.Namespace) -> Any:
@@ -186,28 +242,40 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
                 trainer.say_start(start)
             rank_progress.mark(1, "step")
 
-        def on_log(self, _: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **__: Any) -> None:
+        def on_log(
+            self, _: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **__: Any
+        ) -> None:
             del control
             if logs and "loss" in logs:
                 steps = clock.mark(state.global_step, logs["loss"])
                 if world.me.rank == 0:
                     trainer.say_steps(steps, global_batch)
-                # After the line, which a full pipe may hold up. The end is in the last step: in a later one this rank would be
-                # taken for one that has left out what others still wait for.
+                # After the line, which a full pipe may hold up. The end is in the last step: in a
+                # later one this rank would be taken for one that has left out what others still
+                # wait for.
                 has_more = state.global_step < args.steps
                 rank_progress.mark(state.global_step + has_more, "step" if has_more else "end")
 
     torch.manual_seed(args.seed)
     model = model_of(args)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    loop = Trainer(model=model, args=settings(args), train_dataset=Tokens(args, global_batch), callbacks=[Lines()])
+    loop = Trainer(
+        model=model,
+        args=settings(args),
+        train_dataset=Tokens(args, global_batch),
+        callbacks=[Lines()],
+    )
     loop.remove_callback(PrinterCallback)
     if loop.args.world_size != world.me.world_size:
-        raise RuntimeError(f"ranks: expected Trainer to count {world.me.world_size}, got {loop.args.world_size}")
+        raise RuntimeError(
+            f"ranks: expected Trainer to count {world.me.world_size}, got {loop.args.world_size}"
+        )
     loop.train()
     if args.parallel == "fsdp" and loop.accelerator.distributed_type.value != "FSDP":
         # accelerate takes the setting and leaves it out where it does not apply, without a word.
-        raise RuntimeError(f"--parallel: expected fsdp, accelerate trained with {loop.accelerator.distributed_type.value}")
+        raise RuntimeError(
+            f"--parallel: expected fsdp, accelerate trained with {loop.accelerator.distributed_type.value}"
+        )
     return {
         "global_batch": global_batch,
         "parameters": parameters,
@@ -229,7 +297,9 @@ def main() -> None:
     of_run = train(args, world)
     prove_world(me, device)
     versions = {"transformers": transformers.__version__, "accelerate": accelerate.__version__}
-    world.report(args, {"memory_bytes": memory_bytes(device)}, {**versions, **of_run}, ("tied", "compile"))
+    world.report(
+        args, {"memory_bytes": memory_bytes(device)}, {**versions, **of_run}, ("tied", "compile")
+    )
 
 
 if __name__ == "__main__":

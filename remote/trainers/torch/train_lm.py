@@ -77,7 +77,7 @@ GONE = ("--tensor-parallel", "--pipeline-parallel", "--pipeline-schedule")
 KERNELS = {"cudnn": "cudnn", "flash": "flash", "efficient": "mem_efficient", "math": "math"}
 """The names of attention kernels in torch.backends.cuda, by --attention."""
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
@@ -87,56 +87,157 @@ def arguments() -> argparse.Namespace:
     shape = parser.add_argument_group("shape")
     for name in ("layers", "width", "heads", "mlp", "vocab"):
         shape.add_argument(f"--{name}", type=int, required=True)
-    shape.add_argument("--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads")
+    shape.add_argument(
+        "--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads"
+    )
     shape.add_argument("--head-width", type=int, default=0, help="0: --width / --heads")
     shape.add_argument("--gated", default="false", help="SwiGLU instead of GELU", **trainer.SWITCH)
-    shape.add_argument("--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH)
+    shape.add_argument(
+        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
+    )
     shape.add_argument("--experts", type=int, default=1, help="experts per layer")
-    shape.add_argument("--active-experts", type=int, default=1, help="experts that each token passes")
+    shape.add_argument(
+        "--active-experts", type=int, default=1, help="experts that each token passes"
+    )
     shape.add_argument("--norm", choices=["layer", "rms"], default="layer")
     shape.add_argument("--positions", choices=["learned", "rotary"], default="learned")
-    shape.add_argument("--max-positions", type=int, default=1024, help="positions of the published model")
-    shape.add_argument("--rope-theta", type=float, default=500000.0, help="base of rotary positions")
-    shape.add_argument("--bias", default="false", help="biases of matrix products", **trainer.SWITCH)
+    shape.add_argument(
+        "--max-positions", type=int, default=1024, help="positions of the published model"
+    )
+    shape.add_argument(
+        "--rope-theta", type=float, default=500000.0, help="base of rotary positions"
+    )
+    shape.add_argument(
+        "--bias", default="false", help="biases of matrix products", **trainer.SWITCH
+    )
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--batch-size", type=int, default=16, help="sequences per micro-batch and data-parallel rank")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=16,
+        help="sequences per micro-batch and data-parallel rank",
+    )
     parser.add_argument("--seq-len", type=int, default=1024, help="tokens per sequence")
-    parser.add_argument("--find-batch-size", type=int, default=0, help="first search for the largest size up to this; 0: no")
-    parser.add_argument("--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--find-batch-size",
+        type=int,
+        default=0,
+        help="first search for the largest size up to this; 0: no",
+    )
+    parser.add_argument(
+        "--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS
+    )
     parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
-    parser.add_argument("--batches", type=int, default=2, help="different batches of tokens, used in turn")
+    parser.add_argument(
+        "--warmup-steps", type=int, default=0, help="steps before the measured window"
+    )
+    parser.add_argument(
+        "--solo-steps",
+        type=int,
+        default=10,
+        help="steps without communication, after the last step",
+    )
+    parser.add_argument(
+        "--batches", type=int, default=2, help="different batches of tokens, used in turn"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument("--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping")
-    parser.add_argument("--loss-scale", type=float, default=4096.0, help="initial value with fp16; halved at each overflow")
-    parser.add_argument("--dtype", choices=list(COMPUTE), default="bf16", help="dtype of matrix products")
-    parser.add_argument("--weights", choices=["fp32", "bf16"], default="fp32", help="dtype of parameters and optimizer state")
-    parser.add_argument("--attention", choices=["auto", *KERNELS], default="auto", help="kernel; auto: PyTorch chooses")
+    parser.add_argument(
+        "--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping"
+    )
+    parser.add_argument(
+        "--loss-scale",
+        type=float,
+        default=4096.0,
+        help="initial value with fp16; halved at each overflow",
+    )
+    parser.add_argument(
+        "--dtype", choices=list(COMPUTE), default="bf16", help="dtype of matrix products"
+    )
+    parser.add_argument(
+        "--weights",
+        choices=["fp32", "bf16"],
+        default="fp32",
+        help="dtype of parameters and optimizer state",
+    )
+    parser.add_argument(
+        "--attention",
+        choices=["auto", *KERNELS],
+        default="auto",
+        help="kernel; auto: PyTorch chooses",
+    )
     parser.add_argument("--compile", default="false", help="torch.compile", **trainer.SWITCH)
-    parser.add_argument("--compile-level", choices=list(COMPILE_LEVELS), default="default", help="how long --compile searches")
-    parser.add_argument("--compile-split", choices=["auto", "blocks", "whole"], default="auto", help="graphs of --compile")
-    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none", help="what is recomputed")
-    parser.add_argument("--loss-chunks", type=int, default=1, help="parts into which tokens are split for the logits")
-    parser.add_argument("--parallel", choices=["auto", "ddp", "fsdp"], default="auto", help="auto: ddp up to 2e9 parameters")
-    parser.add_argument("--reshard", default="true", help="fsdp: gather layers again for the backward pass", **trainer.SWITCH)
-    parser.add_argument("--prefetch", type=int, default=0, help="fsdp: layers gathered ahead; 0: one, in backward")
+    parser.add_argument(
+        "--compile-level",
+        choices=list(COMPILE_LEVELS),
+        default="default",
+        help="how long --compile searches",
+    )
+    parser.add_argument(
+        "--compile-split",
+        choices=["auto", "blocks", "whole"],
+        default="auto",
+        help="graphs of --compile",
+    )
+    parser.add_argument(
+        "--checkpointing",
+        choices=["none", "selective", "full"],
+        default="none",
+        help="what is recomputed",
+    )
+    parser.add_argument(
+        "--loss-chunks",
+        type=int,
+        default=1,
+        help="parts into which tokens are split for the logits",
+    )
+    parser.add_argument(
+        "--parallel",
+        choices=["auto", "ddp", "fsdp"],
+        default="auto",
+        help="auto: ddp up to 2e9 parameters",
+    )
+    parser.add_argument(
+        "--reshard",
+        default="true",
+        help="fsdp: gather layers again for the backward pass",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--prefetch", type=int, default=0, help="fsdp: layers gathered ahead; 0: one, in backward"
+    )
     parser.add_argument(
         "--embedding",
         choices=["auto", "gathered", "row-wise"],
         default="auto",
         help="fsdp: the table is gathered, or ranks look up tokens in the rows that they hold; auto: what sends less",
     )
-    parser.add_argument("--replicas", type=int, default=1, help="fsdp: groups of ranks, each with a whole copy")
+    parser.add_argument(
+        "--replicas", type=int, default=1, help="fsdp: groups of ranks, each with a whole copy"
+    )
     for flag in GONE:
         parser.add_argument(flag, default="1", help=argparse.SUPPRESS)
-    parser.add_argument("--bucket-cap-mb", type=int, default=0, help="ddp: MiB of gradients reduced at once; 0: by the model")
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
+    parser.add_argument(
+        "--bucket-cap-mb",
+        type=int,
+        default=0,
+        help="ddp: MiB of gradients reduced at once; 0: by the model",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=600.0, help="longest wait for other ranks, also at the start")
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=600.0,
+        help="longest wait for other ranks, also at the start",
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -152,11 +253,28 @@ def shape_of(args: argparse.Namespace) -> Shape:
 
 def unusable(args: argparse.Namespace) -> str:
     """Return why these arguments cannot be used, or an empty text."""
-    counts = ("batch_size", "seq_len", "accumulation", "steps", "batches", "loss_chunks", "replicas")
+    counts = (
+        "batch_size",
+        "seq_len",
+        "accumulation",
+        "steps",
+        "batches",
+        "loss_chunks",
+        "replicas",
+    )
     for name in (*SHAPE_COUNTS, *counts, "threads", "max_positions"):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    counts = ("kv_heads", "head_width", "seed", "clip", "find_batch_size", "prefetch", "learning_rate", "weight_decay")
+    counts = (
+        "kv_heads",
+        "head_width",
+        "seed",
+        "clip",
+        "find_batch_size",
+        "prefetch",
+        "learning_rate",
+        "weight_decay",
+    )
     for name in (*counts, "solo_steps", "bucket_cap_mb"):
         if getattr(args, name) < 0:
             return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
@@ -183,7 +301,9 @@ def unusable_shape(args: argparse.Namespace) -> str:
     if shape.heads % shape.kv_heads:
         return f"--kv-heads: expected a divisor of the {shape.heads} heads, got {shape.kv_heads}"
     if shape.positions == "rotary" and shape.head_width % 2:
-        return f"--head-width: expected an even number with rotary positions, got {shape.head_width}"
+        return (
+            f"--head-width: expected an even number with rotary positions, got {shape.head_width}"
+        )
     if shape.active_experts > shape.experts:
         return f"--active-experts: expected at most the {shape.experts} of --experts, got {shape.active_experts}"
     if shape.experts > 1 and not hasattr(torch, "_grouped_mm"):
@@ -218,23 +338,35 @@ def unusable_arithmetic(args: argparse.Namespace) -> str:
         return "--loss-chunks: expected 1 with --dtype fp16: gradients of parts are not scaled, and would vanish"
     sizes = {name: getattr(args, name) for name in ("width", "mlp")}
     sizes["tokens of a micro-batch"] = args.batch_size * args.seq_len
-    if args.dtype == "fp8" and (odd := [f"{name} {size}" for name, size in sizes.items() if size % 16]):
+    if args.dtype == "fp8" and (
+        odd := [f"{name} {size}" for name, size in sizes.items() if size % 16]
+    ):
         return f"--dtype: expected sizes that 16 divides for fp8, got {', '.join(odd)}"
     return ""
 
 
 def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
-    """Return the sizes of the model, how it is spread, and its parameters. Raises SystemExit if that is impossible."""
+    """Return the sizes of the model, how it is spread, and its parameters. Raises SystemExit if
+    that is impossible.
+    """
     shape = shape_of(args)
     if problem := unusable_layout(args, me.world_size):
         raise SystemExit(f"train_lm.py: {problem}")
-    parameters = Decoder(shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len).own_parameters()
+    parameters = Decoder(
+        shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len
+    ).own_parameters()
     layout = layout_of(args, me.world_size, parameters)
     args.bucket_cap_mb = args.bucket_cap_mb or bucket_cap_mib(parameters)
-    if args.embedding == "row-wise" and layout.kind != "none" and (unmet := unusable_rows(shape, layout)):
+    if (
+        args.embedding == "row-wise"
+        and layout.kind != "none"
+        and (unmet := unusable_rows(shape, layout))
+    ):
         raise SystemExit(f"train_lm.py: --embedding row-wise: expected {unmet}")
     if args.compile_split == "whole" and me.world_size > 1:
-        raise SystemExit("train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait")
+        raise SystemExit(
+            "train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait"
+        )
     return shape, layout, parameters
 
 
@@ -248,7 +380,7 @@ def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
     return device
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def train(
@@ -260,7 +392,9 @@ def train(
     batches = Tokens(args, layout, me.rank, device)
     samples = args.batch_size * args.accumulation * layout.ranks
     scale = args.loss_scale if args.dtype == "fp16" else 1.0
-    clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
+    clock: Any = (
+        DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
+    )
 
     window = RankParts(args.warmup_steps + 1, args.steps)
     # FSDP gathers layers in the forward pass: computing waits for them.
@@ -270,10 +404,19 @@ def train(
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
+            window.add(
+                step.number,
+                step.seconds,
+                step.input_wait_s,
+                step.compute_s,
+                step.compute_cpu_s,
+                step.gpu_waits,
+            )
 
     profiler = Profiler(me.rank, args.warmup_steps + 1, device)
-    prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
+    prove_world(
+        me, device
+    )  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
@@ -312,7 +455,9 @@ def train(
         "attention_keys": keys,
         "compile_split": split_of(args, layout),
         "embedding": embedding_of(args, shape, layout) if layout.kind == "fsdp" else None,
-        "optimizer": "adamw compiled" if isinstance(model.optimizer.adamw, Compiled) else "adamw fused",
+        "optimizer": "adamw compiled"
+        if isinstance(model.optimizer.adamw, Compiled)
+        else "adamw fused",
     }
 
 
@@ -332,10 +477,13 @@ def main() -> None:
         args.batch_size = int(all_ranks(device, own_largest, "min"))
         most = int(all_ranks(device, own_largest, "max"))
         if me.rank == 0:
-            trainer.say(f"batch_size={args.batch_size}, the smallest of what fits on each rank; {most} on another rank")
+            trainer.say(
+                f"batch_size={args.batch_size}, the smallest of what fits on each rank; {most} on another rank"
+            )
     del args.attempts
     of_rank, of_run = train(args, shape, layout, me, device)
-    # What each rank hands in to be reduced: FSDP reduces in fp32, DDP in the type of the parameters.
+    # What each rank hands in to be reduced: FSDP reduces in fp32, DDP in the type of the
+    # parameters.
     width = 2 if args.weights == "bf16" and layout.kind != "fsdp" else 4
     sizes = {"parameters": parameters, "gradient_bytes": parameters * width}
     world.report(args, of_rank, {**sizes, **of_run}, ("compile", "reshard"))

@@ -1,24 +1,27 @@
 """Train ResNet-50 v1.5 or VGG16 with DistributedDataParallel, and print one line per step.
 
-Needs PyTorch 1.13 or newer and Python 3.8 or newer; with synthetic images nothing else. Next to this file are the models
-(torch_models.py), the images (torch_images.py), one step (torch_steps.py), its measured parts (torch_parts.py), the search
-for the largest batch (torch_batch_search.py), and code shared with other programs: torch_ranks.py, torch_clock.py,
-step_timestamps.py, trainer.py, rank_parts.py, loaders.py. Two files re-implement parts of PyTorch: torch_packed.py, with
+Needs PyTorch 1.13 or newer and Python 3.8 or newer; with synthetic images nothing else. Next to
+this file are the models (torch_models.py), the images (torch_images.py), one step (torch_steps.py),
+its measured parts (torch_parts.py), the search for the largest batch (torch_batch_search.py), and
+code shared with other programs: torch_ranks.py, torch_clock.py, step_timestamps.py, trainer.py,
+rank_parts.py, loaders.py. Two files re-implement parts of PyTorch: torch_packed.py, with
 --cuda-graphs, and torch_gathered_pool.py, with --compile on a GPU.
 
-One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), as
-torchrun sets it:
+One process per device, which reads its rank from the environment (RANK, LOCAL_RANK, WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT), as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 train_pytorch.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
     torchrun --nnodes 4 --nproc_per_node 8 --node_rank 0 --master_addr 10.11.0.2 --master_port 29500 train_pytorch.py ...
 
-Every rank prints one `orch rank=` line, and `orch parts {json}` after the last step (rank_parts.py); rank 0 prints one `orch
-step=` line per step and `orch done {json}` at the end. Synthetic images are made once, on the device, in the type of the
-first layer: a step contains no loading and no copy. The other loaders read image folders, see loaders.py: `native` is torch's
-DataLoader with Pillow, which sends pixels as bytes and normalises them on the device; `dali-cpu` and `dali-gpu` are NVIDIA
-DALI. Waiting for them is part of a step.
+Every rank prints one `orch rank=` line, and `orch parts {json}` after the last step
+(rank_parts.py); rank 0 prints one `orch step=` line per step and `orch done {json}` at the end.
+Synthetic images are made once, on the device, in the type of the first layer: a step contains no
+loading and no copy. The other loaders read image folders, see loaders.py: `native` is torch's
+DataLoader with Pillow, which sends pixels as bytes and normalises them on the device; `dali-cpu`
+and `dali-gpu` are NVIDIA DALI. Waiting for them is part of a step.
 
-The last line also has the facts that explain a speedup, all of them measured, none derived from the speed:
+The last line also has the facts that explain a speedup, all of them measured, none derived from the
+speed:
 
         input_wait_s            per rank: seconds of the window from the end of a step until the next one's images are ready
         gradient_buckets_bytes  size of each all-reduce, in order, in bytes of gradient_dtype
@@ -29,8 +32,9 @@ The last line also has the facts that explain a speedup, all of them measured, n
         beside_reduce_s         the same, started together with a backward pass that does not wait for them
         beside_backward_s       that backward pass; beside_forward_s: the forward pass before it
 
-From solo_step_s on these are medians over the later half of --solo-steps, null without a measurement: on one rank the last
-four, and all but solo_step_s if a step is one CUDA graph, whose parts cannot be timed.
+From solo_step_s on these are medians over the later half of --solo-steps, null without a
+measurement: on one rank the last four, and all but solo_step_s if a step is one CUDA graph, whose
+parts cannot be timed.
 """
 
 from __future__ import annotations
@@ -82,39 +86,137 @@ from torch_steps import (
 )
 from trainer import Identity, Step
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = trainer.options(MODELS)
-    parser.add_argument("--dtype", choices=["fp32", "tf32", "fp16", "bf16"], default="fp32", help="fp16 and bf16: autocast")
-    parser.add_argument("--channels-last", choices=["auto", "on", "off"], default="auto", help="auto: on cuda, except for fp32")
-    parser.add_argument("--warmup-steps", type=int, default=0, help="steps before the measured window")
-    parser.add_argument("--solo-steps", type=int, default=10, help="steps without communication, after the last step")
-    parser.add_argument("--find-batch-size", type=int, default=0, metavar="MAX", help="first report the largest that fits")
-    parser.add_argument("--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH)
-    parser.add_argument("--compile-level", choices=list(COMPILE_OPTIONS), default="default", help="how long --compile searches")
     parser.add_argument(
-        "--compile-split", choices=["stages", "whole", "buckets"], default="stages", help="graphs that --compile makes"
+        "--dtype",
+        choices=["fp32", "tf32", "fp16", "bf16"],
+        default="fp32",
+        help="fp16 and bf16: autocast",
+    )
+    parser.add_argument(
+        "--channels-last",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="auto: on cuda, except for fp32",
+    )
+    parser.add_argument(
+        "--warmup-steps", type=int, default=0, help="steps before the measured window"
+    )
+    parser.add_argument(
+        "--solo-steps",
+        type=int,
+        default=10,
+        help="steps without communication, after the last step",
+    )
+    parser.add_argument(
+        "--find-batch-size",
+        type=int,
+        default=0,
+        metavar="MAX",
+        help="first report the largest that fits",
+    )
+    parser.add_argument(
+        "--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH
+    )
+    parser.add_argument(
+        "--compile-level",
+        choices=list(COMPILE_OPTIONS),
+        default="default",
+        help="how long --compile searches",
+    )
+    parser.add_argument(
+        "--compile-split",
+        choices=["stages", "whole", "buckets"],
+        default="stages",
+        help="graphs that --compile makes",
     )
     pools = ["auto", "torch", "gathered"]
-    parser.add_argument("--max-pool", choices=pools, default="auto", help="pooling of the stem; gathered: with --compile")
-    parser.add_argument("--cuda-graphs", default="false", help="replay each step as one CUDA graph", **trainer.SWITCH)
-    parser.add_argument("--optimizer", choices=["auto", "fused", "foreach", "plain"], default="auto", help="SGD kernels")
-    parser.add_argument("--cudnn-benchmark", default="true", help="let cuDNN search for the fastest kernels", **trainer.SWITCH)
-    parser.add_argument("--cudnn-benchmark-limit", type=int, default=10, help="kernels it times per convolution; 0: all")
-    parser.add_argument("--backend", choices=["auto", "nccl", "gloo"], default="auto", help="auto: nccl on cuda, gloo on cpu")
-    parser.add_argument("--reduce", choices=["auto", "ddp", "packed"], default="auto", help="auto: packed in a CUDA graph")
-    parser.add_argument("--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once")
-    parser.add_argument("--bucket-view", default="true", help="keep gradients in the reduced buckets", **trainer.SWITCH)
-    parser.add_argument("--static-graph", choices=["auto", "on", "off"], default="auto", help="auto: on unless compiled")
-    parser.add_argument("--compress", choices=["none", "fp16"], default="none", help="dtype of gradients on the wire")
-    parser.add_argument("--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic")
-    parser.add_argument("--data-dir", default="", help="where class folders of JPEG files are, in train/ or directly")
-    parser.add_argument("--workers", type=int, default=4, help="loader processes per rank, threads with DALI")
+    parser.add_argument(
+        "--max-pool",
+        choices=pools,
+        default="auto",
+        help="pooling of the stem; gathered: with --compile",
+    )
+    parser.add_argument(
+        "--cuda-graphs",
+        default="false",
+        help="replay each step as one CUDA graph",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--optimizer",
+        choices=["auto", "fused", "foreach", "plain"],
+        default="auto",
+        help="SGD kernels",
+    )
+    parser.add_argument(
+        "--cudnn-benchmark",
+        default="true",
+        help="let cuDNN search for the fastest kernels",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--cudnn-benchmark-limit",
+        type=int,
+        default=10,
+        help="kernels it times per convolution; 0: all",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "nccl", "gloo"],
+        default="auto",
+        help="auto: nccl on cuda, gloo on cpu",
+    )
+    parser.add_argument(
+        "--reduce",
+        choices=["auto", "ddp", "packed"],
+        default="auto",
+        help="auto: packed in a CUDA graph",
+    )
+    parser.add_argument(
+        "--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once"
+    )
+    parser.add_argument(
+        "--bucket-view",
+        default="true",
+        help="keep gradients in the reduced buckets",
+        **trainer.SWITCH,
+    )
+    parser.add_argument(
+        "--static-graph",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="auto: on unless compiled",
+    )
+    parser.add_argument(
+        "--compress",
+        choices=["none", "fp16"],
+        default="none",
+        help="dtype of gradients on the wire",
+    )
+    parser.add_argument(
+        "--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic"
+    )
+    parser.add_argument(
+        "--data-dir",
+        default="",
+        help="where class folders of JPEG files are, in train/ or directly",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=4, help="loader processes per rank, threads with DALI"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument("--timeout-s", type=float, default=120.0, help="longest wait for other ranks, also at the start")
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=120.0,
+        help="longest wait for other ranks, also at the start",
+    )
     return trainer.parsed(parser, unusable)
 
 
@@ -137,7 +239,9 @@ def unusable(args: argparse.Namespace) -> str:
     if args.compile == "true" and not hasattr(torch, "compile"):
         return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
     if args.max_pool == "gathered" and (args.compile == "false" or args.model != "resnet50"):
-        return "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered"
+        return (
+            "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered"
+        )
     if not 0 <= args.warmup_steps < args.steps:
         return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
     for name in ("solo_steps", "find_batch_size", "cudnn_benchmark_limit"):
@@ -149,7 +253,9 @@ def unusable(args: argparse.Namespace) -> str:
 
 
 def unusable_reduction(args: argparse.Namespace) -> str:
-    """Return why gradients cannot be packed, or a step cannot be captured as one CUDA graph, or an empty text."""
+    """Return why gradients cannot be packed, or a step cannot be captured as one CUDA graph, or an
+    empty text.
+    """
     graphs = args.cuda_graphs == "true"
     switch, before = ("--cuda-graphs", EAGER_STEPS) if graphs else ("--reduce packed", DDP_STEPS)
     if graphs and (args.device == "cpu" or args.backend == "gloo"):
@@ -169,7 +275,8 @@ def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
     device = claim(args, local_rank)
     if device.type == "cpu":
         return device
-    # Always set both: cuDNN defaults to TF32, so that "fp32" would silently be TF32 in every convolution.
+    # Always set both: cuDNN defaults to TF32, so that "fp32" would silently be TF32 in every
+    # convolution.
     torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = args.dtype == "tf32"
     torch.backends.cudnn.benchmark = args.cudnn_benchmark == "true"
@@ -178,14 +285,18 @@ def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
 
 
 def refuse(args: argparse.Namespace, device: torch.device) -> None:
-    """Raise SystemExit if this PyTorch has no such type or optimizer on this device, which only a trial shows."""
+    """Raise SystemExit if this PyTorch has no such type or optimizer on this device, which only a
+    trial shows.
+    """
     kind = sgd(args, nn.Linear(1, 1).to(device))[1]
     if args.cuda_graphs == "true" and args.dtype == "fp16" and kind != "fused":
         raise SystemExit(
             f"--optimizer: expected fused with --cuda-graphs and fp16, got {kind}: it waits for the overflow check"
         )
     if args.max_pool == "gathered" and (why := difference(device)):
-        raise SystemExit(f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}")
+        raise SystemExit(
+            f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}"
+        )
     half = HALF_TYPES.get(args.dtype)
     if half is None:
         return
@@ -196,10 +307,12 @@ def refuse(args: argparse.Namespace, device: torch.device) -> None:
     except RuntimeError:
         computed = torch.float32
     if computed != half:
-        raise SystemExit(f"--dtype: PyTorch {torch.__version__} does not compute {args.dtype} on {device.type}")
+        raise SystemExit(
+            f"--dtype: PyTorch {torch.__version__} does not compute {args.dtype} on {device.type}"
+        )
 
 
-# --- main -----------------------------------------------------------------------------------------------------------------
+# --- main -----------------------------------------------------------------------------------------
 
 
 def chosen_pool(args: argparse.Namespace, device: torch.device) -> str:
@@ -213,18 +326,24 @@ def chosen_pool(args: argparse.Namespace, device: torch.device) -> str:
     return "gathered" if all_ranks(device, not why, "min") else "torch"
 
 
-def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
+def train(
+    args: argparse.Namespace, me: Identity, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Take all steps, rank 0 printing them; return (facts of this rank, facts of the run)."""
     model = learner(args, device)
     data = batches(args, device, me)
     samples = args.batch_size * me.world_size
     scale = args.loss_scale if model.scaler else 1.0
-    clock: Any = DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
+    clock: Any = (
+        DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
+    )
     one = torch.ones((), device=device)
 
     models = averaging(args, model, me.world_size)
     window = RankParts(args.warmup_steps + 1, args.steps)
-    stamp = ignore_stamp if args.cuda_graphs == "true" else clock.stamp  # the parts of a graph cannot be timed
+    stamp = (
+        ignore_stamp if args.cuda_graphs == "true" else clock.stamp
+    )  # the parts of a graph cannot be timed
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return taken(model, next(models), images, labels, stamp)
@@ -236,11 +355,20 @@ def train(args: argparse.Namespace, me: Identity, device: torch.device) -> tuple
         if me.rank == 0:
             trainer.say_steps(finished, samples)
         for step in finished:
-            window.add(step.number, step.seconds, step.input_wait_s, step.compute_s, step.compute_cpu_s, step.gpu_waits)
+            window.add(
+                step.number,
+                step.seconds,
+                step.input_wait_s,
+                step.compute_s,
+                step.compute_cpu_s,
+                step.gpu_waits,
+            )
         return sum(step.input_wait_s for step in finished if step.number > args.warmup_steps)
 
     profiler = Profiler(me.rank, args.warmup_steps + 1, device)
-    prove_world(me, device)  # also the barrier before the first step: from here on all ranks are ready
+    prove_world(
+        me, device
+    )  # also the barrier before the first step: from here on all ranks are ready
     start = clock.start()
     if me.rank == 0:
         trainer.say_start(start, skipped=0)
@@ -297,7 +425,11 @@ def main() -> None:
     args.max_pool = chosen_pool(args, device)
     facts = searched(args, me, device)
     # A capture works neither on the default stream nor with parameters made there.
-    with torch.cuda.stream(torch.cuda.Stream(device)) if args.cuda_graphs == "true" else nullcontext():
+    with (
+        torch.cuda.stream(torch.cuda.Stream(device))
+        if args.cuda_graphs == "true"
+        else nullcontext()
+    ):
         of_rank, of_run = train(args, me, device)
     switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
     world.report(args, of_rank, {**facts, **of_run}, switches)

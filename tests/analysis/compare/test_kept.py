@@ -21,7 +21,11 @@ def test_a_comparison_of_kept_cells_is_that_of_the_cells(tmp_path: Path) -> None
     whole = [cells_of(read_bench(one)) for one in (before, after)]
     again = [[cell_of(json.loads(json.dumps(kept(cell)))) for cell in cells] for cells in whole]
     pairs = compared(matched(*whole))
-    assert compared(matched(*again)) == pairs and pairs[0].verdict == "slower" and pairs[0].after.failed == 1
+    assert (
+        compared(matched(*again)) == pairs
+        and pairs[0].verdict == "slower"
+        and pairs[0].after.failed == 1
+    )
 
 
 def test_metrics_with_keys_are_kept_too(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""What may have made a cell slower: measured parts first, then conditions, choices and facts, with the evidence for each."""
+"""What may have made a cell slower: measured parts first, then conditions, choices and facts, with
+the evidence for each.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,18 @@ def names(before: Cell, after: Cell, *known: Distinction, is_slower: bool = True
     return [one.name for one in suspects(before, after, is_slower, known)]
 
 
-def test_the_part_that_grew_by_the_change_comes_first_and_what_acts_on_it_before_other_choices() -> None:
+def test_the_part_that_grew_by_the_change_comes_first_and_what_acts_on_it_before_other_choices() -> (
+    None
+):
     before, after = of(FAST, told(0.008, 0.001)), of(SLOW, told(0.008, 0.0035))
     found = suspects(before, after, True, [OPTION, LOADER, KERNEL, COMMAND])
-    assert [one.name for one in found] == ["wait for input", "loader", "options.channels_last", "node.kernel", "command"]
+    assert [one.name for one in found] == [
+        "wait for input",
+        "loader",
+        "options.channels_last",
+        "node.kernel",
+        "command",
+    ]
     assert [one.kind for one in found] == ["measured", "choice", "choice", "fact", "around"]
     assert found[0].share == pytest.approx(1.0, abs=0.02)
     assert found[0].evidence == "grew by 2.5 ms of the 2.5 ms that a step takes longer"
@@ -54,13 +64,19 @@ def test_the_part_that_grew_by_the_change_comes_first_and_what_acts_on_it_before
     before, after = of(FAST, told(0.008)), of(SLOW, told(0.0105))
     assert names(before, after, NCCL, DTYPE)[0] == "computation alone"
     before, after = of(FAST, told(0.008)), of(SLOW, told(0.008))
-    assert names(before, after, OPTION, NCCL) == ["communication and waiting", "env.NCCL_ALGO", "options.channels_last"]
+    assert names(before, after, OPTION, NCCL) == [
+        "communication and waiting",
+        "env.NCCL_ALGO",
+        "options.channels_last",
+    ]
 
 
 def test_parts_that_did_not_change_with_the_step_or_are_not_told_by_both_are_no_suspects() -> None:
     assert names(of(FAST, told(0.008)), of(SLOW), OPTION) == ["options.channels_last"]
     shrank = suspects(of(FAST, told(0.008, 0.001)), of(SLOW, told(0.0115, 0.0)), True, [])
-    assert [one.name for one in shrank] == ["computation alone"], "input took less, communication as long"
+    assert [one.name for one in shrank] == ["computation alone"], (
+        "input took less, communication as long"
+    )
     # twice the samples a step: twice the time is no change
     before, after = of(FAST, told(0.008)), of([41.0, 41.2, 40.9], told(0.0161), batch_size=256)
     assert names(before, after) == ["communication and waiting"]
@@ -68,12 +84,20 @@ def test_parts_that_did_not_change_with_the_step_or_are_not_told_by_both_are_no_
 
 def test_a_condition_counts_only_in_the_direction_of_the_change() -> None:
     quiet, loaded = of(FAST), of(SLOW, {"loaded": {"node1": 0.5, "node2": 0.1}})
-    known = Distinction("load", "no other processes", "other processes used 50% of the processors of node1")
+    known = Distinction(
+        "load", "no other processes", "other processes used 50% of the processors of node1"
+    )
     (load,) = suspects(quiet, loaded, True, [known])
     assert (load.kind, load.before) == ("condition", "no other processes")
-    assert load.evidence == "median of the runs: 0% of the processors of the busiest node used by others, then 50%"
+    assert (
+        load.evidence
+        == "median of the runs: 0% of the processors of the busiest node used by others, then 50%"
+    )
     # a run that became faster beside more load has it as a fact, at its place
-    assert [one.kind for one in suspects(quiet, loaded, False, [OPTION, known])] == ["choice", "fact"]
+    assert [one.kind for one in suspects(quiet, loaded, False, [OPTION, known])] == [
+        "choice",
+        "fact",
+    ]
     lowered = of(SLOW, {"slowed": {"sw_power_cap": {"node1": Lowered(0.1, 0.4, 0.3)}}})
     (clocks,) = suspects(quiet, lowered, True, [])
     assert (clocks.name, clocks.before, clocks.after) == ("lowered clocks", "0%", "40%")
@@ -82,12 +106,31 @@ def test_a_condition_counts_only_in_the_direction_of_the_change() -> None:
 def test_what_is_known_to_act_the_other_way_comes_last_of_its_kind_and_says_so() -> None:
     batch = Distinction("batch_size", "128", "256")
     found = suspects(of(FAST), of(SLOW), True, [DTYPE, batch, OPTION, KERNEL])
-    assert [one.name for one in found] == ["options.channels_last", "dtype", "batch_size", "node.kernel"]
-    assert [bool("would rather make it faster" in one.evidence) for one in found] == [False, True, True, False]
-    assert names(of(SLOW), of(FAST), DTYPE, batch, OPTION, is_slower=False) == ["dtype", "batch_size", "options.channels_last"]
+    assert [one.name for one in found] == [
+        "options.channels_last",
+        "dtype",
+        "batch_size",
+        "node.kernel",
+    ]
+    assert [bool("would rather make it faster" in one.evidence) for one in found] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert names(of(SLOW), of(FAST), DTYPE, batch, OPTION, is_slower=False) == [
+        "dtype",
+        "batch_size",
+        "options.channels_last",
+    ]
     networks = Distinction("program.networks", "NET/IB on mlx5_0", "NET/Socket on eth0")
-    assert names(of(FAST), of(SLOW), KERNEL, networks) == ["node.kernel", "program.networks"], "as they are ranked before"
-    assert names(of(SLOW), of(FAST), networks, KERNEL, is_slower=False) == ["node.kernel", "program.networks"]
+    assert names(of(FAST), of(SLOW), KERNEL, networks) == ["node.kernel", "program.networks"], (
+        "as they are ranked before"
+    )
+    assert names(of(SLOW), of(FAST), networks, KERNEL, is_slower=False) == [
+        "node.kernel",
+        "program.networks",
+    ]
 
 
 def test_telemetry_is_read_where_runs_have_it_and_its_absence_is_nothing() -> None:
@@ -95,22 +138,32 @@ def test_telemetry_is_read_where_runs_have_it_and_its_absence_is_nothing() -> No
         return SimpleNamespace(sm_mhz=clock, used_percent=99.0, power_w=power, celsius=60.0)
 
     def measured(speeds: list[float], foreign: float, *gpus: SimpleNamespace) -> Cell:
-        node = SimpleNamespace(gpus=gpus, foreign_cores=foreign, sent_bytes_per_s=None, link_errors={})
+        node = SimpleNamespace(
+            gpus=gpus, foreign_cores=foreign, sent_bytes_per_s=None, link_errors={}
+        )
         runs = runs_of("1n1g", speeds)
         use = SimpleNamespace(nodes=(node,))
         (cell,) = cells_of(
-            [Sampled(**{one.name: getattr(run, one.name) for one in fields(run)} | {"use": use}) for run in runs]
+            [
+                Sampled(**{one.name: getattr(run, one.name) for one in fields(run)} | {"use": use})
+                for run in runs
+            ]
         )
         return cell
 
     # the slowest of two GPUs counts; what one run does not know is left out
-    before, after = measured(FAST, 0.0, gpu(1980.0, 600.0), gpu(1950.0)), measured(SLOW, 1.5, gpu(1980.0), gpu(1200.0))
+    before, after = (
+        measured(FAST, 0.0, gpu(1980.0, 600.0), gpu(1950.0)),
+        measured(SLOW, 1.5, gpu(1980.0), gpu(1200.0)),
+    )
     found = suspects(before, after, True, [])
     assert [(one.name, one.before, one.after, one.kind) for one in found] == [
         ("telemetry.gpu_clock_mhz", "1950", "1200", "condition"),
         ("telemetry.foreign_cores", "0", "1.5", "condition"),
     ]
-    assert names(before, after, is_slower=False) == [], "lower clocks and load by others make nothing faster"
+    assert names(before, after, is_slower=False) == [], (
+        "lower clocks and load by others make nothing faster"
+    )
     assert names(before, of(SLOW)) == [] == names(of(FAST), after)
 
 

@@ -32,7 +32,10 @@ def test_a_line_that_breaks_is_node_lost_for_reader_and_writer_at_once(rig: Rig)
         for _ in range(1000):
             channel.send(bytes(100_000))
     assert not line.alive
-    for call in (lambda: line.run(["true"], timeout_s=5), lambda: line.popen(["true"], timeout_s=5)):
+    for call in (
+        lambda: line.run(["true"], timeout_s=5),
+        lambda: line.popen(["true"], timeout_s=5),
+    ):
         with pytest.raises(TransportError, match="connection broke"):
             call()
 
@@ -75,7 +78,9 @@ def test_sending_to_a_frozen_node_ends(rig: Rig, monkeypatch: pytest.MonkeyPatch
 
 @of_paramiko
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a setting of Linux")
-def test_writes_to_a_cut_line_end_after_10_seconds_and_small_ones_leave_at_once_and_again_soon(line: Transport) -> None:
+def test_writes_to_a_cut_line_end_after_10_seconds_and_small_ones_leave_at_once_and_again_soon(
+    line: Transport,
+) -> None:
     sock = line._line.client.wire._wrapped._sock
     assert sock.getsockopt(socket.IPPROTO_TCP, 16) == 1, "TCP_THIN_LINEAR_TIMEOUTS"
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
@@ -85,7 +90,10 @@ def test_writes_to_a_cut_line_end_after_10_seconds_and_small_ones_leave_at_once_
 def test_closing_the_line_wakes_whoever_waits_on_it(rig: Rig) -> None:
     server = rig.serve()
     line = rig.connect(server)
-    reader, writer = line.popen(["sleep", "60"], timeout_s=LIMIT_S), line.popen(["sleep", "60"], timeout_s=LIMIT_S)
+    reader, writer = (
+        line.popen(["sleep", "60"], timeout_s=LIMIT_S),
+        line.popen(["sleep", "60"], timeout_s=LIMIT_S),
+    )
     ended: list[str] = []
 
     def wait(what: str) -> None:

@@ -54,9 +54,14 @@ def counted(count: int, write: Callable[[memoryview], Any]) -> Taker:
     return take
 
 
-def test_so_many_bytes_of_output_are_written_as_they_come_and_what_follows_is_kept(line: Transport) -> None:
+def test_so_many_bytes_of_output_are_written_as_they_come_and_what_follows_is_kept(
+    line: Transport,
+) -> None:
     channel = line.popen(
-        sh("printf first; sleep 0.2; head -c 9000000 /dev/zero; printf then; sleep 0.2; printf last"), timeout_s=LIMIT_S
+        sh(
+            "printf first; sleep 0.2; head -c 9000000 /dev/zero; printf then; sleep 0.2; printf last"
+        ),
+        timeout_s=LIMIT_S,
     )
     assert channel.recv(LIMIT_S) == b"first"
     written = bytearray()
@@ -65,22 +70,30 @@ def test_so_many_bytes_of_output_are_written_as_they_come_and_what_follows_is_ke
     assert b"".join(iter(lambda: channel.recv(LIMIT_S), b"")) == b"enlast"
 
 
-def test_output_that_ends_stands_still_or_cannot_be_written_stops_the_writing(line: Transport) -> None:
+def test_output_that_ends_stands_still_or_cannot_be_written_stops_the_writing(
+    line: Transport,
+) -> None:
     def full(data: memoryview) -> None:
         raise OSError(f"no room for {len(data)} bytes")
 
     with pytest.raises(EOFError):
         line.popen(sh("printf abc"), timeout_s=LIMIT_S).pour(counted(4, bytearray().extend), 10)
     with pytest.raises(TimeoutError):
-        line.popen(sh("printf abc; exec sleep 30"), timeout_s=LIMIT_S).pour(counted(4, bytearray().extend), 0.3)
+        line.popen(sh("printf abc; exec sleep 30"), timeout_s=LIMIT_S).pour(
+            counted(4, bytearray().extend), 0.3
+        )
     with pytest.raises(OSError, match="no room for 3 bytes"):
         line.popen(sh("printf abc; exec sleep 30"), timeout_s=LIMIT_S).pour(counted(4, full), 10)
     slow = line.popen(sh("for n in 1 2 3 4; do printf $n; sleep 0.4; done"), timeout_s=LIMIT_S)
-    slow.pour(counted(4, bytearray().extend), 0.7)  # it comes late as a whole, and never stands still for so long
+    slow.pour(
+        counted(4, bytearray().extend), 0.7
+    )  # it comes late as a whole, and never stands still for so long
 
 
 def test_a_channel_keeps_the_end_of_standard_error_and_always_drains_it(line: Transport) -> None:
-    channel = line.popen(sh("head -c 9000000 /dev/zero >&2; printf last >&2; echo done"), timeout_s=LIMIT_S)
+    channel = line.popen(
+        sh("head -c 9000000 /dev/zero >&2; printf last >&2; echo done"), timeout_s=LIMIT_S
+    )
     assert channel.recv(LIMIT_S) == b"done\n"
     assert channel.recv(LIMIT_S) == b""
     tail = channel.stderr_tail()
@@ -109,7 +122,10 @@ def test_sends_of_several_threads_are_not_mixed(line: Transport) -> None:
         received += channel.recv(LIMIT_S)
     for thread in threads:
         thread.join()
-    assert sorted(received[start : start + 300_000] for start in range(0, 1_200_000, 300_000)) == blocks
+    assert (
+        sorted(received[start : start + 300_000] for start in range(0, 1_200_000, 300_000))
+        == blocks
+    )
 
 
 def held_up(line: Transport) -> threading.Event:
@@ -125,7 +141,9 @@ def held_up(line: Transport) -> threading.Event:
 
 
 @pytest.mark.parametrize("way", ["direct", "behind a jump host", "by a ProxyCommand"])
-def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(rig: Rig, way: str) -> None:
+def test_what_came_is_seen_beside_a_thread_that_is_held_up_from_reading_it(
+    rig: Rig, way: str
+) -> None:
     server = rig.serve()
     if way == "by a ProxyCommand":
         rig.configure(rig.proxy_command())
@@ -143,7 +161,9 @@ def test_a_node_whose_answer_lies_unread_is_not_lost(rig: Rig) -> None:
     line = rig.connect(rig.serve())
     cluster = cast(Any, SimpleNamespace(nodes={"gpu2": SimpleNamespace(transport=line)}))
     limits = Limits(lost_s=0.6, doubt_s=0.0)
-    stage = Stage(cluster, limits, Interrupt(), journal=lambda *_, **__: None, observe=lambda _: None)
+    stage = Stage(
+        cluster, limits, Interrupt(), journal=lambda *_, **__: None, observe=lambda _: None
+    )
     watch = Watch(rendered("", {}), stage, tail="")
     peer = watch.peers["gpu2"] = Peer("gpu2", None)
     go_on = held_up(line)

@@ -26,9 +26,13 @@ def test_a_command_returns_its_output_and_exit_code(line: Transport) -> None:
 
 
 @pytest.mark.parametrize("name", ["KILL", "TERM", "SEGV"])
-def test_a_command_that_dies_of_a_signal_names_it(line: Transport, transport: str, name: str) -> None:
+def test_a_command_that_dies_of_a_signal_names_it(
+    line: Transport, transport: str, name: str
+) -> None:
     result = line.run(sh(f"kill -{name} $$"), timeout_s=LIMIT_S)
-    assert (result.code, result.signal) == ((None, f"SIG{name}") if transport == "ssh" else (255, None))  # ssh tells no signal
+    assert (result.code, result.signal) == (
+        (None, f"SIG{name}") if transport == "ssh" else (255, None)
+    )  # ssh tells no signal
     assert line.alive
 
 
@@ -50,9 +54,13 @@ def test_both_outputs_of_several_mb_arrive_complete(line: Transport) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "transport"), [("server", "ssh"), ("client", "ssh"), ("server", "openssh")], indirect=["transport"]
+    ("who", "transport"),
+    [("server", "ssh"), ("client", "ssh"), ("server", "openssh")],
+    indirect=["transport"],
 )
-def test_keys_are_exchanged_again_in_the_middle_of_a_transfer(rig: Rig, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+def test_keys_are_exchanged_again_in_the_middle_of_a_transfer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
     server = rig.serve("LogLevel DEBUG1", *(["RekeyLimit 1M"] if who == "server" else []))
     if who == "client":
         monkeypatch.setattr("paramiko.packet.Packetizer.REKEY_BYTES", 1 << 18)
@@ -120,7 +128,11 @@ def test_no_terminal_and_no_forwarding_is_asked_for(rig: Rig) -> None:
     server = rig.serve("LogLevel DEBUG1")
     line = rig.connect(server)
     assert line.run(["tty"], timeout_s=LIMIT_S).stdout == b"not a tty\n"
-    requests = [text.split("req ")[-1] for text in server.log.splitlines() if "session_input_channel_req" in text]
+    requests = [
+        text.split("req ")[-1]
+        for text in server.log.splitlines()
+        if "session_input_channel_req" in text
+    ]
     assert requests == ["exec"]
 
 

@@ -21,7 +21,10 @@ def left(place: Path) -> list[str]:
 
 
 def refused(rig: Rig, host: Host, *, accept_new: bool = False) -> TransportError:
-    with pytest.raises(TransportError) as caught, closing(Connections(rig.trust(accept_new=accept_new))) as connections:
+    with (
+        pytest.raises(TransportError) as caught,
+        closing(Connections(rig.trust(accept_new=accept_new))) as connections,
+    ):
         connections.connect(host)
     assert caught.value.host == host.name
     return caught.value

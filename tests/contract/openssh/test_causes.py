@@ -1,4 +1,6 @@
-"""The errors of ssh in orch's kinds, what is tried before one of them, and what is told of each step."""
+"""The errors of ssh in orch's kinds, what is tried before one of them, and what is told of each
+step.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from tests.contract.sshd import Sshd, free_port
 
 
 def test_each_cause_has_its_kind_and_words(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, shut, weak = rig.serve(), rig.serve("AllowTcpForwarding no"), rig.serve("KexAlgorithms diffie-hellman-group1-sha1")
+    server, shut, weak = (
+        rig.serve(),
+        rig.serve("AllowTcpForwarding no"),
+        rig.serve("KexAlgorithms diffie-hellman-group1-sha1"),
+    )
     closed = rig.host(server, port=free_port(server.address))
     nowhere = Host("lab1", "no-such-host.invalid", ssh=rig.host(server).ssh, transport="openssh")
     stranger = rig.host(server, key=str(rig.keys.stranger))
@@ -33,7 +39,11 @@ def test_each_cause_has_its_kind_and_words(rig: Rig, monkeypatch: pytest.MonkeyP
             "auth_failed",
             f"refused user {server.user}; it accepts publickey; offered keys: {rig.keys.stranger} SHA256:",
         ),
-        (rig.host(weak), "algorithm_refused", "no key exchange method in common: the host offers diffie-hellman-group1-sha1"),
+        (
+            rig.host(weak),
+            "algorithm_refused",
+            "no key exchange method in common: the host offers diffie-hellman-group1-sha1",
+        ),
         (
             rig.behind(server, shut),
             "host_unreachable",
@@ -69,12 +79,18 @@ def test_a_silent_listener_is_given_up_in_time(rig: Rig, monkeypatch: pytest.Mon
 def test_a_server_that_takes_no_keys_is_reached_by_ssh_and_that_is_said_once(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    servers = [rig.serve("AuthenticationMethods hostbased", "HostbasedAuthentication yes") for _ in range(2)]
+    servers = [
+        rig.serve("AuthenticationMethods hostbased", "HostbasedAuthentication yes")
+        for _ in range(2)
+    ]
     with closing(Connections(rig.trust())) as connections:
         for server in servers:
             with pytest.raises(TransportError) as caught:
                 connections.connect(replace(rig.host(server), transport="ssh"))
-            assert caught.value.kind == "auth_failed" and "it accepts hostbased" in caught.value.message
+            assert (
+                caught.value.kind == "auth_failed"
+                and "it accepts hostbased" in caught.value.message
+            )
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
         f"lab1: the host accepts no keys from user {servers[0].user}, only hostbased; connecting through the program ssh "
@@ -82,26 +98,38 @@ def test_a_server_that_takes_no_keys_is_reached_by_ssh_and_that_is_said_once(
     ]
 
 
-def test_without_the_program_ssh_the_cause_is_the_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_program_ssh_the_cause_is_the_error(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = rig.serve("AuthenticationMethods hostbased", "HostbasedAuthentication yes")
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     error = refused(rig, replace(rig.host(server), transport="ssh"))
-    assert "accepts no keys" in error.message and error.hint == "allow PubkeyAuthentication in its sshd_config"
+    assert (
+        "accepts no keys" in error.message
+        and error.hint == "allow PubkeyAuthentication in its sshd_config"
+    )
 
 
-def test_each_step_of_a_log_in_is_told_to_whoever_debugs_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_step_of_a_log_in_is_told_to_whoever_debugs_it(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     jump, server = rig.serve(), rig.serve()
     key = subprocess.run(
         ["ssh-keygen", "-lf", f"{rig.keys.server}.pub"], capture_output=True, text=True, check=True
     ).stdout.split()[1]
     for transport in ("ssh", "openssh"):
         caplog.clear()
-        with caplog.at_level("DEBUG", "orchestrator.transport"), closing(Connections(rig.trust())) as connections:
+        with (
+            caplog.at_level("DEBUG", "orchestrator.transport"),
+            closing(Connections(rig.trust())) as connections,
+        ):
             connections.connect(replace(rig.behind(server, jump), transport=transport)).close()
         told = [record.getMessage() for record in caplog.records]
         for where in (f"lab1 (jump host {jump.address}): ", "lab1: "):
             steps = "\n".join(line.removeprefix(where) for line in told if line.startswith(where))
-            assert re.search(rf" port {jump.port if 'jump' in where else server.port}", steps), steps
+            assert re.search(rf" port {jump.port if 'jump' in where else server.port}", steps), (
+                steps
+            )
             assert key in steps and re.search(rf"{rig.known_hosts}:\d", steps), steps
             assert re.search(rf"offering .*{rig.keys.client}", steps, re.IGNORECASE), steps
             assert re.search("logged in as|Entering interactive session", steps), steps

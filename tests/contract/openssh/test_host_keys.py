@@ -22,7 +22,9 @@ def test_the_host_key_of_a_server_is_told(rig: Rig) -> None:
     one, other = rig.serve(), rig.serve(host_keys=[make_key(rig.directory / "other")])
     keys = [rig.connect(server).host_key for server in (one, other)]
     shown = [
-        subprocess.run(["ssh-keygen", "-lf", f"{key}.pub"], capture_output=True, text=True, check=True).stdout.split()[1]
+        subprocess.run(
+            ["ssh-keygen", "-lf", f"{key}.pub"], capture_output=True, text=True, check=True
+        ).stdout.split()[1]
         for key in (rig.keys.server, rig.directory / "other")
     ]
     assert keys == shown
@@ -45,17 +47,24 @@ def test_a_changed_key_is_refused_with_the_place_of_the_old_one(rig: Rig, accept
     server.host_keys = [make_key(rig.directory / "new")]
     server.start()
     error = refused(rig, rig.host(server), accept_new=accept_new)
-    assert error.kind == "host_key_changed" and f"{rig.known_hosts}:1 has another ED25519 key" in error.message
+    assert (
+        error.kind == "host_key_changed"
+        and f"{rig.known_hosts}:1 has another ED25519 key" in error.message
+    )
     assert "may be an attack" in error.hint
 
 
 def test_a_revoked_key_is_refused(rig: Rig) -> None:
     server = rig.serve()
-    rig.known_hosts.write_text("@revoked * " + server.known_hosts_lines().split(" ", 1)[1] + server.known_hosts_lines())
+    rig.known_hosts.write_text(
+        "@revoked * " + server.known_hosts_lines().split(" ", 1)[1] + server.known_hosts_lines()
+    )
     assert refused(rig, rig.host(server)).kind == "host_key_revoked"
 
 
-def test_a_host_that_accepts_new_keys_is_not_answered_with_the_refusal_of_one_that_does_not(rig: Rig) -> None:
+def test_a_host_that_accepts_new_keys_is_not_answered_with_the_refusal_of_one_that_does_not(
+    rig: Rig,
+) -> None:
     jump = rig.serve(known=False)
     strict, trusting = (rig.behind(rig.serve(known=False), jump) for _ in range(2))
     trusting = replace(trusting, name="lab2", ssh=replace(trusting.ssh, host_keys="accept-new"))
@@ -70,9 +79,23 @@ def test_a_host_that_accepts_new_keys_is_not_answered_with_the_refusal_of_one_th
 
 
 def certified(rig: Rig, name: str, *options: str, known: str = "*") -> Sshd:
-    """Start a server with a host certificate for ``name``; its authority is known for ``known``, and its key is not."""
+    """Start a server with a host certificate for ``name``; its authority is known for ``known``,
+    and its key is not.
+    """
     authority, key = (make_key(rig.directory / f"{word}-{name}") for word in ("authority", "host"))
-    command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "test", "-h", "-n", name, *options, f"{key}.pub"]
+    command = [
+        "ssh-keygen",
+        "-q",
+        "-s",
+        str(authority),
+        "-I",
+        "test",
+        "-h",
+        "-n",
+        name,
+        *options,
+        f"{key}.pub",
+    ]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     line = " ".join(Path(f"{authority}.pub").read_text().split()[:2])
     rig.known_hosts.write_text(f"@cert-authority {known} {line}\n")
@@ -98,29 +121,43 @@ def test_a_host_certificate_is_verified_by_ssh_whichever_transport_is_named(
 
 @pytest.mark.parametrize(
     ("name", "options", "known"),
-    [("127.0.0.3", (), "*"), ("127.0.0.2", ("-V", "20200101:20200102"), "*"), ("127.0.0.2", (), "127.0.0.9")],
+    [
+        ("127.0.0.3", (), "*"),
+        ("127.0.0.2", ("-V", "20200101:20200102"), "*"),
+        ("127.0.0.2", (), "127.0.0.9"),
+    ],
     ids=["of another host", "expired", "of an authority for other hosts"],
 )
-def test_a_certificate_that_does_not_hold_is_refused(rig: Rig, name: str, options: tuple[str, ...], known: str) -> None:
+def test_a_certificate_that_does_not_hold_is_refused(
+    rig: Rig, name: str, options: tuple[str, ...], known: str
+) -> None:
     server = certified(rig, name, *options, known=known)
     error = refused(rig, replace(rig.host(server), transport="ssh"))
     assert error.kind == "host_key_unknown", str(error)
     assert "Accepted" not in server.log and "\\x" not in str(error)
-    # Of an authority for other hosts, paramiko, which asks for no certificate, sees a key that is as unknown as any.
-    advice = f"have its authority ({rig.known_hosts}:1) sign the host key" if known == "*" else "accept it with"
+    # Of an authority for other hosts, paramiko, which asks for no certificate, sees a key that is
+    # as unknown as any.
+    advice = (
+        f"have its authority ({rig.known_hosts}:1) sign the host key"
+        if known == "*"
+        else "accept it with"
+    )
     assert advice in error.hint, str(error)
 
 
-@pytest.mark.parametrize("known", ["*", "127.0.0.9"], ids=["another authority", "an authority for other hosts"])
+@pytest.mark.parametrize(
+    "known", ["*", "127.0.0.9"], ids=["another authority", "an authority for other hosts"]
+)
 def test_the_authority_of_a_certificate_is_named_if_it_is_not_known(rig: Rig, known: str) -> None:
     server = certified(rig, "127.0.0.2", known=known)
     if known == "*":
         stranger = Path(f"{rig.keys.stranger}.pub").read_text().split()
         rig.known_hosts.write_text(f"@cert-authority * {stranger[0]} {stranger[1]}\n")
     error = refused(rig, rig.host(server))
-    assert f"its certificate is signed by {fingerprint(rig, '127.0.0.2')}, which no known-hosts file" in error.message, str(
-        error
-    )
+    assert (
+        f"its certificate is signed by {fingerprint(rig, '127.0.0.2')}, which no known-hosts file"
+        in error.message
+    ), str(error)
     assert "@cert-authority" in error.hint and "accept it with" not in error.hint
 
 
@@ -129,5 +166,7 @@ def fingerprint(rig: Rig, name: str) -> str:
     key = rig.directory / f"authority-{name}.pub"
     return (
         "ssh-ed25519 "
-        + subprocess.run(["ssh-keygen", "-lf", key], capture_output=True, text=True, check=True).stdout.split()[1]
+        + subprocess.run(
+            ["ssh-keygen", "-lf", key], capture_output=True, text=True, check=True
+        ).stdout.split()[1]
     )

@@ -53,7 +53,14 @@ def test_a_controller_that_is_killed_leaves_no_master(rig: Rig, _sockets: Path) 
         "line = Connections(Trust(Path(sys.argv[6]))).connect(Host('lab1', sys.argv[1], ssh=ssh, transport='openssh'))\n"
         "channel = line.popen(['sleep', '60'], timeout_s=600)\nprint('up', flush=True)\ntime.sleep(60)\n"
     )
-    words = [server.address, str(server.port), host.ssh.key, host.ssh.config, host.ssh.jump, str(rig.store)]
+    words = [
+        server.address,
+        str(server.port),
+        host.ssh.key,
+        host.ssh.config,
+        host.ssh.jump,
+        str(rig.store),
+    ]
     argv = [sys.executable, "-c", program, *map(str, words)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=REPOSITORY) as controller:
         assert controller.stdout and controller.stdout.readline() == b"up\n"
@@ -77,7 +84,9 @@ def test_a_log_in_that_goes_on_when_the_command_ends_is_ended_too(rig: Rig, _soc
     try:
         thread = threading.Thread(target=connect)
         thread.start()
-        wait_for(lambda: len(left(_sockets)) == 3, 10, "it does not begin")  # the folder, its watcher, a master
+        wait_for(
+            lambda: len(left(_sockets)) == 3, 10, "it does not begin"
+        )  # the folder, its watcher, a master
         connections.close()
         thread.join(LIMIT_S)
         assert errors and not left(_sockets)
@@ -88,10 +97,16 @@ def test_a_log_in_that_goes_on_when_the_command_ends_is_ended_too(rig: Rig, _soc
 def test_a_live_connection_of_the_user_is_used_and_stays(rig: Rig, tmp_path: Path) -> None:
     server = rig.serve("AuthenticationMethods publickey")
     path = tmp_path / "cm"
-    rig.configure(f"Host {server.address}\nControlPath {path}-%p\nUser {server.user}\nPort {server.port}")
+    rig.configure(
+        f"Host {server.address}\nControlPath {path}-%p\nUser {server.user}\nPort {server.port}"
+    )
     options = ["-F", str(rig.config), "-i", str(rig.keys.client), "-S", f"{path}-{server.port}"]
-    with subprocess.Popen(["ssh", *options, "-M", "-N", server.address], stdin=subprocess.DEVNULL) as master:
-        wait_for(lambda: Path(f"{path}-{server.port}").exists(), 10, "the user's master does not start")
+    with subprocess.Popen(
+        ["ssh", *options, "-M", "-N", server.address], stdin=subprocess.DEVNULL
+    ) as master:
+        wait_for(
+            lambda: Path(f"{path}-{server.port}").exists(), 10, "the user's master does not start"
+        )
         stranger = rig.host(server, key=str(rig.keys.stranger))  # which would let nobody in
         line = rig.connect(stranger)
         assert line.run(["echo", "through"], timeout_s=LIMIT_S).stdout == b"through\n"
@@ -105,14 +120,30 @@ def test_a_live_connection_of_the_user_is_used_and_stays(rig: Rig, tmp_path: Pat
 
 def users_master(rig: Rig, server: Sshd, path: Path) -> subprocess.Popen[bytes]:
     """Start a master as a user does, and return it once it listens at a path."""
-    options = ["-F", str(rig.config), "-i", str(rig.keys.client), "-p", str(server.port), "-S", str(path)]
-    master = subprocess.Popen(["ssh", *options, "-M", "-N", server.address], stdin=subprocess.DEVNULL)
+    options = [
+        "-F",
+        str(rig.config),
+        "-i",
+        str(rig.keys.client),
+        "-p",
+        str(server.port),
+        "-S",
+        str(path),
+    ]
+    master = subprocess.Popen(
+        ["ssh", *options, "-M", "-N", server.address], stdin=subprocess.DEVNULL
+    )
     wait_for(path.exists, 60, "the user's master does not start")
     return master
 
 
-@pytest.mark.parametrize("kind", ["a link", "a link in a folder of all", "a socket in a folder of all", "a renamed folder"])
-def test_a_connection_that_another_user_may_have_put_there_is_not_used(rig: Rig, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    ["a link", "a link in a folder of all", "a socket in a folder of all", "a renamed folder"],
+)
+def test_a_connection_that_another_user_may_have_put_there_is_not_used(
+    rig: Rig, tmp_path: Path, kind: str
+) -> None:
     """Each is a live master of this user, of another server."""
     right, wrong = rig.serve(), rig.serve()
     place, own = tmp_path / "place", tmp_path / "own"
@@ -130,18 +161,26 @@ def test_a_connection_that_another_user_may_have_put_there_is_not_used(rig: Rig,
             place.chmod(mode)
         rig.configure(f"Host {right.address}\nControlPath {path}")
         line = rig.connect(right)
-        assert line.run(["sh", "-c", "echo $HOME"], timeout_s=60).stdout.decode().strip() == str(right.home)
+        assert line.run(["sh", "-c", "echo $HOME"], timeout_s=60).stdout.decode().strip() == str(
+            right.home
+        )
         assert master.poll() is None
         master.terminate()
 
 
-def test_processes_that_name_the_folder_of_a_killed_command_are_left_alone(rig: Rig, _sockets: Path) -> None:
-    """Also one that has the number of a master that has ended, which the folder's watcher was told of."""
+def test_processes_that_name_the_folder_of_a_killed_command_are_left_alone(
+    rig: Rig, _sockets: Path
+) -> None:
+    """Also one that has the number of a master that has ended, which the folder's watcher was told
+    of.
+    """
     folder = MasterFolder()
     process = [sys.executable, "-c", "import time; time.sleep(1000)"]
     innocents = [
         subprocess.Popen([*process, f"{folder.path}/log"]),
-        subprocess.Popen([*process, f"{folder.path}-of-somebody"], env={"ORCH_ASKPASS": f"{folder.path}/ask"}),
+        subprocess.Popen(
+            [*process, f"{folder.path}-of-somebody"], env={"ORCH_ASKPASS": f"{folder.path}/ask"}
+        ),
     ]
     other = subprocess.Popen(process)
     with subprocess.Popen(process) as master:
@@ -165,7 +204,10 @@ def test_hosts_behind_one_jump_host_share_its_log_in(rig: Rig) -> None:
     lines = [rig.connect(rig.behind(server, jump)) for server in servers[:1]]
     with closing(Connections(rig.trust())) as connections:
         hosts = [rig.behind(server, jump) for server in servers]
-        threads = [threading.Thread(target=lambda host=host: lines.append(connections.connect(host))) for host in hosts]
+        threads = [
+            threading.Thread(target=lambda host=host: lines.append(connections.connect(host)))
+            for host in hosts
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -35,7 +35,9 @@ def without_terminal(folder: Path, **variables: str) -> subprocess.CompletedProc
 
 
 @needs_pam
-def test_a_bastion_asks_for_a_password_and_a_code_once_for_all_hosts(rig: Rig, tmp_path: Path) -> None:
+def test_a_bastion_asks_for_a_password_and_a_code_once_for_all_hosts(
+    rig: Rig, tmp_path: Path
+) -> None:
     gate = rig.serve(kind=Bastion)
     hosts = [rig.behind(rig.serve(), gate) for _ in range(3)]
     folder = project(rig, tmp_path / "project", *hosts)
@@ -43,7 +45,9 @@ def test_a_bastion_asks_for_a_password_and_a_code_once_for_all_hosts(rig: Rig, t
     with closing(terminal):
         terminal.wait_for(f"(jump host {gate.address}): (me@{gate.address}) Password: ")
         assert not terminal.echoes()
-        terminal.press("wrong\x15corrext\x7f\x7f\x7fect horse\r")  # with a line that is cleared, and corrections
+        terminal.press(
+            "wrong\x15corrext\x7f\x7f\x7fect horse\r"
+        )  # with a line that is cleared, and corrections
         terminal.wait_for("Verification code: ")
         code = gate.code()
         terminal.type(code)
@@ -56,7 +60,9 @@ def test_a_bastion_asks_for_a_password_and_a_code_once_for_all_hosts(rig: Rig, t
 
 
 @needs_pam
-def test_a_bastion_that_takes_no_keys_is_asked_by_ssh_though_nobody_named_it(rig: Rig, tmp_path: Path) -> None:
+def test_a_bastion_that_takes_no_keys_is_asked_by_ssh_though_nobody_named_it(
+    rig: Rig, tmp_path: Path
+) -> None:
     gate = rig.serve(kind=Bastion)
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate), transport="ssh")
     terminal = Terminal(REACH, folder, environment(folder))
@@ -73,7 +79,9 @@ def test_a_bastion_that_takes_no_keys_is_asked_by_ssh_though_nobody_named_it(rig
     assert "reached 1 host" in terminal.text
 
 
-def test_the_passphrase_of_a_key_is_asked_for_once_for_all_its_hosts(rig: Rig, tmp_path: Path) -> None:
+def test_the_passphrase_of_a_key_is_asked_for_once_for_all_its_hosts(
+    rig: Rig, tmp_path: Path
+) -> None:
     key = make_key(tmp_path / "locked", passphrase="open sesame")
     hosts = [rig.host(rig.serve(authorized=[key]), key=str(key)) for _ in range(2)]
     folder = project(rig, tmp_path / "project", *hosts, transport="ssh")
@@ -99,15 +107,25 @@ def test_a_wrong_password_is_asked_for_again_and_the_right_one_is_sent_elsewhere
         terminal.type(Bastion.password)
         terminal.wait_for("Password: (Enter sends the one typed for node")
         # The server writes its log beside the next question.
-        wait_for(lambda: sum(server.log.count("Accepted keyboard-interactive") for server in servers) == 1, 10, "nobody let in")
+        wait_for(
+            lambda: (
+                sum(server.log.count("Accepted keyboard-interactive") for server in servers) == 1
+            ),
+            10,
+            "nobody let in",
+        )
         terminal.type("")
         assert terminal.end() == 0, terminal.text
     assert terminal.text.count("Password: ") == 3
-    assert sum(server.log.count("Postponed keyboard-interactive for me") for server in servers) == 3  # one more for the error
+    assert (
+        sum(server.log.count("Postponed keyboard-interactive for me") for server in servers) == 3
+    )  # one more for the error
 
 
 @needs_pam
-def test_a_password_is_not_sent_to_the_next_server_that_asks_for_one(rig: Rig, tmp_path: Path) -> None:
+def test_a_password_is_not_sent_to_the_next_server_that_asks_for_one(
+    rig: Rig, tmp_path: Path
+) -> None:
     """The second server asks in the same words, and writes down what it is told."""
     heard = tmp_path / "heard"
     gate, evil = with_passwords(rig), eavesdropper(rig, heard)
@@ -117,7 +135,9 @@ def test_a_password_is_not_sent_to_the_next_server_that_asks_for_one(rig: Rig, t
     with closing(terminal):
         terminal.wait_for("Password: ")
         terminal.type(gate.password)
-        terminal.wait_for(f"orch: node1: (me@{evil.address}) Password: (Enter sends the one typed for node1 (jump host")
+        terminal.wait_for(
+            f"orch: node1: (me@{evil.address}) Password: (Enter sends the one typed for node1 (jump host"
+        )
         terminal.type("nothing")
         assert terminal.end() == 3, terminal.text
     assert heard.read_text().split() == ["nothing"]
@@ -133,7 +153,11 @@ class _End(NamedTuple):
     user: str = "me"
 
 
-GATE, NODE, BESIDE = _End("gate", "10.0.0.1", "gate"), _End("n1", "10.0.0.2", "10.0.0.2"), _End("n1", "10.0.0.2", "x", 2222)
+GATE, NODE, BESIDE = (
+    _End("gate", "10.0.0.1", "gate"),
+    _End("n1", "10.0.0.2", "10.0.0.2"),
+    _End("n1", "10.0.0.2", "x", 2222),
+)
 OF_A_KEY = "Enter passphrase for key '/k': "
 
 
@@ -146,14 +170,26 @@ OF_A_KEY = "Enter passphrase for key '/k': "
         ((GATE, "Password: "), (NODE, "Password: "), (False, False)),
         ((GATE, "me@gate's password: "), (NODE, "(me@n1) me@gate's password: "), (False, False)),
         ((NODE, "me@10.0.0.2's password: "), (BESIDE, "me@10.0.0.2's password: "), (False, False)),
-        ((NODE, "me@gate's password: "), (BESIDE, "me@gate's password: "), (True, False)),  # both through ssh -W gate
-        ((GATE, OF_A_KEY), (NODE, OF_A_KEY), (True, False)),  # before 8.5 the server may have asked this
+        (
+            (NODE, "me@gate's password: "),
+            (BESIDE, "me@gate's password: "),
+            (True, False),
+        ),  # both through ssh -W gate
+        (
+            (GATE, OF_A_KEY),
+            (NODE, OF_A_KEY),
+            (True, False),
+        ),  # before 8.5 the server may have asked this
         ((GATE, OF_A_KEY), (NODE, f"(me@n1) {OF_A_KEY}"), (False, False)),
         ((GATE, "(me@gate) Password: "), (GATE, "(me@gate) Verification code: "), (False, False)),
     ],
 )
 def test_an_answer_is_used_again_for_the_same_server_or_key_alone(
-    version: str, first: tuple[_End, str], second: tuple[_End, str], is_sent: tuple[bool, bool], tmp_path: Path
+    version: str,
+    first: tuple[_End, str],
+    second: tuple[_End, str],
+    is_sent: tuple[bool, bool],
+    tmp_path: Path,
 ) -> None:
     program = tmp_path / "ssh"
     program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
@@ -179,12 +215,18 @@ def test_an_answer_is_used_again_for_the_same_server_or_key_alone(
                     check=True,
                 )
     is_again = is_sent[version != "OpenSSH_9.2p1 Debian"]
-    assert done.stdout == ("answer 1\n" if is_again else "answer 2\n") and len(asked) == 2 - is_again
+    assert (
+        done.stdout == ("answer 1\n" if is_again else "answer 2\n") and len(asked) == 2 - is_again
+    )
 
 
-def test_a_very_long_question_is_shown_in_part_and_answered(_sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_long_question_is_shown_in_part_and_answered(
+    _sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("orchestrator.transport.terminal.ask", lambda text: asked.append(text) or "yes")
+    monkeypatch.setattr(
+        "orchestrator.transport.terminal.ask", lambda text: asked.append(text) or "yes"
+    )
     folder = MasterFolder()
     answers = Answers(folder)
     with closing(folder), closing(answers), answers.login("gate", GATE, may_ask=True) as login:  # type: ignore[arg-type]
@@ -201,7 +243,10 @@ def test_without_a_terminal_a_question_is_refused_with_what_to_do(rig: Rig, tmp_
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate))
     done = without_terminal(folder)
     assert done.returncode == 3
-    assert f"jump host {gate.address}: the host asks for '(me@{gate.address}) Password', and there is no" in done.stderr
+    assert (
+        f"jump host {gate.address}: the host asks for '(me@{gate.address}) Password', and there is no"
+        in done.stderr
+    )
     assert "run orch at a terminal" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -214,7 +259,9 @@ def test_a_connection_of_the_user_that_does_not_answer_is_named(rig: Rig, tmp_pa
     configuration = Path(rig.host(gate).ssh.config or "")
     configuration.write_text(f"{configuration.read_text()}\nControlPath {socket}\n")
     done = without_terminal(folder)
-    assert done.returncode == 3 and f"the connection at {socket} does not answer" in done.stderr, done.stderr
+    assert done.returncode == 3 and f"the connection at {socket} does not answer" in done.stderr, (
+        done.stderr
+    )
 
 
 @needs_pam
@@ -222,7 +269,9 @@ def test_without_a_terminal_the_users_own_program_is_asked(rig: Rig, tmp_path: P
     gate = rig.serve(kind=Bastion)
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), gate))
     window = tmp_path / "window"
-    window.write_text(f"#!/bin/sh\ncase $1 in *Password:*) echo '{gate.password}';; *) echo {gate.code()};; esac\n")
+    window.write_text(
+        f"#!/bin/sh\ncase $1 in *Password:*) echo '{gate.password}';; *) echo {gate.code()};; esac\n"
+    )
     window.chmod(0o700)
     done = without_terminal(folder, SSH_ASKPASS=str(window), DISPLAY=":9")
     assert done.returncode == 0 and "reached 1 host" in done.stdout + done.stderr, done
@@ -245,7 +294,9 @@ def test_a_server_that_did_not_wait_for_the_answer_is_asked_again(rig: Rig, tmp_
 
 
 @needs_pam
-def test_a_jump_host_that_refuses_is_asked_once_for_all_hosts_behind_it(rig: Rig, tmp_path: Path) -> None:
+def test_a_jump_host_that_refuses_is_asked_once_for_all_hosts_behind_it(
+    rig: Rig, tmp_path: Path
+) -> None:
     gate = rig.serve(kind=Bastion)
     hosts = [rig.behind(rig.serve(), gate) for _ in range(3)]
     folder = project(rig, tmp_path / "project", *hosts)
@@ -258,24 +309,43 @@ def test_a_jump_host_that_refuses_is_asked_once_for_all_hosts_behind_it(rig: Rig
             terminal.type(gate.code())
         assert terminal.end() == 3, terminal.text
         assert terminal.text.count("Password: ") == 3, terminal.text
-        assert f"orch: node[1-3]: jump host {gate.address}: the host refused user" in terminal.text, terminal.text
+        assert (
+            f"orch: node[1-3]: jump host {gate.address}: the host refused user" in terminal.text
+        ), terminal.text
 
 
 @needs_pam
-def test_an_interrupt_at_a_question_ends_a_bench_without_the_next_one(rig: Rig, tmp_path: Path) -> None:
+def test_an_interrupt_at_a_question_ends_a_bench_without_the_next_one(
+    rig: Rig, tmp_path: Path
+) -> None:
     gates = [rig.serve(kind=Bastion) for _ in range(2)]
     folder = project(rig, tmp_path / "project", *(rig.behind(rig.serve(), gate) for gate in gates))
-    argv = [sys.executable, "-m", "orchestrator", "bench", "resnet50", "-f", "simulated", "--nodes", "2", "--no-baseline"]
+    argv = [
+        sys.executable,
+        "-m",
+        "orchestrator",
+        "bench",
+        "resnet50",
+        "-f",
+        "simulated",
+        "--nodes",
+        "2",
+        "--no-baseline",
+    ]
     terminal = Terminal(argv, folder, environment(folder))
     with closing(terminal):
         terminal.wait_for("Password: ")
         terminal.press("\x03")
         assert terminal.end() == 130, terminal.text
-        assert terminal.text.count("Password: ") == 1 and "Traceback" not in terminal.text, terminal.text
+        assert terminal.text.count("Password: ") == 1 and "Traceback" not in terminal.text, (
+            terminal.text
+        )
 
 
 @needs_pam
-def test_an_interrupt_at_the_question_ends_the_command_and_gives_the_terminal_back(rig: Rig, tmp_path: Path) -> None:
+def test_an_interrupt_at_the_question_ends_the_command_and_gives_the_terminal_back(
+    rig: Rig, tmp_path: Path
+) -> None:
     folder = project(rig, tmp_path / "project", rig.behind(rig.serve(), rig.serve(kind=Bastion)))
     terminal = Terminal(REACH, folder, environment(folder))
     with closing(terminal):

@@ -1,8 +1,10 @@
-"""A training program that knows nothing of orch, and hangs in one of many ways: ``--fault KIND --rank R --at STEP``.
+"""A training program that knows nothing of orch, and hangs in one of many ways: ``--fault KIND
+--rank R --at STEP``.
 
-DistributedDataParallel with gloo, an own all-reduce of the loss, barriers of the group and of the store, samples from a loader
-with a worker, checkpoints by rank 0. With ``--marks one`` it reports one phase a step, with ``full`` each phase, by the module
-that `orch` has for programs of others; with ``none`` it does not import that.
+DistributedDataParallel with gloo, an own all-reduce of the loss, barriers of the group and of the
+store, samples from a loader with a worker, checkpoints by rank 0. With ``--marks one`` it reports
+one phase a step, with ``full`` each phase, by the module that `orch` has for programs of others;
+with ``none`` it does not import that.
 """
 
 from __future__ import annotations
@@ -83,11 +85,15 @@ class Training:
 
     def mark(self, phase: str) -> None:
         """Report a phase, where this program reports any."""
-        if self.marks and (phase == self.args.phase or (self.args.marks == "full" and phase != "step")):
+        if self.marks and (
+            phase == self.args.phase or (self.args.marks == "full" and phase != "step")
+        ):
             self.marks.mark(self.step, phase)
 
     def does(self, call: str) -> bool:
-        """Return whether this rank makes a call in this step: once in its life it may leave one out."""
+        """Return whether this rank makes a call in this step: once in its life it may leave one
+        out.
+        """
         if call in self.left_out:
             self.left_out.discard(call)
             return False
@@ -123,18 +129,23 @@ class Training:
         self.more_calls()
         if self.rank == 0:
             now = time.monotonic()
-            print(f"step {self.step} {now - self.before:.4f} s/step loss {float(total[0]):.3f}", flush=True)
+            print(
+                f"step {self.step} {now - self.before:.4f} s/step loss {float(total[0]):.3f}",
+                flush=True,
+            )
             self.before = now
 
     def more_calls(self) -> None:
-        """Make the other calls of a step: each kind at steps of its own, so that a fault meets each soon."""
+        """Make the other calls of a step: each kind at steps of its own, so that a fault meets each
+        soon.
+        """
         calls = {name: call for name, call in CALLS.items() if name in self.args.calls.split(",")}
         for number, (name, call) in enumerate(calls.items()):
             if self.step % len(calls) == number and self.does(name):
                 call(self)
 
 
-# --- what all ranks call -------------------------------------------------------------------------------------------------
+# --- what all ranks call --------------------------------------------------------------------------
 
 
 def barrier(of: Training) -> None:
@@ -171,7 +182,9 @@ def gathering(of: Training) -> None:
 
 
 def to_root(of: Training) -> None:
-    dist.gather(torch.ones(8), [torch.zeros(8) for _ in range(of.size)] if of.rank == 0 else None, dst=0)
+    dist.gather(
+        torch.ones(8), [torch.zeros(8) for _ in range(of.size)] if of.rank == 0 else None, dst=0
+    )
 
 
 def exchange(of: Training) -> None:
@@ -194,11 +207,22 @@ def objects(of: Training) -> None:
 
 CALLS = {
     function.__name__: function
-    for function in (barrier, monitored, store_barrier, checkpoint, roots, gathering, to_root, exchange, ring, objects)
+    for function in (
+        barrier,
+        monitored,
+        store_barrier,
+        checkpoint,
+        roots,
+        gathering,
+        to_root,
+        exchange,
+        ring,
+        objects,
+    )
 }
 
 
-# --- faults: of this rank alone ------------------------------------------------------------------------------------------
+# --- faults: of this rank alone -------------------------------------------------------------------
 
 
 @fault
@@ -333,7 +357,11 @@ def deaf(of: Training) -> None:
         with suppress(OSError):
             connection = socket.socket(fileno=os.dup(int(name)))
             if connection.family in (socket.AF_INET, socket.AF_INET6):
-                connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(code)))
+                connection.setsockopt(
+                    socket.SOL_SOCKET,
+                    SO_ATTACH_FILTER,
+                    struct.pack("HL", 1, ctypes.addressof(code)),
+                )
             connection.detach()
 
 
@@ -366,7 +394,7 @@ def stop_launcher(of: Training) -> None:
     os.kill(int(os.environ["INJECT_LAUNCHER"]), signal.SIGSTOP)
 
 
-# --- faults: of calls to others ------------------------------------------------------------------------------------------
+# --- faults: of calls to others -------------------------------------------------------------------
 
 
 def leaving_out(call: str) -> Callable[[Training], None]:
@@ -453,7 +481,12 @@ def main() -> None:
     parser.add_argument("--calls", default="barrier")
     parser.add_argument("--marks", choices=["none", "one", "full"], default="none")
     parser.add_argument("--phase", default="")
-    parser.add_argument("--after", type=float, default=0.0, help="the broken rank stays so many seconds longer than the others")
+    parser.add_argument(
+        "--after",
+        type=float,
+        default=0.0,
+        help="the broken rank stays so many seconds longer than the others",
+    )
     args = parser.parse_args()
     if args.marks != "none":
         import rank_progress  # noqa: F401

@@ -1,12 +1,14 @@
-"""Loaded by the Python of a node when its folder is in PYTHONPATH: breaks or pauses a rank that knows nothing of it.
+"""Loaded by the Python of a node when its folder is in PYTHONPATH: breaks or pauses a rank that
+knows nothing of it.
 
-What happens comes about in a `time.sleep` of the main thread, which is how the simulated trainer computes: outside of every
-collective. A fault comes at SIGUSR1, and the file that ``INJECT_FAULT`` names says which one; with ``INJECT_AT_ONCE`` it comes
-about in the handler, for programs that compute in C and not in `time.sleep`. Pauses come by themselves, as
-often and as long as ``INJECT_PAUSES`` says (seconds from one to the next, the shortest, the longest); with
+What happens comes about in a `time.sleep` of the main thread, which is how the simulated trainer
+computes: outside of every collective. A fault comes at SIGUSR1, and the file that ``INJECT_FAULT``
+names says which one; with ``INJECT_AT_ONCE`` it comes about in the handler, for programs that
+compute in C and not in `time.sleep`. Pauses come by themselves, as often and as long as
+``INJECT_PAUSES`` says (seconds from one to the next, the shortest, the longest); with
 ``INJECT_SILENT`` the rank reports no progress, as programs of others do not; with ``INJECT_DECLARED`` it reports the phase of
-each pause, as our trainers do. The file that ``INJECT_PAUSED`` names gets a line for each begin and end of a pause: rank,
-monotonic clock, and its kind or ``over``.
+each pause, as our trainers do. The file that ``INJECT_PAUSED`` names gets a line for each begin and
+end of a pause: rank, monotonic clock, and its kind or ``over``.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ def _skip() -> None:
 
 
 def _unsynchronised() -> None:
-    """Let DistributedDataParallel average nothing from now on, as in a `no_sync` that was never left, and leave out other
-    collectives: gloo ends a rank with an error if it meets one of another size."""
+    """Let DistributedDataParallel average nothing from now on, as in a `no_sync` that was never
+    left, and leave out other collectives: gloo ends a rank with an error if it meets one of another
+    size."""
     torch = sys.modules["torch"]
     if "lm_steps" in sys.modules:  # which sets the attribute below in every step
         sys.modules["lm_steps"].synchronise = lambda *_: None  # type: ignore[attr-defined]
@@ -114,7 +117,9 @@ def _upload(seconds: float) -> None:
 
 def _stream(seconds: float) -> None:
     """Write a checkpoint into a program that reads nothing for so long."""
-    reader = subprocess.Popen(["sh", "-c", f"sleep {seconds:.1f}; cat > /dev/null"], stdin=subprocess.PIPE)
+    reader = subprocess.Popen(
+        ["sh", "-c", f"sleep {seconds:.1f}; cat > /dev/null"], stdin=subprocess.PIPE
+    )
     reader.communicate(bytes(4 << 20))
 
 

@@ -1,7 +1,9 @@
-"""Runs in containers: podman in nodes of a lab (B), and docker on this machine, outside of a lab's namespaces (D).
+"""Runs in containers: podman in nodes of a lab (B), and docker on this machine, outside of a lab's
+namespaces (D).
 
-podman needs no daemon. The rows of docker ask whatever `docker version` asks, and are skipped where that does not answer. On a
-machine without a daemon, start one as root that needs no network of its own, because runs have the network of their node:
+podman needs no daemon. The rows of docker ask whatever `docker version` asks, and are skipped where
+that does not answer. On a machine without a daemon, start one as root that needs no network of its
+own, because runs have the network of their node:
 
     dockerd --iptables=false --bridge=none --storage-driver=vfs --data-root=DIR/data --exec-root=DIR/exec --pidfile=DIR/pid
 """
@@ -32,7 +34,8 @@ ENGINE_S = 10.0
 BENCH_S = 8.0
 """Until a bench has done its first steps, start of the interpreter and preflight included."""
 
-# It leaves its parents, its session, its environment and its outputs, and hears no signal but SIGKILL.
+# It leaves its parents, its session, its environment and its outputs, and hears no signal but
+# SIGKILL.
 _DAEMON = """
 import signal
 
@@ -54,8 +57,8 @@ def start():
 
 @dataclass(slots=True)
 class Site:
-    """What a row on containers has: its trial, a controller and the engine of its two nodes. ``daemon`` is the command line of
-    what ranks leave in their container."""
+    """What a row on containers has: its trial, a controller and the engine of its two nodes.
+    ``daemon`` is the command line of what ranks leave in their container."""
 
     trial: Trial
     controller: Controller
@@ -68,7 +71,9 @@ class Site:
         return self.controller.start("bench", *words, *self.hosts, "--nodes", "2")
 
     def with_daemons(self, *words: str) -> Popen[str]:
-        """Start a bench whose ranks leave a daemon in their container; return once both are there and steps are done."""
+        """Start a bench whose ranks leave a daemon in their container; return once both are there
+        and steps are done.
+        """
         code = _DAEMON.format(words=self.daemon.split())
         command, *bench = workload(self.controller, code)
         assert command == "bench"
@@ -78,14 +83,24 @@ class Site:
         return process
 
     def begun(self, *words: str) -> Popen[str]:
-        """Start a bench that lasts; return once it has done a few steps in containers that the engine lists."""
+        """Start a bench that lasts; return once it has done a few steps in containers that the
+        engine lists.
+        """
         process = self.start(*words)
         runs = self.controller.project
-        judge.wait_for(lambda: [*runs.glob("runs/*/*/manifest.json")] or process.poll() is not None, 40, "no run was planned")
+        judge.wait_for(
+            lambda: [*runs.glob("runs/*/*/manifest.json")] or process.poll() is not None,
+            40,
+            "no run was planned",
+        )
         assert process.poll() is None, self.controller.end(process, 1)
         self.controller.wait_for_step(3, within_s=40)
         # The steps were node1's: the container of node2 may still be starting.
-        judge.wait_for(self._in_both, 10, lambda: f"{self.engine.containers()}, {self.engine.processes(self.daemon)}")
+        judge.wait_for(
+            self._in_both,
+            10,
+            lambda: f"{self.engine.containers()}, {self.engine.processes(self.daemon)}",
+        )
         return process
 
     def _in_both(self) -> bool:
@@ -97,15 +112,21 @@ class Site:
         return [proc for proc in self.engine.processes(self.daemon) if proc.cmdline == self.daemon]
 
     def nothing_left(self, within_s: float) -> None:
-        """Wait until neither a process of a run nor a container is left, and note how long that took as the time to stop."""
+        """Wait until neither a process of a run nor a container is left, and note how long that
+        took as the time to stop.
+        """
 
         def rest() -> list[object]:
             return [*(self.engine.processes(self.daemon) or self.engine.containers())]
 
         try:
-            self.trial.stopped_s = judge.wait_for(lambda: not rest(), within_s, lambda: f"left: {rest()}")
+            self.trial.stopped_s = judge.wait_for(
+                lambda: not rest(), within_s, lambda: f"left: {rest()}"
+            )
         except AssertionError:
-            self.trial.left += len(self.engine.processes(self.daemon)) + len(self.engine.containers())
+            self.trial.left += len(self.engine.processes(self.daemon)) + len(
+                self.engine.containers()
+            )
             raise
 
     def kill_supervisors(self, *nodes: str) -> None:
@@ -119,7 +140,9 @@ class Site:
         self.controller.end(process, 10)
 
     def ended(self, process: Popen[str], *codes: int) -> Done:
-        """Wait for the end of a bench with one of these exit codes; it may leave no doubt about its containers."""
+        """Wait for the end of a bench with one of these exit codes; it may leave no doubt about its
+        containers.
+        """
         done = self.controller.end(process, 60)
         assert done.code in codes and "not verified" not in done.err, done
         return done
@@ -127,7 +150,11 @@ class Site:
     def cancel(self) -> None:
         """Cancel what runs on the nodes: it ends, and that is proven."""
         done = self.controller.orch("cancel", *self.hosts)
-        assert done.code == 0 and "no orch processes left" in done.out and "not verified" not in done.err, done
+        assert (
+            done.code == 0
+            and "no orch processes left" in done.out
+            and "not verified" not in done.err
+        ), done
 
     def keep(self) -> None:
         """Count the bytes of logs that are on the nodes and not, alike, in the project."""
@@ -142,7 +169,10 @@ def _podman(trial: Trial) -> Iterator[Site]:
 
 @contextmanager
 def _docker(trial: Trial) -> Iterator[Site]:
-    with trial.own_lab(nodes=2, kind="loopback") as made, engines.docker_outside(made.lab, trial.scratch.name) as engine:
+    with (
+        trial.own_lab(nodes=2, kind="loopback") as made,
+        engines.docker_outside(made.lab, trial.scratch.name) as engine,
+    ):
         yield _site(trial, made, engine)
 
 
@@ -171,7 +201,11 @@ def ordinary(site: Site) -> None:
     site.nothing_left(ENGINE_S)
     for node in NODES:
         record = site.controller.exit_record(node)
-        assert record["state"] == "finished" and record["container"]["by"] and record["container"]["left"] == [], (record, done)
+        assert (
+            record["state"] == "finished"
+            and record["container"]["by"]
+            and record["container"]["left"] == []
+        ), (record, done)
     site.keep()
 
 
@@ -196,7 +230,10 @@ def killed_for_good(site: Site) -> None:
         return
     ended = [node for node in NODES if (controller.node_run(node) / "exit.json").exists()]
     done = controller.orch("collect")
-    assert done.code == (0 if len(ended) == len(NODES) else 4) and "not verified" not in done.err, (ended, done)
+    assert done.code == (0 if len(ended) == len(NODES) else 4) and "not verified" not in done.err, (
+        ended,
+        done,
+    )
     for node in NODES:
         if node not in ended:
             site.trial.notes.append(f"killed before {node} had begun")
@@ -205,8 +242,13 @@ def killed_for_good(site: Site) -> None:
 
 
 def _has_not_begun(controller: Controller, node: str) -> None:
-    """Check that a node without an exit record has no log of a rank, there or here, and that the journal knows no start."""
-    logs = [*controller.node_run(node).glob("logs/rank-*"), *controller.runs[-1].glob(f"logs/{node}/rank-*")]
+    """Check that a node without an exit record has no log of a rank, there or here, and that the
+    journal knows no start.
+    """
+    logs = [
+        *controller.node_run(node).glob("logs/rank-*"),
+        *controller.runs[-1].glob(f"logs/{node}/rank-*"),
+    ]
     journal = [event["event"] for event in controller.events()]
     assert not logs and "started" not in journal, (node, logs, journal)
 
@@ -228,7 +270,10 @@ def cancelled(site: Site) -> None:
     process = site.with_daemons()
     site.kill_controller(process)
     site.kill_supervisors(*site.trial.random.choice((NODES, NODES[:1], NODES[1:])))
-    assert len(site.daemons()) == 2 and site.engine.containers(), (site.daemons(), site.engine.containers())
+    assert len(site.daemons()) == 2 and site.engine.containers(), (
+        site.daemons(),
+        site.engine.containers(),
+    )
     begin = time.monotonic()
     site.cancel()
     site.nothing_left(1.0)
@@ -238,7 +283,10 @@ def cancelled(site: Site) -> None:
     site.keep()
 
 
-@_fault("a rank leaves a daemon without parents, session and environment, then the run ends, or Ctrl-C", short=False)
+@_fault(
+    "a rank leaves a daemon without parents, session and environment, then the run ends, or Ctrl-C",
+    short=False,
+)
 def daemons(site: Site) -> None:
     if site.trial.random.choice((True, False)):
         site.trial.notes.append("Ctrl-C")
@@ -255,9 +303,13 @@ def daemons(site: Site) -> None:
     site.keep()
 
 
-@_fault("the engine cannot be asked any more: what is not known to have ended is not verified", trials=5)
+@_fault(
+    "the engine cannot be asked any more: what is not known to have ended is not verified", trials=5
+)
 def unreadable(site: Site) -> None:
-    ways = [_proven_by_its_group, _without_a_trace, _groups_hidden][: 3 if site.engine.name == "podman" else 2]
+    ways = [_proven_by_its_group, _without_a_trace, _groups_hidden][
+        : 3 if site.engine.name == "podman" else 2
+    ]
     way = ways[site.trial.random.randrange(len(ways))]
     site.trial.notes.append(way.__name__.strip("_").replace("_", " "))
     way(site)
@@ -271,7 +323,10 @@ def _proven_by_its_group(site: Site) -> None:
         site.ended(process, 130)
         assert not site.engine.processes(site.daemon)
     for node in NODES:
-        assert site.controller.exit_record(node)["container"] == {"by": ["control group"], "left": []}
+        assert site.controller.exit_record(node)["container"] == {
+            "by": ["control group"],
+            "left": [],
+        }
     site.nothing_left(ENGINE_S)
     site.keep()
 
@@ -279,8 +334,14 @@ def _proven_by_its_group(site: Site) -> None:
 def _without_a_trace(site: Site) -> None:
     """Nothing is there that could know the container: no supervisor, no note of its id, no engine."""
     process = site.with_daemons()
-    notes = [site.controller.node_run("node1") / name for name in ("container.id", "container.groups")]
-    judge.wait_for(lambda: all(note.exists() for note in notes), 5, "the supervisor has not noted its container")
+    notes = [
+        site.controller.node_run("node1") / name for name in ("container.id", "container.groups")
+    ]
+    judge.wait_for(
+        lambda: all(note.exists() for note in notes),
+        5,
+        "the supervisor has not noted its container",
+    )
     site.kill_controller(process)
     site.kill_supervisors(*NODES)
     for note in notes:
@@ -309,7 +370,12 @@ def _groups_hidden(site: Site) -> None:
 
 
 def _not_verified(done: Done, node: str) -> None:
-    assert done.code and "not verified" in done.err and node in done.err and "no orch processes" not in done.out, done
+    assert (
+        done.code
+        and "not verified" in done.err
+        and node in done.err
+        and "no orch processes" not in done.out
+    ), done
 
 
 def _on(site: Callable[[Trial], AbstractContextManager[Site]], act: Act, trial: Trial) -> None:
@@ -322,4 +388,6 @@ for _letter, _where, _made, _obstacle in (
     ("D", "docker outside", _docker, engines.no_docker),
 ):
     for _number, (_words, _act, _options) in enumerate(_ACTS, 1):
-        row(f"{_letter}{_number}", f"{_where}: {_words}", limit_s=240, skip=_obstacle, **_options)(partial(_on, _made, _act))
+        row(f"{_letter}{_number}", f"{_where}: {_words}", limit_s=240, skip=_obstacle, **_options)(
+            partial(_on, _made, _act)
+        )

@@ -47,14 +47,19 @@ def killed_and_resumed(trial: Trial) -> None:
 
 
 def _as_if_undisturbed(controller: Controller) -> None:
-    """Check that each cell and repeat is there once, finished, with all its samples, in the order that was planned."""
+    """Check that each cell and repeat is there once, finished, with all its samples, in the order
+    that was planned.
+    """
     bench = json.loads((controller.bench / "bench.json").read_text())
     expected = [(1, 1), (4, 1), (4, 2), (1, 2)]
     order = []
     for run in bench["runs"]:
         manifest = json.loads((controller.bench / run / "manifest.json").read_text())
         assert manifest["outcome"]["state"] == "finished", (run, manifest["outcome"])
-        assert all(state == {"checked": True, "left": []} for state in manifest["outcome"]["clean"].values()), run
+        assert all(
+            state == {"checked": True, "left": []}
+            for state in manifest["outcome"]["clean"].values()
+        ), run
         order.append((manifest["spec"]["nodes"], manifest["repeat"]))
         log = (controller.bench / run / "logs" / "node1" / "rank-0.out").read_text()
         assert [line.split()[1] for line in log.splitlines() if line.startswith("orch step=")] == [
@@ -81,9 +86,13 @@ def killed_for_good(trial: Trial) -> None:
     for host in trial.nodes:
         record = controller.exit_record(host)
         ends.append((record["state"], record["reason"].partition(":")[0]))
-        # Leases end within a poll of each other: a rank may lose its peer to another node's before its own node's is over.
+        # Leases end within a poll of each other: a rank may lose its peer to another node's before
+        # its own node's is over.
         if ends[-1] == ("failed", "rank_failed"):
-            assert "peer rank" in next((controller.runs[-1] / "logs" / host).glob("rank-*.err")).read_text(), record
+            assert (
+                "peer rank"
+                in next((controller.runs[-1] / "logs" / host).glob("rank-*.err")).read_text()
+            ), record
         else:
             assert ends[-1] == ("stopped", "lease_expired"), record
     assert ("stopped", "lease_expired") in ends, ends
@@ -100,14 +109,20 @@ def recycled_node(trial: Trial) -> None:
     faults.boot(trial.lab, victim)
     trial.clean_within(LEASE_S + 2.0 + GRACE_S)
     done = controller.orch("collect")
-    assert done.code == 1 and f"orch: {victim}: run " in done.err and "its logs cannot be collected" in done.err, done
+    assert (
+        done.code == 1
+        and f"orch: {victim}: run " in done.err
+        and "its logs cannot be collected" in done.err
+    ), done
     trial.keep(*(name for name in trial.nodes if name != victim))
     interrupted = controller.runs[-1].name
     process = controller.start("resume")
     judge.wait_for(lambda: len(controller.runs) > 1, 30, "no new attempt is made")
     manifest = json.loads((controller.bench / interrupted / "manifest.json").read_text())
     error = manifest["outcome"]["error"]
-    assert error["host"] == victim and error["message"].startswith("the controller died in mid-run, and this node no"), error
+    assert error["host"] == victim and error["message"].startswith(
+        "the controller died in mid-run, and this node no"
+    ), error
     process.terminate()
     assert controller.end(process, 30).code == 143
 
@@ -143,12 +158,25 @@ def resumed_wrongly(trial: Trial) -> None:
     inventory = controller.project / "cluster.yaml"
     inventory.write_text(trial.lab.inventory.read_text())
     templates = _own_templates(controller.project)
-    words = ("--hosts", str(inventory), "--templates", str(templates), "--lease", "3", "--nodes", "2")
+    words = (
+        "--hosts",
+        str(inventory),
+        "--templates",
+        str(templates),
+        "--lease",
+        "3",
+        "--nodes",
+        "2",
+    )
     # Steps enough for another orch to start meanwhile on a busy machine.
     process = controller.start("bench", *CELLS, "--steps", "400", *words)
     judge.wait_for(lambda: _seen(controller, "started"), 30, "nothing was started")
     refused = controller.orch("resume")
-    assert refused.code == 1 and f"process {process.pid}" in refused.err and os.uname().nodename in refused.err, refused
+    assert (
+        refused.code == 1
+        and f"process {process.pid}" in refused.err
+        and os.uname().nodename in refused.err
+    ), refused
     assert "another controller is running this bench" in refused.err
     os.kill(process.pid, signal.SIGKILL)
     controller.end(process, 10)
@@ -157,7 +185,10 @@ def resumed_wrongly(trial: Trial) -> None:
     before = inventory.read_text()
     inventory.write_text(before.replace("10.11.0.3", "10.11.0.99"))
     changed = controller.orch("resume")
-    assert changed.code == 4 and "hosts.node2.address: planned '10.11.0.3', now '10.11.0.99'" in changed.err, changed
+    assert (
+        changed.code == 4
+        and "hosts.node2.address: planned '10.11.0.3', now '10.11.0.99'" in changed.err
+    ), changed
     inventory.write_text(before)
     launch = templates / "simulated" / "launch.sh.j2"
     launch.write_text(launch.read_text() + "\n# changed\n")

@@ -1,4 +1,6 @@
-"""Nodes that are not as one would like them: shells, start-up files, interpreters, bytes, paths, clocks."""
+"""Nodes that are not as one would like them: shells, start-up files, interpreters, bytes, paths,
+clocks.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def inventory(controller: Controller, changes: Mapping[str, Mapping[str, Any]]) 
 
 
 @contextmanager
-def account(controller: Controller, node: str, name: str, shell: str, home: str = "/root") -> Iterator[None]:
+def account(
+    controller: Controller, node: str, name: str, shell: str, home: str = "/root"
+) -> Iterator[None]:
     """Have one more login of the superuser on a node, with a shell and a home of its own."""
     passwd = controller.lab.node(node).folder / "etc" / "passwd"
     before = passwd.read_text()
@@ -59,16 +63,25 @@ def login_shells(trial: Trial) -> None:
             name = Path(shell).name
             accounts.enter_context(account(controller, node, name, shell))
             chosen[node] = {"ssh": {"user": name}}
-        done = controller.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", "--hosts", inventory(controller, chosen))
+        done = controller.orch(
+            "bench", *QUICK, "--nodes", "4", "--gpus", "1", "--hosts", inventory(controller, chosen)
+        )
         assert done.code == 0, done
         trial.keep()
     other = trial.rival("refused")
     nologin, homeless = trial.random.sample(trial.nodes, 2)
     shut = shutil.which("nologin", path="/usr/sbin:/sbin") or "/usr/sbin/nologin"
-    with account(other, nologin, "shut", shut), account(other, homeless, "homeless", "/bin/sh", home="/no/such/home"):
-        changed = inventory(other, {nologin: {"ssh": {"user": "shut"}}, homeless: {"ssh": {"user": "homeless"}}})
+    with (
+        account(other, nologin, "shut", shut),
+        account(other, homeless, "homeless", "/bin/sh", home="/no/such/home"),
+    ):
+        changed = inventory(
+            other, {nologin: {"ssh": {"user": "shut"}}, homeless: {"ssh": {"user": "homeless"}}}
+        )
         done = other.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", "--hosts", changed)
-    said = {line.split(": ")[1]: line for line in done.err.splitlines() if line.startswith("orch: ")}
+    said = {
+        line.split(": ")[1]: line for line in done.err.splitlines() if line.startswith("orch: ")
+    }
     assert done.code == 1 and sorted(said) == sorted({nologin, homeless}), done
     assert "shut" in said[nologin] and "shell" in said[nologin] and "chsh" in said[nologin], said
     assert "/no/such/home" in said[homeless] and "workdir" in said[homeless], said
@@ -108,9 +121,18 @@ def _facts(controller: Controller) -> dict[str, dict[str, Any]]:
     """Return what nodes say of themselves, without what differs from one moment to the next."""
     done = controller.orch("check", "-f", "simulated", "--json", timeout_s=120)
     assert done.code == 0, done
-    passing = ("time", "login_s", "workdir_first", "disk_free_bytes", "disk_free_inodes", "memory_free_bytes", "load")
+    passing = (
+        "time",
+        "login_s",
+        "workdir_first",
+        "disk_free_bytes",
+        "disk_free_inodes",
+        "memory_free_bytes",
+        "load",
+    )
     return {
-        host: {key: value for key, value in values.items() if key not in passing} for host, values in done.json["facts"].items()
+        host: {key: value for key, value in values.items() if key not in passing}
+        for host, values in done.json["facts"].items()
     }
 
 
@@ -126,8 +148,12 @@ def missing_interpreters(trial: Trial) -> None:
         bare: {"vars": {"python": "/bin/false"}},
         runner: {"vars": {"runner_python": "/opt/none/bin/runner"}},
     }
-    done = controller.orch("bench", *QUICK, "--nodes", "4", "--gpus", "1", "--hosts", inventory(controller, changes))
-    said = {line.split(": ")[1]: line for line in done.err.splitlines() if line.startswith("orch: ")}
+    done = controller.orch(
+        "bench", *QUICK, "--nodes", "4", "--gpus", "1", "--hosts", inventory(controller, changes)
+    )
+    said = {
+        line.split(": ")[1]: line for line in done.err.splitlines() if line.startswith("orch: ")
+    }
     assert done.code == 1 and sorted(said) == sorted(changes), done
     expected = {nothing: ("/opt/none/bin/python", "vars.python"), bare: ("/bin/false", "vars.python"),
                 runner: ("/opt/none/bin/runner", "vars.runner_python")}  # fmt: skip
@@ -147,7 +173,10 @@ def every_byte(trial: Trial) -> None:
     assert done.code == 0 and "\x1b" not in done.out + done.err, done
     trial.keep()
     for rank, name in enumerate(trial.nodes):
-        assert bytes(range(256)) * 2 in (controller.runs[-1] / "logs" / name / f"rank-{rank}.out").read_bytes()
+        assert (
+            bytes(range(256)) * 2
+            in (controller.runs[-1] / "logs" / name / f"rank-{rank}.out").read_bytes()
+        )
     for rank, stream in ((0, "out"), (1, "out"), (2, "err")):
         into = ("/bin/sh", "-c", '"$@" >shown', "sh", *controller.program)
         words = ("logs", "--raw", "--rank", str(rank), *(["--err"] if stream == "err" else []))
@@ -157,7 +186,10 @@ def every_byte(trial: Trial) -> None:
         assert judge.sha256(controller.project / "shown") == judge.sha256(log)
     for command in ("summarize", "collect"):
         done = controller.orch(command)
-        assert done.code == 0 and "Traceback" not in done.err and "\x1b" not in done.out, (command, done)
+        assert done.code == 0 and "Traceback" not in done.err and "\x1b" not in done.out, (
+            command,
+            done,
+        )
 
 
 # ------------------------------------------------------------------ E5: paths and values
@@ -186,24 +218,38 @@ def odd_values(trial: Trial) -> None:
     """They arrive as they were, or are refused before anything is contacted, naming file and line."""
     controller = trial.controller
     words, variable = trial.random.choice(_ODD), trial.random.choice(_ODD)
-    folder = trial.random.choice([word for word in _ODD if "\n" not in word and "/" not in word and word][:-1])
+    folder = trial.random.choice(
+        [word for word in _ODD if "\n" not in word and "/" not in word and word][:-1]
+    )
     workdir = f"/root/odd/{folder}"
     home = {name: trial.lab.node(name).home for name in trial.nodes}
-    changed = inventory(controller, {"node2": {"vars": {"workdir": workdir}, "env": {"ODD": variable}}})
+    changed = inventory(
+        controller, {"node2": {"vars": {"workdir": workdir}, "env": {"ODD": variable}}}
+    )
     trial.notes.append(f"{folder[:20]!r} {words[:20]!r} {variable[:20]!r}")
     options = ("--nodes", "2", "--gpus", "1", "--set", f"words={words}", "--hosts", changed)
     try:
         done = controller.orch("bench", *CHATTER, *options)
-        assert not any((path / "planted").exists() for path in home.values()), "a value became a command"
+        assert not any((path / "planted").exists() for path in home.values()), (
+            "a value became a command"
+        )
         if done.code == 2:
             where = "changed.yaml:" if _ought_to_be_refused(folder) else "--set words: "
             assert where in done.err and "expected" in done.err, done
-            assert folder.isprintable() is False or not list(controller.project.glob("runs/*/*/manifest.json")), done
+            assert folder.isprintable() is False or not list(
+                controller.project.glob("runs/*/*/manifest.json")
+            ), done
             assert _ought_to_be_refused(folder) or "\r" in words, done
             return
         assert done.code == 0, done
-        said = json.loads((controller.runs[-1] / "logs" / "node2" / "rank-1.out").read_bytes().splitlines()[1])
-        assert said == [f"{workdir}/{run_path('node2', controller.runs[-1].name)}", words, variable], said
+        said = json.loads(
+            (controller.runs[-1] / "logs" / "node2" / "rank-1.out").read_bytes().splitlines()[1]
+        )
+        assert said == [
+            f"{workdir}/{run_path('node2', controller.runs[-1].name)}",
+            words,
+            variable,
+        ], said
     finally:
         shutil.rmtree(home["node2"] / "odd", ignore_errors=True)
     assert judge.ours(trial.lab) == []
@@ -280,21 +326,33 @@ def step_clock(controller: Controller, node: str, off_s: int) -> None:
     part.replace(whole)
 
 
-@row("E6", "clocks a day apart that step in mid-run", limit_s=180, skip=lambda: "" if shutil.which("gcc") else "no gcc")
+@row(
+    "E6",
+    "clocks a day apart that step in mid-run",
+    limit_s=180,
+    skip=lambda: "" if shutil.which("gcc") else "no gcc",
+)
 def wrong_clocks(trial: Trial) -> None:
     """Wall clocks by a preloaded library, monotonic ones by the kernel's time namespaces."""
     controller = trial.controller
     library = trial.scratch / "clock.so"
     source = trial.scratch / "clock.c"
     source.write_text(_CLOCK_C)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)], check=True, timeout=judge.LIMIT_S)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source)],
+        check=True,
+        timeout=judge.LIMIT_S,
+    )
     ahead, behind = trial.random.sample(trial.nodes, 2)
     aheads = {name: trial.random.uniform(1.0, 300.0) * DAY_S for name in trial.nodes}
     try:
         for name in trial.nodes:
             faults.kill(trial.lab, name)
             faults.boot(trial.lab, name, ahead_s=aheads[name])
-        with wrong_clock(controller, ahead, library, 86400), wrong_clock(controller, behind, library, -86400):
+        with (
+            wrong_clock(controller, ahead, library, 86400),
+            wrong_clock(controller, behind, library, -86400),
+        ):
             began = time.monotonic()
             process = running(controller, "--steps", "50", "--lease", "5")
             step_clock(controller, ahead, -86400)
@@ -308,7 +366,9 @@ def wrong_clocks(trial: Trial) -> None:
     assert done.code == 0 and not stopping(controller), done
     manifest = controller.manifest()
     for name, expected in ((ahead, 86400), (behind, -86400)):
-        assert abs(manifest["facts"][name]["time"] - time.time() - expected) < 300, "the clock was not wrong"
+        assert abs(manifest["facts"][name]["time"] - time.time() - expected) < 300, (
+            "the clock was not wrong"
+        )
     start = manifest["start"]
     offsets = {name: host["offset_s"] for name, host in start["hosts"].items()}
     assert all(abs(offsets[name] - aheads[name]) < 0.5 for name in trial.nodes), (offsets, aheads)

@@ -1,8 +1,9 @@
-"""A run hangs: one rank stops, sleeps, loops, waits for something else, or a link between two nodes is cut.
+"""A run hangs: one rank stops, sleeps, loops, waits for something else, or a link between two nodes
+is cut.
 
-Every fault comes from outside: signals, control groups, packet filters, and for what happens inside of Python a sitecustomize
-that reacts to a signal. A trial passes where the run was ended with the rank, or the link, that was broken; naming another rank
-or another node fails it.
+Every fault comes from outside: signals, control groups, packet filters, and for what happens inside
+of Python a sitecustomize that reacts to a signal. A trial passes where the run was ended with the
+rank, or the link, that was broken; naming another rank or another node fails it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ HANGS = (
 )
 PAUSING_S = 240.0
 SOON_S, PATIENT_S, LATE_S = 12.0, 20.0, 45.0
-"""At most so many seconds after the fault is a run ended: stopped at once, a short pause could look like it, work could."""
+"""At most so many seconds after the fault is a run ended: stopped at once, a short pause could look
+like it, work could.
+"""
 
 
 def open_to_faults(trial: Trial, given: str = "") -> tuple[str, ...]:
-    """Return the words of a bench of the simulated trainer whose Python loads `sitecustomize`, as that of any program would."""
+    """Return the words of a bench of the simulated trainer whose Python loads `sitecustomize`, as
+    that of any program would.
+    """
     folder = trial.controller.project / "templates" / "simulated"
     if not folder.is_dir():
         shutil.copytree(TEMPLATES / "simulated", folder)
@@ -55,13 +60,19 @@ def open_to_faults(trial: Trial, given: str = "") -> tuple[str, ...]:
 
 
 def hanging(trial: Trial) -> tuple[subprocess.Popen[str], int, int]:
-    """Start a bench on 2 or 4 nodes; return its process, the number of nodes, and the rank that is going to be broken, each in
-    turn."""
+    """Start a bench on 2 or 4 nodes; return its process, the number of nodes, and the rank that is
+    going to be broken, each in turn."""
     nodes = trial.random.choice((2, 4)) if trial.full else 2
     rank = trial.random.randrange(nodes)
     controller = trial.controller
-    process = controller.start("bench", *SMALL, *HANGS, "--nodes", str(nodes), "--gpus", "1", *open_to_faults(trial))
-    planned = lambda: process.poll() is not None or list(controller.project.glob("runs/*/*/manifest.json"))  # noqa: E731
+    process = controller.start(
+        "bench", *SMALL, *HANGS, "--nodes", str(nodes), "--gpus", "1", *open_to_faults(trial)
+    )
+
+    def planned() -> bool:
+        runs = controller.project.glob("runs/*/*/manifest.json")
+        return process.poll() is not None or any(runs)
+
     judge.wait_for(planned, 90, "no run was planned")
     assert process.poll() is None, controller.end(process, 5)
     controller.wait_for_step(40 + trial.random.randrange(20), within_s=90)
@@ -75,17 +86,29 @@ def told_by_signal(trial: Trial, fault: str, rank: int) -> None:
     os.kill(trial.controller.rank_process(node).pid, signal.SIGUSR1)
 
 
-def named(trial: Trial, process: subprocess.Popen[str], rank: int, within_s: float, *words: str) -> None:
-    """Wait until the run is ended, and check that this rank, on its node, is named with these words, and nobody else."""
+def named(
+    trial: Trial, process: subprocess.Popen[str], rank: int, within_s: float, *words: str
+) -> None:
+    """Wait until the run is ended, and check that this rank, on its node, is named with these
+    words, and nobody else.
+    """
     error = ended(trial, process, within_s)
-    assert error.get("host") == trial.nodes[rank] and error["message"].startswith(f"rank {rank} "), error
+    assert error.get("host") == trial.nodes[rank] and error["message"].startswith(
+        f"rank {rank} "
+    ), error
     assert all(word in error["message"] for word in words), error
-    wrong = [line for line in accusing(trial.controller) if f" s: rank {rank} on {trial.nodes[rank]} " not in line]
+    wrong = [
+        line
+        for line in accusing(trial.controller)
+        if f" s: rank {rank} on {trial.nodes[rank]} " not in line
+    ]
     assert not wrong, wrong
 
 
 def ended(trial: Trial, process: subprocess.Popen[str], within_s: float) -> dict[str, Any]:
-    """Wait until the run is being stopped, note how long that took, and return the error in its manifest."""
+    """Wait until the run is being stopped, note how long that took, and return the error in its
+    manifest.
+    """
     controller = trial.controller
     begun = time.monotonic()
 
@@ -130,7 +153,13 @@ def looping_rank(trial: Trial) -> None:
     named(trial, process, rank, LATE_S, "computes")
 
 
-@row("R3", "a rank sleeps, waits for a lock, or for a socket, as a data loader may", trials=30, limit_s=300, short=False)
+@row(
+    "R3",
+    "a rank sleeps, waits for a lock, or for a socket, as a data loader may",
+    trials=30,
+    limit_s=300,
+    short=False,
+)
 def sleeping_rank(trial: Trial) -> None:
     process, _, rank = hanging(trial)
     told_by_signal(trial, trial.random.choice(("asleep", "lock", "socket")), rank)
@@ -157,11 +186,21 @@ def cut_link(trial: Trial) -> None:
     ends = sorted((trial.nodes[rank], trial.nodes[(rank + 1) % nodes]))
     faults.partition(trial.lab, *ends)
     error = ended(trial, process, LATE_S)
-    assert not error.get("host") and f"nothing arrives between {ends[0]} and {ends[1]} " in error["message"], error
+    assert (
+        not error.get("host")
+        and f"nothing arrives between {ends[0]} and {ends[1]} " in error["message"]
+    ), error
     assert not accusing(trial.controller), said(trial.controller)
 
 
-@row("R7", "a rank is frozen by its control group", trials=30, limit_s=300, short=False, skip=_no_freezer)
+@row(
+    "R7",
+    "a rank is frozen by its control group",
+    trials=30,
+    limit_s=300,
+    short=False,
+    skip=_no_freezer,
+)
 def frozen_rank(trial: Trial) -> None:
     process, _, rank = hanging(trial)
     pid = trial.controller.rank_process(trial.nodes[rank]).pid
@@ -169,7 +208,14 @@ def frozen_rank(trial: Trial) -> None:
     named(trial, process, rank, SOON_S, "is frozen")
 
 
-@row("R8", "a rank is killed, or its whole node is frozen", trials=20, limit_s=300, short=False, skip=_no_freezer)
+@row(
+    "R8",
+    "a rank is killed, or its whole node is frozen",
+    trials=20,
+    limit_s=300,
+    short=False,
+    skip=_no_freezer,
+)
 def gone_rank(trial: Trial) -> None:
     process, _, rank = hanging(trial)
     victim = trial.nodes[rank]
@@ -190,21 +236,28 @@ def gone_rank(trial: Trial) -> None:
     short=False,
 )
 def pausing_run(trial: Trial) -> None:
-    """A program of others, which reports no progress, pauses up to half a minute; our own trainer for some seconds. With four
-    ranks one of them pauses most of the time, so the run is ended after a while and not after a number of steps."""
+    """A program of others, which reports no progress, pauses up to half a minute; our own trainer
+    for some seconds. With four ranks one of them pauses most of the time, so the run is ended after
+    a while and not after a number of steps."""
     silent = trial.random.choice((True, False))
     pauses = "40 5 30" if silent else "25 2 8"
     given = f"export PYTHONPATH={INJECTED} INJECT_PAUSES='{pauses}'{' INJECT_SILENT=1' if silent else ''}\n"
     controller = trial.controller
-    process = controller.start("bench", *SMALL, *HANGS, "--nodes", "4", "--gpus", "1", *open_to_faults(trial, given))
+    process = controller.start(
+        "bench", *SMALL, *HANGS, "--nodes", "4", "--gpus", "1", *open_to_faults(trial, given)
+    )
     until = time.monotonic() + PAUSING_S
     over = lambda: process.poll() is not None or time.monotonic() > until  # noqa: E731
     judge.wait_for(over, PAUSING_S + 60, "neither over nor ended")
-    went_on = process.poll() is None and not any(event["event"] == "stopping" for event in controller.events())
+    went_on = process.poll() is None and not any(
+        event["event"] == "stopping" for event in controller.events()
+    )
     assert went_on, (said(controller), controller.end(process, 30))
     assert not (silent and accusing(controller)), said(controller)
     steps = (controller.node_run("node1") / "logs" / "rank-0.out").read_text().count("orch step=")
     assert steps > 10, f"{steps} steps in {PAUSING_S:g} s: it did not train"
     process.send_signal(signal.SIGINT)
     controller.end(process, 60)
-    trial.notes.append(f"{'silent' if silent else 'reporting'}; steps: {steps}; suspicions: {len(said(controller))}")
+    trial.notes.append(
+        f"{'silent' if silent else 'reporting'}; steps: {steps}; suspicions: {len(said(controller))}"
+    )

@@ -1,4 +1,6 @@
-"""Nodes that lie: in what they print, in what they call files, in how much they send, in how they say it went."""
+"""Nodes that lie: in what they print, in what they call files, in how much they send, in how they
+say it went.
+"""
 
 from __future__ import annotations
 
@@ -44,19 +46,28 @@ def end():
     if RANK == 1:
         sys.exit(3)
 """
-# What we ourselves send to a terminal: colours, erasing and moving up within our own block of lines, hiding the cursor.
+# What we ourselves send to a terminal: colours, erasing and moving up within our own block of
+# lines, hiding the cursor.
 OURS = re.compile(rb"\x1b\[(?:[0-9;]{0,12}m|2K|1A|\?25[lh])|\r")
 
 
 def at_terminal(controller: Controller, *words: str, timeout_s: float = 60.0) -> tuple[int, bytes]:
-    """Run a command with a terminal of its own for input, output and errors; return its status and all that it sent there."""
+    """Run a command with a terminal of its own for input, output and errors; return its status and
+    all that it sent there.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
-    variables = outer_environment(controller.project) | dict(labs.environment(controller.lab)) | {"TERM": "xterm-256color"}
+    variables = (
+        outer_environment(controller.project)
+        | dict(labs.environment(controller.lab))
+        | {"TERM": "xterm-256color"}
+    )
     variables.pop("NO_COLOR")
     argv = labs.argv_inside(controller.lab, [*controller.program, *words])
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    process = subprocess.Popen(argv, cwd=controller.project, env=variables, text=True, start_new_session=True, **streams)
+    process = subprocess.Popen(
+        argv, cwd=controller.project, env=variables, text=True, start_new_session=True, **streams
+    )
     controller.started.append(process)
     os.close(theirs)
     seen, deadline = b"", time.monotonic() + timeout_s
@@ -84,11 +95,17 @@ def escape_codes(trial: Trial) -> None:
         code, seen = at_terminal(controller, *command)
         assert code == 0, (command, seen[-2000:])
         sent.append(seen)
-    assert b"owned" in b"".join(sent) and b"gnp.exe" in b"".join(sent), "nothing hostile was shown at all"
+    assert b"owned" in b"".join(sent) and b"gnp.exe" in b"".join(sent), (
+        "nothing hostile was shown at all"
+    )
     for seen in sent:
         rest = OURS.sub(b"", seen)
-        steering = re.findall(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]", rest)
-        assert not steering, f"{steering[:5]} in {rest[max(0, rest.find(steering[0]) - 80) :][:200]!r}"
+        steering = re.findall(
+            rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]", rest
+        )
+        assert not steering, (
+            f"{steering[:5]} in {rest[max(0, rest.find(steering[0]) - 80) :][:200]!r}"
+        )
     trial.keep(*trial.nodes[:2])
     raw = (controller.runs[-1] / "logs" / trial.nodes[1] / "rank-1.err").read_bytes()
     assert b"\x1b]0;owned\x07" in raw and b"\x00" in raw, "the raw log was altered"
@@ -107,7 +124,15 @@ def end():
 HOSTILE_FACTS = {
     "cpu": '=HYPERLINK("http://evil.example") <script>alert(3)</script>',
     "kernel": "@SUM(1)[bold]x[/bold]",
-    "gpus": [{"name": "=1+1 <b onmouseover=alert(4)>", "driver": "| x |", "index": "0", "used_mib": "0", "utilization": "0"}],
+    "gpus": [
+        {
+            "name": "=1+1 <b onmouseover=alert(4)>",
+            "driver": "| x |",
+            "index": "0",
+            "used_mib": "0",
+            "utilization": "0",
+        }
+    ],
 }
 
 
@@ -135,12 +160,17 @@ def markup(trial: Trial) -> None:
     for facts in manifest["facts"].values():
         facts.update(HOSTILE_FACTS)
     path.write_text(json.dumps(manifest))
-    outputs = {form: controller.orch("summarize", "--format", form) for form in ("csv", "markdown", "json", "table")}
+    outputs = {
+        form: controller.orch("summarize", "--format", form)
+        for form in ("csv", "markdown", "json", "table")
+    }
     assert all(done.code == 0 for done in outputs.values()), outputs
     rows = list(csv.reader(io.StringIO(outputs["csv"].out)))
     assert len(rows) == 2 and len(rows[0]) == len(rows[1]), rows
     for cell in rows[1]:
-        assert not cell.lstrip().startswith(("=", "+", "-", "@", "\t", "\r")) or re.fullmatch(r"[-+]?[0-9.]+", cell), cell
+        assert not cell.lstrip().startswith(("=", "+", "-", "@", "\t", "\r")) or re.fullmatch(
+            r"[-+]?[0-9.]+", cell
+        ), cell
     assert "alert" in "".join(rows[1]), "nothing hostile came as far as the table"
     page = _Tags()
     page.feed(outputs["markdown"].out)
@@ -166,7 +196,16 @@ def start():
         open(name, "w").write("odd")
     os.chdir("..")
 """
-ODD = ("passwd.out", "loop.a", "loop.b", "root.out", "fifo.out", "socket.out", "device.out", "folder.out")
+ODD = (
+    "passwd.out",
+    "loop.a",
+    "loop.b",
+    "root.out",
+    "fifo.out",
+    "socket.out",
+    "device.out",
+    "folder.out",
+)
 
 
 @row("H3", "links, pipes, sockets and devices among results; a planted work directory", limit_s=150)
@@ -179,9 +218,16 @@ def links_and_devices(trial: Trial) -> None:
     for name in trial.nodes:
         here = sorted(path.name for path in (controller.runs[-1] / "logs" / name).iterdir())
         rank = trial.nodes.index(name)
-        here = [name for name in here if name != "telemetry.jsonl"]  # of a run that lasted long enough
-        assert here == sorted(["exit.json", "node.err", "node.out", f"rank-{rank}.err", f"rank-{rank}.out"]), here
-        assert all(stat.S_ISREG(path.lstat().st_mode) for path in (controller.runs[-1] / "logs" / name).iterdir())
+        here = [
+            name for name in here if name != "telemetry.jsonl"
+        ]  # of a run that lasted long enough
+        assert here == sorted(
+            ["exit.json", "node.err", "node.out", f"rank-{rank}.err", f"rank-{rank}.out"]
+        ), here
+        assert all(
+            stat.S_ISREG(path.lstat().st_mode)
+            for path in (controller.runs[-1] / "logs" / name).iterdir()
+        )
     said = done.err + (controller.bench / "events.jsonl").read_text()
     missing = [name for name in ODD if name not in said]
     assert not missing, f"left out without a word: {missing}"
@@ -236,7 +282,9 @@ EXITS = {
     "a key twice": lambda path: path.read_bytes().replace(b'"code": 0', b'"code": 1, "code": 0', 1),
     "not a number": lambda path: path.read_bytes().replace(b'"code": 0', b'"code": NaN', 1),
     "a huge number": lambda path: path.read_bytes().replace(b'"code": 0', b'"code": 1e999', 1),
-    "a long number": lambda path: path.read_bytes().replace(b'"code": 0', b'"code": ' + b"9" * 10_000, 1),
+    "a long number": lambda path: path.read_bytes().replace(
+        b'"code": 0', b'"code": ' + b"9" * 10_000, 1
+    ),
     "NUL bytes": written(b"\0" * 1000),
     "not UTF-8": written(b'{"schema": "\xff\xfe"}'),
     "100 MB": written(b'{"schema": 1, "a": "' + b"x" * 100_000_000 + b'"}'),
@@ -278,7 +326,10 @@ def malformed(trial: Trial) -> None:
         whole = log.read_bytes()
         log.write_bytes(data)
         record = json.loads(before)
-        record["files"]["rank-0.out"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        record["files"]["rank-0.out"] = {
+            "bytes": len(data),
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
         path.write_text(json.dumps(record))
         _judge_malformed(controller, case, "node1")
         log.write_bytes(whole)
@@ -288,7 +339,9 @@ def malformed(trial: Trial) -> None:
 
 
 def _judge_collect(controller: Controller, sick: Path, sound: Path) -> None:
-    """What is damaged here keeps nothing else from coming home, and is replaced where the node has it whole."""
+    """What is damaged here keeps nothing else from coming home, and is replaced where the node has
+    it whole.
+    """
     record, manifest, log = (
         sick / "logs" / "node1" / "exit.json",
         sick / "manifest.json",
@@ -311,11 +364,14 @@ def _logs(path: Path, full: bool) -> dict[str, bytes]:
     closing = data[data.index(b"orch done ") :]
     cases = {
         "an empty log": b"",
-        "no last step": b"".join(line for line in data.splitlines(True) if not line.startswith(b"orch step=4 ")),
+        "no last step": b"".join(
+            line for line in data.splitlines(True) if not line.startswith(b"orch step=4 ")
+        ),
         "no closing line": data.replace(closing, b""),
         "another world": data.replace(b'"world_size": 2', b'"world_size": 3'),
         "another rank": data.replace(b"orch rank=0 ", b"orch rank=1 "),
-        "a rank twice": data + next(line for line in data.splitlines(True) if line.startswith(b"orch rank=")),
+        "a rank twice": data
+        + next(line for line in data.splitlines(True) if line.startswith(b"orch rank=")),
         "ends in a deep value": data.replace(closing, b"orch done " + b'{"a":' * 20_000 + b"\n"),
         "samples that are no number": data.replace(b"samples=8", b"samples=1e999"),
         "another batch": data.replace(b"samples=8", b"samples=9"),
@@ -328,7 +384,9 @@ def _judge_malformed(controller: Controller, case: str, place: str) -> None:
     """The damaged run is reported with its place and has no number; the other one counts."""
     began = time.monotonic()
     done = controller.orch("summarize", "--json")
-    assert judge.in_time(time.monotonic() - began, 30), f"{case}: took {time.monotonic() - began:.1f} s"
+    assert judge.in_time(time.monotonic() - began, 30), (
+        f"{case}: took {time.monotonic() - began:.1f} s"
+    )
     assert "Traceback" not in done.err and done.out, f"{case}: {done}"
     rows = done.json["rows"]
     assert [(entry["n"], entry["failed"]) for entry in rows] == [(1, 1)], f"{case}: {rows}"
@@ -380,19 +438,31 @@ class Memory(threading.Thread):
 def flood(trial: Trial) -> None:
     controller = trial.controller
     count = 100_000 if trial.full else 5_000
-    for case, code in (("flood", FLOOD), ("crowd", CROWD.replace("COUNT", str(count))), ("giant", GIANT)):
+    for case, code in (
+        ("flood", FLOOD),
+        ("crowd", CROWD.replace("COUNT", str(count))),
+        ("giant", GIANT),
+    ):
         words = workload(controller, code, name=case)
-        process = controller.start(*words, "--nodes", "2", "--set", "pause_ms=200", "--steps", "20", "--output-limit", "64")
+        process = controller.start(
+            *words, "--nodes", "2", "--set", "pause_ms=200", "--steps", "20", "--output-limit", "64"
+        )
         memory = Memory(process.pid)
         memory.start()
         done = controller.end(process, 200)
         memory.over.set()
         assert memory.peak_bytes < 200 << 20, f"{case}: {memory.peak_bytes >> 20} MiB resident"
-        assert done.code == 1 and re.search("node2: more than [0-9]+ (bytes of logs|log files)", messages(done)), done
-        size = sum(path.stat().st_blocks * 512 for path in controller.bench.rglob("*") if path.is_file())
+        assert done.code == 1 and re.search(
+            "node2: more than [0-9]+ (bytes of logs|log files)", messages(done)
+        ), done
+        size = sum(
+            path.stat().st_blocks * 512 for path in controller.bench.rglob("*") if path.is_file()
+        )
         assert size < 1 << 30, f"{case}: {size >> 20} MiB on the controller's disk"
         here = controller.runs[-1] / "logs" / "node1" / "rank-0.out"
-        assert here.is_file() and judge.sha256(here) == judge.sha256(controller.node_run("node1") / "logs" / "rank-0.out"), case
+        assert here.is_file() and judge.sha256(here) == judge.sha256(
+            controller.node_run("node1") / "logs" / "rank-0.out"
+        ), case
         assert judge.ours(trial.lab) == [], f"{case}: {judge.ours(trial.lab)}"
         for node in ("node1", "node2"):
             shutil.rmtree(controller.node_run(node))
@@ -400,7 +470,9 @@ def flood(trial: Trial) -> None:
 
 
 def long_log(byte_count: int) -> str:
-    """Return code of a workload whose first rank writes so many bytes of text that compress badly, before its steps."""
+    """Return code of a workload whose first rank writes so many bytes of text that compress badly,
+    before its steps.
+    """
     return f"""
 def start():
     left = {byte_count} if RANK == 0 else 0
@@ -413,7 +485,10 @@ def start():
 
 @row("H7", "a good run whose log nearly reaches the output limit", limit_s=180)
 def nearly_too_long(trial: Trial) -> None:
-    controller, limit = trial.controller, trial.random.choice((1, 9, 24, 100) if trial.full else (9,))
+    controller, limit = (
+        trial.controller,
+        trial.random.choice((1, 9, 24, 100) if trial.full else (9,)),
+    )
     share = trial.random.uniform(0.5, 0.97)
     words = workload(controller, long_log(int(share * (limit << 20))))
     done = controller.orch(*words, "--nodes", "2", "--output-limit", str(limit))

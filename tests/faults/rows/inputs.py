@@ -1,7 +1,8 @@
-"""Bad inputs: each is refused with status 2, without a traceback, before anything is contacted, naming what is wrong and where.
+"""Bad inputs: each is refused with status 2, without a traceback, before anything is contacted,
+naming what is wrong and where.
 
-The commands run in a network namespace without any interface, one process for each case, started by one program that has
-loaded the command line already; so a whole table takes seconds.
+The commands run in a network namespace without any interface, one process for each case, started by
+one program that has loaded the command line already; so a whole table takes seconds.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Inputs:
         for path, content in case.files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
+            target.write_bytes(
+                content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+            )
         ended, seconds = self.commands.run(case.words, folder, self.environment | case.environment)
         out, err = ended.stdout, ended.stderr
         text = "\n".join(line for line in err.splitlines() if not line.startswith("inventory: "))
@@ -75,7 +78,9 @@ class Inputs:
             wrong.append(f"traceback or output: {out[:200]}")
         if not judge.in_time(seconds, case.within_s):
             wrong.append(f"took {seconds:.1f} s")
-        if len(text) > 60_000 or any(ord(character) < 32 and character not in "\n\t" for character in text):
+        if len(text) > 60_000 or any(
+            ord(character) < 32 and character not in "\n\t" for character in text
+        ):
             wrong.append("the answer is too long, or has control characters")
         if list(folder.glob("runs/*/*/manifest.json")):
             wrong.append("a run was planned")
@@ -84,10 +89,14 @@ class Inputs:
 
     def done(self) -> None:
         """Fail with all that was wrong."""
-        assert not self.failures, f"{len(self.failures)} of {self.count} cases:\n" + "\n".join(self.failures)
+        assert not self.failures, f"{len(self.failures)} of {self.count} cases:\n" + "\n".join(
+            self.failures
+        )
 
 
-def inventory(text: str | bytes, *said: str, name: str = "own.yaml", within_s: float = 10.0) -> Case:
+def inventory(
+    text: str | bytes, *said: str, name: str = "own.yaml", within_s: float = 10.0
+) -> Case:
     """Return the case of an inventory file."""
     return Case((*PLAN, "--hosts", name), said, {name: text}, within_s=within_s)
 
@@ -97,7 +106,9 @@ def host(body: str, *said: str) -> Case:
     return inventory(f"schema: 1\nhosts:\n{body}\n", "own.yaml:", "expected", *said)
 
 
-LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
 PARTS = unicodedata.normalize("NFD", "nodé")
 INVENTORIES = {
     "missing": Case((*PLAN, "--hosts", "gone.yaml"), ("gone.yaml: expected a file, found none",)),
@@ -160,11 +171,20 @@ NAMES = (
     "~", "a*", "$(id)", "a;b", "..\\\\x", "a\\u202eb", "CON:",
 )  # fmt: skip
 TEMPLATES = {
-    "undefined name": ("a\n{{ nothing }}\n", ("launch.sh.j2:2", "expected a name that a template sees, got 'nothing'")),
+    "undefined name": (
+        "a\n{{ nothing }}\n",
+        ("launch.sh.j2:2", "expected a name that a template sees, got 'nothing'"),
+    ),
     "syntax error": ("a\n{% if %}\n", ("launch.sh.j2:2", "Expected an expression")),
     "unclosed": ("a\nb\n{{ 'x' \n", ("launch.sh.j2:3",)),
-    "endless loop": ("{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}", ("iterations",)),
-    "huge output": ("{% for a in range(900000) %}0123456789{% endfor %}", ("up to 1048576 characters",)),
+    "endless loop": (
+        "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+        ("iterations",),
+    ),
+    "huge output": (
+        "{% for a in range(900000) %}0123456789{% endfor %}",
+        ("up to 1048576 characters",),
+    ),
     "huge product": ("{{ 'x' * 10000000000 }}", ("product of up to",)),
     "huge power": ("{{ 9 ** 100000000 }}", ("power of at most 1024 bits",)),
     "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", ("recursion",)),
@@ -245,7 +265,9 @@ def inventories(trial: Trial) -> None:
             if name == "a pipe":
                 os.mkfifo(folder / "pipe.yaml")
             inputs.judge(name, case, folder)
-        many = "schema: 1\ndefaults: {gpus: 1}\nhosts:\n" + "".join(f"  n{n}: {{address: a{n}}}\n" for n in range(10_000))
+        many = "schema: 1\ndefaults: {gpus: 1}\nhosts:\n" + "".join(
+            f"  n{n}: {{address: a{n}}}\n" for n in range(10_000)
+        )
         inputs.judge("10 000 hosts, and one node too many", Case((*PLAN, "--nodes", "10001", "--hosts", "own.yaml"),
                      ("expected 10001 hosts, 10000 selected",), {"own.yaml": many}, within_s=20))  # fmt: skip
         for good in ("::1", "2001:db8::2", "10.11.0.2", "node1.example.org"):
@@ -261,9 +283,21 @@ def names(trial: Trial) -> None:
         for name in NAMES:
             inputs.judge(f"alias {name!r}", host(f'  "{name}": {{address: a}}'))
             inputs.judge(
-                f"group {name!r}", inventory(f'schema: 1\nhosts: {{a: {{}}}}\ngroups: {{"{name}": [a]}}\n', "own.yaml:3")
+                f"group {name!r}",
+                inventory(
+                    f'schema: 1\nhosts: {{a: {{}}}}\ngroups: {{"{name}": [a]}}\n', "own.yaml:3"
+                ),
             )
-        for name in ("../../etc", "a/b", ".hidden", "-x", "20260101-000000-dead", "a\x07b", "x" * 5000, ""):
+        for name in (
+            "../../etc",
+            "a/b",
+            ".hidden",
+            "-x",
+            "20260101-000000-dead",
+            "a\x07b",
+            "x" * 5000,
+            "",
+        ):
             for command in ("summarize", "collect"):
                 words = (command, "--", name) if name.startswith("-") else (command, name)
                 inputs.judge(f"{command} {name[:40]!r}", Case(words, ("orch: ",)))
@@ -275,11 +309,18 @@ def templates(trial: Trial) -> None:
     with Inputs(trial.scratch) as inputs:
         words = ("bench", "resnet50", "-f", "mine", "--templates", "own", "--dry-run")
         for name, (text, said) in TEMPLATES.items():
-            files = {"own/mine/framework.yaml": FRAMEWORK, "own/mine/launch.sh.j2": text, "secret": "do not include me"}
+            files = {
+                "own/mine/framework.yaml": FRAMEWORK,
+                "own/mine/launch.sh.j2": text,
+                "secret": "do not include me",
+            }
             inputs.judge(name, Case(words, ("mine/launch.sh.j2", *said), files))
         for name, (old, new, said) in FOLDERS.items():
             assert old in FRAMEWORK
-            files = {"own/mine/framework.yaml": FRAMEWORK.replace(old, new), "own/mine/launch.sh.j2": "echo\n"}
+            files = {
+                "own/mine/framework.yaml": FRAMEWORK.replace(old, new),
+                "own/mine/launch.sh.j2": "echo\n",
+            }
             inputs.judge(name, Case(words, ("mine", said), files))
         inputs.done()
 
@@ -289,7 +330,19 @@ def options(trial: Trial) -> None:
     with Inputs(trial.scratch) as inputs:
         for name, (words, said) in OPTIONS.items():
             inputs.judge(name, Case(words if words[0] == "bench" else (*PLAN, *words), said))
-        run = ("bench", "resnet50", "-f", "simulated", "--nodes", "1", "--gpus", "1", "--no-baseline", "--repeats", "1")
+        run = (
+            "bench",
+            "resnet50",
+            "-f",
+            "simulated",
+            "--nodes",
+            "1",
+            "--gpus",
+            "1",
+            "--no-baseline",
+            "--repeats",
+            "1",
+        )
         for name in ("a file", "a link to nowhere", "below a file", "not writable"):
             folder, environment, said = inputs.project(), {}, "runs"
             if name == "a file":
@@ -299,11 +352,19 @@ def options(trial: Trial) -> None:
             elif name == "below a file":
                 (folder / "file").write_text("mine")
                 said = str(folder / "file")
-                environment = {"ORCH_PROJECT": said, "ORCH_HOSTS": str(folder / "inventory/cluster.yaml")}
+                environment = {
+                    "ORCH_PROJECT": said,
+                    "ORCH_HOSTS": str(folder / "inventory/cluster.yaml"),
+                }
             else:
                 said = "/sys/kernel"
-                environment = {"ORCH_PROJECT": said, "ORCH_HOSTS": str(folder / "inventory/cluster.yaml")}
-            inputs.judge(f"run directory {name}", Case(run, ("orch: ", said), {}, environment), folder)
+                environment = {
+                    "ORCH_PROJECT": said,
+                    "ORCH_HOSTS": str(folder / "inventory/cluster.yaml"),
+                }
+            inputs.judge(
+                f"run directory {name}", Case(run, ("orch: ", said), {}, environment), folder
+            )
         inputs.done()
 
 
@@ -331,13 +392,17 @@ def key_files(trial: Trial) -> None:
             shutil.copy(key, own)
             own.chmod(0o600)
             known.write_text("")
-            config.write_text("Host *\n  UserKnownHostsFile /dev/null\n  GlobalKnownHostsFile /dev/null\n")
+            config.write_text(
+                "Host *\n  UserKnownHostsFile /dev/null\n  GlobalKnownHostsFile /dev/null\n"
+            )
             if name == "missing key":
                 own.unlink()
             elif name == "key too open":
                 own.chmod(0o644)
             elif name == "key of unknown type":
-                own.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
+                own.write_text(
+                    "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
+                )
             elif name == "public half":
                 own.write_text("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJhc2U2NA== me\n")
             elif name == "key is a directory":
@@ -353,8 +418,21 @@ def key_files(trial: Trial) -> None:
                 known.write_text("10.11.0.2 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA\n")
             else:
                 config.unlink()
-            ssh = {"user": "root", "key": str(own), "known_hosts": str(known), "config": str(config)}
-            value = {"schema": 1, "defaults": {"gpus": 1, "ssh": ssh}, "hosts": {"one": {"address": "10.11.0.2"}}}
-            case = Case(("check", "-f", "simulated", "--hosts", "own.yaml"), ("orch: ", said), {"own.yaml": json.dumps(value)})
+            ssh = {
+                "user": "root",
+                "key": str(own),
+                "known_hosts": str(known),
+                "config": str(config),
+            }
+            value = {
+                "schema": 1,
+                "defaults": {"gpus": 1, "ssh": ssh},
+                "hosts": {"one": {"address": "10.11.0.2"}},
+            }
+            case = Case(
+                ("check", "-f", "simulated", "--hosts", "own.yaml"),
+                ("orch: ", said),
+                {"own.yaml": json.dumps(value)},
+            )
             inputs.judge(name, case, folder)
         inputs.done()

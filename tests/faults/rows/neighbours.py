@@ -37,8 +37,12 @@ def neighbour(trial: Trial, node: str) -> Iterator[Other]:
 
 
 @contextmanager
-def taker(trial: Trial, node: str, other: Other, name: str, said: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Have a process of another user on a node that takes the addresses with this beginning as soon as they are free."""
+def taker(
+    trial: Trial, node: str, other: Other, name: str, said: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Have a process of another user on a node that takes the addresses with this beginning as soon
+    as they are free.
+    """
     words = json.dumps([name, trial.random.choice(_KINDS), said])
     argv = taking(labs.argv_on(trial.lab, node, []), other, words)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -49,12 +53,23 @@ def taker(trial: Trial, node: str, other: Other, name: str, said: str) -> Iterat
             process.kill()
 
 
-@row("A1", "a supervisor is killed, and another user of its node takes its address", limit_s=180, short=False, skip=missing)
+@row(
+    "A1",
+    "a supervisor is killed, and another user of its node takes its address",
+    limit_s=180,
+    short=False,
+    skip=missing,
+)
 def taken_address(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(("node1", "node2"))
-    hello = json.dumps({"event": "hello", "state": "running", "started": None, "record": None}) + "\n"
+    hello = (
+        json.dumps({"event": "hello", "state": "running", "started": None, "record": None}) + "\n"
+    )
     process = running(controller, nodes=2)
-    with neighbour(trial, victim) as other, taker(trial, victim, other, "@orch-run-", hello) as thief:
+    with (
+        neighbour(trial, victim) as other,
+        taker(trial, victim, other, "@orch-run-", hello) as thief,
+    ):
         assert thief.stdout and thief.stdout.readline().startswith(b'["@orch-run-')
         if trial.random.choice((True, False)):  # else the controller is there to see it
             os.kill(process.pid, signal.SIGKILL)
@@ -63,7 +78,11 @@ def taken_address(trial: Trial) -> None:
         done = controller.end(process, 30)
         cancelled = controller.orch("cancel", controller.bench.name)
         collected = controller.orch("collect", controller.bench.name)
-        assert cancelled.code in (0, 1) and "Traceback" not in done.err, (done, cancelled, collected)
+        assert cancelled.code in (0, 1) and "Traceback" not in done.err, (
+            done,
+            cancelled,
+            collected,
+        )
         trial.clean_within(GRACE_S + 5.0)
         assert not (controller.node_run(victim) / "env.sh").exists(), "the variables stay"
         status = controller.orch("status", "--json").json
@@ -73,9 +92,17 @@ def taken_address(trial: Trial) -> None:
         assert dropped.code == 0 and not controller.node_run(victim).exists(), dropped
 
 
-@row("A3", "another user's link where a shared connection of ssh would be", limit_s=180, short=False, skip=missing)
+@row(
+    "A3",
+    "another user's link where a shared connection of ssh would be",
+    limit_s=180,
+    short=False,
+    skip=missing,
+)
 def planted_link(trial: Trial) -> None:
-    """The link leads to a live connection of ours, to another node: what is for node2 would run on node1."""
+    """The link leads to a live connection of ours, to another node: what is for node2 would run on
+    node1.
+    """
     controller, lab = trial.controller, trial.lab
     place = Path(tempfile.mkdtemp(prefix="shared-"))  # as /tmp, and its path is short
     place.chmod(0o1777)
@@ -84,13 +111,31 @@ def planted_link(trial: Trial) -> None:
     config = trial.scratch / "ssh_config"
     config.write_text(f"ControlPath {place}/cm-%h\n{lab.ssh_config.read_text()}")
     hosts = {"node2": {"address": lab.node("node2").address, "transport": "openssh"}}
-    words = ("--hosts", inventory(controller, hosts, ssh={"config": str(config)}), "--nodes", "1", "--gpus", "1")
+    words = (
+        "--hosts",
+        inventory(controller, hosts, ssh={"config": str(config)}),
+        "--nodes",
+        "1",
+        "--gpus",
+        "1",
+    )
     argv = ["ssh", "-F", str(lab.ssh_config), "-M", "-N", "-S", str(own / "cm"), "node1"]
-    with second_user() as other, subprocess.Popen(labs.argv_inside(lab, argv), stdin=subprocess.DEVNULL) as master:
+    with (
+        second_user() as other,
+        subprocess.Popen(labs.argv_inside(lab, argv), stdin=subprocess.DEVNULL) as master,
+    ):
         try:
             judge.wait_for((own / "cm").exists, 60, "the user's connection does not start")
             link = place / f"cm-{lab.node('node2').address}"
-            plant = ["setpriv", f"--reuid={other.number}", "--clear-groups", "ln", "-s", str(own / "cm"), str(link)]
+            plant = [
+                "setpriv",
+                f"--reuid={other.number}",
+                "--clear-groups",
+                "ln",
+                "-s",
+                str(own / "cm"),
+                str(link),
+            ]
             subprocess.run(plant, check=True)
             done = controller.orch("bench", *QUICK, *words)
             assert done.code == 0 and master.poll() is None, done
@@ -100,7 +145,9 @@ def planted_link(trial: Trial) -> None:
     there = [
         node
         for node in trial.nodes
-        if list((lab.node(node).home / ".orch-node/nodes/node2").glob(f"runs/{controller.bench.name}*"))
+        if list(
+            (lab.node(node).home / ".orch-node/nodes/node2").glob(f"runs/{controller.bench.name}*")
+        )
     ]
     assert there == ["node2"], f"the run was on {there}"
     trial.keep("node2")
@@ -115,7 +162,10 @@ def planted_link(trial: Trial) -> None:
 )
 def named_folder(trial: Trial) -> None:
     controller, lab = trial.controller, trial.lab
-    hosts = {name: {"address": lab.node(name).address, "transport": "openssh"} for name in ("node1", "node2")}
+    hosts = {
+        name: {"address": lab.node(name).address, "transport": "openssh"}
+        for name in ("node1", "node2")
+    }
     place = Path(tempfile.mkdtemp(prefix="run-"))
     controller.environment["XDG_RUNTIME_DIR"] = str(place)
     process = running(controller, "--hosts", inventory(controller, hosts), "--lease", "5", nodes=2)
@@ -125,24 +175,44 @@ def named_folder(trial: Trial) -> None:
         ended.callback(shutil.rmtree, place, ignore_errors=True)
         innocents = []
         for user in (None, other.number):
-            innocents.append(subprocess.Popen(program, user=user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            innocents.append(
+                subprocess.Popen(
+                    program, user=user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                )
+            )
             ended.callback(innocents[-1].wait)
             ended.callback(innocents[-1].kill)
         masters = {pid for pid in snapshot() if f"-S\0{folder}/".encode() in cmdline(pid)}
         os.kill(process.pid, signal.SIGKILL)
         judge.wait_for(lambda: not folder.exists(), 60, "the folder stays")
         judge.wait_for(lambda: not masters & set(snapshot()), 60, "connections stay")
-        assert masters and [one.poll() for one in innocents] == [None, None], "somebody else was ended"
+        assert masters and [one.poll() for one in innocents] == [None, None], (
+            "somebody else was ended"
+        )
     trial.clean_within(5.0 + 2.5 + GRACE_S + 2.0)
     assert controller.orch("collect").code == 0
     trial.keep("node1", "node2")
 
 
-@row("A2", "another user holds a node's name, and says that he is somebody else", limit_s=180, short=False, skip=missing)
+@row(
+    "A2",
+    "another user holds a node's name, and says that he is somebody else",
+    limit_s=180,
+    short=False,
+    skip=missing,
+)
 def false_owner(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(("node1", "node2"))
-    record = {"user": "alice", "controller": "desk", "process": 7, "since": "noon", "run_id": "20260101-000000-abcd-r1"}
-    said = trial.random.choice((json.dumps(record | {"state": "running"}), json.dumps([record]), "", "\x1b[2J"))
+    record = {
+        "user": "alice",
+        "controller": "desk",
+        "process": 7,
+        "since": "noon",
+        "run_id": "20260101-000000-abcd-r1",
+    }
+    said = trial.random.choice(
+        (json.dumps(record | {"state": "running"}), json.dumps([record]), "", "\x1b[2J")
+    )
     ready = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1")
     assert ready.code == 0, ready
     process = running(controller, nodes=2)
@@ -150,14 +220,23 @@ def false_owner(trial: Trial) -> None:
         words = json.dumps(["@orch-node-", [socket.SOCK_STREAM], said])
         argv = taking(labs.argv_on(trial.lab, victim, []), other, words)
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as thief:
-            assert thief.stdout and thief.stdout.readline() == b"on\n" and thief.stdout.readline().startswith(b"[")
+            assert (
+                thief.stdout
+                and thief.stdout.readline() == b"on\n"
+                and thief.stdout.readline().startswith(b"[")
+            )
             os.kill(process.pid, signal.SIGINT)
             assert controller.end(process, 30).code == 130 and thief.stdout.readline() == b"taken\n"
             refused = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1")
             status = controller.orch("status")
             thief.kill()
-    assert refused.code == 1 and f"{victim}: another run holds this node: process " in refused.err, refused
-    assert f"of user {other.name}, which " in refused.err and f"of user {other.name}, which " in status.out, (refused, status)
+    assert (
+        refused.code == 1 and f"{victim}: another run holds this node: process " in refused.err
+    ), refused
+    assert (
+        f"of user {other.name}, which " in refused.err
+        and f"of user {other.name}, which " in status.out
+    ), (refused, status)
     assert ("that it has run" in refused.err) == said.startswith("{"), refused
     assert judge.ours(trial.lab) == []
     again = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1")

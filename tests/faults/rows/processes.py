@@ -34,7 +34,9 @@ RANK_S = 0.5
 def noticed(trial: Trial, within_s: float, controller: Controller | None = None) -> None:
     """Wait until the fault is noticed, and hold that to the contract."""
     watched = controller or trial.controller
-    trial.detected_s = judge.wait_for(lambda: stopping(watched), within_s + 3.0, "it was not noticed")
+    trial.detected_s = judge.wait_for(
+        lambda: stopping(watched), within_s + 3.0, "it was not noticed"
+    )
     assert judge.in_time(trial.detected_s, within_s), f"noticed after {trial.detected_s:.2f} s"
 
 
@@ -46,10 +48,15 @@ def stopped(trial: Trial, within_s: float) -> None:
         return [
             proc
             for proc in left
-            if proc.defunct or proc.environ_run_id or ".py" in proc.cmdline or proc.comm == "orch-supervisor"
+            if proc.defunct
+            or proc.environ_run_id
+            or ".py" in proc.cmdline
+            or proc.comm == "orch-supervisor"
         ]
 
-    trial.stopped_s = judge.wait_for(lambda: not running_ones(), within_s, lambda: f"left: {running_ones()}")
+    trial.stopped_s = judge.wait_for(
+        lambda: not running_ones(), within_s, lambda: f"left: {running_ones()}"
+    )
 
 
 @row("P1", "a rank is killed, or leaves with an exit code")
@@ -62,20 +69,37 @@ def dead_rank(trial: Trial) -> None:
         noticed(trial, RANK_S)
         words = f"orch: {victim}: rank {rank} ended with SIGKILL"
     else:
-        fault = ("--set", "fail_at_step=10", "--set", f"fail_rank={rank}", "--set", "fail_mode=exit3")
+        fault = (
+            "--set",
+            "fail_at_step=10",
+            "--set",
+            f"fail_rank={rank}",
+            "--set",
+            "fail_mode=exit3",
+        )
         process = running(controller, *fault, nodes=nodes)
-        judge.wait_for(lambda: _rank_record(controller, victim, rank).get("code") == 3, 20, "the rank did not leave")
+        judge.wait_for(
+            lambda: _rank_record(controller, victim, rank).get("code") == 3,
+            20,
+            "the rank did not leave",
+        )
         noticed(trial, RANK_S)
         words = f"orch: {victim}: rank {rank} ended with exit code 3"
     stopped(trial, GRACE_S + 1.0)
     done = controller.end(process, 20)
-    assert done.code == 1 and words in done.err and f"last lines of rank-{rank}.out on {victim}" in done.err, done
+    assert (
+        done.code == 1
+        and words in done.err
+        and f"last lines of rank-{rank}.out on {victim}" in done.err
+    ), done
     trial.keep()
 
 
 def _rank_record(controller: Controller, node: str, rank: int) -> dict[str, object]:
     try:
-        value: dict[str, object] = json.loads((controller.node_run(node) / "ranks" / f"{rank}.json").read_text())
+        value: dict[str, object] = json.loads(
+            (controller.node_run(node) / "ranks" / f"{rank}.json").read_text()
+        )
     except OSError:
         return {}
     return value
@@ -86,7 +110,15 @@ def deaf_or_leaderless(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(trial.nodes)
     rank = trial.nodes.index(victim)
     if trial.random.choice((True, False)):
-        process = running(controller, "--set", "fail_at_step=4", "--set", f"fail_rank={rank}", "--set", "fail_mode=deaf")
+        process = running(
+            controller,
+            "--set",
+            "fail_at_step=4",
+            "--set",
+            f"fail_rank={rank}",
+            "--set",
+            "fail_mode=deaf",
+        )
         deaf = controller.rank_process(victim).pid
         judge.wait_for(lambda: _ignores(deaf, signal.SIGTERM), 10, "it hears everything")
         other = next(name for name in trial.nodes if name != victim)
@@ -100,7 +132,8 @@ def deaf_or_leaderless(trial: Trial) -> None:
         (proc,) = [proc for proc in judge.processes(trial.lab, victim) if leader in proc.cmdline]
         os.kill(proc.pid, signal.SIGKILL)
         noticed(trial, RANK_S)
-        # Of a leader and its children either may be the first to be missed; that it was this node is certain.
+        # Of a leader and its children either may be the first to be missed; that it was this node
+        # is certain.
         words = f"orch: {victim}: "
     stopped(trial, GRACE_S + 1.0)
     done = controller.end(process, 20)
@@ -121,7 +154,9 @@ def told_to_end(trial: Trial) -> None:
 
 def _one_signal(trial: Trial) -> None:
     controller = trial.controller
-    number, code = trial.random.choice(((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)))
+    number, code = trial.random.choice(
+        ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129))
+    )
     process = running(controller)
     if trial.random.choice((True, False)):
         os.killpg(process.pid, number)
@@ -129,7 +164,9 @@ def _one_signal(trial: Trial) -> None:
         os.kill(process.pid, number)
     stopped(trial, 0.5 + GRACE_S + 1.0)
     done = controller.end(process, 15)
-    assert done.code == code and "interrupted: stopping on every node, then collecting" in done.err, done
+    assert (
+        done.code == code and "interrupted: stopping on every node, then collecting" in done.err
+    ), done
     assert controller.manifest()["outcome"]["state"] == "interrupted"
     trial.keep()
     assert "interrupted" in controller.exit_record("node2")["reason"]
@@ -137,8 +174,15 @@ def _one_signal(trial: Trial) -> None:
 
 def _terminal_closes(trial: Trial) -> None:
     controller = trial.controller
-    with _on_a_terminal(controller, "bench", *LONG, "--nodes", "4", "--gpus", "1") as (process, host):
-        judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
+    with _on_a_terminal(controller, "bench", *LONG, "--nodes", "4", "--gpus", "1") as (
+        process,
+        host,
+    ):
+        judge.wait_for(
+            lambda: list(controller.project.glob("runs/*/*/manifest.json")),
+            30,
+            "no run was planned",
+        )
         controller.wait_for_step(3)
         os.close(host)
         stopped(trial, 0.5 + GRACE_S + 1.0)
@@ -148,7 +192,9 @@ def _terminal_closes(trial: Trial) -> None:
 
 
 @contextmanager
-def _on_a_terminal(controller: Controller, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def _on_a_terminal(
+    controller: Controller, *words: str
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Run the program on a terminal of its own; the caller closes the other end."""
     host, terminal = os.openpty()
     process = subprocess.Popen(
@@ -172,9 +218,13 @@ def _take_terminal() -> None:
 
 
 def _two_signals(trial: Trial) -> None:
-    """The second one leaves at once; the nodes, which could not be reached, end by their lease, or by the printed command."""
+    """The second one leaves at once; the nodes, which could not be reached, end by their lease, or
+    by the printed command.
+    """
     controller = trial.controller
-    process = running(controller, "--lease", str(LEASE_S), "--set", "fail_mode=deaf", "--stop-grace", "5")
+    process = running(
+        controller, "--lease", str(LEASE_S), "--set", "fail_mode=deaf", "--stop-grace", "5"
+    )
     for name in trial.nodes:
         faults.freeze(trial.lab, name)
     os.kill(process.pid, signal.SIGINT)
@@ -190,7 +240,9 @@ def _two_signals(trial: Trial) -> None:
         faults.thaw(trial.lab, name)
     if by_lease:
         stopped(trial, 2.0 + 5.0)
-    advice = [shlex.split(command)[1:] for command in done.err.rpartition("To finish: ")[2].split("&&")]
+    advice = [
+        shlex.split(command)[1:] for command in done.err.rpartition("To finish: ")[2].split("&&")
+    ]
     assert [words[0] for words in advice] == ["cancel", "collect"], done.err
     cancel = controller.orch(*advice[0])
     assert cancel.code == 0 and judge.ours(trial.lab) == [], cancel
@@ -221,30 +273,46 @@ def start():
 
 def _no_groups() -> str:
     places = [group for group, _, _ in own_groups("pids")]  # in either hierarchy
-    return "" if any(os.access(place, os.W_OK) for place in places) else "no control group may be made here"
+    return (
+        ""
+        if any(os.access(place, os.W_OK) for place in places)
+        else "no control group may be made here"
+    )
 
 
-@row("P10", "the supervisor is killed, and a daemon has shed every mark of its run", skip=_no_groups)
+@row(
+    "P10", "the supervisor is killed, and a daemon has shed every mark of its run", skip=_no_groups
+)
 def shed_marks(trial: Trial) -> None:
-    """The daemon's parent is gone, its session is its own, its environment is empty: only its control group tells."""
+    """The daemon's parent is gone, its session is its own, its environment is empty: only its
+    control group tells.
+    """
 
     def daemons() -> list[judge.Proc]:
-        return [proc for proc in judge.processes(trial.lab, "node2") if proc.cmdline == "sleep 7654"]
+        return [
+            proc for proc in judge.processes(trial.lab, "node2") if proc.cmdline == "sleep 7654"
+        ]
 
     controller = trial.controller
     words = workload(controller, SHED)
     for end in ("by its supervisor", "without its supervisor"):
-        process = controller.start(*words, "--nodes", "2", "--set", "pause_ms=200", "--steps", "200")
+        process = controller.start(
+            *words, "--nodes", "2", "--set", "pause_ms=200", "--steps", "200"
+        )
         judge.wait_for(daemons, 30, "the daemon was not started")
         assert not any(proc.environ_run_id for proc in daemons())
         if end.startswith("by"):
             os.kill(process.pid, signal.SIGINT)
         else:
             os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
-        trial.stopped_s = judge.wait_for(lambda: not daemons(), DETECT_S + 5.0 + 1.0, f"the daemon lives, ended {end}")
+        trial.stopped_s = judge.wait_for(
+            lambda: not daemons(), DETECT_S + 5.0 + 1.0, f"the daemon lives, ended {end}"
+        )
         controller.end(process, 30)
         tops = {top for _, top, _ in own_groups("pids")}
-        assert not [group for top in tops for group in top.glob(f"**/orch-{controller.runs[-1].name}-*")], "a group is left"
+        assert not [
+            group for top in tops for group in top.glob(f"**/orch-{controller.runs[-1].name}-*")
+        ], "a group is left"
 
 
 @contextmanager
@@ -257,21 +325,44 @@ def _without_groups(trial: Trial, node: str) -> Iterator[None]:
         on_node(trial.lab, node, "umount /sys/fs/cgroup", check=False)
 
 
-@row("P12", "the supervisor is killed where no control group can be made, and a daemon has shed every mark of its run")
+@row(
+    "P12",
+    "the supervisor is killed where no control group can be made, and a daemon has shed every mark of its run",
+)
 def nothing_shows_whose_it_is(trial: Trial) -> None:
-    """The daemon cannot be told from another process of this user, so nothing may say that the run has ended."""
+    """The daemon cannot be told from another process of this user, so nothing may say that the run
+    has ended.
+    """
 
     def daemons() -> list[judge.Proc]:
-        return [proc for proc in judge.processes(trial.lab, "node2") if proc.cmdline == "sleep 7654"]
+        return [
+            proc for proc in judge.processes(trial.lab, "node2") if proc.cmdline == "sleep 7654"
+        ]
 
     controller = trial.controller
     words = workload(controller, SHED)
     controller_dies = trial.random.choice((True, False))
     with _without_groups(trial, "node2"):
-        process = controller.start(*words, "--nodes", "2", "--set", "pause_ms=100", "--steps", "80", "--lease", str(LEASE_S))
+        process = controller.start(
+            *words,
+            "--nodes",
+            "2",
+            "--set",
+            "pause_ms=100",
+            "--steps",
+            "80",
+            "--lease",
+            str(LEASE_S),
+        )
         judge.wait_for(daemons, 30, "the daemon was not started")
         (daemon,) = daemons()
-        number = Path(f"/proc/{daemon.pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
+        number = (
+            Path(f"/proc/{daemon.pid}/status")
+            .read_text()
+            .partition("NSpid:")[2]
+            .split("\n")[0]
+            .split()[-1]
+        )
         words = f"{number} (sleep)"
         if controller_dies:
             process.kill()
@@ -279,18 +370,29 @@ def nothing_shows_whose_it_is(trial: Trial) -> None:
         os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
         if controller_dies:
             judge.wait_for(
-                lambda: {proc.node for proc in judge.ours(trial.lab)} <= {"node2"}, 20, "node1 does not end by its lease"
+                lambda: {proc.node for proc in judge.ours(trial.lab)} <= {"node2"},
+                20,
+                "node1 does not end by its lease",
             )
             done = controller.orch("resume", controller.bench.name)
         else:
             done = controller.end(process, 40)
-        assert done.code == 1 and "not verified" in done.err and words in done.err and daemons(), done
-        manifests = [json.loads(path.read_text()) for path in controller.bench.glob("*/manifest.json")]
-        clean = [manifest["outcome"]["clean"]["node2"] for manifest in manifests if manifest["outcome"]]
+        assert done.code == 1 and "not verified" in done.err and words in done.err and daemons(), (
+            done
+        )
+        manifests = [
+            json.loads(path.read_text()) for path in controller.bench.glob("*/manifest.json")
+        ]
+        clean = [
+            manifest["outcome"]["clean"]["node2"] for manifest in manifests if manifest["outcome"]
+        ]
         assert any(state.get("unverified") == [[int(number), "sleep"]] for state in clean), clean
         for command in (("cancel",), ("cancel", controller.bench.name), ("collect",), ("status",)):
             done = controller.orch(*command)
-            assert done.code == 1 and "not verified" in done.err and words in done.err, (command, done)
+            assert done.code == 1 and "not verified" in done.err and words in done.err, (
+                command,
+                done,
+            )
             assert "no orch processes" not in done.out and daemons(), (command, done)
         os.kill(daemon.pid, signal.SIGKILL)
         judge.wait_for(lambda: not daemons(), 3, "the daemon does not die")
@@ -316,22 +418,37 @@ def too_long(trial: Trial) -> None:
         done = _ended_by_itself(trial, options, 6.0 if "longer" in words else 20 * 0.1 + 3.0)
     assert done.code == 1 and words in done.err, done
     if words.startswith("no new line"):
-        assert "orch: node1: rank 0 sleeps in clock_nanosleep in step 20 outside of every collective" in done.err, done
+        assert (
+            "orch: node1: rank 0 sleeps in clock_nanosleep in step 20 outside of every collective"
+            in done.err
+        ), done
     else:  # what is wrong with ranks that have said nothing, or go on, is not known
         assert (
             "still made progress" if "longer" in words else "cannot be determined"
         ) in done.err and "orch: node" not in done.err, done
-    assert controller.manifest()["outcome"]["error"]["kind"] == "run_timeout", controller.manifest()["outcome"]
+    assert controller.manifest()["outcome"]["error"]["kind"] == "run_timeout", (
+        controller.manifest()["outcome"]
+    )
     trial.keep()
 
 
 def _ended_by_itself(trial: Trial, options: tuple[str, ...], after_s: float) -> Done:
-    """Run a bench that has to be ended by a limit, and hold the time that takes to the limit and the grace."""
+    """Run a bench that has to be ended by a limit, and hold the time that takes to the limit and
+    the grace.
+    """
     controller = trial.controller
     process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1", *options)
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/events.jsonl")), 30, "no run was planned")
-    judge.wait_for(lambda: any(event["event"] == "started" for event in controller.events()), 40, "no run was started")
-    waited = judge.wait_for(lambda: stopping(controller), after_s + 6.0, "it goes on beyond its limit")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/events.jsonl")), 30, "no run was planned"
+    )
+    judge.wait_for(
+        lambda: any(event["event"] == "started" for event in controller.events()),
+        40,
+        "no run was started",
+    )
+    waited = judge.wait_for(
+        lambda: stopping(controller), after_s + 6.0, "it goes on beyond its limit"
+    )
     assert waited > after_s - 1.5, f"stopped after {waited:.2f} s already"
     trial.detected_s = max(0.0, waited - after_s)
     stopped(trial, GRACE_S + 1.0)
@@ -361,8 +478,23 @@ def out_of_memory(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(trial.nodes)
     rank = trial.nodes.index(victim)
     faults.memory(trial.lab, victim, 200 << 20)
-    process = controller.start("bench", *CHATTER, "--nodes", "4", "--gpus", "1", "--set", f"hog_rank={rank}", "--steps", "100")
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/events.jsonl")) and stopping(controller), 40, "not noticed")
+    process = controller.start(
+        "bench",
+        *CHATTER,
+        "--nodes",
+        "4",
+        "--gpus",
+        "1",
+        "--set",
+        f"hog_rank={rank}",
+        "--steps",
+        "100",
+    )
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/events.jsonl")) and stopping(controller),
+        40,
+        "not noticed",
+    )
     stopped(trial, GRACE_S + 1.0)
     faults.heal(trial.lab)
     done = controller.end(process, 20)
@@ -382,23 +514,33 @@ def reboot(trial: Trial) -> None:
     began = time.monotonic()
     faults.boot(trial.lab, victim)
     with _decoys(trial, victim, old) as (decoys, held):
-        trial.detected_s = judge.wait_for(lambda: stopping(controller), 8.0, "the reboot was not noticed")
+        trial.detected_s = judge.wait_for(
+            lambda: stopping(controller), 8.0, "the reboot was not noticed"
+        )
         trial.detected_s = time.monotonic() - began
         done = controller.end(process, 30)
         assert judge.ours(trial.lab) == []
-        assert decoys.poll() is None and len(_children(decoys)) == held, "a process with an old number was signalled"
+        assert decoys.poll() is None and len(_children(decoys)) == held, (
+            "a process with an old number was signalled"
+        )
     assert judge.in_time(trial.detected_s, DETECT_S), f"detected after {trial.detected_s:.2f} s"
     assert done.code in (1, 3) and f"orch: {victim}: " in done.err, done
-    assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted", controller.manifest()["outcome"]
+    assert controller.manifest()["outcome"]["error"]["kind"] == "node_rebooted", (
+        controller.manifest()["outcome"]
+    )
     logs = controller.runs[-1] / "logs" / victim
     there = controller.node_run(victim) / "logs"
     names = [path.name for path in there.iterdir()]
-    assert names and all(judge.sha256(logs / name) == judge.sha256(there / name) for name in names), (names, done)
+    assert names and all(
+        judge.sha256(logs / name) == judge.sha256(there / name) for name in names
+    ), (names, done)
     trial.keep()
 
 
 def _numbers(controller: Controller, node: str) -> Iterator[int]:
-    """Return the numbers that the run's processes have on their node, from the records of its owner and of ranks."""
+    """Return the numbers that the run's processes have on their node, from the records of its owner
+    and of ranks.
+    """
     run = controller.node_run(node)
     yield int(json.loads((run / "owner.json").read_text())["supervisor"])
     for path in (run / "ranks").glob("*.json"):
@@ -406,8 +548,9 @@ def _numbers(controller: Controller, node: str) -> Iterator[int]:
         yield from (int(record["pid"]), int(record["wrapper"]))
 
 
-# From the highest number down: whoever else forks in between gets a number above, and none that is still wanted.
-# A number that stays taken has its stranger already: a session of the node that booted anew.
+# From the highest number down: whoever else forks in between gets a number above, and none that is
+# still wanted. A number that stays taken has its stranger already: a session of the node that
+# booted anew.
 _DECOYS = """\
 import os, sys, time
 held = 0
@@ -430,8 +573,11 @@ sys.stdin.read()
 
 
 @contextmanager
-def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Have strangers on a node under those of these process numbers that are free; a signal to one of them ends it.
+def _decoys(
+    trial: Trial, node: str, numbers: set[int]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Have strangers on a node under those of these process numbers that are free; a signal to one
+    of them ends it.
 
     Yield their parent, and how many they are.
     """
@@ -441,7 +587,9 @@ def _decoys(trial: Trial, node: str, numbers: set[int]) -> Iterator[tuple[subpro
         try:
             assert process.stdout
             held = int(process.stdout.readline())
-            assert held == len(_children(process)) > 0, f"{held} of the numbers {sorted(numbers)} could be had"
+            assert held == len(_children(process)) > 0, (
+                f"{held} of the numbers {sorted(numbers)} could be had"
+            )
             yield process, held
         finally:
             for pid in _children(process):
@@ -481,7 +629,9 @@ def never_ready(trial: Trial) -> None:
     os.kill(supervisor, signal.SIGCONT)
     done = controller.end(process, 10)
     assert done.code == 1 and f"orch: {victim}: " in done.err and "not" in done.err, done
-    assert "start_timeout" in json.dumps(controller.manifest()["outcome"]["error"]), controller.manifest()["outcome"]
+    assert "start_timeout" in json.dumps(controller.manifest()["outcome"]["error"]), (
+        controller.manifest()["outcome"]
+    )
     assert not trained, "a rank was started"
     stopped(trial, 5.0)
     assert not any((controller.node_run(name) / "ranks" / "0.json").exists()
@@ -490,8 +640,8 @@ def never_ready(trial: Trial) -> None:
 
 @row("P11", "what waits for the start on one node is killed")
 def killed_at_the_barrier(trial: Trial) -> None:
-    """Another node's supervisor goes on by small steps, so that there is time between the victim's report that it is armed and
-    the start: before all have said hello no node is armed."""
+    """Another node's supervisor goes on by small steps, so that there is time between the victim's
+    report that it is armed and the start: before all have said hello no node is armed."""
     controller, (victim, late) = trial.controller, trial.random.sample(trial.nodes, 2)
     process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1")
     held = _supervisor(trial, late, process)
@@ -505,12 +655,16 @@ def killed_at_the_barrier(trial: Trial) -> None:
         time.sleep(0.005)
         os.kill(held, signal.SIGSTOP)
         time.sleep(0.1)
-    os.kill(int(waits.read_text().split()[0]), signal.SIGKILL)  # the oldest child; the sampler is another one
+    os.kill(
+        int(waits.read_text().split()[0]), signal.SIGKILL
+    )  # the oldest child; the sampler is another one
     os.kill(held, signal.SIGCONT)
     noticed(trial, RANK_S + 2.0)
     stopped(trial, GRACE_S + 1.0)
     done = controller.end(process, 20)
-    assert done.code == 1 and f"orch: {victim}: its launch script ended with SIGKILL" in done.err, done
+    assert done.code == 1 and f"orch: {victim}: its launch script ended with SIGKILL" in done.err, (
+        done
+    )
     assert controller.manifest()["outcome"]["state"] == "failed"
     trial.keep()
     done = controller.orch("summarize")
@@ -520,7 +674,11 @@ def killed_at_the_barrier(trial: Trial) -> None:
 def _supervisor(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
     """Wait for the supervisor of a run on a node; return its number on the machine."""
     deadline = time.monotonic() + judge.LIMIT_S
-    while not (pids := [proc.pid for proc in judge.processes(trial.lab, node) if proc.comm == "orch-supervisor"]):
+    while not (
+        pids := [
+            proc.pid for proc in judge.processes(trial.lab, node) if proc.comm == "orch-supervisor"
+        ]
+    ):
         assert time.monotonic() < deadline and process.poll() is None, "no supervisor was started"
     return min(pids)
 
@@ -528,7 +686,9 @@ def _supervisor(trial: Trial, node: str, process: subprocess.Popen[str]) -> int:
 @row("P9", "one of two runs is ended")
 def one_of_two(trial: Trial) -> None:
     mine, other = trial.controller, trial.rival()
-    kept = other.start("bench", *LONG, "--hosts", "node[3-4]", "--nodes", "2", "--gpus", "1", "--steps", "80")
+    kept = other.start(
+        "bench", *LONG, "--hosts", "node[3-4]", "--nodes", "2", "--gpus", "1", "--steps", "80"
+    )
     process = running(mine, "--hosts", "node[1-2]", nodes=2)
     judge.wait_for(lambda: _steps(other) > 2, 20, "the other run does not begin")
     if trial.random.choice((True, False)):
@@ -549,6 +709,8 @@ def one_of_two(trial: Trial) -> None:
 def _steps(controller: Controller) -> int:
     """Return how many steps the newest run of a controller on node3 has logged, step 0 included."""
     try:
-        return (controller.node_run("node3") / "logs" / "rank-0.out").read_text().count("orch step=")
+        return (
+            (controller.node_run("node3") / "logs" / "rank-0.out").read_text().count("orch step=")
+        )
     except (OSError, ValueError, IndexError):
         return 0

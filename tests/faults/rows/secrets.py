@@ -1,4 +1,6 @@
-"""What only the login user of a node may know: values of the environment, and the files that a run leaves."""
+"""What only the login user of a node may know: values of the environment, and the files that a run
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +60,23 @@ def a_secret(trial: Trial) -> str:
 
 def forms(secret: str) -> tuple[bytes, ...]:
     """Return how a secret may look in a file."""
-    texts = (secret, shlex.quote(secret), json.dumps(secret)[1:-1], quote(secret, safe=""), repr(secret)[1:-1], secret[:19])
+    texts = (
+        secret,
+        shlex.quote(secret),
+        json.dumps(secret)[1:-1],
+        quote(secret, safe=""),
+        repr(secret)[1:-1],
+        secret[:19],
+    )
     packed = (base64.b64encode(b"x" * n + secret.encode())[4:-4] for n in range(3))
     return (*(text.encode() for text in texts), *packed)
 
 
 def with_secret(controller: Controller, secret: str, **variables: object) -> str:
     """Write an inventory whose nodes have a secret in their environment."""
-    path = Path(inventory(controller, name="secret.yaml", secrets=["API_TOKEN"], variables=variables))
+    path = Path(
+        inventory(controller, name="secret.yaml", secrets=["API_TOKEN"], variables=variables)
+    )
     value = json.loads(path.read_text())
     value["defaults"]["env"] = {"API_TOKEN": secret, "PLAIN": "seen"}
     path.write_text(json.dumps(value))
@@ -88,19 +99,36 @@ def found_in(folders: list[Path], secret: str, *, but: Callable[[Path], bool]) -
 def process_lists(trial: Trial) -> None:
     controller, secret = trial.controller, a_secret(trial)
     hosts, stop = with_secret(controller, secret), trial.scratch / "stop"
-    argv = [sys.executable, "-c", SAMPLER, str(stop), secret[:19], base64.b64encode(secret.encode()).decode()[:20]]
+    argv = [
+        sys.executable,
+        "-c",
+        SAMPLER,
+        str(stop),
+        secret[:19],
+        base64.b64encode(secret.encode()).decode()[:20],
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as sampler:
         assert sampler.stdout and sampler.stdout.readline() == "on\n"
-        words = workload(controller, "def start():\n    assert os.environ['PLAIN'] == 'seen' and 'API_TOKEN' in os.environ\n")
+        words = workload(
+            controller,
+            "def start():\n    assert os.environ['PLAIN'] == 'seen' and 'API_TOKEN' in os.environ\n",
+        )
         folder = str(controller.project / "templates")
-        for command in (("deploy", "-f", "odd", "--templates", folder), (*words, "--nodes", "4"), ("status",), ("summarize",)):
+        for command in (
+            ("deploy", "-f", "odd", "--templates", folder),
+            (*words, "--nodes", "4"),
+            ("status",),
+            ("summarize",),
+        ):
             hosted = () if command[0] == "summarize" else ("--hosts", hosts)
             done = controller.orch(*command, *hosted)
             assert done.code == 0, done
         stop.touch()
         rounds, slowest, hits, some = sampler.stdout.read().split(" ", 3)
     trial.notes.append(f"{rounds} samples, the slowest took {slowest} s")
-    assert int(rounds) > 100 and hits == "0", f"{hits} command lines with the secret, such as {some}"
+    assert int(rounds) > 100 and hits == "0", (
+        f"{hits} command lines with the secret, such as {some}"
+    )
 
 
 @contextmanager
@@ -150,12 +178,18 @@ def step(number):
 
 @row("X2", "our own output, with a fault forced in every phase", trials=5, limit_s=300, short=False)
 def our_own_output(trial: Trial) -> None:
-    controller, secret, node = trial.controller, a_secret(trial), trial.random.choice(trial.nodes[1:])
+    controller, secret, node = (
+        trial.controller,
+        a_secret(trial),
+        trial.random.choice(trial.nodes[1:]),
+    )
     hosts = with_secret(controller, secret)
     quick, leaking = workload(controller, ""), workload(controller, LEAK, name="leaking")
     phases = {
         "connect": lambda: unreachable(trial, node),
-        "preflight": lambda: changed(trial, node, "rm -rf ~/.orch-node; touch ~/.orch-node", "rm ~/.orch-node"),
+        "preflight": lambda: changed(
+            trial, node, "rm -rf ~/.orch-node; touch ~/.orch-node", "rm ~/.orch-node"
+        ),
         "arm": lambda: few_inodes(trial.lab, node, f"~/.orch-node/nodes/{node}"),
     }
     for phase, breaking in phases.items():
@@ -165,12 +199,25 @@ def our_own_output(trial: Trial) -> None:
         _judge_files(trial, phase, secret, done, logs=True)
     for phase, (module, name) in BUGS.items() if trial.full else ():
         program = (sys.executable, "-c", BUG.format(module=module, name=name, act=RAISES))
-        done = controller.end(controller.start(*quick, "--nodes", "2", "--lease", "2", "--hosts", hosts, program=program), 60)
-        assert done.code and "builtins.RuntimeError" in done.err and "a fault of ours" not in done.err, f"{phase}: {done}"
+        done = controller.end(
+            controller.start(
+                *quick, "--nodes", "2", "--lease", "2", "--hosts", hosts, program=program
+            ),
+            60,
+        )
+        assert (
+            done.code and "builtins.RuntimeError" in done.err and "a fault of ours" not in done.err
+        ), f"{phase}: {done}"
         judge.wait_until_clean(trial.lab, 8)
         _judge_files(trial, f"bug in {phase}", secret, done, logs=True)
-    program = (sys.executable, "-c", BUG.format(module="controller.launch", name="Launch._arm", act=DIES))
-    done = controller.end(controller.start(*quick, "--nodes", "4", "--hosts", hosts, program=program), 60)
+    program = (
+        sys.executable,
+        "-c",
+        BUG.format(module="controller.launch", name="Launch._arm", act=DIES),
+    )
+    done = controller.end(
+        controller.start(*quick, "--nodes", "4", "--hosts", hosts, program=program), 60
+    )
     assert done.code == -signal.SIGKILL, done
     _judge_files(trial, "killed when all was staged", secret, done, logs=True)
     done = controller.orch(*quick, "--nodes", "4", "--hosts", hosts)
@@ -188,22 +235,34 @@ def our_own_output(trial: Trial) -> None:
         said = controller.orch(*command)
         assert not any(form in (said.out + said.err).encode() for form in forms(secret)), command
     code, seen = at_terminal(controller, "logs", "--rank", "1", "--err")
-    assert code == 0 and b"cannot log in with (not shown)" in seen and not any(form in seen for form in forms(secret)), seen
+    assert (
+        code == 0
+        and b"cannot log in with (not shown)" in seen
+        and not any(form in seen for form in forms(secret))
+    ), seen
     _variable_file(trial, trial.rival("fresh"), secret)
 
 
 def _judge_files(trial: Trial, phase: str, secret: str, done: Done, *, logs: bool) -> None:
-    """Search all that was said and all files. ``logs``: also what ranks themselves wrote, whose bytes are kept as they are."""
+    """Search all that was said and all files. ``logs``: also what ranks themselves wrote, whose
+    bytes are kept as they are.
+    """
     said = (done.out + done.err).encode()
     assert not any(form in said for form in forms(secret)), f"{phase}: said in {done}"
     folders = [trial.scratch, *(node.home for node in trial.lab.nodes)]
     folders += [node.folder for node in trial.lab.nodes]
-    hits = found_in(folders, secret, but=lambda path: path.name == "secret.yaml" or (not logs and "logs" in path.parts))
+    hits = found_in(
+        folders,
+        secret,
+        but=lambda path: path.name == "secret.yaml" or (not logs and "logs" in path.parts),
+    )
     assert not hits, f"{phase}: the secret is in {hits}"
 
 
 def _variable_file(trial: Trial, controller: Controller, secret: str) -> None:
-    """While a run lasts the secret is in one file of each node, which only its user can read; afterwards in none."""
+    """While a run lasts the secret is in one file of each node, which only its user can read;
+    afterwards in none.
+    """
     process = running(controller, "--hosts", with_secret(controller, secret))
     for node in trial.lab.nodes:
         hits = found_in([node.home], secret, but=lambda path: "logs" in path.parts)
@@ -215,7 +274,8 @@ def _variable_file(trial: Trial, controller: Controller, secret: str) -> None:
     _judge_files(trial, "a whole run", secret, done, logs=False)
 
 
-# What a rank prints, with its whole environment in every form: into both of its logs, and where the log grammar reads.
+# What a rank prints, with its whole environment in every form: into both of its logs, and where the
+# log grammar reads.
 TELLS = (
     (Path(secret_forms.__file__).read_text().replace("from __future__ import annotations", ""))
     + """
@@ -247,7 +307,9 @@ def every_form(trial: Trial) -> None:
     hosts = with_secret(controller, secret)
     said = []
     for name, code, status in (("tells", TELLS, 0), ("fails", FAILS, 1)):
-        done = controller.orch(*workload(controller, code, name=name), "--nodes", "2", "--hosts", hosts)
+        done = controller.orch(
+            *workload(controller, code, name=name), "--nodes", "2", "--hosts", hosts
+        )
         assert done.code == status, done
         said.append(done)
         outputs = [("summarize", "--format", name) for name in FORMATS]
@@ -258,13 +320,24 @@ def every_form(trial: Trial) -> None:
             ("history", "--json"),
             ("status", "--json", "--hosts", hosts),
         ]
-        outputs += [("logs", "--rank", str(rank), *err) for rank in (0, 1) for err in ((), ("--err",))]
+        outputs += [
+            ("logs", "--rank", str(rank), *err) for rank in (0, 1) for err in ((), ("--err",))
+        ]
         said += [controller.orch(*words) for words in outputs]
-        assert all("(not shown)" in done.out and "Traceback" not in done.err for done in said[-2:]), said[-2:]
+        assert all(
+            "(not shown)" in done.out and "Traceback" not in done.err for done in said[-2:]
+        ), said[-2:]
         raw = controller.orch("logs", "--rank", "1", "--err", "--raw")
-        assert secret in raw.out and raw.out == (controller.runs[-1] / "logs" / trial.nodes[1] / "rank-1.err").read_text()
+        assert (
+            secret in raw.out
+            and raw.out
+            == (controller.runs[-1] / "logs" / trial.nodes[1] / "rank-1.err").read_text()
+        )
     lines = [
-        line for done in said for line in (done.out + done.err).splitlines() if any(part in line for part in parts(secret))
+        line
+        for done in said
+        for line in (done.out + done.err).splitlines()
+        if any(part in line for part in parts(secret))
     ]
     assert not lines, lines[:3]
     # Without the inventory the same is hidden.
@@ -272,12 +345,20 @@ def every_form(trial: Trial) -> None:
     for words in (("summarize", "--json"), ("logs", "--rank", "1", "--err")):
         done = controller.orch(*words)
         assert not any(part in done.out + done.err for part in parts(secret)), done
-    for folder in (trial.scratch, *(node.home for node in trial.lab.nodes), *(node.folder for node in trial.lab.nodes)):
+    for folder in (
+        trial.scratch,
+        *(node.home for node in trial.lab.nodes),
+        *(node.folder for node in trial.lab.nodes),
+    ):
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and "logs" not in path.parts:
                 text = path.read_bytes().decode("utf-8", "replace")
-                assert not (left := {part for part in parts(secret) if part in text}), f"{path}: {left}"
-    assert list(controller.bench.rglob("report.html")) and list(controller.project.rglob("history.json"))
+                assert not (left := {part for part in parts(secret) if part in text}), (
+                    f"{path}: {left}"
+                )
+    assert list(controller.bench.rglob("report.html")) and list(
+        controller.project.rglob("history.json")
+    )
 
 
 @row("X3", "umask 0 and parents open to all; forwarding and terminals", limit_s=120)
@@ -292,16 +373,31 @@ def modes_and_forwarding(trial: Trial) -> None:
     seen: dict[Path, int] = {}
     try:
         with server(trial.lab, node, "PermitUserEnvironment yes") as other:
-            settings = {"port": other.port, "host_keys": "accept-new", "known_hosts": str(controller.project / "known")}
-            hosts = inventory(controller, {node: {"address": trial.lab.node(node).address}}, ssh=settings)
-            process = controller.start("bench", *LONG, "--nodes", "1", "--steps", "20", "--hosts", hosts)
+            settings = {
+                "port": other.port,
+                "host_keys": "accept-new",
+                "known_hosts": str(controller.project / "known"),
+            }
+            hosts = inventory(
+                controller, {node: {"address": trial.lab.node(node).address}}, ssh=settings
+            )
+            process = controller.start(
+                "bench", *LONG, "--nodes", "1", "--steps", "20", "--hosts", hosts
+            )
             while process.poll() is None:
-                _look(seen, home / ".orch-node", controller.project / "runs", controller.project / ".orch")
+                _look(
+                    seen,
+                    home / ".orch-node",
+                    controller.project / "runs",
+                    controller.project / ".orch",
+                )
             done = controller.end(process, 60)
             assert done.code == 0, done
             assert controller.orch("deploy", "-f", "simulated", "--hosts", hosts).code == 0
             assert controller.orch("summarize").code == 0
-            _look(seen, home / ".orch-node", controller.project / "runs", controller.project / ".orch")
+            _look(
+                seen, home / ".orch-node", controller.project / "runs", controller.project / ".orch"
+            )
             log = other.log
     finally:
         home.chmod(before)
@@ -312,7 +408,16 @@ def modes_and_forwarding(trial: Trial) -> None:
     assert "session" in log and not asked, asked
 
 
-FORWARDING = ("pty-req", "auth-agent-req", "x11-req", "tcpip-forward", "direct-tcpip", "streamlocal", "Allocated", "req env")
+FORWARDING = (
+    "pty-req",
+    "auth-agent-req",
+    "x11-req",
+    "tcpip-forward",
+    "direct-tcpip",
+    "streamlocal",
+    "Allocated",
+    "req env",
+)
 
 
 def _look(seen: dict[Path, int], *folders: Path) -> None:

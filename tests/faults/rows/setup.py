@@ -1,4 +1,6 @@
-"""What rows set up besides the lab: inventories of their own, further SSH servers on its nodes, programs in its name."""
+"""What rows set up besides the lab: inventories of their own, further SSH servers on its nodes,
+programs in its name.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def inventory(
     variables: Mapping[str, Any] | None = None,
     **top: Any,
 ) -> str:
-    """Write an inventory of the lab's nodes, or of ``hosts``, into the project, with other settings; return its path."""
+    """Write an inventory of the lab's nodes, or of ``hosts``, into the project, with other
+    settings; return its path.
+    """
     lab = controller.lab
     access = {
         "user": "root",
@@ -39,9 +43,16 @@ def inventory(
     }
     ours = {"interface": "eth0", "python": lab.python, "runner_python": lab.python}
     everyone = {node.name: {"address": node.address} for node in lab.nodes}
-    defaults = {"gpus": 0, "slots": 2, "ssh": access | dict(ssh or {}), "vars": ours | dict(variables or {})}
+    defaults = {
+        "gpus": 0,
+        "slots": 2,
+        "ssh": access | dict(ssh or {}),
+        "vars": ours | dict(variables or {}),
+    }
     path = controller.project / name
-    path.write_text(json.dumps({"schema": 1, "defaults": defaults, "hosts": hosts or everyone, **top}, indent=1))
+    path.write_text(
+        json.dumps({"schema": 1, "defaults": defaults, "hosts": hosts or everyone, **top}, indent=1)
+    )
     return str(path)
 
 
@@ -90,9 +101,15 @@ def server(
     if address:
         host_key = machine.folder / "host_key"
     else:
-        subprocess.run(["ssh-keygen", "-q", "-t", key_type, "-N", "", "-f", str(host_key)], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", key_type, "-N", "", "-f", str(host_key)], check=True
+        )
     taken = ("Port ", "ListenAddress ", "HostKey ", "PidFile ", "LogLevel ", without)
-    kept = [line for line in (machine.folder / "sshd_config").read_text().splitlines() if not line.startswith(taken)]
+    kept = [
+        line
+        for line in (machine.folder / "sshd_config").read_text().splitlines()
+        if not line.startswith(taken)
+    ]
     own = [
         *options,
         f"ListenAddress {address or machine.address}:{port}",
@@ -103,9 +120,15 @@ def server(
     (folder / "config").write_text("\n".join([*own, *kept]) + "\n")
     sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "sshd"
     argv = labs.argv_on(lab, node, [sshd, "-D", "-f", str(folder / "config"), "-E", str(log)])
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
-        judge.wait_for(lambda: log.exists() and "Server listening on" in log.read_text(), 10, "sshd does not start")
+        judge.wait_for(
+            lambda: log.exists() and "Server listening on" in log.read_text(),
+            10,
+            "sshd does not start",
+        )
         yield Server(port, log, host_key)
     finally:
         on_node(lab, node, f"kill $(cat {folder / 'pid'})", check=False)
@@ -117,13 +140,17 @@ def server(
 def on_node(lab: Lab, node: str, script: str, *, check: bool = True) -> str:
     """Run a shell script on a node, past SSH, and return its output."""
     argv = labs.argv_on(lab, node, ["/bin/sh", "-c", script])
-    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=judge.LIMIT_S, check=False)
+    done = subprocess.run(
+        argv, capture_output=True, text=True, errors="replace", timeout=judge.LIMIT_S, check=False
+    )
     assert not check or done.returncode == 0, f"on {node}: {script}: {done}"
     return done.stdout
 
 
 def refused(controller: Controller, *words: str, code: int, within_s: float = 60.0) -> str:
-    """Run a command that must end with this status, without a traceback, in time; return its messages."""
+    """Run a command that must end with this status, without a traceback, in time; return its
+    messages.
+    """
     began = time.monotonic()
     done = controller.orch(*words, timeout_s=within_s + 10)
     took = time.monotonic() - began
@@ -136,5 +163,7 @@ def messages(done: Done) -> str:
     """Return what a command says of its errors, and prove that it has no traceback."""
     assert "Traceback" not in done.err + done.out, done
     lines = done.err.splitlines()
-    first = next((number for number, line in enumerate(lines) if line.startswith("orch: ")), len(lines))
+    first = next(
+        (number for number, line in enumerate(lines) if line.startswith("orch: ")), len(lines)
+    )
     return "\n".join(lines[first:])

@@ -23,7 +23,18 @@ _LEASE_S = 15.0  # so long that a second controller comes as far as the nodes me
 @row("L1", "two controllers want the same nodes; the owner is killed", limit_s=150, short=False)
 def two_controllers(trial: Trial) -> None:
     controller, other = trial.controller, trial.rival()
-    words = ("bench", *SMALL, "--set", "compute_ms=300", "--steps", "24", "--warmup-steps", "1", "--nodes", "4")
+    words = (
+        "bench",
+        *SMALL,
+        "--set",
+        "compute_ms=300",
+        "--steps",
+        "24",
+        "--warmup-steps",
+        "1",
+        "--nodes",
+        "4",
+    )
     racing = [racer.start(*words) for racer in (controller, other)]
     ended = [controller.end(process, 90) for process in racing]
     assert sorted(done.code for done in ended) == [0, 1], ended
@@ -38,22 +49,35 @@ def _killed_owner(trial: Trial, controller: Controller, other: Controller) -> No
     process = running(controller, "--lease", str(_LEASE_S))
     os.kill(process.pid, signal.SIGKILL)
     killed = time.monotonic()
-    _names_the_owner(refused(other, "bench", *QUICK, "--nodes", "4", code=1, within_s=15), controller)
-    judge.wait_until_clean(trial.lab, max(0.1, _LEASE_S + 2.0 + GRACE_S - (time.monotonic() - killed)))
+    _names_the_owner(
+        refused(other, "bench", *QUICK, "--nodes", "4", code=1, within_s=15), controller
+    )
+    judge.wait_until_clean(
+        trial.lab, max(0.1, _LEASE_S + 2.0 + GRACE_S - (time.monotonic() - killed))
+    )
     trial.stopped_s = time.monotonic() - killed
     done = other.orch("bench", *QUICK, "--nodes", "4")
     assert done.code == 0, done
 
 
 def _names_the_owner(text: str, owner: Controller) -> None:
-    for words in ("another run holds this node", f"run {owner.runs[-1].name} of ", ", process ", ", since "):
+    for words in (
+        "another run holds this node",
+        f"run {owner.runs[-1].name} of ",
+        ", process ",
+        ", since ",
+    ):
         assert words in text, f"{words!r} is not in {text}"
 
 
 @row("L2", "one machine under two names, by one address and by two", limit_s=60)
 def two_names(trial: Trial) -> None:
     controller, first, second = trial.controller, *trial.random.sample(list(trial.lab.nodes), 2)
-    hosts = {"first": {"address": first.address}, "second": {"address": first.address}, "third": {"address": second.address}}
+    hosts = {
+        "first": {"address": first.address},
+        "second": {"address": first.address},
+        "third": {"address": second.address},
+    }
     same = inventory(controller, hosts, name="same.yaml")
     for command in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "2")):
         text = refused(controller, *command, "--hosts", same, code=2, within_s=10)
@@ -65,7 +89,12 @@ def two_names(trial: Trial) -> None:
         hosts["second"] = {"address": "10.11.0.77"}
         known = controller.project / "known"
         known.write_text("")
-        twice = inventory(controller, hosts, name="twice.yaml", ssh={"known_hosts": str(known), "host_keys": "accept-new"})
+        twice = inventory(
+            controller,
+            hosts,
+            name="twice.yaml",
+            ssh={"known_hosts": str(known), "host_keys": "accept-new"},
+        )
         with server(trial.lab, first.name, port=22, address="10.11.0.77"):
             for command in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "3")):
                 text = refused(controller, *command, "--hosts", twice, code=1, within_s=20)
@@ -91,14 +120,21 @@ def taken_port(trial: Trial) -> None:
         done = controller.end(controller.start("bench", *QUICK, "--nodes", "2", program=chosen), 60)
         assert done.code == 0 and controller.manifest()["placement"]["master_port"] == second, done
         stubborn = (sys.executable, "-c", FIXED.format(ports=f"{first}, " * 3))
-        done = controller.end(controller.start("bench", *QUICK, "--nodes", "2", program=stubborn), 60)
+        done = controller.end(
+            controller.start("bench", *QUICK, "--nodes", "2", program=stubborn), 60
+        )
         text = messages(done)
         assert done.code == 1 and f"node1: port {first}: Address already in use" in text, done
         assert judge.ours(trial.lab) == []
     repeats = 20 if trial.full else 3
-    done = controller.orch("bench", *QUICK, "--nodes", "2", "--gpus", "1", "--repeats", str(repeats), timeout_s=120)
+    done = controller.orch(
+        "bench", *QUICK, "--nodes", "2", "--gpus", "1", "--repeats", str(repeats), timeout_s=120
+    )
     assert done.code == 0, done
-    ports = [json.loads((run / "manifest.json").read_text())["placement"]["master_port"] for run in controller.runs]
+    ports = [
+        json.loads((run / "manifest.json").read_text())["placement"]["master_port"]
+        for run in controller.runs
+    ]
     assert len(set(ports)) == repeats, ports
 
 
@@ -128,30 +164,53 @@ def many_controllers(trial: Trial) -> None:
         hosts = [inventory(racer, {node.name: {"address": node.address}}) for racer, node in pairs]
         alone = [many[0].orch(*words, "--hosts", hosts[0])]
         serial = shape_of(many[0])
-        racing = [racer.start(*words, "--hosts", path) for racer, path in zip(many, hosts, strict=True)]
+        racing = [
+            racer.start(*words, "--hosts", path) for racer, path in zip(many, hosts, strict=True)
+        ]
         peaks = watch(racing)
         ended = [racer.end(process, 200) for racer, process in zip(many, racing, strict=True)]
-        assert [done.code for done in (*alone, *ended)] == [0] * 17, [done for done in ended if done.code]
+        assert [done.code for done in (*alone, *ended)] == [0] * 17, [
+            done for done in ended if done.code
+        ]
         for racer, node in pairs:
             assert shape_of(racer) == serial, (node.name, shape_of(racer), serial)
             slots = racer.manifest()["placement"]["slots"]
-            assert [(slot["host"], slot["address"]) for slot in slots] == [(node.name, node.address)], slots
+            assert [(slot["host"], slot["address"]) for slot in slots] == [
+                (node.name, node.address)
+            ], slots
             assert [path.name for path in (racer.runs[-1] / "logs").iterdir()] == [node.name]
             log = (racer.runs[-1] / "logs" / node.name / "rank-0.out").read_text()
             assert f" host={node.name} " in log, f"{node.name} has the log of another"
             trial.keep(node.name, controller=racer)
-        assert max(threads for threads, _ in peaks) <= 12 and max(files for _, files in peaks) <= 40, peaks
+        assert (
+            max(threads for threads, _ in peaks) <= 12 and max(files for _, files in peaks) <= 40
+        ), peaks
 
 
 def shape_of(controller: Controller) -> dict[str, object]:
     """Return what must be the same in every one of the runs, however busy the machine was."""
     row = controller.orch("summarize", "--json").json["rows"][-1]
     kept = {
-        name: row[name] for name in ("framework", "model", "world_size", "nodes", "gpus", "batch_size", "options", "failed")
+        name: row[name]
+        for name in (
+            "framework",
+            "model",
+            "world_size",
+            "nodes",
+            "gpus",
+            "batch_size",
+            "options",
+            "failed",
+        )
     }
     record = controller.exit_record(next(iter(controller.manifest()["facts"])))
     logs = (controller.runs[-1] / "logs").glob("*/rank-0.out")
-    steps = [line.split()[1] for log in logs for line in log.read_text().splitlines() if line.startswith("orch step=")]
+    steps = [
+        line.split()[1]
+        for log in logs
+        for line in log.read_text().splitlines()
+        if line.startswith("orch step=")
+    ]
     return kept | {"state": record["state"], "files": sorted(record["files"]), "steps": steps}
 
 

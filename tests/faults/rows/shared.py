@@ -1,4 +1,6 @@
-"""Nodes share one work directory, as in a home on NFS: what is done to one node leaves the others alone."""
+"""Nodes share one work directory, as in a home on NFS: what is done to one node leaves the others
+alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,20 @@ from tests.support import judge
 from tests.support.faultlab import shared_folder
 
 LASTING = (*LONG, "--nodes", "2", "--gpus", "1")
-_CELL = ("--nodes", "2", "--gpus", "1", "--set", "compute_ms=20", "--steps", "30", "--warmup-steps", "5", "--repeats", "2")
+_CELL = (
+    "--nodes",
+    "2",
+    "--gpus",
+    "1",
+    "--set",
+    "compute_ms=20",
+    "--steps",
+    "30",
+    "--warmup-steps",
+    "5",
+    "--repeats",
+    "2",
+)
 CELL = (*SMALL, *_CELL, "--set", "peer_timeout_s=30", "--lease", "60")
 CELL_S = 6.0
 """About how long that takes, start of the interpreter included."""
@@ -38,9 +53,13 @@ def two_benches(trial: Trial) -> Iterator[tuple[Controller, list[str], Controlle
 
 
 def start(controller: Controller, nodes: Sequence[str], *words: str) -> subprocess.Popen[str]:
-    """Start a bench on the two nodes of a controller, and return once its first rank has done a few steps."""
+    """Start a bench on the two nodes of a controller, and return once its first rank has done a few
+    steps.
+    """
     process = controller.start("bench", *words, "--hosts", "pair.yaml")
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 20, "no run was planned"
+    )
     controller.wait_for_step(3, node=nodes[0])
     return process
 
@@ -50,8 +69,15 @@ def ours_on(trial: Trial, nodes: Sequence[str]) -> list[judge.Proc]:
     return [process for process in judge.ours(trial.lab) if process.node in nodes]
 
 
-def untouched(controller: Controller, process: subprocess.Popen[str], nodes: Sequence[str], pids: dict[str, int]) -> None:
-    """Check that a bench goes on as if nothing had happened, with its supervisors and variables, and ends well."""
+def untouched(
+    controller: Controller,
+    process: subprocess.Popen[str],
+    nodes: Sequence[str],
+    pids: dict[str, int],
+) -> None:
+    """Check that a bench goes on as if nothing had happened, with its supervisors and variables,
+    and ends well.
+    """
     assert process.poll() is None, controller.end(process, 10)
     assert {name: controller.supervisor(name).pid for name in nodes} == pids
     assert all((controller.node_run(name) / "env.sh").exists() for name in nodes)
@@ -64,19 +90,32 @@ def killed_supervisor(trial: Trial) -> None:
     with two_benches(trial) as (controller, nodes, other, others):
         beside = start(other, others, *LASTING, "--steps", "120")
         process = start(controller, nodes, *LASTING)
-        victim, pids = trial.random.choice(nodes), {name: other.supervisor(name).pid for name in others}
+        victim, pids = (
+            trial.random.choice(nodes),
+            {name: other.supervisor(name).pid for name in others},
+        )
         os.kill(controller.supervisor(victim).pid, signal.SIGKILL)
-        trial.detected_s = judge.wait_for(lambda: stopping(controller), DETECT_S, "it was not noticed")
+        trial.detected_s = judge.wait_for(
+            lambda: stopping(controller), DETECT_S, "it was not noticed"
+        )
         done = controller.end(process, 20)
         assert done.code in (1, 3) and f"{victim}: the node runner was killed" in done.err, done
-        trial.stopped_s = judge.wait_for(lambda: not ours_on(trial, nodes), GRACE_S + 1.0, lambda: str(ours_on(trial, nodes)))
-        assert not any((controller.node_run(name) / "env.sh").exists() for name in nodes), "variables were left"
+        trial.stopped_s = judge.wait_for(
+            lambda: not ours_on(trial, nodes), GRACE_S + 1.0, lambda: str(ours_on(trial, nodes))
+        )
+        assert not any((controller.node_run(name) / "env.sh").exists() for name in nodes), (
+            "variables were left"
+        )
         untouched(other, beside, others, pids)
         trial.keep(*nodes)
         trial.keep(*others, controller=other)
 
 
-@row("W2", "nodes share the work directory; the controller is killed, and the run cancelled or the bench resumed", limit_s=180)
+@row(
+    "W2",
+    "nodes share the work directory; the controller is killed, and the run cancelled or the bench resumed",
+    limit_s=180,
+)
 def killed_controller(trial: Trial) -> None:
     with two_benches(trial) as (controller, nodes, other, others):
         beside = start(other, others, *LASTING)

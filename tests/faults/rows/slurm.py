@@ -32,19 +32,27 @@ def no_slurm() -> str:
     if missing or os.geteuid():
         return f"needs root and {', '.join(missing)}"
     # Without it the lab's Slurm ends only what has kept its parents, unlike that of clusters.
-    return "" if Path("/sys/fs/cgroup/freezer/release_agent").exists() else "needs the freezer of control groups v1"
+    return (
+        ""
+        if Path("/sys/fs/cgroup/freezer/release_agent").exists()
+        else "needs the freezer of control groups v1"
+    )
 
 
 def asked(lab: Lab, *argv: str) -> str:
     """Return what one of Slurm's programs says on the controller's side."""
     variables = outer_environment(Path("/")) | dict(labs.environment(lab))
     command = labs.argv_inside(lab, argv)
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=judge.LIMIT_S, check=True).stdout
+    return subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=judge.LIMIT_S, check=True
+    ).stdout
 
 
 @contextmanager
 def job(trial: Trial, *options: str) -> Iterator[tuple[Controller, str]]:
-    """Have a lab with Slurm and a job on its four nodes; at the end no process and no step of orch may be left."""
+    """Have a lab with Slurm and a job on its four nodes; at the end no process and no step of orch
+    may be left.
+    """
     with trial.own_lab(slurm=True) as controller:
         asked(controller.lab, "salloc", "--no-shell", "-N4", "--quiet", *options)
         yield controller, asked(controller.lab, "squeue", "-ho", "%i").strip()
@@ -53,8 +61,16 @@ def job(trial: Trial, *options: str) -> Iterator[tuple[Controller, str]]:
 
 def nothing_of_slurm(controller: Controller, within_s: float) -> None:
     """Wait until no srun of orch runs and Slurm lists no step of it."""
-    judge.wait_for(lambda: not relays(controller.lab), within_s, lambda: f"srun runs on: {relays(controller.lab)}")
-    judge.wait_for(lambda: not steps(controller.lab), within_s, lambda: f"steps are listed: {steps(controller.lab)}")
+    judge.wait_for(
+        lambda: not relays(controller.lab),
+        within_s,
+        lambda: f"srun runs on: {relays(controller.lab)}",
+    )
+    judge.wait_for(
+        lambda: not steps(controller.lab),
+        within_s,
+        lambda: f"steps are listed: {steps(controller.lab)}",
+    )
 
 
 def names(controller: Controller) -> list[str]:
@@ -63,7 +79,9 @@ def names(controller: Controller) -> list[str]:
 
 
 def relays(lab: Lab) -> dict[int, str]:
-    """Return the programs srun on the controller's side that belong to the lab, by process. Each has a second process."""
+    """Return the programs srun on the controller's side that belong to the lab, by process. Each
+    has a second process.
+    """
     commands, parents = {}, {}
     for entry in Path("/proc").iterdir():
         try:
@@ -71,7 +89,9 @@ def relays(lab: Lab) -> dict[int, str]:
                 command = (entry / "cmdline").read_text().replace("\0", " ")
                 if f"SLURM_CONF={lab.slurm_conf}\0" in (entry / "environ").read_text():
                     commands[int(entry.name)] = command
-                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    parents[int(entry.name)] = int(
+                        (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                    )
         except OSError:
             continue
     return {pid: command for pid, command in commands.items() if parents[pid] not in commands}
@@ -84,9 +104,15 @@ def steps(lab: Lab) -> list[str]:
 
 
 def running(controller: Controller, number: str, *words: str) -> subprocess.Popen[str]:
-    """Start a bench through the job that lasts, and return once its first rank has done a few steps."""
-    process = controller.start("bench", *LONG, "--nodes", "4", "--gpus", "1", "--hosts", f"srun:{number}", *words)
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned")
+    """Start a bench through the job that lasts, and return once its first rank has done a few
+    steps.
+    """
+    process = controller.start(
+        "bench", *LONG, "--nodes", "4", "--gpus", "1", "--hosts", f"srun:{number}", *words
+    )
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned"
+    )
     controller.wait_for_step(3, within_s=40)
     return process
 
@@ -96,7 +122,13 @@ def clean(trial: Trial, controller: Controller, within_s: float) -> None:
     trial.stopped_s = judge.wait_until_clean(controller.lab, within_s)
 
 
-@row("Q1", "Slurm: the controller is killed at a random instant, then resumed", short=False, limit_s=240, skip=no_slurm)
+@row(
+    "Q1",
+    "Slurm: the controller is killed at a random instant, then resumed",
+    short=False,
+    limit_s=240,
+    skip=no_slurm,
+)
 def killed_and_resumed(trial: Trial) -> None:
     with job(trial) as (controller, number):
         process = controller.start("bench", *BENCH, "--hosts", f"srun:{number}")
@@ -114,14 +146,22 @@ def killed_and_resumed(trial: Trial) -> None:
         trial.keep(*names(controller), controller=controller)
 
 
-@row("Q2", "Slurm: the controller is killed, never to come back", short=False, limit_s=180, skip=no_slurm)
+@row(
+    "Q2",
+    "Slurm: the controller is killed, never to come back",
+    short=False,
+    limit_s=180,
+    skip=no_slurm,
+)
 def killed_for_good(trial: Trial) -> None:
     with job(trial) as (controller, number):
         process = running(controller, number, "--lease", str(LEASE_S))
         os.kill(process.pid, signal.SIGKILL)
         clean(trial, controller, LEASE_S + 2.0 + GRACE_S + 2.0)
         controller.end(process, 10)
-        judge.wait_for(lambda: not steps(controller.lab), 10, "a step of spawners owns nothing and stays")
+        judge.wait_for(
+            lambda: not steps(controller.lab), 10, "a step of spawners owns nothing and stays"
+        )
         done = controller.orch("collect", timeout_s=90)
         assert done.code == 0 and done.out.count(" complete") == 5, done
         trial.keep(*names(controller), controller=controller)
@@ -131,7 +171,9 @@ def killed_for_good(trial: Trial) -> None:
 def killed_relay(trial: Trial) -> None:
     with job(trial) as (controller, number):
         process = running(controller, number)
-        victims = [pid for pid, command in relays(controller.lab).items() if "orch-spawners" not in command]
+        victims = [
+            pid for pid, command in relays(controller.lab).items() if "orch-spawners" not in command
+        ]
         assert len(victims) == 4, relays(controller.lab)
         for victim in victims if trial.random.choice((True, False)) else victims[:1]:
             os.kill(victim, signal.SIGKILL)
@@ -150,22 +192,39 @@ def rank_processes(controller: Controller) -> list[int]:
     return [controller.rank_process(node.name).pid for node in controller.lab.nodes]
 
 
-@row("Q4", "Slurm: the srun of the spawners is killed in mid-run", short=False, limit_s=180, skip=no_slurm)
+@row(
+    "Q4",
+    "Slurm: the srun of the spawners is killed in mid-run",
+    short=False,
+    limit_s=180,
+    skip=no_slurm,
+)
 def killed_spawners(trial: Trial) -> None:
     with job(trial) as (controller, number):
         process = running(controller, number)
-        (victim,) = [pid for pid, command in relays(controller.lab).items() if "orch-spawners" in command]
+        (victim,) = [
+            pid for pid, command in relays(controller.lab).items() if "orch-spawners" in command
+        ]
         os.kill(victim, signal.SIGKILL)
         ended(trial, controller, process, ("the node runner was killed", "SIGKILL", "lost"))
         done = controller.orch("resume", "--retry-failed", "--detach", timeout_s=60)
         assert done.code == 0, done
         judge.wait_for(lambda: len(controller.runs) > 1, 30, "no new attempt is made")
-        assert controller.orch("cancel", controller.bench.name, "--hosts", f"srun:{number}", timeout_s=90).code == 0
+        assert (
+            controller.orch(
+                "cancel", controller.bench.name, "--hosts", f"srun:{number}", timeout_s=90
+            ).code
+            == 0
+        )
         clean(trial, controller, CONTACT_S)
 
 
-def ended(trial: Trial, controller: Controller, process: subprocess.Popen[str], words: Sequence[str]) -> str:
-    """Wait until a bench is over by itself, with one of these words in its error; nothing may be left."""
+def ended(
+    trial: Trial, controller: Controller, process: subprocess.Popen[str], words: Sequence[str]
+) -> str:
+    """Wait until a bench is over by itself, with one of these words in its error; nothing may be
+    left.
+    """
     begin = time.monotonic()
     done = controller.end(process, 90)
     trial.detected_s = time.monotonic() - begin
@@ -186,13 +245,22 @@ def cancelled_job(trial: Trial) -> None:
 
 
 def whole(trial: Trial, controller: Controller) -> None:
-    """Compare the logs that came home with those on the nodes, and those that did not with the manifest, which names them."""
+    """Compare the logs that came home with those on the nodes, and those that did not with the
+    manifest, which names them.
+    """
     outcome = json.loads((controller.runs[-1] / "manifest.json").read_text())["outcome"]
     trial.notes.append(f"{outcome['state']}: {json.dumps(outcome.get('error'))[:160]}")
     trial.keep(*names(controller), controller=controller)
 
 
-@row("Q6", "Slurm: the job reaches its time limit in mid-run", limit_s=240, short=False, trials=5, skip=no_slurm)
+@row(
+    "Q6",
+    "Slurm: the job reaches its time limit in mid-run",
+    limit_s=240,
+    short=False,
+    trials=5,
+    skip=no_slurm,
+)
 def over_time(trial: Trial) -> None:
     with job(trial, "--time=1") as (controller, number):
         process = running(controller, number)
@@ -217,7 +285,11 @@ def lost_node(trial: Trial) -> None:
         clean(trial, controller, SPAWNER_S)
         faults.link(controller.lab, victim, up=True)
         # Slurm ends the steps of a lost node when the node has registered again.
-        judge.wait_for(lambda: state_of(controller, victim) in ("idle", "allocated", "mixed"), 90, "it does not come back")
+        judge.wait_for(
+            lambda: state_of(controller, victim) in ("idle", "allocated", "mixed"),
+            90,
+            "it does not come back",
+        )
         nothing_of_slurm(controller, 60.0)
         trial.keep(*(name for name in names(controller) if name != victim), controller=controller)
 

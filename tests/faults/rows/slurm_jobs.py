@@ -1,4 +1,6 @@
-"""Benches that have submitted a job of their own (`--slurm`), and jobs whose nodes another one takes."""
+"""Benches that have submitted a job of their own (`--slurm`), and jobs whose nodes another one
+takes.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,21 @@ CELL = ("resnet50", "-f", "simulated", "--no-baseline", "--gpus", "1", "--repeat
 
 
 @contextmanager
-def submitted(trial: Trial, *words: str, behind: bool = False) -> Iterator[tuple[Controller, subprocess.Popen[str]]]:
-    """Have a lab with Slurm and a bench that has submitted its job; ``behind`` another one that has all nodes. At the end the
-    queue has to be empty."""
+def submitted(
+    trial: Trial, *words: str, behind: bool = False
+) -> Iterator[tuple[Controller, subprocess.Popen[str]]]:
+    """Have a lab with Slurm and a bench that has submitted its job; ``behind`` another one that has
+    all nodes. At the end the queue has to be empty."""
     with trial.own_lab(slurm=True) as controller:
         if behind:
             asked(controller.lab, "salloc", "--no-shell", "-N4", "--quiet", "--job-name=first")
         process = controller.start("bench", *(words or CELL), "--slurm", "partition=lab,time=10m")
         state = "PENDING" if behind else "RUNNING"
-        judge.wait_for(lambda: state in jobs(controller), 40, lambda: f"no job of the bench is {state}: {jobs(controller)}")
+        judge.wait_for(
+            lambda: state in jobs(controller),
+            40,
+            lambda: f"no job of the bench is {state}: {jobs(controller)}",
+        )
         yield controller, process
         judge.wait_for(lambda: not jobs(controller), 5, lambda: f"in the queue: {jobs(controller)}")
         assert not list(controller.project.glob(".orch/jobs/*"))
@@ -85,7 +93,12 @@ def waited_for(controller: Controller, process: subprocess.Popen[str]) -> str:
     raise AssertionError("the bench has ended")
 
 
-@row("Q10", "Slurm: the controller is killed while its job waits, then orch cancel", short=False, skip=no_slurm)
+@row(
+    "Q10",
+    "Slurm: the controller is killed while its job waits, then orch cancel",
+    short=False,
+    skip=no_slurm,
+)
 def killed_in_the_queue(trial: Trial) -> None:
     with submitted(trial, behind=True) as (controller, process):
         time.sleep(trial.random.uniform(0.0, 1.0))
@@ -98,11 +111,18 @@ def killed_in_the_queue(trial: Trial) -> None:
         assert done.code == 0 and "out of the queue" in done.err, done
 
 
-@row("Q11", "Slurm: the controller of a submitted job is killed in mid-bench, then resumed", limit_s=240, skip=no_slurm)
+@row(
+    "Q11",
+    "Slurm: the controller of a submitted job is killed in mid-bench, then resumed",
+    limit_s=240,
+    skip=no_slurm,
+)
 def killed_and_resumed_in_its_job(trial: Trial) -> None:
     # Two runs of 4 s and more: at every instant that is chosen the bench is not over.
     with submitted(trial, *CELL, "--steps", "200") as (controller, process):
-        judge.wait_for(lambda: list(controller.project.glob("runs/*/bench.json")), 40, "no bench began")
+        judge.wait_for(
+            lambda: list(controller.project.glob("runs/*/bench.json")), 40, "no bench began"
+        )
         time.sleep(trial.random.uniform(0.0, 8.0))
         os.kill(process.pid, signal.SIGKILL)
         controller.end(process, 10)
@@ -113,7 +133,10 @@ def killed_and_resumed_in_its_job(trial: Trial) -> None:
         done = controller.orch("resume", timeout_s=120)
         assert done.code == 0, done
         clean(trial, controller, CONTACT_S)
-        manifests = [json.loads((controller.bench / run / "manifest.json").read_text()) for run in bench_runs(controller)]
+        manifests = [
+            json.loads((controller.bench / run / "manifest.json").read_text())
+            for run in bench_runs(controller)
+        ]
         assert [manifest["outcome"]["state"] for manifest in manifests] == ["finished", "finished"]
         trial.keep(*names(controller), controller=controller)
 
@@ -124,15 +147,32 @@ def bench_runs(controller: Controller) -> list[str]:
     return runs
 
 
-@row("Q12", "Slurm: somebody requeues the submitted job in mid-run", short=False, limit_s=180, skip=no_slurm)
+@row(
+    "Q12",
+    "Slurm: somebody requeues the submitted job in mid-run",
+    short=False,
+    limit_s=180,
+    skip=no_slurm,
+)
 def requeued(trial: Trial) -> None:
     with submitted(trial, *LONG, "--nodes", "4", "--gpus", "1") as (controller, process):
-        judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned")
+        judge.wait_for(
+            lambda: list(controller.project.glob("runs/*/*/manifest.json")),
+            40,
+            "no run was planned",
+        )
         controller.wait_for_step(3, within_s=40)
         number = jobs(controller).split()[0]
         command = labs.argv_inside(controller.lab, ["scontrol", "requeue", number])
         variables = outer_environment(Path("/")) | dict(labs.environment(controller.lab))
-        refused = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=judge.LIMIT_S, check=False)
+        refused = subprocess.run(
+            command,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=judge.LIMIT_S,
+            check=False,
+        )
         assert refused.returncode and "disabled" in refused.stderr, refused
         before = rank_processes(controller)
         time.sleep(1.0)
@@ -146,38 +186,79 @@ def requeued(trial: Trial) -> None:
 AGAIN = ("-N4", "--nodelist=node[1-4]", "--quiet")
 
 
-@row("Q13", "Slurm: a job of higher priority takes the nodes in mid-run, then the bench is resumed", limit_s=300, skip=no_slurm)
+@row(
+    "Q13",
+    "Slurm: a job of higher priority takes the nodes in mid-run, then the bench is resumed",
+    limit_s=300,
+    skip=no_slurm,
+)
 def preempted(trial: Trial) -> None:
     mode, grace_s = trial.random.choice(("REQUEUE", "CANCEL")), trial.random.choice((0, 10))
     own, length = (
         trial.random.choice((True, False)),
         ("--steps", "200"),
     )  # 20 s and more: the other job is not given nodes at once
-    trial.notes.append(f"PreemptMode={mode}, GraceTime={grace_s}, {'a job of --slurm' if own else 'an allocation'}")
+    trial.notes.append(
+        f"PreemptMode={mode}, GraceTime={grace_s}, {'a job of --slurm' if own else 'an allocation'}"
+    )
     if own:
-        with submitted(trial, *LONG, "--nodes", "4", "--gpus", "1", *length) as (controller, process):
-            judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned")
+        with submitted(trial, *LONG, "--nodes", "4", "--gpus", "1", *length) as (
+            controller,
+            process,
+        ):
+            judge.wait_for(
+                lambda: list(controller.project.glob("runs/*/*/manifest.json")),
+                40,
+                "no run was planned",
+            )
             controller.wait_for_step(3, within_s=40)
             lose_the_nodes(trial, controller, process, mode, grace_s)
             by = trial.random.choice(
                 (["salloc", *AGAIN], [])
             )  # in an allocation that has the hosts, or in another job of its own
-            gone_on(trial, controller, controller.start("resume", program=[*by, *controller.program]))
+            gone_on(
+                trial, controller, controller.start("resume", program=[*by, *controller.program])
+            )
         return
     with job(trial) as (controller, number):
         process = running(controller, number, *length)
         lose_the_nodes(trial, controller, process, mode, grace_s)
-        gone_on(trial, controller, controller.start("resume", program=["salloc", *AGAIN, *controller.program]))
+        gone_on(
+            trial,
+            controller,
+            controller.start("resume", program=["salloc", *AGAIN, *controller.program]),
+        )
 
 
-def lose_the_nodes(trial: Trial, controller: Controller, process: subprocess.Popen[str], mode: str, grace_s: int) -> None:
-    """Have a job of the urgent partition take all nodes from a bench, see it stop by that, and end that job."""
-    asked(controller.lab, "scontrol", "update", "PartitionName=lab", f"PreemptMode={mode}", f"GraceTime={grace_s}")
-    asked(controller.lab, "salloc", "-N4", "--no-shell", "--quiet", "--partition=urgent", "--job-name=urgent")
+def lose_the_nodes(
+    trial: Trial, controller: Controller, process: subprocess.Popen[str], mode: str, grace_s: int
+) -> None:
+    """Have a job of the urgent partition take all nodes from a bench, see it stop by that, and end
+    that job.
+    """
+    asked(
+        controller.lab,
+        "scontrol",
+        "update",
+        "PartitionName=lab",
+        f"PreemptMode={mode}",
+        f"GraceTime={grace_s}",
+    )
+    asked(
+        controller.lab,
+        "salloc",
+        "-N4",
+        "--no-shell",
+        "--quiet",
+        "--partition=urgent",
+        "--job-name=urgent",
+    )
     ended(trial, controller, process, ("cancelled by Slurm",))
     trial.detected_s = None  # it was over before
     queue = partial(asked, controller.lab, "squeue", "-ho", "%j %T")
-    judge.wait_for(lambda: queue().split() == ["urgent", "RUNNING"], 20, lambda: f"in the queue: {queue()}")
+    judge.wait_for(
+        lambda: queue().split() == ["urgent", "RUNNING"], 20, lambda: f"in the queue: {queue()}"
+    )
     assert controller.manifest()["outcome"]["state"] == "interrupted"
     trial.keep(*names(controller), controller=controller)
     asked(controller.lab, "scancel", "--name=urgent")
@@ -194,14 +275,17 @@ def gone_on(trial: Trial, controller: Controller, process: subprocess.Popen[str]
 
 USER, UID = "nobody", 65534
 """A user without rights, on every machine."""
-# It may read all files here, because the interpreter of the tests may be in root's home; on the nodes it may not.
+# It may read all files here, because the interpreter of the tests may be in root's home; on the
+# nodes it may not.
 AS_USER = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=+dac_read_search",
            "--ambient-caps=+dac_read_search")  # fmt: skip
 
 
 @contextmanager
 def plain_user(trial: Trial) -> Iterator[Controller]:
-    """Have a lab with Slurm and the controller of a user without rights, who has the home of each node and may log in there."""
+    """Have a lab with Slurm and the controller of a user without rights, who has the home of each
+    node and may log in there.
+    """
     # Not below the trial's folder, which is for its own user alone.
     with tempfile.TemporaryDirectory() as folder, trial.own_lab(slurm=True) as controller:
         lab, project = controller.lab, Path(folder)
@@ -209,24 +293,37 @@ def plain_user(trial: Trial) -> Iterator[Controller]:
         lab.directory.chmod(0o711)
         for node in lab.nodes:
             names = node.folder / "etc" / "passwd"
-            lines = [line for line in names.read_text().splitlines() if not line.startswith(f"{USER}:")]
+            lines = [
+                line for line in names.read_text().splitlines() if not line.startswith(f"{USER}:")
+            ]
             names.write_text("\n".join([*lines, f"{USER}:x:{UID}:{UID}::/root:/bin/bash", ""]))
             with (node.folder / "etc" / "shadow").open("a") as file:
                 file.write(f"{USER}:*:20000:0:99999:7:::\n")
             os.chown(node.home, UID, UID)
         text = lab.inventory.read_text().replace('"root"', json.dumps(USER))
-        (project / "hosts.yaml").write_text(text.replace(str(lab.directory / "id_ed25519"), str(project / "key")))
+        (project / "hosts.yaml").write_text(
+            text.replace(str(lab.directory / "id_ed25519"), str(project / "key"))
+        )
         shutil.copyfile(lab.directory / "id_ed25519", project / "key")
         (project / "key").chmod(0o600)
         for path in (project, project / "key"):
             os.chown(path, UID, UID)
         controller.program = [*AS_USER, *ORCH]
-        controller.environment = {"ORCH_HOSTS": str(project / "hosts.yaml"), "USER": USER, "LOGNAME": USER}
+        controller.environment = {
+            "ORCH_HOSTS": str(project / "hosts.yaml"),
+            "USER": USER,
+            "LOGNAME": USER,
+        }
         yield controller
         nothing_of_slurm(controller, 10.0)
 
 
-@row("Q14", "Slurm: all of it as a plain user, whose controller is killed in mid-run, then resumed", limit_s=240, skip=no_slurm)
+@row(
+    "Q14",
+    "Slurm: all of it as a plain user, whose controller is killed in mid-run, then resumed",
+    limit_s=240,
+    skip=no_slurm,
+)
 def as_a_plain_user(trial: Trial) -> None:
     way = trial.random.choice(("--slurm", "--hosts slurm", "--hosts srun"))
     trial.notes.append(way)
@@ -237,8 +334,14 @@ def as_a_plain_user(trial: Trial) -> None:
         if source:
             own("salloc", "--no-shell", "-N4", "--quiet")
             value = f"{source}:{own('squeue', '--me', '-ho', '%i').strip()}"
-        process = controller.start("bench", *LONG, "--steps", "100", "--nodes", "4", "--gpus", "1", option, value)
-        judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 40, "no run was planned")
+        process = controller.start(
+            "bench", *LONG, "--steps", "100", "--nodes", "4", "--gpus", "1", option, value
+        )
+        judge.wait_for(
+            lambda: list(controller.project.glob("runs/*/*/manifest.json")),
+            40,
+            "no run was planned",
+        )
         controller.wait_for_step(3, within_s=40)
         ranks = [controller.rank_process(node).pid for node in names(controller)]
         assert {Path(f"/proc/{pid}").stat().st_uid for pid in ranks} == {UID}
@@ -249,5 +352,11 @@ def as_a_plain_user(trial: Trial) -> None:
         judge.wait_for(lambda: not asked(controller.lab, "squeue", "-h"), 20, "a job is listed")
 
         asked(controller.lab, "salloc", "--no-shell", "-N1", "--quiet")
-        refused = controller.orch("check", "--hosts", f"srun:{asked(controller.lab, 'squeue', '-ho', '%i').strip()}")
-        assert refused.code == 2 and "expected a job of your own" in refused.err and "belongs to root" in refused.err, refused
+        refused = controller.orch(
+            "check", "--hosts", f"srun:{asked(controller.lab, 'squeue', '-ho', '%i').strip()}"
+        )
+        assert (
+            refused.code == 2
+            and "expected a job of your own" in refused.err
+            and "belongs to root" in refused.err
+        ), refused

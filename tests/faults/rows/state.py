@@ -25,7 +25,12 @@ from tests.support import judge
 Reading = Callable[[], Any]
 
 
-@row("C5", "damaged state: cut at every byte, bits flipped, empty, of a newer version", trials=3, limit_s=400)
+@row(
+    "C5",
+    "damaged state: cut at every byte, bits flipped, empty, of a newer version",
+    trials=3,
+    limit_s=400,
+)
 def damaged_state(trial: Trial) -> None:
     controller = trial.controller
     done = controller.orch("bench", *QUICK, "--nodes", "1")
@@ -59,23 +64,36 @@ def damaged_state(trial: Trial) -> None:
 
 
 def _damages(data: bytes, trial: Trial) -> Iterator[tuple[bytes, int]]:
-    """Yield damaged versions of a file and where each is damaged: all lengths, a flipped bit in every byte."""
+    """Yield damaged versions of a file and where each is damaged: all lengths, a flipped bit in
+    every byte.
+    """
     offsets = range(len(data)) if trial.full else sorted(trial.random.sample(range(len(data)), 150))
     yield b"", 0
     yield from ((data[:offset], offset) for offset in offsets)
     for offset in offsets:
-        yield data[:offset] + bytes([data[offset] ^ 1 << trial.random.randrange(8)]) + data[offset + 1 :], offset
+        yield (
+            data[:offset]
+            + bytes([data[offset] ^ 1 << trial.random.randrange(8)])
+            + data[offset + 1 :],
+            offset,
+        )
     if b'"schema": 1' in data:
         yield data.replace(b'"schema": 1', b'"schema": 99', 1), data.index(b'"schema": 1')
 
 
-def _judge_reading(path: Path, read: Reading, whole: Any, before: bytes, damage: bytes, offset: int) -> None:
+def _judge_reading(
+    path: Path, read: Reading, whole: Any, before: bytes, damage: bytes, offset: int
+) -> None:
     """Assert that damage is an error that names the file, or that what is read is what was written."""
     try:
         read_back = read()
     except OrchError as error:
-        assert error.kind in ("state_damaged", "result_invalid", "rank_failed"), f"{path.name} at {offset}: {error!r}"
-        assert path.name in f"{error.where} {error}" or error.kind != "state_damaged", f"{path.name} at {offset}: {error}"
+        assert error.kind in ("state_damaged", "result_invalid", "rank_failed"), (
+            f"{path.name} at {offset}: {error!r}"
+        )
+        assert path.name in f"{error.where} {error}" or error.kind != "state_damaged", (
+            f"{path.name} at {offset}: {error}"
+        )
         return
     if _only_of(read_back, whole) == whole:
         return
@@ -87,14 +105,19 @@ def _judge_reading(path: Path, read: Reading, whole: Any, before: bytes, damage:
         )
         return
     if path.name == "exit.json":
-        # The node wrote it. What a result rests on in it is checked against the logs, so the numbers are the same.
+        # The node wrote it. What a result rests on in it is checked against the logs, so the
+        # numbers are the same.
         assert read_back.throughput == whole.throughput, f"{path.name} at {offset}: other numbers"
         return
-    assert KEY.encode() not in before, f"{path.name} at {offset}: read as if whole: {_context(damage, offset)}"
+    assert KEY.encode() not in before, (
+        f"{path.name} at {offset}: read as if whole: {_context(damage, offset)}"
+    )
 
 
 def _only_of(read_back: Any, whole: Any) -> Any:
-    """Return what was read without keys that were never written: one is there where a flip hit the name of the seal."""
+    """Return what was read without keys that were never written: one is there where a flip hit the
+    name of the seal.
+    """
     if isinstance(whole, dict) and isinstance(read_back, dict):
         return {name: value for name, value in read_back.items() if name in whole}
     if isinstance(whole, list) and isinstance(read_back, list) and len(read_back) == len(whole):
@@ -107,10 +130,16 @@ def _context(data: bytes, offset: int) -> bytes:
 
 
 def _say_it(controller: Controller, manifest: Path, chance: random.Random) -> None:
-    """The command itself: the file and the offset are named, other runs are reported, nothing is a traceback."""
+    """The command itself: the file and the offset are named, other runs are reported, nothing is a
+    traceback.
+    """
     before = manifest.read_bytes()
     offset = chance.randrange(1, len(before) - 2)
-    for damage, words in ((before[:offset], "at byte"), (b"", "at byte 0"), (before.replace(b": 1,", b": 99,", 1), "schema 1")):
+    for damage, words in (
+        (before[:offset], "at byte"),
+        (b"", "at byte 0"),
+        (before.replace(b": 1,", b": 99,", 1), "schema 1"),
+    ):
         manifest.write_bytes(damage)
         done = controller.orch("summarize", "--json")
         text = done.err + done.out
@@ -127,17 +156,30 @@ def _say_it(controller: Controller, manifest: Path, chance: random.Random) -> No
 
 @contextmanager
 def small_disk(controller: Controller, size: str) -> Iterator[Controller]:
-    """Give a controller whose runs lie on a small disk of its own, which only a private mount namespace has."""
+    """Give a controller whose runs lie on a small disk of its own, which only a private mount
+    namespace has.
+    """
     runs = controller.project / "runs"
     runs.mkdir(mode=0o700, exist_ok=True)
     script = f"mount -t tmpfs -o size={size},mode=0700 none {shlex.quote(str(runs))} && echo on && exec sleep 1000"
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as holder:
         try:
-            assert holder.stdout and holder.stdout.readline() == b"on\n", "no mount namespace can be made here"
+            assert holder.stdout and holder.stdout.readline() == b"on\n", (
+                "no mount namespace can be made here"
+            )
             project = Path(f"/proc/{holder.pid}/root{controller.project}")
-            enter = ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "--", "env", "-C", str(controller.project))
-            yield Controller(controller.lab, project, program=(*enter, *ORCH), started=controller.started)
+            enter = (
+                "nsenter",
+                f"--mount=/proc/{holder.pid}/ns/mnt",
+                "--",
+                "env",
+                "-C",
+                str(controller.project),
+            )
+            yield Controller(
+                controller.lab, project, program=(*enter, *ORCH), started=controller.started
+            )
         finally:
             holder.kill()
 
@@ -156,7 +198,11 @@ def fill(folder: Path, leave: int = 0) -> Path:
 
 
 def ended_by_the_disk(
-    trial: Trial, controller: Controller, process: subprocess.Popen[str], complaint: str, *words: str
+    trial: Trial,
+    controller: Controller,
+    process: subprocess.Popen[str],
+    complaint: str,
+    *words: str,
 ) -> None:
     """Check that the command says so, the nodes end by themselves, and collecting says so too."""
     done = controller.end(process, 60)
@@ -170,8 +216,12 @@ def ended_by_the_disk(
 @row("C6", "the controller's disk is full in mid-run", limit_s=120)
 def full_disk(trial: Trial) -> None:
     with small_disk(trial.controller, "4m") as controller:
-        text = refused(controller, "bench", *QUICK, "--nodes", "4", "--repeats", "500", code=2, within_s=10)
-        assert "the plan of 500 runs on up to 4 hosts needs 126 MiB, but only 4 MiB are free" in text, text
+        text = refused(
+            controller, "bench", *QUICK, "--nodes", "4", "--repeats", "500", code=2, within_s=10
+        )
+        assert (
+            "the plan of 500 runs on up to 4 hosts needs 126 MiB, but only 4 MiB are free" in text
+        ), text
         assert not list((controller.project / "runs").iterdir())
         process = running(controller, "--steps", "40", "--lease", "5")
         filler = fill(controller.project / "runs", leave=trial.random.choice((0, 0, 100, 2000)))
@@ -184,10 +234,13 @@ def full_disk(trial: Trial) -> None:
 
 @row("C8", "the controller's file system becomes read-only in mid-run", limit_s=120)
 def read_only_disk(trial: Trial) -> None:
-    """As after an error of its disk. Hosts have been contacted, so this is no bad input, and the run ends on its nodes."""
+    """As after an error of its disk. Hosts have been contacted, so this is no bad input, and the
+    run ends on its nodes.
+    """
     with small_disk(trial.controller, "4m") as controller:
         process = running(controller, "--steps", "40", "--lease", "5")
-        # The folder once more, read-only, on top of itself: a mount that has files open for writing cannot become read-only.
+        # The folder once more, read-only, on top of itself: a mount that has files open for writing
+        # cannot become read-only.
         script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'
         nsenter, folder = controller.program[:3], str(trial.controller.project / "runs")
         subprocess.run([*nsenter, "sh", "-c", script, folder], check=True, timeout=judge.LIMIT_S)
@@ -201,7 +254,13 @@ def _no_group() -> str:
     return "" if Path("/sys/fs/cgroup/pids/cgroup.procs").exists() else "no control group for pids"
 
 
-@row("C7", "few descriptors, few threads, and 200 connections that fail", trials=5, limit_s=180, skip=_no_group)
+@row(
+    "C7",
+    "few descriptors, few threads, and 200 connections that fail",
+    trials=5,
+    limit_s=180,
+    skip=_no_group,
+)
 def few_descriptors(trial: Trial) -> None:
     controller = trial.controller
     controller.program = ("prlimit", "--nofile=64:64", *ORCH)
@@ -209,13 +268,17 @@ def few_descriptors(trial: Trial) -> None:
     assert done.code == 0, done
     controller.program = ("prlimit", "--nofile=40:40", *ORCH)
     text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-    assert "reaching 4 hosts needs up to 64 open files, but this process may open only 40" in text, text
+    assert (
+        "reaching 4 hosts needs up to 64 open files, but this process may open only 40" in text
+    ), text
     assert "ulimit -n 64" in text, text
     controller.program = ORCH
     with few_tasks(trial, 12) as program:
         controller.program = program
         text = refused(controller, "bench", *QUICK, "--nodes", "4", code=2, within_s=10)
-        assert "reaching 4 hosts needs up to 18 further threads, but the limit of 12 tasks" in text, text
+        assert (
+            "reaching 4 hosts needs up to 18 further threads, but the limit of 12 tasks" in text
+        ), text
     controller.program = ORCH
     assert judge.ours(trial.lab) == []
     _no_leak(trial)
@@ -223,14 +286,18 @@ def few_descriptors(trial: Trial) -> None:
 
 @contextmanager
 def few_tasks(trial: Trial, room: int) -> Iterator[tuple[str, ...]]:
-    """Give the beginning of an argv under which a program and its children may be so many threads in all."""
+    """Give the beginning of an argv under which a program and its children may be so many threads
+    in all.
+    """
     group = Path(f"/sys/fs/cgroup/pids/orch-lab-{trial.lab.marker}-few")
     group.mkdir()
     try:
         (group / "pids.max").write_text(str(room))
         yield ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *ORCH)
     finally:
-        judge.wait_for(lambda: not (group / "cgroup.procs").read_text(), 10, "the group keeps processes")
+        judge.wait_for(
+            lambda: not (group / "cgroup.procs").read_text(), 10, "the group keeps processes"
+        )
         group.rmdir()
 
 
@@ -261,11 +328,18 @@ print(before, count())
 
 
 def _no_leak(trial: Trial) -> None:
-    """Half of the connections are refused, half are not trusted: none may leave a descriptor or a thread behind."""
+    """Half of the connections are refused, half are not trusted: none may leave a descriptor or a
+    thread behind.
+    """
     lab = trial.lab
-    address, rounds = lab.node(trial.random.choice(trial.nodes)).address, "20" if trial.full else "4"
+    address, rounds = (
+        lab.node(trial.random.choice(trial.nodes)).address,
+        "20" if trial.full else "4",
+    )
     words = (FAILING, address, str(lab.ssh_config), str(lab.directory / "id_ed25519"), rounds)
     done = trial.controller.end(trial.controller.start(*words, program=(sys.executable, "-c")), 120)
     assert done.code == 0, done
     before, after = re.findall(r"\(([0-9]+, [0-9]+)\)", done.out)
-    assert before == after, f"descriptors and threads: {before} before, {after} after 200 failed connections"
+    assert before == after, (
+        f"descriptors and threads: {before} before, {after} after 200 failed connections"
+    )

@@ -1,4 +1,6 @@
-"""Files on their way and at their end: full disks, cut and altered transfers, logs that change, names that come twice."""
+"""Files on their way and at their end: full disks, cut and altered transfers, logs that change,
+names that come twice.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def temporaries(trial: Trial, node: str) -> list[str]:
 @row("S1", "a node's disk is full at push, and in mid-run", limit_s=120)
 def full_node(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
-    on_node(trial.lab, node, "mkdir -p -m 700 ~/small && mount -t tmpfs -o size=36k,mode=0700 none ~/small")
+    on_node(
+        trial.lab,
+        node,
+        "mkdir -p -m 700 ~/small && mount -t tmpfs -o size=36k,mode=0700 none ~/small",
+    )
     try:
         small = inventory(controller, variables={"workdir": "~/small"})
         text = refused(controller, "deploy", "-f", "simulated", "--hosts", small, code=1)
@@ -35,7 +41,9 @@ def full_node(trial: Trial) -> None:
         assert "needed " in text and "free " in text and "/root/small/payload/" in text, text
         assert not temporaries(trial, node)
         whole = open_framework("simulated").payload_digests
-        for line in on_node(trial.lab, node, "find ~/small/payload -type f -exec sha256sum {} +").splitlines():
+        for line in on_node(
+            trial.lab, node, "find ~/small/payload -type f -exec sha256sum {} +"
+        ).splitlines():
             digest, path = line.split()
             assert whole[Path(path).name] == digest, f"{path} is there in part"
         text = refused(controller, "bench", *QUICK, "--nodes", "4", "--hosts", small, code=1)
@@ -53,9 +61,15 @@ def full_node(trial: Trial) -> None:
 
 
 def _filled_in_mid_run(trial: Trial, node: str) -> None:
-    """The supervisor has its own disk: what it wrote before is kept, and nothing that ends there is a result."""
+    """The supervisor has its own disk: what it wrote before is kept, and nothing that ends there is
+    a result.
+    """
     controller, lab = trial.controller, trial.lab
-    on_node(lab, node, "mkdir -p -m 700 ~/.orch-node && mount -t tmpfs -o size=300m,mode=0700 none ~/.orch-node")
+    on_node(
+        lab,
+        node,
+        "mkdir -p -m 700 ~/.orch-node && mount -t tmpfs -o size=300m,mode=0700 none ~/.orch-node",
+    )
     try:
         process = running(controller, "--steps", "60", "--lease", "5")
         on_node(lab, node, "head -c 400m /dev/zero > ~/.orch-node/filler 2>/dev/null || true; sync")
@@ -64,13 +78,19 @@ def _filled_in_mid_run(trial: Trial, node: str) -> None:
         assert f"{node}: " in messages(done) and "No space left on device" in messages(done), done
         judge.wait_until_clean(lab, 5.0 + 2.0 + GRACE_S)
         rows = controller.orch("summarize", "--json").json["rows"]
-        assert [(entry["n"], entry["failed"], entry["median"]) for entry in rows] == [(0, 1, None)], rows
+        assert [(entry["n"], entry["failed"], entry["median"]) for entry in rows] == [
+            (0, 1, None)
+        ], rows
         on_node(lab, node, "rm ~/.orch-node/filler")
         controller.orch("collect")
-        for there in on_node(lab, node, "cd ~/.orch-node/nodes/*/runs/*/logs && sha256sum *").splitlines():
+        for there in on_node(
+            lab, node, "cd ~/.orch-node/nodes/*/runs/*/logs && sha256sum *"
+        ).splitlines():
             digest, name = there.split()
             here = controller.runs[-1] / "logs" / node / name
-            assert here.is_file() and judge.sha256(here) == digest, f"{name} is not here as it is there"
+            assert here.is_file() and judge.sha256(here) == digest, (
+                f"{name} is not here as it is there"
+            )
     finally:
         on_node(lab, node, "umount -l ~/.orch-node")
 
@@ -78,7 +98,9 @@ def _filled_in_mid_run(trial: Trial, node: str) -> None:
 @row("S2", "a transfer is cut, or its controller killed, both ways", limit_s=180, short=False)
 def cut_transfers(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
-    words = workload(controller, "# " + "x" * 3_000_000 + "\ndef start():\n    print('y' * 3_000_000)\n")
+    words = workload(
+        controller, "# " + "x" * 3_000_000 + "\ndef start():\n    print('y' * 3_000_000)\n"
+    )
     store = trial.lab.node(node).home / ".orch-node" / "payload"
     shutil.rmtree(store, ignore_errors=True)
     deploy = ("deploy", "-f", "odd", "--templates", str(controller.project / "templates"))
@@ -98,8 +120,11 @@ def cut_transfers(trial: Trial) -> None:
             faults.link(trial.lab, node, up=True)
         faults.rate(trial.lab, node, None)
         assert not list(store.glob("*/odd.py")), "half a file has its final name"
-        # The node's kernel may not hear for long of a controller that hung up while there was no line.
-        judge.wait_for(lambda: not judge.ours(trial.lab), 65, lambda: f"left: {judge.ours(trial.lab)}")
+        # The node's kernel may not hear for long of a controller that hung up while there was no
+        # line.
+        judge.wait_for(
+            lambda: not judge.ours(trial.lab), 65, lambda: f"left: {judge.ours(trial.lab)}"
+        )
     judge.wait_for(lambda: controller.orch(*deploy).code == 0, 30, "the node does not answer again")
     whole = controller.project / "templates" / "odd" / "odd.py"
     assert [judge.sha256(path) for path in store.glob("*/odd.py")] == [judge.sha256(whole)]
@@ -116,14 +141,20 @@ def _parts(store: Path) -> list[Path]:
 
 
 def _cut_pull(trial: Trial, words: tuple[str, ...], node: str) -> None:
-    """The run ends; its logs come home over a slow line; the controller is killed half-way; `orch collect` brings the rest."""
+    """The run ends; its logs come home over a slow line; the controller is killed half-way; `orch
+    collect` brings the rest.
+    """
     controller = trial.controller
     process = controller.start(*words, "--nodes", "4", "--lease", "5", "--set", "pause_ms=200")
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned"
+    )
     controller.wait_for_step(1)
     faults.rate(trial.lab, node, "100kbit")
     home = controller.runs[-1] / "logs" / node
-    judge.wait_for(lambda: (controller.node_run(node) / "exit.json").exists(), 30, "it does not end")
+    judge.wait_for(
+        lambda: (controller.node_run(node) / "exit.json").exists(), 30, "it does not end"
+    )
     time.sleep(trial.random.uniform(0.1, 1.0))
     os.kill(process.pid, signal.SIGKILL)
     process.wait(10)
@@ -172,7 +203,11 @@ def altered_bytes(trial: Trial) -> None:
         there = [path for path in home.glob(".orch-node/payload/*/train_simulated.py")]
         if code:
             text = messages(done)
-            assert text.startswith(f"orch: {node}: ") and "expected SHA-256" in text and "train_simulated.py" in text, text
+            assert (
+                text.startswith(f"orch: {node}: ")
+                and "expected SHA-256" in text
+                and "train_simulated.py" in text
+            ), text
             assert not there, "an altered file has its final name"
             assert int((home / "flips").read_text()) == flips - 2, "expected one retry"
         else:
@@ -197,7 +232,9 @@ def changing_logs(trial: Trial) -> None:
     grows, shrinks, replaced = trial.random.sample(trial.nodes, 3)
     words = workload(controller, GROWING)
     process = controller.start(*words, "--nodes", "4", "--steps", "150", "--set", "pause_ms=60")
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned"
+    )
     controller.wait_for_step(5)
     other = trial.rival()
     shutil.copytree(controller.project / "runs", other.project / "runs")
@@ -209,7 +246,10 @@ def changing_logs(trial: Trial) -> None:
         log = next((other.runs[-1] / "logs" / node).glob("rank-*.out"))
         early[node] = log, log.read_bytes()
         assert log.stat().st_size > 20_000, f"{node}: nothing was pulled"
-    for node, change in ((shrinks, "truncate -s 1000 {0}"), (replaced, "mv {0} {0}.old && head -c 900 /dev/urandom > {0}")):
+    for node, change in (
+        (shrinks, "truncate -s 1000 {0}"),
+        (replaced, "mv {0} {0}.old && head -c 900 /dev/urandom > {0}"),
+    ):
         folder = f"~/.orch-node/{run_path(node, controller.runs[-1].name)}/logs"
         on_node(trial.lab, node, f"cd {folder} && {change.format(early[node][0].name)}")
     done = controller.end(process, 60)
@@ -222,31 +262,58 @@ def changing_logs(trial: Trial) -> None:
             assert log.read_bytes().startswith(before) and len(log.read_bytes()) > len(before)
             continue
         kept = log.with_name(f"{log.name}.refused")
-        assert kept.is_file() and kept.read_bytes()[: len(before)] == before, f"{node}: the bytes that came first are gone"
+        assert kept.is_file() and kept.read_bytes()[: len(before)] == before, (
+            f"{node}: the bytes that came first are gone"
+        )
 
 
-@row("S5", "no file transfer subsystem, a read-only home, a temporary folder without programs", limit_s=120)
+@row(
+    "S5",
+    "no file transfer subsystem, a read-only home, a temporary folder without programs",
+    limit_s=120,
+)
 def odd_mounts(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
     address = trial.lab.node(node).address
     with server(trial.lab, node, without="Subsystem") as other:
-        settings = {"port": other.port, "host_keys": "accept-new", "known_hosts": str(controller.project / "known")}
+        settings = {
+            "port": other.port,
+            "host_keys": "accept-new",
+            "known_hosts": str(controller.project / "known"),
+        }
         bare = inventory(controller, {"one": {"address": address}}, ssh=settings)
         done = controller.orch("bench", *QUICK, "--nodes", "1", "--hosts", bare)
         assert done.code == 0 and "subsystem request" not in other.log, done
-    on_node(trial.lab, node, "rm -rf ~/.orch-node && mount --rbind ~ ~ && mount -o remount,bind,ro ~")
+    on_node(
+        trial.lab, node, "rm -rf ~/.orch-node && mount --rbind ~ ~ && mount -o remount,bind,ro ~"
+    )
     try:
         for command in (("deploy", "-f", "simulated"), ("bench", *QUICK, "--nodes", "4")):
             text = refused(controller, *command, code=1)
-            assert f"{node}: " in text and "/root/.orch-node" in text and "Read-only file system" in text, text
+            assert (
+                f"{node}: " in text
+                and "/root/.orch-node" in text
+                and "Read-only file system" in text
+            ), text
             assert "vars.workdir" in text, text
-        on_node(trial.lab, node, "mkdir -p /run/elsewhere && mount -t tmpfs -o size=400m,mode=0700,noexec none /run/elsewhere")
+        on_node(
+            trial.lab,
+            node,
+            "mkdir -p /run/elsewhere && mount -t tmpfs -o size=400m,mode=0700,noexec none /run/elsewhere",
+        )
         on_node(trial.lab, node, "mount -o remount,noexec /tmp")
-        elsewhere = inventory(controller, variables={"workdir": "/run/elsewhere/work"}, name="elsewhere.yaml")
+        elsewhere = inventory(
+            controller, variables={"workdir": "/run/elsewhere/work"}, name="elsewhere.yaml"
+        )
         done = controller.orch("bench", *QUICK, "--nodes", "4", "--hosts", elsewhere)
         assert done.code == 0, done
     finally:
-        on_node(trial.lab, node, "umount -l /run/elsewhere; mount -o remount,exec /tmp; umount -l ~", check=False)
+        on_node(
+            trial.lab,
+            node,
+            "umount -l /run/elsewhere; mount -o remount,exec /tmp; umount -l ~",
+            check=False,
+        )
 
 
 @row("S6", "equal host names, and two benches in the same second", limit_s=120)
@@ -258,18 +325,31 @@ def names_twice(trial: Trial) -> None:
     try:
         done = controller.orch("bench", *QUICK, "--nodes", "4")
         assert done.code == 0, done
-        assert sorted(path.name for path in (controller.runs[-1] / "logs").iterdir()) == sorted(trial.nodes)
+        assert sorted(path.name for path in (controller.runs[-1] / "logs").iterdir()) == sorted(
+            trial.nodes
+        )
         trial.keep()
-        before = {path: judge.sha256(path) for path in controller.project.rglob("runs/**/*") if path.is_file()}
+        before = {
+            path: judge.sha256(path)
+            for path in controller.project.rglob("runs/**/*")
+            if path.is_file()
+        }
         alone = {
-            node: inventory(controller, {node: {"address": lab.node(node).address}}, name=f"{node}.yaml")
+            node: inventory(
+                controller, {node: {"address": lab.node(node).address}}, name=f"{node}.yaml"
+            )
             for node in trial.nodes
         }
-        racing = [controller.start("bench", *QUICK, "--nodes", "1", "--hosts", path) for path in alone.values()]
+        racing = [
+            controller.start("bench", *QUICK, "--nodes", "1", "--hosts", path)
+            for path in alone.values()
+        ]
         ended = [controller.end(process, 60) for process in racing]
         assert [done.code for done in ended] == [0] * 4, ended
         benches = [path.parent for path in controller.project.glob("runs/*/bench.json")]
-        assert len(benches) == 5 and all(len(list(bench.glob("*/manifest.json"))) == 1 for bench in benches), benches
+        assert len(benches) == 5 and all(
+            len(list(bench.glob("*/manifest.json"))) == 1 for bench in benches
+        ), benches
         assert before == {path: judge.sha256(path) for path in before}, "what was here has changed"
     finally:
         for node in (first, second):

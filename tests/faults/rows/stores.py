@@ -14,13 +14,22 @@ from tests.support.pushers import Person, push_at_once
 from tests.support.second_user import missing, second_user
 
 
-@row("S7", "two people push to one directory while a third reads it; one is killed", limit_s=180, short=False)
+@row(
+    "S7",
+    "two people push to one directory while a third reads it; one is killed",
+    limit_s=180,
+    short=False,
+)
 def a_directory(trial: Trial) -> None:
     team = trial.scratch / "team"
     _pushed(trial, str(team), team)
 
 
-@row("S8", "two people push to one folder behind an ssh server while a third reads it; one is killed", limit_s=240)
+@row(
+    "S8",
+    "two people push to one folder behind an ssh server while a third reads it; one is killed",
+    limit_s=240,
+)
 def behind_ssh(trial: Trial) -> None:
     node = trial.random.choice(trial.lab.nodes)
     name = f"team-{trial.random.getrandbits(32):08x}"
@@ -52,7 +61,13 @@ PLANTED = {
 }
 
 
-@row("S9", "another user puts something else in the place of a store's files", limit_s=240, short=False, skip=missing)
+@row(
+    "S9",
+    "another user puts something else in the place of a store's files",
+    limit_s=240,
+    short=False,
+    skip=missing,
+)
 def planted_in_a_store(trial: Trial) -> None:
     controller = trial.rival("ada")
     name = "ada1"
@@ -63,22 +78,40 @@ def planted_in_a_store(trial: Trial) -> None:
     (archive,) = (team / "archives").glob("*.tar")
     for folder in (base, team, team / "archives"):
         folder.chmod(0o777)
-    names = ("orch-store.json", "index.sqlite", f"archives/{archive.name}.sig", f"archives/{'0' * 64}.tar")
+    names = (
+        "orch-store.json",
+        "index.sqlite",
+        f"archives/{archive.name}.sig",
+        f"archives/{'0' * 64}.tar",
+    )
     path = team / trial.random.choice(names)
     kind = trial.random.choice(list(PLANTED))
     with second_user() as other:
         script = f"rm -rf {path}; {PLANTED[kind].format(path=path)}"
-        subprocess.run(["setpriv", f"--reuid={other.number}", "--clear-groups", "sh", "-c", script], check=True)
+        subprocess.run(
+            ["setpriv", f"--reuid={other.number}", "--clear-groups", "sh", "-c", script], check=True
+        )
         for words in (("pull",), ("history", "--from"), ("verify",), ("push",)):
             done = controller.orch(words[0], *words[1:], str(team), timeout_s=120)
-            assert "Traceback" not in done.err + done.out and done.code in (0, 2, 3, 4), (kind, path.name, words, done)
+            assert "Traceback" not in done.err + done.out and done.code in (0, 2, 3, 4), (
+                kind,
+                path.name,
+                words,
+                done,
+            )
         if path.name != "orch-store.json":
             pulled = controller.orch("pull", str(team), name, "-o", str(trial.scratch / "out"))
             assert pulled.code == 0, (kind, path.name, pulled)
         shutil.rmtree(base)
 
 
-@row("S10", "two people sign one archive, and another user adds what is no signature", limit_s=240, short=False, skip=missing)
+@row(
+    "S10",
+    "two people sign one archive, and another user adds what is no signature",
+    limit_s=240,
+    short=False,
+    skip=missing,
+)
 def signed_by_two(trial: Trial) -> None:
     controller = trial.rival("ada")
     name = "ada1"
@@ -97,10 +130,15 @@ def signed_by_two(trial: Trial) -> None:
         folder.chmod(0o777)
     garbage = f"head -c 300 /dev/urandom > {archive}.{trial.random.getrandbits(64):016x}.sig"
     with second_user() as other:
-        subprocess.run(["setpriv", f"--reuid={other.number}", "--clear-groups", "sh", "-c", garbage], check=True)
+        subprocess.run(
+            ["setpriv", f"--reuid={other.number}", "--clear-groups", "sh", "-c", garbage],
+            check=True,
+        )
         for one in people:
             signers = ("--signers", str(trial.scratch / f"{one}.signers"))
-            pulled = controller.orch("pull", str(team), name, "-o", str(trial.scratch / f"out-{one}"), *signers)
+            pulled = controller.orch(
+                "pull", str(team), name, "-o", str(trial.scratch / f"out-{one}"), *signers
+            )
             assert pulled.code == 0 and f"signed by {one}" in pulled.out, pulled
             (listed,) = controller.orch("pull", str(team), "--json", *signers).json["archives"]
             assert listed["signed"] == f"verified: {one}", listed

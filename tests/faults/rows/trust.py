@@ -23,12 +23,16 @@ REACH = ("check", "--only", "reach")
 
 def fingerprint(key: Path) -> str:
     """Return a key's fingerprint as ssh-keygen says it."""
-    done = subprocess.run(["ssh-keygen", "-lf", f"{key}.pub"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["ssh-keygen", "-lf", f"{key}.pub"], capture_output=True, text=True, check=True
+    )
     return done.stdout.split()[1]
 
 
 def one_host(controller: Controller, other: Server, node: str, **ssh: object) -> str:
-    """Write an inventory of one node by another server; nothing is known of it unless ``ssh`` says so. Return its path."""
+    """Write an inventory of one node by another server; nothing is known of it unless ``ssh`` says
+    so. Return its path.
+    """
     known = controller.project / "known"
     if "known_hosts" not in ssh:
         known.write_text("")
@@ -42,9 +46,16 @@ def unknown_key(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
     with server(trial.lab, node) as other:
         hosts = one_host(controller, other, node)
-        for words in (REACH, ("deploy", "-f", "simulated"), ("bench", "resnet50", "-f", "simulated", "--no-baseline")):
+        for words in (
+            REACH,
+            ("deploy", "-f", "simulated"),
+            ("bench", "resnet50", "-f", "simulated", "--no-baseline"),
+        ):
             text = refused(controller, *words, "--hosts", hosts, code=3, within_s=12)
-            assert text.startswith("orch: one: ") and f"ssh-ed25519 {fingerprint(other.host_key)}" in text, text
+            assert (
+                text.startswith("orch: one: ")
+                and f"ssh-ed25519 {fingerprint(other.host_key)}" in text
+            ), text
             assert "orch deploy --accept-new" in text, text
         assert not other.attempts, other.attempts
         assert not (controller.project / ".orch" / "known_hosts").exists()
@@ -98,11 +109,19 @@ def _first_contacts(controller: Controller) -> None:
     for line in lines:
         address, kind, blob = line.split()
         assert kind == "ssh-ed25519"
-        fingerprint = "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(blob)).digest()).decode().rstrip("=")
-        derived = subprocess.run(["ssh-keygen", "-lf", str(keys[address])], capture_output=True, text=True, check=True)
+        fingerprint = "SHA256:" + base64.b64encode(
+            hashlib.sha256(base64.b64decode(blob)).digest()
+        ).decode().rstrip("=")
+        derived = subprocess.run(
+            ["ssh-keygen", "-lf", str(keys[address])], capture_output=True, text=True, check=True
+        )
         assert fingerprint == derived.stdout.split()[1], line
     assert store.stat().st_mode & 0o777 == 0o600 and known.read_text() == ""
-    assert {path.name for path in store.parent.iterdir()} <= {"known_hosts", "known_hosts.lock", "project.json"}
+    assert {path.name for path in store.parent.iterdir()} <= {
+        "known_hosts",
+        "known_hosts.lock",
+        "project.json",
+    }
     assert controller.orch(*REACH, "--hosts", hosts).code == 0
 
 
@@ -133,11 +152,17 @@ FORMS = {
 def forms_of_lines(trial: Trial) -> None:
     controller, node = trial.controller, trial.random.choice(trial.nodes)
     for name, kind in (("other", "ed25519"), ("ecdsa", "ecdsa")):
-        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(trial.scratch / name)], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(trial.scratch / name)], check=True
+        )
     cases = list(FORMS) if trial.full else trial.random.sample(list(FORMS), 3)
     with server(trial.lab, node) as other:
         address = trial.lab.node(node).address
-        words = {"address": address, "port": other.port, "hashed": hashed(f"[{address}]:{other.port}")}
+        words = {
+            "address": address,
+            "port": other.port,
+            "hashed": hashed(f"[{address}]:{other.port}"),
+        }
         keys = {name: other.key_of(trial.scratch / name) for name in ("other", "ecdsa")}
         for case in cases:
             lines, message = FORMS[case]
@@ -158,7 +183,11 @@ def forms_of_lines(trial: Trial) -> None:
 WEAK = {
     "cipher": ("Ciphers 3des-cbc,aes128-cbc", "ed25519", "the host offers 3des-cbc, aes128-cbc"),
     "mac": ("MACs hmac-md5,hmac-sha1", "ed25519", "the host offers hmac-md5, hmac-sha1"),
-    "kex": ("KexAlgorithms diffie-hellman-group1-sha1", "ed25519", "the host offers diffie-hellman-group1-sha1"),
+    "kex": (
+        "KexAlgorithms diffie-hellman-group1-sha1",
+        "ed25519",
+        "the host offers diffie-hellman-group1-sha1",
+    ),
     "host key": ("HostKeyAlgorithms ssh-rsa", "rsa", "the host offers ssh-rsa"),
 }
 
@@ -170,7 +199,9 @@ def weak_algorithms(trial: Trial) -> None:
         option, key_type, message = WEAK[case]
         with server(trial.lab, node, option, port=2210 + number, key_type=key_type) as other:
             hosts = one_host(controller, other, node)
-            text = refused(controller, *REACH, "--accept-new", "--hosts", hosts, code=3, within_s=12)
+            text = refused(
+                controller, *REACH, "--accept-new", "--hosts", hosts, code=3, within_s=12
+            )
             assert message in text and "accepted are" in text, f"{case}: {text}"
             assert not other.attempts, other.attempts
 
@@ -181,7 +212,9 @@ def credentials(trial: Trial) -> None:
     keys = {name: trial.scratch / name for name in ("stranger", "locked", "open")}
     for name, path in keys.items():
         passphrase = "a passphrase" if name == "locked" else ""
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True
+        )
     keys["open"].chmod(0o644)
     remedies = {
         str(keys["stranger"]): ("the host refused key", "authorized_keys"),
@@ -194,12 +227,26 @@ def credentials(trial: Trial) -> None:
         for key, (problem, remedy) in remedies.items():
             hosts = one_host(controller, other, node, key=key)
             before = len(other.attempts)
-            local = key != str(keys["stranger"])  # what is known before the first packet is refused before it
-            text = refused(controller, *REACH, "--accept-new", "--hosts", hosts, code=2 if local else 3, within_s=12)
+            local = key != str(
+                keys["stranger"]
+            )  # what is known before the first packet is refused before it
+            text = refused(
+                controller,
+                *REACH,
+                "--accept-new",
+                "--hosts",
+                hosts,
+                code=2 if local else 3,
+                within_s=12,
+            )
             assert problem in text and remedy in text, text
             texts.add(text)
-            tried = {word for line in other.attempts[before:] for word in re.findall(r"SHA256:\S+", line)}
-            assert tried <= ({fingerprint(keys["stranger"])} if key == str(keys["stranger"]) else set()), tried
+            tried = {
+                word for line in other.attempts[before:] for word in re.findall(r"SHA256:\S+", line)
+            }
+            assert tried <= (
+                {fingerprint(keys["stranger"])} if key == str(keys["stranger"]) else set()
+            ), tried
     assert len(texts) == 4
     if trial.full:
         _hanging_log_in(trial, controller, node)
@@ -211,8 +258,16 @@ def _hanging_log_in(trial: Trial, controller: Controller, node: str) -> None:
     script = home / "hang.sh"
     script.write_text("#!/bin/sh\necho $$ >> /run/hang.pid\nexec sleep 300\n")
     script.chmod(0o755)
-    on_node(trial.lab, node, "cp ~/hang.sh /run/hang.sh && chown root /run/hang.sh && chmod 755 /run /run/hang.sh")
-    options = ("AuthorizedKeysFile none", "AuthorizedKeysCommand /run/hang.sh", "AuthorizedKeysCommandUser root")
+    on_node(
+        trial.lab,
+        node,
+        "cp ~/hang.sh /run/hang.sh && chown root /run/hang.sh && chmod 755 /run /run/hang.sh",
+    )
+    options = (
+        "AuthorizedKeysFile none",
+        "AuthorizedKeysCommand /run/hang.sh",
+        "AuthorizedKeysCommandUser root",
+    )
     with server(trial.lab, node, *options, port=2230) as other:
         hosts = one_host(controller, other, node)
         text = refused(controller, *REACH, "--accept-new", "--hosts", hosts, code=3, within_s=35)
@@ -220,21 +275,35 @@ def _hanging_log_in(trial: Trial, controller: Controller, node: str) -> None:
     on_node(trial.lab, node, "kill $(cat /run/hang.pid); rm /run/hang.pid", check=False)
 
 
-@row("T7", "another server takes a node's address in mid-run: directly, behind a jump host, with accept-new")
+@row(
+    "T7",
+    "another server takes a node's address in mid-run: directly, behind a jump host, with accept-new",
+)
 def stranger_in_mid_run(trial: Trial) -> None:
     """The first connection was right, so only the re-connection meets the stranger."""
     controller, (jump, *others) = trial.controller, trial.nodes
     victim, words = trial.random.choice(others), ["--nodes", "3", "--gpus", "1", "--lease", "10"]
     if trial.random.choice((True, False)):
         addresses = {name: trial.lab.node(name).address for name in others}
-        words += ["--hosts", str(behind_a_jump_host(controller, trial.lab.node(jump).address, addresses))]
+        words += [
+            "--hosts",
+            str(behind_a_jump_host(controller, trial.lab.node(jump).address, addresses)),
+        ]
     else:
         words += ["--hosts", ",".join(others)]
-    process = controller.start("bench", *LONG, *words, *trial.random.choice(((), ("--accept-new",))))
-    judge.wait_for(lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned")
+    process = controller.start(
+        "bench", *LONG, *words, *trial.random.choice(((), ("--accept-new",)))
+    )
+    judge.wait_for(
+        lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned"
+    )
     log = f".orch-node/nodes/{others[0]}/runs/{controller.runs[-1].name}/logs/rank-0.out"
     first = trial.lab.node(others[0]).home / log
-    judge.wait_for(lambda: first.exists() and b"orch step=3 " in first.read_bytes(), 20, "step 3 was not reached")
+    judge.wait_for(
+        lambda: first.exists() and b"orch step=3 " in first.read_bytes(),
+        20,
+        "step 3 was not reached",
+    )
     sessions = controller.sessions(victim)
     faults.sshd_stop(trial.lab, victim)
     with server(trial.lab, victim, port=22) as stranger:
@@ -245,8 +314,12 @@ def stranger_in_mid_run(trial: Trial) -> None:
         attempts = stranger.attempts
         offered = fingerprint(stranger.host_key)
     faults.sshd_start(trial.lab, victim)
-    assert done.code == 3 and f"orch: {victim}: " in done.err and "the host key changed" in done.err, done
-    assert f"the host offers ssh-ed25519 {offered}" in done.err and "no sign of life" not in done.err, done
+    assert (
+        done.code == 3 and f"orch: {victim}: " in done.err and "the host key changed" in done.err
+    ), done
+    assert (
+        f"the host offers ssh-ed25519 {offered}" in done.err and "no sign of life" not in done.err
+    ), done
     error = controller.manifest()["outcome"]["error"]
     assert (error["kind"], error["host"]) == ("host_key_changed", victim), error
     assert len(contacts) == 1 and not attempts, (contacts, attempts)

@@ -1,4 +1,6 @@
-"""A framework of the rows' own, whose only program does what a row tells it to before, between and after its steps."""
+"""A framework of the rows' own, whose only program does what a row tells it to before, between and
+after its steps.
+"""
 
 from __future__ import annotations
 
@@ -92,5 +94,16 @@ def workload(controller: Controller, code: str, *, name: str = "odd") -> tuple[s
     (folder / "framework.yaml").write_text(_FRAMEWORK)
     (folder / "launch.sh.j2").write_text(_LAUNCH)
     (folder / "odd.py").write_text(_PROGRAM % code)
-    words = ("resnet50", "-f", name, "--templates", str(folder.parent), "--gpus", "1", "--no-baseline", "--repeats", "1")
+    words = (
+        "resnet50",
+        "-f",
+        name,
+        "--templates",
+        str(folder.parent),
+        "--gpus",
+        "1",
+        "--no-baseline",
+        "--repeats",
+        "1",
+    )
     return ("bench", *words, "--stop-grace", "0.5")

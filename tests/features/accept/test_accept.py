@@ -1,4 +1,6 @@
-"""`orch accept` before it contacts a host: what suites plan on nodes with and without GPUs, and what it refuses."""
+"""`orch accept` before it contacts a host: what suites plan on nodes with and without GPUs, and
+what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_every_stage_of_a_suite_is_planned_or_says_why_not(name: str, gpus: int)
     assert set(impossible) == (set() if gpus else on_cpu)
 
 
-def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
     done = orch(
         "accept",
@@ -70,7 +74,10 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
     )
     assert done.exit_code == 0, done.output
     assert "gemm: matrix products, every device at the same time; 8 runs of 4n8g" in done.output
-    assert "bar: tflops_rank size=8192, at most 3% slower than peers and 5% slower than before" in done.output
+    assert (
+        "bar: tflops_rank size=8192, at most 3% slower than peers and 5% slower than before"
+        in done.output
+    )
     assert "left out: " in done.output and not (tmp_path / "runs").exists()
 
 
@@ -78,11 +85,17 @@ def test_a_plan_contacts_no_host_and_names_what_the_budget_leaves_out(tmp_path: 
     ("words", "message"),
     [
         (("qick",), "no suite 'qick'"),
-        (("quick", "--budget", "1s"), "--budget: expected at least one stage that can run and fits the budget, found none"),
+        (
+            ("quick", "--budget", "1s"),
+            "--budget: expected at least one stage that can run and fits the budget, found none",
+        ),
         (("quick", "--budget", "soon"), "expected a time such as"),
         (("missing.yaml",), "expected a file, found none"),
         (("quick", "--sign", "missing"), "--sign missing: expected an ssh key, found no such file"),
-        (("quick", "--sign", "cluster.yaml"), "--sign cluster.yaml: expected an ssh key, ssh-keygen says: "),
+        (
+            ("quick", "--sign", "cluster.yaml"),
+            "--sign cluster.yaml: expected an ssh key, ssh-keygen says: ",
+        ),
         (("quick", "--sign", "cut"), "--sign cut: ssh-keygen does not sign: "),
         (("odd.yaml",), "odd.yaml:1: stages[0].checks[1]: expected names of checks, got 'gpuz'"),
         (("unknown.yaml",), "unknown.yaml:1: stages[0].framework: no framework 'gem'"),
@@ -94,9 +107,13 @@ def test_what_cannot_be_planned_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
     cut_key(tmp_path / "cut")
-    (tmp_path / "odd.yaml").write_text("stages: [{name: checks, checks: [ecc, gpuz], framework: gemm}]")
+    (tmp_path / "odd.yaml").write_text(
+        "stages: [{name: checks, checks: [ecc, gpuz], framework: gemm}]"
+    )
     (tmp_path / "unknown.yaml").write_text("stages: [{name: checks, checks: all, framework: gem}]")
-    done = orch(*words, "--hosts", str(tmp_path / "cluster.yaml"), project=tmp_path, monkeypatch=monkeypatch)
+    done = orch(
+        *words, "--hosts", str(tmp_path / "cluster.yaml"), project=tmp_path, monkeypatch=monkeypatch
+    )
     assert isinstance(done.exception, ConfigError) and message in str(done.exception)
     assert not (tmp_path / "runs").exists()
 
@@ -132,26 +149,48 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
             "gate: first quick on 4 nodes, about 9m16s: checks, gemm, memory, host-device, all-reduce-in-node, pairs\n",
             0,
         ),
-        ("qick", "orch: --gate: no suite 'qick'. available: accept, quick, soak; did you mean 'quick'?", 2),
+        (
+            "qick",
+            "orch: --gate: no suite 'qick'. available: accept, quick, soak; did you mean 'quick'?",
+            2,
+        ),
         ("", "orch: --gate: expected a value, got an empty text", 2),
     ],
 )
-def test_a_dry_run_of_a_bench_says_what_its_gate_would_do(gate: str, said: str, status: int, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_bench_says_what_its_gate_would_do(
+    gate: str, said: str, status: int, tmp_path: Path
+) -> None:
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
-    words = ("bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", "--dry-run", "--gate", gate)
+    words = (
+        "bench",
+        "resnet50",
+        "-f",
+        "simulated",
+        "--hosts",
+        "cluster.yaml",
+        "--dry-run",
+        "--gate",
+        gate,
+    )
     done = commands.orch(tmp_path, *words)
     assert done.returncode == status and said in done.stderr, done
 
 
 @pytest.mark.parametrize(
     "words",
-    [("--gate", "qick"), ("--gate", "quick", "--set", "secnds=3"), ("--gate", "quick", "--expect", "samples >= 3")],
+    [
+        ("--gate", "qick"),
+        ("--gate", "quick", "--set", "secnds=3"),
+        ("--gate", "quick", "--expect", "samples >= 3"),
+    ],
 )
 def test_what_is_wrong_with_a_gate_or_the_bench_after_it_is_said_before_a_host_is_contacted(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
-    done = commands.orch(tmp_path, "bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", *words)
+    done = commands.orch(
+        tmp_path, "bench", "resnet50", "-f", "simulated", "--hosts", "cluster.yaml", *words
+    )
     assert done.returncode == 2 and not list(tmp_path.glob("runs/*")), done
 
 
@@ -169,14 +208,20 @@ def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Pat
     assert earlier_of(tmp_path, "small", hosts[:2]) == {} == earlier_of(tmp_path, "quick", hosts)
 
 
-def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_over_is_printed_again_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from orchestrator.features.accept.command import seal_certificate
     from orchestrator.features.accept.controller import certify
     from orchestrator.record.node_states import GOOD, NodeState, change, node_states
 
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     slow = {1: tuple(0.8 * value for value in STEADY)}
     folder = acceptance(tmp_path / "runs", slow, nodes=3, name="a1-small")
     certify(folder)
@@ -186,8 +231,14 @@ def test_what_is_over_is_printed_again_and_changes_nothing(tmp_path: Path, monke
     before = {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
     assert {"certificate.tar", "certificate.tar.sig"} <= set(before)
     done = CliRunner().invoke(program(), ["resume", "a1-small"])
-    assert done.exit_code == 5 and "small on node[1-3]: fail" in done.output and "certificate.tar" in done.output, done
-    assert {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
+    assert (
+        done.exit_code == 5
+        and "small on node[1-3]: fail" in done.output
+        and "certificate.tar" in done.output
+    ), done
+    assert {
+        path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()
+    } == before
     assert node_states(tmp_path / ".orch" / "nodes.json") == states
 
 
@@ -201,7 +252,9 @@ def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
     monkeypatch.chdir(tmp_path)
     key = tmp_path / "key"
     cut_key(key)
-    folder = acceptance(tmp_path / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3, name="a1-small")
+    folder = acceptance(
+        tmp_path / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3, name="a1-small"
+    )
     folder.change(lambda record: replace(record, sign=str(key)))
     certify(folder)
     archived = seal_certificate(folder, key)
@@ -209,28 +262,54 @@ def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
     done = CliRunner().invoke(program(), ["resume", "a1-small"])
     assert done.exit_code == 5 and "small on node[1-3]: fail" in done.stdout, done
     assert f"orch: --sign {key}: ssh-keygen does not sign: " in done.stderr
-    assert f"the certificate is not signed; to sign it: orch archive a1-small --sign {key}" in done.stderr
+    assert (
+        f"the certificate is not signed; to sign it: orch archive a1-small --sign {key}"
+        in done.stderr
+    )
     key.unlink()
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     again = CliRunner().invoke(program(), ["resume", "a1-small"])
-    assert again.exit_code == 5 and archived.with_name("certificate.tar.sig").is_file() and "not signed" not in again.stderr
+    assert (
+        again.exit_code == 5
+        and archived.with_name("certificate.tar.sig").is_file()
+        and "not signed" not in again.stderr
+    )
 
 
-def test_one_process_at_a_time_goes_on_with_an_acceptance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_at_a_time_goes_on_with_an_acceptance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     hosts = hosts_of(3)
     lines = "".join(f"  {host.name}: {{address: {host.address}, gpus: 1}}\n" for host in hosts)
     (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{lines}")
     folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
-    folder.change(lambda record: replace(record, over={"checks": ""}, inventory=str(tmp_path / "cluster.yaml")))
+    folder.change(
+        lambda record: replace(
+            record, over={"checks": ""}, inventory=str(tmp_path / "cluster.yaml")
+        )
+    )
     with owned(folder):
-        for words in (("resume", "a1-small"), ("archive", "a1-small", "-o", str(tmp_path / "a.tar"))):
+        for words in (
+            ("resume", "a1-small"),
+            ("archive", "a1-small", "-o", str(tmp_path / "a.tar")),
+        ):
             refused = CliRunner().invoke(program(), list(words))
             assert isinstance(refused.exception, RunError), refused
-            assert refused.exception.kind == "run_in_use" and "acceptance" in refused.exception.message
-    (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{lines}".replace(hosts[1].address, "10.9.9.9"))
+            assert (
+                refused.exception.kind == "run_in_use" and "acceptance" in refused.exception.message
+            )
+    (tmp_path / "cluster.yaml").write_text(
+        f"schema: 1\nhosts:\n{lines}".replace(hosts[1].address, "10.9.9.9")
+    )
     moved = CliRunner().invoke(program(), ["resume", "a1-small"])
-    assert isinstance(moved.exception, ConfigError) and "the address of node2 has changed" in str(moved.exception)
+    assert isinstance(moved.exception, ConfigError) and "the address of node2 has changed" in str(
+        moved.exception
+    )
 
 
 def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_remove_it(
@@ -238,7 +317,11 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
 ) -> None:
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     folder = acceptance(tmp_path / "runs", {}, nodes=3, name="a1-small")
-    assert find_bench("a1-small").path == folder.path / "a1-small.bench" == find_bench("a1-small.bench").path
+    assert (
+        find_bench("a1-small").path
+        == folder.path / "a1-small.bench"
+        == find_bench("a1-small.bench").path
+    )
     with pytest.raises(ConfigError, match="no bench yet"):
         find_bench("")
     with pytest.raises(ConfigError, match="no bench 'xxx"):
@@ -246,7 +329,10 @@ def test_the_name_of_an_acceptance_stands_for_its_last_bench_and_rm_says_how_to_
     folder.change(lambda record: replace(record, over={"checks": ""}))
     assert find_bench("").path == folder.path / "a1-small.bench"
     refused = CliRunner().invoke(program(), ["rm", "-y", "a1-small"])
-    assert isinstance(refused.exception, ConfigError) and "remove an acceptance with rm -r" in refused.exception.hint
+    assert (
+        isinstance(refused.exception, ConfigError)
+        and "remove an acceptance with rm -r" in refused.exception.hint
+    )
     folder.change(lambda record: replace(record, attempts=()))
     with pytest.raises(ConfigError, match="no stage of this acceptance has begun a bench yet"):
         find_bench("a1-small")
@@ -262,5 +348,8 @@ def test_a_signal_between_benches_says_how_to_go_on(number: int, tmp_path: Path)
     before = signal.getsignal(number)
     with pytest.raises(Interrupted) as ended, hold(folder):
         os.kill(os.getpid(), number)
-    assert ended.value.exit_code == 128 + number and ended.value.hint == "to continue: orch resume a1-small"
+    assert (
+        ended.value.exit_code == 128 + number
+        and ended.value.hint == "to continue: orch resume a1-small"
+    )
     assert holder(folder) is None and signal.getsignal(number) == before and not part.exists()

@@ -1,5 +1,5 @@
-"""Stages of `orch accept` as they are carried out: repeated without nodes, gone on with after an interruption, held to the
-budget. Nothing is contacted."""
+"""Stages of `orch accept` as they are carried out: repeated without nodes, gone on with after an
+interruption, held to the budget. Nothing is contacted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ REASON = "rank 2 was killed by signal 9"
 
 
 class Stage:
-    """The benches of the stage ``gemm`` as they end without being run: with the results that their folders have.
+    """The benches of the stage ``gemm`` as they end without being run: with the results that their
+    folders have.
 
     ``begun`` are the hosts of benches that are planned anew; such a bench is refused and ends the stage. ``errors`` are those
     of the process that goes on."""
@@ -49,16 +50,28 @@ class Stage:
         monkeypatch.setattr(carried_out, "begun", self.begin)
         monkeypatch.setattr(carried_out, "run", self.results)
 
-    def begin(self, plan: Bench, _: object, __: object, hosts: Sequence[Host], *___: object, **____: object) -> None:
+    def begin(
+        self,
+        plan: Bench,
+        _: object,
+        __: object,
+        hosts: Sequence[Host],
+        *___: object,
+        **____: object,
+    ) -> None:
         self.begun.append(tuple(host.name for host in hosts))
 
     def results(self, bench: BenchDir | None) -> tuple[list[OrchError], list[RunResult]]:
-        return ([], []) if bench is None else ([*self.errors], [read_run(run) for run in bench.runs()])
+        return (
+            ([], []) if bench is None else ([*self.errors], [read_run(run) for run in bench.runs()])
+        )
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> AcceptanceDir:
-    """Return an acceptance of four nodes whose stage ``gemm`` was begun, and failed because of node4."""
+    """Return an acceptance of four nodes whose stage ``gemm`` was begun, and failed because of
+    node4.
+    """
     made = acceptance(tmp_path / "runs", {}, nodes=4)
     made.change(lambda record: replace(record, over={"checks": ""}))
     fail_runs(made, made.record().attempts[0].bench_id, "node4", 1)
@@ -74,11 +87,16 @@ def go_on(folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch, text: str = SU
     """Go on with an acceptance as a new process does."""
     project = folder.path.parent.parent
     monkeypatch.setenv("ORCH_PROJECT", str(project))
-    hosts = "".join(f"  {name}: {{address: {address}, gpus: 1}}\n" for name, address in folder.record().hosts.items())
+    hosts = "".join(
+        f"  {name}: {{address: {address}, gpus: 1}}\n"
+        for name, address in folder.record().hosts.items()
+    )
     (project / "cluster.yaml").write_text(f"schema: 1\nhosts:\n{hosts}")
     document = yamlfile.loads(text, "small.yaml")
     suite = suite_of(document, "small", "cuda")
-    Acceptance(folder, select(str(project / "cluster.yaml")), document, suite, (), Limits()).carry_out()
+    Acceptance(
+        folder, select(str(project / "cluster.yaml")), document, suite, (), Limits()
+    ).carry_out()
 
 
 def test_a_repetition_that_succeeds_after_an_interruption_leaves_the_node_out_of_what_follows(
@@ -87,7 +105,11 @@ def test_a_repetition_that_succeeds_after_an_interruption_leaves_the_node_out_of
     repeated(folder, 3)
     go_on(folder, monkeypatch)
     record = folder.record()
-    assert (record.out, record.over, stage.begun) == ({"node4": REASON}, {"checks": "", "gemm": ""}, [])
+    assert (record.out, record.over, stage.begun) == (
+        {"node4": REASON},
+        {"checks": "", "gemm": ""},
+        [],
+    )
 
 
 def test_a_repetition_that_fails_after_an_interruption_is_the_last_one_and_leaves_no_node_out(
@@ -96,7 +118,12 @@ def test_a_repetition_that_fails_after_an_interruption_is_the_last_one_and_leave
     fail_runs(folder, repeated(folder, 3), "node3", 1)
     go_on(folder, monkeypatch)
     record = folder.record()
-    assert (record.out, record.over, len(record.attempts), stage.begun) == ({}, {"checks": "", "gemm": ""}, 2, [])
+    assert (record.out, record.over, len(record.attempts), stage.begun) == (
+        {},
+        {"checks": "", "gemm": ""},
+        2,
+        [],
+    )
 
 
 def test_a_repetition_that_was_noted_and_not_begun_is_begun_without_the_node(
@@ -143,7 +170,11 @@ def test_a_refusal_between_a_failure_and_its_repetition_does_not_acquit_the_node
     second = refused(folder, *NODES[:3])
     repeated(folder, 2)
     first, third = folder.record().attempts
-    folder.change(lambda record: replace(record, attempts=(first, second, third), out={"node3": "no interpreter"}))
+    folder.change(
+        lambda record: replace(
+            record, attempts=(first, second, third), out={"node3": "no interpreter"}
+        )
+    )
     go_on(folder, monkeypatch)
     assert (folder.record().out, stage.begun) == ({"node3": "no interpreter", "node4": REASON}, [])
 
@@ -188,9 +219,16 @@ def test_a_node_that_could_not_go_on_after_an_interruption_fails_if_runs_succeed
     silent = TransportError("timed out after 10 s", kind="unreachable", host="node4")
     busy = RunError("another bench holds it", kind="node_busy", host="node3")
     bench.event(Event.BEGUN, argv=["orch", "accept"])
-    bench.event(Event.OVER, code=3, errors=[{"run_id": error.run_id, **error.as_dict()} for error in (silent, busy)])
+    bench.event(
+        Event.OVER,
+        code=3,
+        errors=[{"run_id": error.run_id, **error.as_dict()} for error in (silent, busy)],
+    )
     named = [
-        (finding.kind, finding.text) for bar in certificate_of(folder).judged if bar.kind == "runs" for finding in bar.findings
+        (finding.kind, finding.text)
+        for bar in certificate_of(folder).judged
+        if bar.kind == "runs"
+        for finding in bar.findings
     ]
     assert named == [("cluster", "node4: refused before a further run: timed out after 10 s")]
     repeated(folder, 3)
@@ -201,7 +239,9 @@ def test_a_node_that_could_not_go_on_after_an_interruption_fails_if_runs_succeed
     assert folder.record().out == {"node4": "timed out after 10 s"}
 
 
-def test_an_optional_stage_is_repeated_once(folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optional_stage_is_repeated_once(
+    folder: AcceptanceDir, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fail_runs(folder, repeated(folder, 3), "node3", 1)
     go_on(folder, monkeypatch, SUITE.replace("run: 20s", "run: 20s\n    optional: true"))
     assert (folder.record().out, stage.begun) == ({}, [])
@@ -230,15 +270,23 @@ CHECKS = SUITE.replace("    needs: [checks]\n", "").replace("run: 30s", "run: 30
     ],
 )
 def test_checks_are_held_to_the_budget_as_benches_are(
-    is_planned: bool, spent_s: float, over: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_planned: bool,
+    spent_s: float,
+    over: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = acceptance(tmp_path / "runs", {}, nodes=4, suite=CHECKS)
     left_out = {} if is_planned else {"checks": "takes about 34s, 10s of the budget is left"}
     stages = ("checks", "gemm") if is_planned else ("gemm",)
-    folder.change(lambda record: replace(record, stages=stages, left_out=left_out, over={}, budget_s=100.0))
+    folder.change(
+        lambda record: replace(record, stages=stages, left_out=left_out, over={}, budget_s=100.0)
+    )
     Stage(folder, monkeypatch)
     times = iter([1000.0])
-    monkeypatch.setattr(carried_out, "time", SimpleNamespace(monotonic=lambda: next(times, 1000.0 + spent_s)))
+    monkeypatch.setattr(
+        carried_out, "time", SimpleNamespace(monotonic=lambda: next(times, 1000.0 + spent_s))
+    )
     monkeypatch.setattr(Acceptance, "_checks", lambda self, stage: "")
     go_on(folder, monkeypatch, CHECKS)
     record = folder.record()
@@ -256,7 +304,11 @@ def ended(state: str, error: OrchError | None = None) -> RunResult:
     [
         ([], [], {}),
         ([RunError("no disk", kind="node_unfit", host="node1")], [], {"node1": "no disk"}),
-        ([], [ended("failed", RunError(REASON, kind="rank_failed", host="node2"))], {"node2": REASON}),
+        (
+            [],
+            [ended("failed", RunError(REASON, kind="rank_failed", host="node2"))],
+            {"node2": REASON},
+        ),
         (
             [RunError("no disk", kind="node_unfit", host="node1")],
             [ended("failed", RunError(REASON, kind="rank_failed", host="node2"))],
@@ -265,7 +317,11 @@ def ended(state: str, error: OrchError | None = None) -> RunResult:
         ([], [ended("interrupted", RunError("stopped", kind="interrupted", host="node2"))], {}),
         ([RunError("the end is not proven", kind="not_verified", host="node1")], [], {}),
         ([DataError("a wrong digest", kind="result_invalid", host="node1")], [], {}),
-        ([], [ended("incomplete", DataError("a wrong digest", kind="result_invalid", host="node1"))], {}),
+        (
+            [],
+            [ended("incomplete", DataError("a wrong digest", kind="result_invalid", host="node1"))],
+            {},
+        ),
         ([RunError("no host", kind="rank_failed")], [ended("failed")], {}),
     ],
 )
@@ -286,12 +342,18 @@ def test_a_node_that_cannot_be_reached_is_left_out_whatever_the_checks_are_and_a
     cluster = SimpleNamespace(open_what_answers=lambda: silent, nodes=facts)
     monkeypatch.setattr(Selection, "cluster", lambda *_: nullcontext(cluster))
     monkeypatch.setattr(carried_out, "capture", lambda *_, **__: (facts, {}))
-    monkeypatch.setattr(carried_out, "judge", lambda host, *_: [failed(host.name, "expect", "kernel 5", "kernel 6", "")])
+    monkeypatch.setattr(
+        carried_out,
+        "judge",
+        lambda host, *_: [failed(host.name, "expect", "kernel 5", "kernel 6", "")],
+    )
     monkeypatch.setattr(carried_out, "among", lambda _: [])
     written: list[tuple[bool, bool]] = []
     change = AcceptanceDir.change
 
-    def change_and_note(folder: AcceptanceDir, how: Callable[[AcceptanceRecord], AcceptanceRecord]) -> AcceptanceRecord:
+    def change_and_note(
+        folder: AcceptanceDir, how: Callable[[AcceptanceRecord], AcceptanceRecord]
+    ) -> AcceptanceRecord:
         record = change(folder, how)
         written.append(("node4" in record.out, "checks" in record.over))
         return record
@@ -301,5 +363,12 @@ def test_a_node_that_cannot_be_reached_is_left_out_whatever_the_checks_are_and_a
     assert (True, False) not in written, "killed in between, its evidence would be overwritten"
     assert folder.record().out == {"node4": "reach: expected an answer, found timed out after 10 s"}
     captured, checks = folder.checks()["checks"]
-    assert set(captured) == set(NODES[:3]) and [check["name"] for check in checks] == ["expect"] * 3 + ["reach"]
-    assert [node.verdict for node in certificate_of(folder).nodes] == ["pass", "pass", "pass", "fail"]
+    assert set(captured) == set(NODES[:3]) and [check["name"] for check in checks] == [
+        "expect"
+    ] * 3 + ["reach"]
+    assert [node.verdict for node in certificate_of(folder).nodes] == [
+        "pass",
+        "pass",
+        "pass",
+        "fail",
+    ]

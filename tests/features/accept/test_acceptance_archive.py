@@ -24,7 +24,11 @@ from tests.support.acceptances import STEADY, acceptance
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> AcceptanceDir:
-    return acceptance(tmp_path_factory.mktemp("project") / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3)
+    return acceptance(
+        tmp_path_factory.mktemp("project") / "runs",
+        {1: tuple(0.8 * value for value in STEADY)},
+        nodes=3,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +58,55 @@ WHOLE = {"host": "node1", "name": "ecc", "verdict": "ok", "found": "on", "expect
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"facts": {"node1": "fast"}, "checks": [WHOLE]}, "stages.checks.facts: expected facts of each host"),
+        (
+            {"facts": {"node1": "fast"}, "checks": [WHOLE]},
+            "stages.checks.facts: expected facts of each host",
+        ),
         ({"facts": [], "checks": [WHOLE]}, "stages.checks.facts: expected facts of each host"),
         ({"checks": [WHOLE]}, "stages.checks.facts: expected facts of each host"),
         ({"facts": {}}, "stages.checks.checks: expected a list of checks, got NoneType"),
-        ({"facts": {}, "checks": {"a": 1}}, "stages.checks.checks: expected a list of checks, got dict"),
-        ({"facts": {}, "checks": [WHOLE, {"host": "node1"}]}, "stages.checks.checks: expected texts of each check"),
-        ({"facts": {}, "checks": [WHOLE | {"found": 3}]}, "stages.checks.checks: expected texts of each check"),
+        (
+            {"facts": {}, "checks": {"a": 1}},
+            "stages.checks.checks: expected a list of checks, got dict",
+        ),
+        (
+            {"facts": {}, "checks": [WHOLE, {"host": "node1"}]},
+            "stages.checks.checks: expected texts of each check",
+        ),
+        (
+            {"facts": {}, "checks": [WHOLE | {"found": 3}]},
+            "stages.checks.checks: expected texts of each check",
+        ),
         ({"facts": {}, "checks": ["ecc"]}, "stages.checks.checks: expected texts of each check"),
         ([WHOLE], "stages.checks: expected facts and checks, got list"),
     ],
 )
-def test_facts_of_a_forged_archive_are_refused_with_what_was_expected(content: Any, message: str, tmp_path: Path) -> None:
+def test_facts_of_a_forged_archive_are_refused_with_what_was_expected(
+    content: Any, message: str, tmp_path: Path
+) -> None:
     write_state(tmp_path / "checks.json", {"stages": {"checks": content}})
     with pytest.raises(DataError, match=re.escape(message)) as refused:
         AcceptanceDir(tmp_path).checks()
-    assert (refused.value.kind, refused.value.where) == ("state_damaged", str(tmp_path / "checks.json"))
+    assert (refused.value.kind, refused.value.where) == (
+        "state_damaged",
+        str(tmp_path / "checks.json"),
+    )
 
 
-@pytest.mark.parametrize("content", [{"facts": {"node1": {}}, "checks": [WHOLE]}, {}, {"stages": [WHOLE]}])
-def test_checks_that_are_not_kept_by_stage_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [{"facts": {"node1": {}}, "checks": [WHOLE]}, {}, {"stages": [WHOLE]}]
+)
+def test_checks_that_are_not_kept_by_stage_are_refused(
+    content: dict[str, Any], tmp_path: Path
+) -> None:
     write_state(tmp_path / "checks.json", content)
-    for act in (AcceptanceDir(tmp_path).checks, lambda: AcceptanceDir(tmp_path).write_checks("checks", {}, [])):
-        with pytest.raises(DataError, match="stages: expected facts and checks by stage") as refused:
+    for act in (
+        AcceptanceDir(tmp_path).checks,
+        lambda: AcceptanceDir(tmp_path).write_checks("checks", {}, []),
+    ):
+        with pytest.raises(
+            DataError, match="stages: expected facts and checks by stage"
+        ) as refused:
             act()
         assert refused.value.kind == "state_damaged"
 
@@ -86,19 +116,26 @@ def test_each_stage_keeps_the_facts_and_checks_that_it_captured_last(tmp_path: P
     assert folder.checks() == {}
     folder.write_checks("before", {"node1": {"cpu": "a"}}, [WHOLE])
     folder.write_checks("after", {"node1": {"cpu": "b"}}, [])
-    assert folder.checks() == {"before": ({"node1": {"cpu": "a"}}, [WHOLE]), "after": ({"node1": {"cpu": "b"}}, [])}
+    assert folder.checks() == {
+        "before": ({"node1": {"cpu": "a"}}, [WHOLE]),
+        "after": ({"node1": {"cpu": "b"}}, []),
+    }
     folder.write_checks("after", {}, [WHOLE])
     assert folder.checks() == {"before": ({"node1": {"cpu": "a"}}, [WHOLE]), "after": ({}, [WHOLE])}
 
 
-def test_a_verdict_that_is_changed_with_all_its_digests_is_refused(sealed: tuple[Path, Archive], tmp_path: Path) -> None:
+def test_a_verdict_that_is_changed_with_all_its_digests_is_refused(
+    sealed: tuple[Path, Archive], tmp_path: Path
+) -> None:
     subprocess.run(["tar", "-xf", sealed[0], "-C", tmp_path], check=True)
     (unpacked,) = tmp_path.iterdir()
     assert verify(unpacked, contents).seal == sealed[1].seal
     record = json.loads((unpacked / "archive.json").read_text())
     record["tables"]["nodes"][1]["verdict"] = "pass"
     (unpacked / "archive.json").write_text(json.dumps(record, indent=1) + "\n")
-    digest = subprocess.run(["sha256sum", "archive.json"], cwd=unpacked, capture_output=True, text=True, check=True).stdout
+    digest = subprocess.run(
+        ["sha256sum", "archive.json"], cwd=unpacked, capture_output=True, text=True, check=True
+    ).stdout
     lines = (unpacked / "SHA256SUMS").read_text().splitlines(keepends=True)
     (unpacked / "SHA256SUMS").write_text("".join([digest, *lines[1:]]))
     with pytest.raises(DataError, match="expected 'pass' as sealed, the logs give 'fail'"):
@@ -119,7 +156,18 @@ def test_a_changed_byte_anywhere_is_refused(sealed: tuple[Path, Archive], tmp_pa
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no ssh-keygen here")
 def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_path: Path) -> None:
     for name in ("ours", "theirs"):
-        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(tmp_path / name)]
+        argv = [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            name,
+            "-f",
+            str(tmp_path / name),
+        ]
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
     seal_of_it, other = "a" * 64, "b" * 64
     signature = tmp_path / "certificate.tar.sig"
@@ -130,22 +178,48 @@ def test_a_signature_names_its_signer_and_no_other_seal_or_signer_passes(tmp_pat
     with pytest.raises(DataError, match="expected a signature of seal b"):
         signer(other, signature, allowed)
     allowed.write_text(f"!ops@example.org,*@example.org {(tmp_path / 'ours.pub').read_text()}")
-    assert signer(seal_of_it, signature, allowed) == "*@example.org", "who is excluded has not signed"
+    assert signer(seal_of_it, signature, allowed) == "*@example.org", (
+        "who is excluded has not signed"
+    )
     allowed.write_text(f'ops@example.org namespaces="orch" {(tmp_path / "ours.pub").read_text()}')
     strangers = tmp_path / "strangers"
     strangers.write_text(f"ops@example.org {(tmp_path / 'theirs.pub').read_text()}")
     with pytest.raises(DataError, match="by a signer in"):
         signer(seal_of_it, signature, strangers)
-    for garbage in (b"", b"garbage", b"-----BEGIN SSH SIGNATURE-----\nabcd\n-----END SSH SIGNATURE-----\n"):
+    for garbage in (
+        b"",
+        b"garbage",
+        b"-----BEGIN SSH SIGNATURE-----\nabcd\n-----END SSH SIGNATURE-----\n",
+    ):
         (tmp_path / "garbage").write_bytes(garbage)
-        with pytest.raises(DataError, match="garbage: expected a signature, ssh-keygen says: Couldn't "):
+        with pytest.raises(
+            DataError, match="garbage: expected a signature, ssh-keygen says: Couldn't "
+        ):
             signer(seal_of_it, tmp_path / "garbage", allowed)
-    for text, said in (("", "found none"), ("# nobody\n", "found none"), ("garbage\n", "ssh-keygen says: .*:1: missing key")):
+    for text, said in (
+        ("", "found none"),
+        ("# nobody\n", "found none"),
+        ("garbage\n", "ssh-keygen says: .*:1: missing key"),
+    ):
         (tmp_path / "nobody").write_text(text)
         with pytest.raises(ConfigError, match=f"nobody: expected lines of allowed signers, {said}"):
             signer(seal_of_it, signature, tmp_path / "nobody")
-    by_hand = ["ssh-keygen", "-Y", "verify", "-f", str(allowed), "-I", "ops@example.org", "-n", "orch", "-s", str(signature)]
-    done = subprocess.run(by_hand, input=f"{seal_of_it}\n", text=True, capture_output=True, check=False)
+    by_hand = [
+        "ssh-keygen",
+        "-Y",
+        "verify",
+        "-f",
+        str(allowed),
+        "-I",
+        "ops@example.org",
+        "-n",
+        "orch",
+        "-s",
+        str(signature),
+    ]
+    done = subprocess.run(
+        by_hand, input=f"{seal_of_it}\n", text=True, capture_output=True, check=False
+    )
     assert done.returncode == 0 and "Good" in done.stdout
     with pytest.raises(ConfigError, match="expected an ssh key, found no such file"):
         sign(seal_of_it, tmp_path / "none")

@@ -57,38 +57,65 @@ def test_runs_that_succeed_without_a_node_blame_it_if_they_are_like_the_failed_o
 
 def test_one_failure_in_the_repetition_blames_nobody(good: RunResult) -> None:
     again = like(good, nodes=3)
-    ended = replace(again, state="failed", throughput=None, error=RunError("no", kind="rank_failed", host="node3"))
+    ended = replace(
+        again,
+        state="failed",
+        throughput=None,
+        error=RunError("no", kind="rank_failed", host="node3"),
+    )
     assert ended.has_failed
     assert not succeeds_without([(REST, [again, ended])], (), "node4", good)
 
 
-def test_any_good_run_without_it_blames_a_node_that_no_run_could_begin_with(good: RunResult) -> None:
+def test_any_good_run_without_it_blames_a_node_that_no_run_could_begin_with(
+    good: RunResult,
+) -> None:
     assert succeeds_without([(REST, [like(good, nodes=2)])], (), "node4", None)
     assert not succeeds_without([], (), "node4", None)
 
 
-def test_options_that_stand_for_the_number_of_nodes_or_ranks_do_not_tell_runs_apart(good: RunResult) -> None:
-    text = SUITE.replace('options: {sizes: "8192"}', 'options: {sizes: "8192", groups: $nodes}, env: {RANKS: $ranks}')
+def test_options_that_stand_for_the_number_of_nodes_or_ranks_do_not_tell_runs_apart(
+    good: RunResult,
+) -> None:
+    text = SUITE.replace(
+        'options: {sizes: "8192"}', 'options: {sizes: "8192", groups: $nodes}, env: {RANKS: $ranks}'
+    )
     document = yamlfile.loads(text, "small.yaml")
     checks, stage = suite_of(document, "small", "cuda").stages
-    assert depend_on_hosts(document, stage) == {"groups", "RANKS"} and depend_on_hosts(document, checks) == set()
+    assert (
+        depend_on_hosts(document, stage) == {"groups", "RANKS"}
+        and depend_on_hosts(document, checks) == set()
+    )
     failed = like(good, options={"groups": 4})
     later = [(REST, [like(good, nodes=3, options={"groups": 3})])]
-    assert succeeds_without(later, {"groups"}, "node4", failed) and not succeeds_without(later, (), "node4", failed)
+    assert succeeds_without(later, {"groups"}, "node4", failed) and not succeeds_without(
+        later, (), "node4", failed
+    )
 
 
-def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(tmp_path: Path) -> None:
+def test_a_failed_run_fails_the_node_that_it_names_if_runs_without_it_succeed(
+    tmp_path: Path,
+) -> None:
     folder = acceptance(tmp_path, {}, nodes=4)
     (first,) = folder.record().attempts
     fail_runs(folder, first.bench_id, "node4", 1)
     alone = certificate_of(folder)
-    assert [finding.kind for finding in judged(alone, "runs").findings] == ["cluster"] and alone.verdict == "fail"
+    assert [finding.kind for finding in judged(alone, "runs").findings] == [
+        "cluster"
+    ] and alone.verdict == "fail"
     second = repeated(folder, 3)
     certificate = certificate_of(folder)
-    assert verdicts(certificate) == {"node1": "pass", "node2": "pass", "node3": "pass", "node4": "fail"}
+    assert verdicts(certificate) == {
+        "node1": "pass",
+        "node2": "pass",
+        "node3": "pass",
+        "node4": "fail",
+    }
     assert "signal 9" in certificate.nodes[3].why[0]
     # Without the node another one is named: the program names any.
     fail_runs(folder, second, "node3", 1)
     everywhere = certificate_of(folder)
-    assert {finding.kind for bar in everywhere.judged if bar.kind == "runs" for finding in bar.findings} == {"cluster"}
+    assert {
+        finding.kind for bar in everywhere.judged if bar.kind == "runs" for finding in bar.findings
+    } == {"cluster"}
     assert everywhere.verdict == "fail" and "fail" not in verdicts(everywhere).values()

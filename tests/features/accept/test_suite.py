@@ -1,4 +1,6 @@
-"""Suites: what a file may say, what fits a budget, and that those that come with orch can be planned on either device."""
+"""Suites: what a file may say, what fits a budget, and that those that come with orch can be
+planned on either device.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,29 @@ def test_a_stage_has_choices_of_a_run_file_and_others_on_a_cpu() -> None:
     assert run_file_of(choices_of(document, on_gpu, 4, 8)).single["dtype"] == "bf16"
     filled = choices_of(document, on_cpu, nodes=4, ranks=8)
     assert filled.value["options"] == {"group": 8, "all": [4]}
-    assert filled.where(("options",)) == f"small.yaml:{document.line(('stages', 1, 'cpu'))}: stages[1].cpu.choices.options"
-    assert on_cpu.paths["bench"] == ("stages", 1, "bench") and choices_of(document, on_cpu, 4, 8) == filled
+    assert (
+        filled.where(("options",))
+        == f"small.yaml:{document.line(('stages', 1, 'cpu'))}: stages[1].cpu.choices.options"
+    )
+    assert (
+        on_cpu.paths["bench"] == ("stages", 1, "bench")
+        and choices_of(document, on_cpu, 4, 8) == filled
+    )
 
 
 def test_every_fault_is_named_with_its_place() -> None:
-    text = SMALL.replace("dtype: bf16", "dtypes: bf16").replace("needs: [checks]", "needs: [check]").replace("3%", "3")
+    text = (
+        SMALL.replace("dtype: bf16", "dtypes: bf16")
+        .replace("needs: [checks]", "needs: [check]")
+        .replace("3%", "3")
+    )
     with pytest.raises(Faults) as caught:
         suite_of(yamlfile.loads(text, "small.yaml"), "small", "cuda")
     texts = [str(error) for error in caught.value.errors]
     assert len(texts) == 3 and all(text.startswith("small.yaml:") for text in texts)
-    assert any("unknown key dtypes" in text for text in texts) and any("did you mean 'checks'" in text for text in texts)
+    assert any("unknown key dtypes" in text for text in texts) and any(
+        "did you mean 'checks'" in text for text in texts
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +84,9 @@ def test_every_fault_is_named_with_its_place() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_mistake_is_refused_on_either_device(device: str, before: str, after: str, message: str) -> None:
+def test_a_mistake_is_refused_on_either_device(
+    device: str, before: str, after: str, message: str
+) -> None:
     assert before in SMALL
     with pytest.raises(ConfigError) as refused:
         suite_of(yamlfile.loads(SMALL.replace(before, after), "small.yaml"), "small", device)
@@ -78,7 +94,14 @@ def test_a_mistake_is_refused_on_either_device(device: str, before: str, after: 
 
 
 @pytest.mark.parametrize(
-    "text", ["stages: []", "stages: 3", "[]", "stages: [{name: a}]", "stages: [{name: a, checks: all, bench: b}]"]
+    "text",
+    [
+        "stages: []",
+        "stages: 3",
+        "[]",
+        "stages: [{name: a}]",
+        "stages: [{name: a, checks: all, bench: b}]",
+    ],
 )
 def test_what_is_no_suite_is_refused(text: str) -> None:
     with pytest.raises(ConfigError if text != "[]" else (ConfigError, Faults)):
@@ -94,9 +117,14 @@ def test_a_text_is_no_suite_and_is_refused_with_its_line() -> None:
 def test_a_budget_leaves_out_what_does_not_fit_and_what_needs_it() -> None:
     stages = suite_of(open_suite("accept"), "accept", "cuda").stages
     times = {"checks": 30.0, "gemm": 1000.0, "resnet50": 60.0, "soak": 60.0}
-    kept, left = fitted([(stage, times.get(stage.name, 60.0)) for stage in stages], 600.0, {"storage": "no fio"})
+    kept, left = fitted(
+        [(stage, times.get(stage.name, 60.0)) for stage in stages], 600.0, {"storage": "no fio"}
+    )
     assert "gemm" in left and left["gemm"] == "takes about 16m40s, 9m30s of the budget is left"
-    assert left["soak"] == left["resnet50"] == "needs gemm, which is left out" and left["storage"] == "no fio"
+    assert (
+        left["soak"] == left["resnet50"] == "needs gemm, which is left out"
+        and left["storage"] == "no fio"
+    )
     assert [stage.name for stage in kept][:3] == ["checks", "memory", "host-device"]
     assert {stage.name for stage in kept} | set(left) == {stage.name for stage in stages}
     everything, nothing = fitted([(stage, 1e9) for stage in stages], None)

@@ -1,4 +1,6 @@
-"""What is wrong in a suite whatever the hosts are is refused before any is contacted, with file, line and stage."""
+"""What is wrong in a suite whatever the hosts are is refused before any is contacted, with file,
+line and stage.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_a_suite_without_faults_is_planned(project: Path) -> None:
         (", peers: 5%", "", f"{BAR}: expected peers:, earlier: or a reference figure of rate, found none"),
     ],
 )  # fmt: skip
-def test_a_fault_is_refused_with_file_line_and_stage(project: Path, before: str, after: str, message: str) -> None:
+def test_a_fault_is_refused_with_file_line_and_stage(
+    project: Path, before: str, after: str, message: str
+) -> None:
     assert before in STAGE
     (fault,) = faults_of(project, STAGE.replace(before, after, 1))
     assert fault.startswith(message) and "hush" not in fault
@@ -103,9 +107,14 @@ def test_a_fault_is_refused_with_file_line_and_stage(project: Path, before: str,
 def test_what_is_wrong_for_other_devices_is_refused_too(project: Path) -> None:
     text = STAGE.replace("cpu: {bench: hashing}", "cpu: {choices: {dtype: none}, bars: []}")
     secret, bound = faults_of(
-        project, text.replace("rate >= 1", "raate >= 1").replace("steps: 4", "steps: 4, env: {HF_TOKEN: hush}")
+        project,
+        text.replace("rate >= 1", "raate >= 1").replace(
+            "steps: 4", "steps: 4, env: {HF_TOKEN: hush}"
+        ),
     )
-    assert secret.startswith(f"{IN_CHOICES}.env.HF_TOKEN: ") and bound.startswith(f"{IN_CHOICES}.expect[0]: ")
+    assert secret.startswith(f"{IN_CHOICES}.env.HF_TOKEN: ") and bound.startswith(
+        f"{IN_CHOICES}.expect[0]: "
+    )
 
 
 def test_all_faults_are_reported_together(project: Path) -> None:
@@ -127,8 +136,12 @@ def test_all_faults_are_reported_together(project: Path) -> None:
 def test_what_these_hosts_make_impossible_is_left_out_with_its_place(
     project: Path, choices: str, left_out: Mapping[str, str]
 ) -> None:
-    plan = plan_of(project, f"stages:\n  - name: hashing\n    bench: hashing\n    choices: {choices}\n")
-    assert {name: reason.replace(f"{project}/", "") for name, reason in plan.left_out.items()} == left_out
+    plan = plan_of(
+        project, f"stages:\n  - name: hashing\n    bench: hashing\n    choices: {choices}\n"
+    )
+    assert {
+        name: reason.replace(f"{project}/", "") for name, reason in plan.left_out.items()
+    } == left_out
     assert [cell.shape for _, bench in plan.stages if bench for cell in bench.cells] == (
         [] if "hashing" in left_out else ["1n1g"]
     )
@@ -136,7 +149,9 @@ def test_what_these_hosts_make_impossible_is_left_out_with_its_place(
 
 def test_a_fault_of_a_template_is_no_reason_to_leave_a_stage_out(project: Path) -> None:
     (project / "templates" / "hashing" / "launch.sh.j2").write_text("{{ optons.seconds }}\n")
-    with pytest.raises(ConfigError, match=r"launch.sh.j2:1: expected a name that a template sees, got 'optons'") as refused:
+    with pytest.raises(
+        ConfigError, match=r"launch.sh.j2:1: expected a name that a template sees, got 'optons'"
+    ) as refused:
         plan_of(project, STAGE)
     assert refused.value.kind == "template_error"
 
@@ -146,7 +161,9 @@ def test_a_number_of_ranks_that_these_hosts_lack_is_no_fault_of_the_suite(projec
     assert list(plan_of(project, text).left_out) == ["a"]
 
 
-def test_a_bar_that_reference_figures_judge_needs_nothing_else(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_that_reference_figures_judge_needs_nothing_else(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (project / "suites" / "references").mkdir(parents=True)
     figures = "device: box\nsource: a table\nfigures: [{framework: hashing, metric: rate, value: 5, tolerance: 8%}]\n"
     (project / "suites" / "references" / "own.yaml").write_text(figures)
@@ -160,6 +177,10 @@ def test_a_bar_that_reference_figures_judge_needs_nothing_else(project: Path, ca
 @pytest.mark.parametrize("gpus", [0, 8])
 @pytest.mark.parametrize("name", suites())
 def test_a_suite_that_comes_with_orch_has_no_fault(name: str, gpus: int, tmp_path: Path) -> None:
-    (tmp_path / "cluster.yaml").write_text(f"schema: 1\nhosts: {{n1: {{address: 10.0.0.1, gpus: {gpus}, slots: 1}}}}\n")
+    (tmp_path / "cluster.yaml").write_text(
+        f"schema: 1\nhosts: {{n1: {{address: 10.0.0.1, gpus: {gpus}, slots: 1}}}}\n"
+    )
     machines = open_inventory(str(tmp_path / "cluster.yaml"))
-    assert planned_suite(name, Selection(Project(tmp_path), machines, machines.hosts, "cluster.yaml", ""), (), None).stages
+    assert planned_suite(
+        name, Selection(Project(tmp_path), machines, machines.hosts, "cluster.yaml", ""), (), None
+    ).stages

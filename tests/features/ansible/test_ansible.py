@@ -1,4 +1,6 @@
-"""Ansible inventories mean what `ansible-inventory` prints; what is read without it means the same, or is refused by name."""
+"""Ansible inventories mean what `ansible-inventory` prints; what is read without it means the same,
+or is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ HINT = "pip install ansible-core, and orch asks Ansible; or where Ansible is: an
 
 
 @pytest.fixture(autouse=True)
-def path_without_ansible(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def path_without_ansible(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Leave on the PATH only what scripts of tests need."""
     folder = tmp_path_factory.mktemp("bin")
     for name in ("env", "sh", "bash", "cat", "sleep", "touch"):
@@ -36,7 +40,9 @@ def path_without_ansible(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pyte
 @pytest.mark.parametrize("name", GOOD)
 def test_a_good_inventory_means_what_stands_beside_it(name: str) -> None:
     path = DATA / "ansible-good" / name
-    assert plain(read(path.read_text(), name)) == json.loads(path.with_name(f"{name}.json").read_text())
+    assert plain(read(path.read_text(), name)) == json.loads(
+        path.with_name(f"{name}.json").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -80,22 +86,35 @@ ansible_user=all
     assert host.ssh.user == "near"
 
 
-def test_an_encrypted_value_is_refused_only_where_it_decides_to_which_machine_a_connection_goes() -> None:
+def test_an_encrypted_value_is_refused_only_where_it_decides_to_which_machine_a_connection_goes() -> (
+    None
+):
     text = "all:\n  hosts: {a: {ansible_user: root}}\n  vars:\n    %s: !vault |\n      $ANSIBLE_VAULT;1.1;AES256\n      61\n"
     inventory = read(text % "data_dir")
-    assert (dict(inventory.hosts[0].vars), inventory.notes) == ({}, ("not read: data_dir (an encrypted value)",))
+    assert (dict(inventory.hosts[0].vars), inventory.notes) == (
+        {},
+        ("not read: data_dir (an encrypted value)",),
+    )
     assert read(text % "ansible_user").hosts[0].ssh.user == "root"  # a nearer value takes its place
     (fault,) = faults_of(lambda: read(text % "ansible_host"))
-    assert fault.startswith("lab.yaml:4: all.vars.ansible_host: expected a plain value, got an encrypted value.")
+    assert fault.startswith(
+        "lab.yaml:4: all.vars.ansible_host: expected a plain value, got an encrypted value."
+    )
 
 
 def test_an_encrypted_inventory_is_refused() -> None:
     (fault,) = faults_of(lambda: read("$ANSIBLE_VAULT;1.1;AES256\n6162\n"))
-    assert fault.startswith("lab.yaml: expected hosts, groups and plain variables, got an encrypted inventory. ")
+    assert fault.startswith(
+        "lab.yaml: expected hosts, groups and plain variables, got an encrypted inventory. "
+    )
 
 
-@pytest.mark.parametrize("more", ["regions: [eu-west-1]", "strict: false\ngroups: {gpu: \"'gpu' in name\"}", "hosts: {}"])
-def test_settings_of_an_inventory_plugin_are_named_as_such_with_what_ansible_must_be_given(tmp_path: Path, more: str) -> None:
+@pytest.mark.parametrize(
+    "more", ["regions: [eu-west-1]", "strict: false\ngroups: {gpu: \"'gpu' in name\"}", "hosts: {}"]
+)
+def test_settings_of_an_inventory_plugin_are_named_as_such_with_what_ansible_must_be_given(
+    tmp_path: Path, more: str
+) -> None:
     (tmp_path / "cloud.yml").write_text(f"# of the cloud\nplugin: aws_ec2\n{more}\n")
     source = str(tmp_path / "cloud.yml")
     (fault,) = faults_of(lambda: open_inventory(source))
@@ -109,7 +128,9 @@ LISTED = {"cluster": "cluster/hosts", "quoted": "quoted", "loose": "loose.yml"}
 
 
 def jump_in(arguments: str) -> str | None:
-    """The jump host in ssh arguments, by text alone: ``-J``, ``ProxyJump``, or the host and port of a ProxyCommand."""
+    """The jump host in ssh arguments, by text alone: ``-J``, ``ProxyJump``, or the host and port of
+    a ProxyCommand.
+    """
     if match := re.search(r"(?:-J |ProxyJump=)(\S+)", arguments):
         return match[1]
     match = re.search(r"ProxyCommand=.* (\S+@[\w.]+) -p (\d+)", arguments)
@@ -118,7 +139,9 @@ def jump_in(arguments: str) -> str | None:
 
 @pytest.mark.parametrize("name", LISTED)
 def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> None:
-    """``NAME.listed.json`` is what `ansible-inventory --list` of ansible-core 2.19 printed for the same files, decrypted."""
+    """``NAME.listed.json`` is what `ansible-inventory --list` of ansible-core 2.19 printed for the
+    same files, decrypted.
+    """
     listed = json.loads((DATA / "ansible" / f"{name}.listed.json").read_text())
     variables = listed.pop("_meta")["hostvars"]
     names = {host for group in listed.values() for host in group.get("hosts", ())}
@@ -126,7 +149,9 @@ def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> No
     for host in names:
         of_host = variables.get(host, {})
         if of_host.get("ansible_connection", "ssh") == "ssh":
-            arguments = " ".join(of_host.get(f"ansible_ssh_{kind}_args", "") for kind in ("common", "extra"))
+            arguments = " ".join(
+                of_host.get(f"ansible_ssh_{kind}_args", "") for kind in ("common", "extra")
+            )
             port = of_host.get("ansible_port")
             expected[host] = (
                 of_host.get("ansible_host", host), of_host.get("ansible_ssh_user", of_host.get("ansible_user")) or None,
@@ -136,7 +161,9 @@ def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> No
     read_hosts = {host.name: (host.address, *(getattr(host.ssh, key) for key in ("user", "port", "key", "jump")))
                   for host in inventory.hosts}  # fmt: skip
     assert read_hosts == expected
-    members = {group: set(body.get("hosts", ())) & expected.keys() for group, body in listed.items()}
+    members = {
+        group: set(body.get("hosts", ())) & expected.keys() for group, body in listed.items()
+    }
     for group, body in listed.items():
         for child in body.get("children", ()):
             members[group] |= members.get(child, set())
@@ -144,16 +171,24 @@ def test_ansible_inventories_mean_what_ansible_inventory_prints(name: str) -> No
 
 
 def listed(name: str) -> Any:
-    """What `ansible-inventory --list` of ansible-core 2.19 printed for a file of ``data/inventories/ansible``."""
+    """What `ansible-inventory --list` of ansible-core 2.19 printed for a file of
+    ``data/inventories/ansible``.
+    """
     return json.loads((DATA / "ansible" / f"{name}.listed.json").read_text())
 
 
-def test_patterns_of_ansible_are_the_hosts_and_ports_that_ansible_inventory_prints_in_its_order() -> None:
+def test_patterns_of_ansible_are_the_hosts_and_ports_that_ansible_inventory_prints_in_its_order() -> (
+    None
+):
     expected = listed("ranges")
-    ports = {name: of_host["ansible_port"] for name, of_host in expected["_meta"]["hostvars"].items()}
+    ports = {
+        name: of_host["ansible_port"] for name, of_host in expected["_meta"]["hostvars"].items()
+    }
     hosts = open_inventory(str(DATA / "ansible" / "ranges")).hosts
     assert [(host.address, host.ssh.port) for host in hosts] == [
-        (name, ports.get(name)) for group in ("open", "letters", "ports") for name in expected[group]["hosts"]
+        (name, ports.get(name))
+        for group in ("open", "letters", "ports")
+        for name in expected[group]["hosts"]
     ]
 
 
@@ -163,21 +198,33 @@ def test_values_in_ini_are_those_that_ansible_inventory_prints() -> None:
     assert host.ssh.key == expected.pop("ansible_ssh_private_key_file") == '/k/a"b'
     assert host.ssh.user == str(expected.pop("ansible_user")) == "1000"
     assert expected.pop("h") is None and "h" not in host.vars
-    assert json.dumps(host.vars, sort_keys=True, default=dict) == json.dumps(expected, sort_keys=True)
+    assert json.dumps(host.vars, sort_keys=True, default=dict) == json.dumps(
+        expected, sort_keys=True
+    )
 
 
-def test_groups_of_ansible_that_no_expression_could_name_are_selected_by_another_name_and_said_to_be() -> None:
+def test_groups_of_ansible_that_no_expression_could_name_are_selected_by_another_name_and_said_to_be() -> (
+    None
+):
     text = "all: {children: {image-Ubuntu 22.04: {hosts: n1}, tag/a: {children: {image-Ubuntu 22.04: , k:v: {hosts: n2}}}}}\n"
     inventory = read(text)
-    assert dict(inventory.groups) == {"image-Ubuntu_22.04": ("n1",), "tag_a": ("n1", "n2"), "k_v": ("n2",)}
-    assert inventory.notes == ("groups renamed: image-Ubuntu_22.04 for 'image-Ubuntu 22.04', tag_a for 'tag/a', k_v for 'k:v'",)
+    assert dict(inventory.groups) == {
+        "image-Ubuntu_22.04": ("n1",),
+        "tag_a": ("n1", "n2"),
+        "k_v": ("n2",),
+    }
+    assert inventory.notes == (
+        "groups renamed: image-Ubuntu_22.04 for 'image-Ubuntu 22.04', tag_a for 'tag/a', k_v for 'k:v'",
+    )
     (fault,) = faults_of(lambda: read("[tag/a]\nn1\n[tag_a]\nn2\n"))
     assert fault.startswith("lab.yaml:1: expected a group name, got 'tag/a'")
 
 
 def test_a_section_with_spaces_is_refused_as_ansible_does() -> None:
     found = faults_of(lambda: read("[ gpu ]\nn1\n"))
-    assert found == ["lab.yaml:1: expected [group], [group:children] or [group:vars], got '[ gpu ]'. write it without spaces"]
+    assert found == [
+        "lab.yaml:1: expected [group], [group:children] or [group:vars], got '[ gpu ]'. write it without spaces"
+    ]
 
 
 def test_what_an_ansible_inventory_says_and_orch_does_not_read_is_named_once() -> None:
@@ -217,7 +264,9 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str) -> None
 def test_an_ansible_that_prints_no_inventory_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("orchestrator.features.ansible.program._LIMIT_S", 0.2 if "sleep 60" in program else LIMIT_S)
+    monkeypatch.setattr(
+        "orchestrator.features.ansible.program._LIMIT_S", 0.2 if "sleep 60" in program else LIMIT_S
+    )
     install(monkeypatch, tmp_path, program)
     path = tmp_path / "hosts"
     path.write_text("[gpu]\nn1\n")
@@ -229,7 +278,10 @@ def test_what_needs_ansible_is_refused_by_name_without_it(tmp_path: Path) -> Non
     program = tmp_path / "cloud"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    for source, got in ((program, "a program that prints one"), (DATA / "ansible" / "sites", "a directory")):
+    for source, got in (
+        (program, "a program that prints one"),
+        (DATA / "ansible" / "sites", "a directory"),
+    ):
         (fault,) = faults_of(lambda source=source: open_inventory(str(source)))  # type: ignore[misc]
         expected = f"{source}: expected hosts, groups and plain variables, got {got}. {HINT.format(source)}"
         assert fault == f"{expected}; then pass --hosts hosts.json"
@@ -240,14 +292,20 @@ REAL = shutil.which("ansible-inventory")
 
 @pytest.mark.skipif(REAL is None, reason="needs ansible-inventory (pip install ansible-core)")
 @pytest.mark.parametrize("name", ["cluster/hosts", "quoted", "loose.yml", "ranges", "values"])
-def test_a_static_inventory_is_the_one_that_ansible_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_static_inventory_is_the_one_that_ansible_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     shutil.copytree(DATA / "ansible", tmp_path / "copy")
-    (tmp_path / "copy" / "cluster" / "group_vars" / "all" / "vault.yml").unlink()  # no vault, only named so
+    (
+        tmp_path / "copy" / "cluster" / "group_vars" / "all" / "vault.yml"
+    ).unlink()  # no vault, only named so
     source = str(tmp_path / "copy" / name)
     expected = open_inventory(source)
     monkeypatch.setenv("PATH", f"{Path(str(REAL)).parent}:/usr/bin:/bin")
     found = open_inventory(source)
-    groups = {name: members for name, members in found.groups.items() if members}  # keys that only hold what others repeat
+    groups = {
+        name: members for name, members in found.groups.items() if members
+    }  # keys that only hold what others repeat
     assert plain(replace(found, groups=groups)) == plain(expected)
     assert [host.name for host in found.hosts] == [host.name for host in expected.hosts]
     assert sorted(found.notes) == sorted(expected.notes)
@@ -267,7 +325,11 @@ def test_ansible_opens_vaults_directories_and_programs_and_other_variables_of_fi
     vault = tmp_path / "group_vars" / "gpu.yml"
     vault.write_text("ansible_user: hidden\nlicense: sesame\nrack: far\n")
     monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "password"))
-    subprocess.run([Path(str(REAL)).with_name("ansible-vault"), "encrypt", vault], check=True, capture_output=True)
+    subprocess.run(
+        [Path(str(REAL)).with_name("ansible-vault"), "encrypt", vault],
+        check=True,
+        capture_output=True,
+    )
     (tmp_path / "hosts").write_text("[gpu]\nn1 rack=r7\n")
     (host,) = open_inventory(str(tmp_path / "hosts")).hosts
     assert (host.ssh.user, dict(host.vars)) == ("hidden", {"rack": "r7"})
@@ -295,7 +357,10 @@ def test_a_directory_of_other_things_is_refused_before_a_program_in_it_is_starte
     assert fault.startswith(f"{tmp_path}/settings")
     monkeypatch.setattr("orchestrator.features.ansible.inventory._MOST_FILES", 2)
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
-    assert "expected a directory of inventories, with at most 2 files in it and below it, got more" in fault
+    assert (
+        "expected a directory of inventories, with at most 2 files in it and below it, got more"
+        in fault
+    )
     assert not (tmp_path / "started").exists()
 
 
@@ -322,8 +387,12 @@ def test_what_a_dynamic_inventory_prints_is_read() -> None:
     assert [host.name for host in inventory.select("@gpu")] == ["n1", "n2"]
 
 
-def test_what_ansible_inventory_prints_is_the_inventory_that_it_was_printed_for(tmp_path: Path) -> None:
-    """The text is that of `ansible-inventory --list` for a file with a `!unsafe` user, a `!vault` value and a template."""
+def test_what_ansible_inventory_prints_is_the_inventory_that_it_was_printed_for(
+    tmp_path: Path,
+) -> None:
+    """The text is that of `ansible-inventory --list` for a file with a `!unsafe` user, a `!vault`
+    value and a template.
+    """
     text = """{
       "_meta": {"hostvars": {"n1": {
         "ansible_user": {"__ansible_unsafe": "me"}, "data_dir": {"__ansible_vault": "$ANSIBLE_VAULT;1.1;AES256\\n6162"},
@@ -331,21 +400,33 @@ def test_what_ansible_inventory_prints_is_the_inventory_that_it_was_printed_for(
       "all": {"children": ["ungrouped"]}, "ungrouped": {"hosts": ["n1", "n2"]}
     }"""
     for size in (0, 2 << 20):  # a large one is no longer read as YAML
-        (tmp_path / "hosts.json").write_text(text.replace('"{{ y }}"', f'"{{{{ y }}}}", "x": "{"x" * size}"'))
+        (tmp_path / "hosts.json").write_text(
+            text.replace('"{{ y }}"', f'"{{{{ y }}}}", "x": "{"x" * size}"')
+        )
         inventory = open_inventory(str(tmp_path / "hosts.json"))
-        assert [(host.name, host.ssh.user) for host in inventory.hosts] == [("n1", "me"), ("n2", None)]
-        assert inventory.notes == ("not read: data_dir (an encrypted value); interface (a template)",)
+        assert [(host.name, host.ssh.user) for host in inventory.hosts] == [
+            ("n1", "me"),
+            ("n2", None),
+        ]
+        assert inventory.notes == (
+            "not read: data_dir (an encrypted value); interface (a template)",
+        )
         assert inventory.hosts[0].vars["racks"] == ["a"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"schema": 1, "hosts": {"n1": {}}}', "expected at most 1 MiB, got more. only what ansible-inventory --list prints"),
+        (
+            '{"schema": 1, "hosts": {"n1": {}}}',
+            "expected at most 1 MiB, got more. only what ansible-inventory --list prints",
+        ),
         ('{"_meta": {}, "gpu": ["n1"', "expected JSON, got 2097178 bytes of something else"),
     ],
 )
-def test_a_large_file_that_ansible_inventory_did_not_print_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_large_file_that_ansible_inventory_did_not_print_is_refused(
+    tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "hosts.json").write_text(text.ljust(len(text) + (2 << 20)))
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path / "hosts.json")))
     assert fault.startswith(f"{tmp_path}/hosts.json: {words}")
@@ -380,7 +461,10 @@ def test_variables_next_to_an_ansible_inventory_are_read_in_ansibles_order(tmp_p
     assert {host.ssh.key for host in hosts} == {"~/.ssh/gpu"}
     assert [dict(host.vars) for host in hosts] == [{"python": "/opt/python"}] * 3
     (tmp_path / "list").write_text("n1\nn2\n")
-    assert [host.ssh.user for host in open_inventory(str(tmp_path / "list")).hosts] == ["all-file", "host-file"]
+    assert [host.ssh.user for host in open_inventory(str(tmp_path / "list")).hosts] == [
+        "all-file",
+        "host-file",
+    ]
     (tmp_path / "group_vars" / "all.yml").write_text("ansible_user: [x]\n")
     (fault, *_) = faults_of(lambda: open_inventory(str(tmp_path / "list")))
     assert f"{tmp_path}/group_vars/all.yml:1: ansible_user" in fault
@@ -393,15 +477,30 @@ def test_variables_next_to_an_ansible_inventory_are_read_in_ansibles_order(tmp_p
         ("-oProxyJump=a,b -C -q -tt", {"jump": "a,b"}, (), ""),
         ("-o 'ProxyJump me@gate'", {"jump": "me@gate"}, (), ""),
         ('-o ProxyCommand="ssh -p 2222 -W %h:%p -q me@gate"', {"jump": "me@gate:2222"}, (), ""),
-        ('-o ProxyCommand="/usr/bin/ssh -W [%h]:%p -l me -oPort=23 gate"', {"jump": "me@gate:23"}, (), ""),
+        (
+            '-o ProxyCommand="/usr/bin/ssh -W [%h]:%p -l me -oPort=23 gate"',
+            {"jump": "me@gate:23"},
+            (),
+            "",
+        ),
         (
             "-o ProxyCommand='ssh -o StrictHostKeyChecking=no -i ~/.ssh/g -W %h:%p me@gate'",
             {"jump": "me@gate"},
             ("StrictHostKeyChecking of ProxyCommand", "IdentityFile of ProxyCommand"),
             "",
         ),
-        ("-o ControlPersist=60s -i ~/.ssh/k -l ann -p 22", {"key": "~/.ssh/k", "user": "ann", "port": 22}, (), ""),
-        ("-F other.conf -o UserKnownHostsFile=/k", {"config": "other.conf", "known_hosts": "/k"}, (), ""),
+        (
+            "-o ControlPersist=60s -i ~/.ssh/k -l ann -p 22",
+            {"key": "~/.ssh/k", "user": "ann", "port": 22},
+            (),
+            "",
+        ),
+        (
+            "-F other.conf -o UserKnownHostsFile=/k",
+            {"config": "other.conf", "known_hosts": "/k"},
+            (),
+            "",
+        ),
         ("-o ConnectTimeout=5 -o Ciphers=x", {"connect_timeout_s": 5}, ("Ciphers",), ""),
         (
             "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
@@ -430,7 +529,11 @@ def test_what_an_ansible_group_expects_reaches_its_hosts_and_a_host_may_say_othe
         "      hosts: {a: {}, b: {expect: {mtu: 1500}}}\n    cpu: {hosts: {c: {}}}\n"
     ).hosts
     # A variable of the host replaces that of the group as a whole, which is Ansible's way.
-    assert {host.name: dict(host.expect) for host in hosts} == {"a": {"gpus": 8, "mtu": 9000}, "b": {"mtu": 1500}, "c": {}}
+    assert {host.name: dict(host.expect) for host in hosts} == {
+        "a": {"gpus": 8, "mtu": 9000},
+        "b": {"mtu": 1500},
+        "c": {},
+    }
 
 
 @pytest.mark.parametrize(

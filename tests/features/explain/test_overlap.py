@@ -23,11 +23,16 @@ class DeviceModel(NamedTuple):
     backward_s: float
 
 
-def step_s(device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE) -> float:
+def step_s(
+    device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE
+) -> float:
     """The seconds of a step whose backward pass makes these buckets."""
     sent = reduced(buckets, device.backward_s / device.step_s)
     whole = device.step_s
-    timed = [Timed(curve.time_s(each.size_bytes), each.begins * whole, each.needed * whole) for each in sent]
+    timed = [
+        Timed(curve.time_s(each.size_bytes), each.begins * whole, each.needed * whole)
+        for each in sent
+    ]
     return elapsed_s(whole, timed, sharing)
 
 
@@ -46,7 +51,8 @@ buckets = st.lists(st.builds(Bucket, st.integers(1, 1 << 30), shares), max_size=
 )
 
 
-# Forward 10 ms, backward 20 ms; the first bucket is there after 5 ms of it and takes 10 ms, the second at its end, 20 ms.
+# Forward 10 ms, backward 20 ms; the first bucket is there after 5 ms of it and takes 10 ms, the
+# second at its end, 20 ms.
 @pytest.mark.parametrize(
     ("sharing", "milliseconds"),
     [
@@ -56,7 +62,8 @@ buckets = st.lists(st.builds(Bucket, st.integers(1, 1 << 30), shares), max_size=
         (Sharing(0.5, 0.0), 55),
         # Computing ends at 30, when 7.5 ms of reducing are done; the rest until 32.5, and 20 more.
         (Sharing(0.0, 0.5), 52.5),
-        # Reducing takes 20 ms, until 35, and 10 ms are computed meanwhile, 15 of 20; the rest until 40, and 20 more.
+        # Reducing takes 20 ms, until 35, and 10 ms are computed meanwhile, 15 of 20; the rest until
+        # 40, and 20 more.
         (Sharing(0.5, 0.5), 60),
         # Nothing is computed while anything is reduced: 10 + 20 + 10 + 20.
         (Sharing(1.0, 0.0), 60),
@@ -66,34 +73,47 @@ buckets = st.lists(st.builds(Bucket, st.integers(1, 1 << 30), shares), max_size=
     ],
 )
 def test_a_step_of_two_buckets_is_what_it_is_by_hand(sharing: Sharing, milliseconds: float) -> None:
-    assert step_s(DEVICE, EARLY_AND_LATE, TEN_A_MEGABYTE, sharing) == pytest.approx(milliseconds / 1000)
+    assert step_s(DEVICE, EARLY_AND_LATE, TEN_A_MEGABYTE, sharing) == pytest.approx(
+        milliseconds / 1000
+    )
 
 
 @pytest.mark.parametrize("sharing", [Sharing(1.0, 0.0), Sharing(1.0, 1.0)])
 @given(backward_ms=st.integers(1, 1000), ready=st.integers(0, 100))
-@example(backward_ms=10, ready=10)  # what is left of the pass after the second is rounded to less than nothing
-def test_buckets_that_are_ready_at_the_end_are_reduced_after_it(sharing: Sharing, backward_ms: int, ready: int) -> None:
+@example(
+    backward_ms=10, ready=10
+)  # what is left of the pass after the second is rounded to less than nothing
+def test_buckets_that_are_ready_at_the_end_are_reduced_after_it(
+    sharing: Sharing, backward_ms: int, ready: int
+) -> None:
     some = (Bucket(MB, ready / 100), Bucket(MB, 1.0), Bucket(MB, 1.0))
     device = DeviceModel(step_s=backward_ms / 500, backward_s=backward_ms / 1000)
     assert step_s(device, some, TEN_A_MEGABYTE, sharing) == pytest.approx(device.step_s + 0.030)
 
 
-# Two layers in shards, 30 ms: forward 0 to 5 and 5 to 10 ms, backward 10 to 20 and 20 to 30. Gathered: the first layer at once,
-# the second during the first, the first again during the second one's backward pass; scattered: each after its backward pass.
+# Two layers in shards, 30 ms: forward 0 to 5 and 5 to 10 ms, backward 10 to 20 and 20 to 30.
+# Gathered: the first layer at once, the second during the first, the first again during the second
+# one's backward pass; scattered: each after its backward pass.
 SHARDS = ((2, 0, 0), (4, 0, 5), (4, 10, 20), (6, 20, 30), (6, 30, 30))
 
 
 @pytest.mark.parametrize(
     ("slower", "milliseconds"),
     [
-        # 0 to 2; 2 to 6 beside computing, which has come to 10 at 12; 12 to 16; to 20 at 22; 22 to 28; to 30 at 32; 32 to 38.
+        # 0 to 2; 2 to 6 beside computing, which has come to 10 at 12; 12 to 16; to 20 at 22; 22 to
+        # 28; to 30 at 32; 32 to 38.
         (1, 38),
-        # 0 to 6; 6 to 18, of which computing uses 5 and waits; to 10 at 23; 23 to 35, it waits from 33 on; 35 to 53; 53 to 71.
+        # 0 to 6; 6 to 18, of which computing uses 5 and waits; to 10 at 23; 23 to 35, it waits from
+        # 33 on; 35 to 53; 53 to 71.
         (3, 71),
     ],
 )
-def test_a_step_of_two_layers_in_shards_is_what_it_is_by_hand(slower: int, milliseconds: float) -> None:
-    timed = [Timed(slower * time / 1000, begins / 1000, needed / 1000) for time, begins, needed in SHARDS]
+def test_a_step_of_two_layers_in_shards_is_what_it_is_by_hand(
+    slower: int, milliseconds: float
+) -> None:
+    timed = [
+        Timed(slower * time / 1000, begins / 1000, needed / 1000) for time, begins, needed in SHARDS
+    ]
     assert elapsed_s(0.030, timed) == pytest.approx(milliseconds / 1000)
 
 
@@ -103,8 +123,11 @@ def test_what_is_waited_for_at_once_adds_all_of_its_time() -> None:
 
 
 def test_what_is_queued_behind_another_holds_up_computing_before_it_begins() -> None:
-    # 5 to 15, needed at the end; behind it, needed at 8, from 15 to 16. Computing stands at 8, and has 12 more from 16 on.
-    assert elapsed_s(0.020, [Timed(0.010, 0.005, 0.020), Timed(0.001, 0.006, 0.008)]) == pytest.approx(0.028)
+    # 5 to 15, needed at the end; behind it, needed at 8, from 15 to 16. Computing stands at 8, and
+    # has 12 more from 16 on.
+    assert elapsed_s(
+        0.020, [Timed(0.010, 0.005, 0.020), Timed(0.001, 0.006, 0.008)]
+    ) == pytest.approx(0.028)
 
 
 def test_a_bucket_waits_for_the_one_before_it() -> None:
@@ -114,7 +137,9 @@ def test_a_bucket_waits_for_the_one_before_it() -> None:
 
 
 @given(devices, sharings, curves)
-def test_nothing_to_reduce_leaves_the_step_as_it_is(device: DeviceModel, sharing: Sharing, curve: Curve) -> None:
+def test_nothing_to_reduce_leaves_the_step_as_it_is(
+    device: DeviceModel, sharing: Sharing, curve: Curve
+) -> None:
     assert step_s(device, (), curve, sharing) == pytest.approx(device.step_s)
 
 
@@ -122,7 +147,9 @@ def test_nothing_to_reduce_leaves_the_step_as_it_is(device: DeviceModel, sharing
 def test_a_network_without_end_leaves_the_step_as_it_is(
     device: DeviceModel, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
 ) -> None:
-    assert step_s(device, some, curve.scaled(1e-30), sharing) == pytest.approx(device.step_s, abs=1e-9)
+    assert step_s(device, some, curve.scaled(1e-30), sharing) == pytest.approx(
+        device.step_s, abs=1e-9
+    )
 
 
 @given(devices, buckets, sharings, curves, st.floats(1, 100))
@@ -157,7 +184,9 @@ def test_what_two_that_began_at_once_take_from_each_other_is_found_again(
     found = sharing_of(backward_s, reduce_s, computed, reduced)
     # In a short common time of a long whole, rounding is all that can be seen.
     room = 1e-9 * max(backward_s, reduce_s) / min(reduced, computed)
-    assert found.compute == pytest.approx(compute, abs=room + 1e-9) and found.reduce == pytest.approx(reduce, abs=room + 1e-9)
+    assert found.compute == pytest.approx(
+        compute, abs=room + 1e-9
+    ) and found.reduce == pytest.approx(reduce, abs=room + 1e-9)
 
 
 def test_times_that_cannot_be_are_cut_to_shares() -> None:
@@ -168,29 +197,39 @@ def test_times_that_cannot_be_are_cut_to_shares() -> None:
 # -- curves
 
 
-def test_between_sizes_a_curve_is_a_power_below_them_a_latency_and_a_bandwidth_above_them_a_bandwidth() -> None:
+def test_between_sizes_a_curve_is_a_power_below_them_a_latency_and_a_bandwidth_above_them_a_bandwidth() -> (
+    None
+):
     curve = Curve.of({1000: 0.001, 4000: 0.002})
     assert curve.time_s(1000) == 0.001 and curve.time_s(4000) == 0.002
     assert curve.time_s(2000) == pytest.approx(0.001 * math.sqrt(2))
-    # 1 ms more for 3000 bytes more: 1000 bytes are 1/3 ms, and the other 2/3 ms are there however few they are.
+    # 1 ms more for 3000 bytes more: 1000 bytes are 1/3 ms, and the other 2/3 ms are there however
+    # few they are.
     assert curve.time_s(500) == pytest.approx(0.001 * (2 / 3 + 1 / 6))
     assert curve.time_s(8000) == pytest.approx(0.004)
 
 
-def test_a_curve_that_is_flat_at_first_has_a_floor_and_one_that_is_more_than_steep_no_negative_latency() -> None:
+def test_a_curve_that_is_flat_at_first_has_a_floor_and_one_that_is_more_than_steep_no_negative_latency() -> (
+    None
+):
     assert Curve.of({1024: 2e-5, 2048: 2e-5, 4096: 3e-5}).time_s(8) == pytest.approx(2e-5)
     assert Curve.of({1000: 0.001, 2000: 0.004}).time_s(100) == pytest.approx(0.0001)
 
 
 def test_a_curve_tells_of_sizes_up_to_four_times_its_largest() -> None:
-    # All latency, it would be four times too long there, and it is so much the further off the larger they are.
+    # All latency, it would be four times too long there, and it is so much the further off the
+    # larger they are.
     curve = Curve.of({1024: 0.01, 65536: 0.01})
     assert curve.reaches(1) and curve.reaches(4 * 65536) and not curve.reaches(4 * 65536 + 1)
 
 
 def test_no_size_takes_longer_than_a_larger_one() -> None:
     # One hiccup of the first size: padded to the second it would have been quicker.
-    assert Curve.of({1024: 9e-4, 2048: 2e-5, 4096: 3e-5}).points == ((1024, 2e-5), (2048, 2e-5), (4096, 3e-5))
+    assert Curve.of({1024: 9e-4, 2048: 2e-5, 4096: 3e-5}).points == (
+        (1024, 2e-5),
+        (2048, 2e-5),
+        (4096, 3e-5),
+    )
 
 
 @given(curves, st.integers(1, 1 << 33), st.integers(1, 1 << 33))
@@ -214,8 +253,12 @@ def test_too_few_points_or_impossible_ones_are_an_error(times: dict[int, float])
 
 
 def bottleneck(channels: int, width: int, projects: bool) -> int:
-    """Parameters of a residual block by its definition: 1 x 1, 3 x 3, 1 x 1, each with two for every channel of BatchNorm."""
-    convolutions = channels * width + 9 * width * width + width * 4 * width + 2 * (width + width + 4 * width)
+    """Parameters of a residual block by its definition: 1 x 1, 3 x 3, 1 x 1, each with two for
+    every channel of BatchNorm.
+    """
+    convolutions = (
+        channels * width + 9 * width * width + width * 4 * width + 2 * (width + width + 4 * width)
+    )
     return convolutions + (channels * 4 * width + 2 * 4 * width if projects else 0)
 
 
@@ -226,17 +269,23 @@ def test_the_blocks_of_resnet50_are_those_of_its_definition() -> None:
             found.append(bottleneck(channels, width, block == 0))
             channels = 4 * width
     found.append(channels * 1000 + 1000)
-    assert [parameters for parameters, _ in BLOCKS["resnet50"]] == found[::-1] and sum(found) == 25_557_032
+    assert [parameters for parameters, _ in BLOCKS["resnet50"]] == found[::-1] and sum(
+        found
+    ) == 25_557_032
 
 
 def test_the_buckets_of_resnet50_are_ready_by_block_not_by_byte() -> None:
-    # As DistributedDataParallel built them with its defaults, first bucket 1 MiB, others 25 MiB: 102,228,128 bytes in all.
+    # As DistributedDataParallel built them with its defaults, first bucket 1 MiB, others 25 MiB:
+    # 102,228,128 bytes in all.
     sizes = (8_196_000, 31_502_336, 26_255_360, 26_550_272, 9_724_160)
     found = buckets_of(sizes, "resnet50")
     assert [bucket.size_bytes for bucket in found] == list(sizes)
-    # The classifier takes no time. 39.7 MB are classifier, the last block of 17.85 MB and 13.65 MB of the next: 1.765 of 17.
+    # The classifier takes no time. 39.7 MB are classifier, the last block of 17.85 MB and 13.65 MB
+    # of the next: 1.765 of 17.
     assert found[0].ready == 0
-    assert found[1].ready == pytest.approx((1 + (39_698_336 - 8_196_000 - 4 * 4_462_592) / (4 * 4_462_592)) / 17)
+    assert found[1].ready == pytest.approx(
+        (1 + (39_698_336 - 8_196_000 - 4 * 4_462_592) / (4 * 4_462_592)) / 17
+    )
     assert found[-1].ready == 1
     assert [round(bucket.ready, 2) for bucket in found] == [0, 0.10, 0.17, 0.49, 1]
 

@@ -31,7 +31,10 @@ ONE = Explanation(
     predicted=6000.0,
     interval=None,
     from_baseline=6000.0,
-    parts=tuple(Part(name, 0.0, "one rank") for name in ("communication", "input", "straggler", "contention", "unexplained")),
+    parts=tuple(
+        Part(name, 0.0, "one rank")
+        for name in ("communication", "input", "straggler", "contention", "unexplained")
+    ),
     startup=Startup(until_window_s=21.0, run_s=28.0),
     missing=(),
 )
@@ -93,33 +96,51 @@ def test_a_narrow_terminal_keeps_prediction_and_parts(width: int) -> None:
 
 def test_without_anything_to_explain_that_is_said() -> None:
     said = " ".join(shown([], 100).split())
-    assert said.startswith("nothing to explain: no row has both a speed and a baseline; a baseline of several ranks also needs")
+    assert said.startswith(
+        "nothing to explain: no row has both a speed and a baseline; a baseline of several ranks also needs"
+    )
 
 
 def test_a_series_without_an_explanation_beside_others_is_named() -> None:
     console = Console(file=io.StringIO(), width=200)
     explained.render([ONE, TWO], console, [ONE.series, "lm tensor_parallel=2"])
     assert isinstance(console.file, io.StringIO)
-    (said,) = (line for line in console.file.getvalue().splitlines() if line.startswith("nothing to explain"))
-    assert said.startswith("nothing to explain in lm tensor_parallel=2: no row has both a speed and a baseline; ")
+    (said,) = (
+        line
+        for line in console.file.getvalue().splitlines()
+        if line.startswith("nothing to explain")
+    )
+    assert said.startswith(
+        "nothing to explain in lm tensor_parallel=2: no row has both a speed and a baseline; "
+    )
 
 
 def test_words_of_nodes_are_harmless() -> None:
-    hostile = replace(TWO, series="x\x1b[2J[red]", parts=(Part("communication", 0.1, "by \x1b]0;b\x07"), *TWO.parts[1:]))
+    hostile = replace(
+        TWO,
+        series="x\x1b[2J[red]",
+        parts=(Part("communication", 0.1, "by \x1b]0;b\x07"), *TWO.parts[1:]),
+    )
     text = shown([hostile], 120)
     assert "\x1b" not in text and "\x07" not in text and "[red]" in text
 
 
 def test_json_has_every_digit() -> None:
     (document,) = json.loads(json.dumps(explained.documents([TWO]), allow_nan=False))
-    assert document["off"] == TWO.off and document["parts"][1] == {"name": "input", "seconds": None, "behind": "not told"}
+    assert document["off"] == TWO.off and document["parts"][1] == {
+        "name": "input",
+        "seconds": None,
+        "behind": "not told",
+    }
 
 
 # -- the picture
 
 
 def bars(picture: ET.Element) -> dict[str, list[tuple[float, float]]]:
-    """From where to where the bars of each colour go, from top to bottom, without those of no length."""
+    """From where to where the bars of each colour go, from top to bottom, without those of no
+    length.
+    """
     found: dict[str, list[tuple[float, float]]] = {}
     for each in picture.iter("path"):
         ends = re.fullmatch(r"M ([\d.]+) [\d.]+ L ([\d.]+) [\d.]+ ?", each.get("d", ""))
@@ -133,8 +154,14 @@ def test_parts_stand_one_after_the_other_and_negative_ones_left_of_the_ideal() -
         picture = ET.fromstring(draw_gap([ONE, TWO], "x-"))
     assert [text for text in words(picture) if text.endswith("g")] == ["1n1g", "1n2g"]
     found = bars(picture)
-    assert sorted(found) == ["var(--one)", "var(--two)", "var(--wait)"]  # communication, contention, unexplained
-    (communication,), (contention,), (rest,) = (found[f"var(--{name})"] for name in ("one", "two", "wait"))
+    assert sorted(found) == [
+        "var(--one)",
+        "var(--two)",
+        "var(--wait)",
+    ]  # communication, contention, unexplained
+    (communication,), (contention,), (rest,) = (
+        found[f"var(--{name})"] for name in ("one", "two", "wait")
+    )
     ideal = communication[0]
     assert contention[0] == communication[1] and rest[0] == ideal and rest[1] < ideal
     per_ms = (communication[1] - ideal) / 6

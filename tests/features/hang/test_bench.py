@@ -1,4 +1,6 @@
-"""The hangs of a bench: the recorded verdict, what each rank did by its node's report, and what is missing."""
+"""The hangs of a bench: the recorded verdict, what each rank did by its node's report, and what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +19,59 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
 from tests.support.run_folders import build
 
-TOLD = Verdict("stopped", "stopped in step 118 (state T)", "; ranks 0, 1, 3 wait in all-reduce 119", "node2", (2,))
-STACK = ["Thread 0x1 (most recent call first):", "  helper", "Current thread 0x2:", '  File "<b>t.py", line 3 in step']
+TOLD = Verdict(
+    "stopped",
+    "stopped in step 118 (state T)",
+    "; ranks 0, 1, 3 wait in all-reduce 119",
+    "node2",
+    (2,),
+)
+STACK = [
+    "Thread 0x1 (most recent call first):",
+    "  helper",
+    "Current thread 0x2:",
+    '  File "<b>t.py", line 3 in step',
+]
 PENDING = {"group": "0", "number": 119, "name": "gloo:all_reduce", "over": False, "sizes": "[[4]]"}
 
 
 def seen(rank: int, **changes: Any) -> dict[str, Any]:
     """Return what a node reports of a rank that waits in an all-reduce."""
     progress = {"marks": 9, "step": 118, "phase": "step", "t": 1.0, "begun": 1.0}
-    waits = {"state": "S", "was": "S", "call": "futex", "wchan": "futex_wait_queue", "window_s": 0.5, "cpu_s": 0.1}
-    return {"rank": rank, "pid": 7, "progress": progress, "collectives": [PENDING], "python": STACK, **waits, **changes}
+    waits = {
+        "state": "S",
+        "was": "S",
+        "call": "futex",
+        "wchan": "futex_wait_queue",
+        "window_s": 0.5,
+        "cpu_s": 0.1,
+    }
+    return {
+        "rank": rank,
+        "pid": 7,
+        "progress": progress,
+        "collectives": [PENDING],
+        "python": STACK,
+        **waits,
+        **changes,
+    }
 
 
 REPORTS = [[seen(0), seen(1)], [seen(2, state="T", was="T"), seen(3)]]
 
 
-def hung(root: Path, outcome: dict[str, Any] | None = None, reports: Any = None, change: Any = None) -> BenchDir:
+def hung(
+    root: Path, outcome: dict[str, Any] | None = None, reports: Any = None, change: Any = None
+) -> BenchDir:
     """Make a bench of a run that was ended for a hang, and of one that failed otherwise."""
     bench = BenchDir.create(root, {"bench_id": "b", "created": "", "runs": ["r1", "r2"]})
     error = {"kind": "run_timeout", "message": TOLD.message, "host": "node2"}
-    ended = {"state": "failed", "error": error, "clean": {}, **({"hang": TOLD.as_dict()} if outcome is None else outcome)}
+    ended = {
+        "state": "failed",
+        "error": error,
+        "clean": {},
+        **({"hang": TOLD.as_dict()} if outcome is None else outcome),
+    }
 
     def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         planned["outcome"] = ended
@@ -45,7 +80,10 @@ def hung(root: Path, outcome: dict[str, Any] | None = None, reports: Any = None,
                 files["hang.json"] = json.dumps({"schema": 1, "ranks": ranks})
 
     def other(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
-        planned["outcome"] = {"state": "failed", "error": {"kind": "rank_failed", "message": "exit code 1", "host": "node1"}}
+        planned["outcome"] = {
+            "state": "failed",
+            "error": {"kind": "rank_failed", "message": "exit code 1", "host": "node1"},
+        }
 
     build(bench, "r1", before, change or (lambda records: None))
     build(bench, "r2", other, repeat=2)
@@ -63,20 +101,40 @@ def of_bench(bench: BenchDir) -> Hang:
 
 def test_a_hang_has_the_verdict_and_what_each_rank_did(tmp_path: Path) -> None:
     hang = of_bench(hung(tmp_path))
-    assert (hang.run_id, hang.kind, hang.host, hang.ranks, hang.sentence) == ("r1", "stopped", "node2", (2,), TOLD.sentence)
+    assert (hang.run_id, hang.kind, hang.host, hang.ranks, hang.sentence) == (
+        "r1",
+        "stopped",
+        "node2",
+        (2,),
+        TOLD.sentence,
+    )
     assert hang.waiting == (0, 1, 3) and hang.missing == ()
     assert [(own.rank, own.host, own.state, own.step) for own in hang.seen] == [
         (0, "node1", "S", 118), (1, "node1", "S", 118), (2, "node2", "T", 118), (3, "node2", "S", 118),
     ]  # fmt: skip
-    assert hang.seen[0].does == "waits in all-reduce 119" and hang.seen[2].does == "stopped in step 118 (state T)"
-    assert hang.seen[0].stack == ('File "<b>t.py", line 3 in step',) and hang.seen[0].processor == pytest.approx(0.2)
+    assert (
+        hang.seen[0].does == "waits in all-reduce 119"
+        and hang.seen[2].does == "stopped in step 118 (state T)"
+    )
+    assert hang.seen[0].stack == ('File "<b>t.py", line 3 in step',) and hang.seen[
+        0
+    ].processor == pytest.approx(0.2)
     (suspicion,) = hang.suspicions
-    assert suspicion.after_s == pytest.approx(42.5) and suspicion.words.startswith("no step for 4.7 s: rank 2 on node2")
+    assert suspicion.after_s == pytest.approx(42.5) and suspicion.words.startswith(
+        "no step for 4.7 s: rank 2 on node2"
+    )
 
 
 def test_the_stack_of_the_main_thread_is_the_first_that_py_spy_writes(tmp_path: Path) -> None:
-    by_py_spy = ['Thread 7 (active): "MainThread"', "    step (t.py:3)", 'Thread 8 (idle): "pin"', "    wait (queue.py:1)"]
-    hang = of_bench(hung(tmp_path, reports=[[seen(0, python=by_py_spy), seen(1, python=[])], REPORTS[1]]))
+    by_py_spy = [
+        'Thread 7 (active): "MainThread"',
+        "    step (t.py:3)",
+        'Thread 8 (idle): "pin"',
+        "    wait (queue.py:1)",
+    ]
+    hang = of_bench(
+        hung(tmp_path, reports=[[seen(0, python=by_py_spy), seen(1, python=[])], REPORTS[1]])
+    )
     assert (hang.seen[0].stack, hang.seen[1].stack) == (("step (t.py:3)",), ())
 
 
@@ -95,20 +153,34 @@ def test_a_node_without_a_report_or_with_an_altered_one_is_named(tmp_path: Path)
     path.write_text(path.read_text().replace('"rank": 2', '"rank": 0'))
     hang = of_bench(bench)
     assert [own.rank for own in hang.seen] == [0, 1] and hang.ranks == (2,)
-    assert hang.missing == ("node2: expected the SHA-256 that the node recorded, got a different one",)
+    assert hang.missing == (
+        "node2: expected the SHA-256 that the node recorded, got a different one",
+    )
 
 
 def test_it_is_in_every_output_and_names_from_nodes_are_no_markup(tmp_path: Path) -> None:
     bench = hung(tmp_path)
 
     def printed(*options: str) -> str:
-        return CliRunner().invoke(program(), ["summarize", str(bench.path), *options], env={"COLUMNS": "300"}).stdout
+        return (
+            CliRunner()
+            .invoke(program(), ["summarize", str(bench.path), *options], env={"COLUMNS": "300"})
+            .stdout
+        )
 
     (hang,) = json.loads(printed("--json"))["hangs"]
-    assert (hang["ranks"], hang["host"], hang["waiting"], len(hang["seen"])) == ([2], "node2", [0, 1, 3], 4)
+    assert (hang["ranks"], hang["host"], hang["waiting"], len(hang["seen"])) == (
+        [2],
+        "node2",
+        [0, 1, 3],
+        4,
+    )
     lines = printed().splitlines()
     place = lines.index(f"hang of r1: {TOLD.sentence}")
-    assert lines[place + 1] == "  rank 2 on node2: stopped in step 118 (state T); state T in futex, 20% of a processor"
+    assert (
+        lines[place + 1]
+        == "  rank 2 on node2: stopped in step 118 (state T); state T in futex, 20% of a processor"
+    )
     assert lines[place + 2].startswith("  rank 0 on node1: waits in all-reduce 119")
     page = printed("--format", "html")
     section = page[page.index('<section id="hangs">') :]

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from orchestrator.features.hang.node_report import HangReport
 
-THREAD = {"name": "python", "state": "S", "wchan": "futex_wait_queue", "call": "futex", "cpu_s": 0.01}
+THREAD = {
+    "name": "python",
+    "state": "S",
+    "wchan": "futex_wait_queue",
+    "call": "futex",
+    "cpu_s": 0.01,
+}
 RANK: dict[str, Any] = {
     "rank": 2, "pid": 7, "state": "S", "was": "R", "wchan": "futex_wait_queue", "call": "futex", "window_s": 0.5, "cpu_s": 0.1,
     "progress": {"marks": 9, "step": 4, "phase": "compute", "t": 1.0, "begun": 1.0}, "threads": [THREAD],
@@ -39,10 +45,16 @@ def test_a_report_is_read_as_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mono", "t", "silent_s"), [(13.5, 1.0, 12.5), (13.5, 14.0, 0.0), (None, 1.0, 0.0), (13.5, None, 0.0), (1e300, 1.0, 0.0)]
+    ("mono", "t", "silent_s"),
+    [(13.5, 1.0, 12.5), (13.5, 14.0, 0.0), (None, 1.0, 0.0), (13.5, None, 0.0), (1e300, 1.0, 0.0)],
 )
 def test_the_silence_of_a_rank_is_by_its_nodes_clock(mono: Any, t: Any, silent_s: float) -> None:
-    (seen,) = HangReport.of({"mono": mono, "ranks": [RANK | {"progress": {"marks": 9, "step": 4, "phase": "x", "t": t}}]}).ranks
+    (seen,) = HangReport.of(
+        {
+            "mono": mono,
+            "ranks": [RANK | {"progress": {"marks": 9, "step": 4, "phase": "x", "t": t}}],
+        }
+    ).ranks
     assert seen.progress and seen.progress.silent_s == silent_s
 
 
@@ -52,7 +64,9 @@ def test_ranks_come_in_order_and_each_once() -> None:
 
 
 @pytest.mark.parametrize("key", RANK)
-@pytest.mark.parametrize("value", [None, -1, 1e400, "x" * 10_000, [], [[]], {}, {"x": 1}, True, [None] * 10_000])
+@pytest.mark.parametrize(
+    "value", [None, -1, 1e400, "x" * 10_000, [], [[]], {}, {"x": 1}, True, [None] * 10_000]
+)
 def test_a_field_of_another_type_costs_at_most_its_rank(key: str, value: Any) -> None:
     report = HangReport.of({"ranks": [RANK | {key: value}, RANK | {"rank": 5}]})
     assert report.ranks[-1].rank == 5
@@ -70,5 +84,7 @@ def test_nothing_that_json_can_say_raises(value: Any) -> None:
 
 
 def test_an_endless_report_is_cut() -> None:
-    report = HangReport.of(json.loads(json.dumps({"ranks": [RANK | {"rank": number} for number in range(5000)]})))
+    report = HangReport.of(
+        json.loads(json.dumps({"ranks": [RANK | {"rank": number} for number in range(5000)]}))
+    )
     assert len(report.ranks) == 256

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from orchestrator.features.hang.cause import Verdict
-from orchestrator.features.hang.node_report import Call, Collective, Connection, HangReport, Process, Progress, RankSeen, Thread
+from orchestrator.features.hang.node_report import (
+    Call,
+    Collective,
+    Connection,
+    HangReport,
+    Process,
+    Progress,
+    RankSeen,
+    Thread,
+)
 from orchestrator.features.hang.verdict import verdict
 
 ASLEEP = RankSeen(
@@ -19,7 +28,9 @@ ASLEEP = RankSeen(
 
 def at(phase: str, step: int = 118, **changes: Any) -> RankSeen:
     """A rank that reports its phase, and has been silent for 20 s."""
-    return replace(ASLEEP, progress=Progress(step, phase, 1, changes.pop("silent_s", 20.0)), **changes)
+    return replace(
+        ASLEEP, progress=Progress(step, phase, 1, changes.pop("silent_s", 20.0)), **changes
+    )
 
 
 def in_call(
@@ -38,7 +49,9 @@ def in_call(
 
 def judged(*seen: RankSeen) -> Verdict:
     """The verdict on ranks of which each is on a node of its own."""
-    reports = {f"node{rank + 1}": HangReport((replace(one, rank=rank),)) for rank, one in enumerate(seen)}
+    reports = {
+        f"node{rank + 1}": HangReport((replace(one, rank=rank),)) for rank, one in enumerate(seen)
+    }
     return verdict(reports, {rank: f"node{rank + 1}" for rank in range(len(seen))})
 
 
@@ -68,11 +81,31 @@ OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", T
             "waits in step 118 to write into a full pipe, which tee (9, state T) should read",
         ),
         (at("compute"), "asleep", "sleeps in futex in step 118 outside of every collective"),
-        (at("input"), "input", "waits for its samples, asleep in futex in step 118 outside of every collective"),
-        (at("compute", cpu_s=0.4), "computes", "computes (0.40 s in 0.50 s) in step 118 outside of every collective"),
-        (at("compute", state="R"), "computes", "computes (0.00 s in 0.50 s) in step 118 outside of every collective"),
-        (at("input", children_cpu_s=0.3), "computes", "computes (0.30 s in 0.50 s) in step 118 outside of every collective"),
-        (at("input", io_bytes=9999), "reads", "reads or writes (9999 bytes in 0.50 s) in step 118 outside of every collective"),
+        (
+            at("input"),
+            "input",
+            "waits for its samples, asleep in futex in step 118 outside of every collective",
+        ),
+        (
+            at("compute", cpu_s=0.4),
+            "computes",
+            "computes (0.40 s in 0.50 s) in step 118 outside of every collective",
+        ),
+        (
+            at("compute", state="R"),
+            "computes",
+            "computes (0.00 s in 0.50 s) in step 118 outside of every collective",
+        ),
+        (
+            at("input", children_cpu_s=0.3),
+            "computes",
+            "computes (0.30 s in 0.50 s) in step 118 outside of every collective",
+        ),
+        (
+            at("input", io_bytes=9999),
+            "reads",
+            "reads or writes (9999 bytes in 0.50 s) in step 118 outside of every collective",
+        ),
         (
             at("input", state="D", was="D", channel="nfs_wait"),
             "storage",
@@ -88,17 +121,28 @@ OUT = at("step", collectives=(Collective("0", 117, "gloo:all_reduce", "[[4]]", T
             "ahead",
             "is ahead of the others in step 131: it sleeps in futex in step 131 outside of every collective",
         ),
-        (at("end", 2000, silent_s=14.0), "ahead", "is ahead of the others in step 2000: it is in end in step 2000"),
+        (
+            at("end", 2000, silent_s=14.0),
+            "ahead",
+            "is ahead of the others in step 2000: it is in end in step 2000",
+        ),
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_is_named_for_what_it_does_itself(culprit: RankSeen, kind: str, words: str, ranks: int) -> None:
+def test_a_rank_is_named_for_what_it_does_itself(
+    culprit: RankSeen, kind: str, words: str, ranks: int
+) -> None:
     for place in range(ranks):
         others = [number for number in range(ranks) if number != place]
         told = judged(*(culprit if number == place else WAITING for number in range(ranks)))
-        waiting = f"rank {others[0]} waits" if ranks == 2 else f"ranks {', '.join(map(str, others))} wait"
+        waiting = (
+            f"rank {others[0]} waits" if ranks == 2 else f"ranks {', '.join(map(str, others))} wait"
+        )
         assert (told.kind, told.host, told.ranks) == (kind, f"node{place + 1}", (place,))
-        assert told.sentence == f"rank {place} on node{place + 1} {words}; {waiting} in a collective of step 118"
+        assert (
+            told.sentence
+            == f"rank {place} on node{place + 1} {words}; {waiting} in a collective of step 118"
+        )
         assert told.message == told.sentence.replace(f" on node{place + 1}", "", 1)
 
 
@@ -116,14 +160,17 @@ def test_stacks_tell_where_nothing_is_recorded_that_a_rank_waits() -> None:
         '  File "t.py", line 1 in <module>',
     )
     told = judged(at("step", state="T", was="T"), at("step", python=stacks))
-    assert told.sentence == "rank 0 on node1 stopped in step 118 (state T); rank 1 waits in all_reduce"
+    assert (
+        told.sentence == "rank 0 on node1 stopped in step 118 (state T); rank 1 waits in all_reduce"
+    )
 
 
 def test_the_one_in_another_collective_than_most_is_named() -> None:
     told = judged(in_call(119), in_call(119), in_call(119, "gloo:barrier"), in_call(119))
     assert (told.kind, told.ranks) == ("collectives", (2,))
     assert (
-        told.sentence == "rank 2 on node3 called barrier 119, the others all-reduce 119; ranks 0, 1, 3 wait in all-reduce 119"
+        told.sentence
+        == "rank 2 on node3 called barrier 119, the others all-reduce 119; ranks 0, 1, 3 wait in all-reduce 119"
     )
 
 
@@ -144,13 +191,22 @@ def test_of_those_outside_of_the_collective_one_with_a_stopped_process_is_named(
 OUT_UNKNOWN = at("step")
 SLEEPS = Thread("python", "S", "futex_wait_queue", "futex", "", 0.0)
 WRITES = Thread("python", "S", "anon_pipe_write", "write", "pipe:[1]", 0.0)
-STREAMS: dict[str, Any] = {"pipe": "pipe:[1]", "readers": (Process(9, "upload", "S"),), "threads": (WRITES,)}
+STREAMS: dict[str, Any] = {
+    "pipe": "pipe:[1]",
+    "readers": (Process(9, "upload", "S"),),
+    "threads": (WRITES,),
+}
 
 NOBODY = {
     "one against one in different collectives": (in_call(119), in_call(119, "gloo:barrier")),
     "two against two": (in_call(119), in_call(119), in_call(120), in_call(120)),
     "all in the same collective": (in_call(119),) * 4,
-    "one in the next collective, as the root of a broadcast may be": (in_call(119), in_call(120), in_call(119), in_call(119)),
+    "one in the next collective, as the root of a broadcast may be": (
+        in_call(119),
+        in_call(120),
+        in_call(119),
+        in_call(119),
+    ),
     "one whose broadcast has not arrived yet": (
         in_call(120, before="gloo:broadcast"),
         in_call(119, "gloo:broadcast"),
@@ -175,16 +231,51 @@ NOBODY = {
         at("collective", 7),
         WAITING,
     ),
-    "groups of their own": (in_call(3, group="a"), in_call(3, group="a"), in_call(7, group="b"), in_call(8, group="b")),
-    "all wait, one step apart": (at("collective", 118), at("collective", 119), at("collective", 119), at("collective", 119)),
+    "groups of their own": (
+        in_call(3, group="a"),
+        in_call(3, group="a"),
+        in_call(7, group="b"),
+        in_call(8, group="b"),
+    ),
+    "all wait, one step apart": (
+        at("collective", 118),
+        at("collective", 119),
+        at("collective", 119),
+        at("collective", 119),
+    ),
     "programs of others, all asleep": (ASLEEP, ASLEEP, ASLEEP, ASLEEP),
-    "a program of others of which one computes": (replace(ASLEEP, cpu_s=0.5, state="R"), ASLEEP, ASLEEP, ASLEEP),
-    "ranks that spin while they wait": (at("step", cpu_s=0.5), at("step", cpu_s=0.5), at("step"), at("step", cpu_s=0.5)),
+    "a program of others of which one computes": (
+        replace(ASLEEP, cpu_s=0.5, state="R"),
+        ASLEEP,
+        ASLEEP,
+        ASLEEP,
+    ),
+    "ranks that spin while they wait": (
+        at("step", cpu_s=0.5),
+        at("step", cpu_s=0.5),
+        at("step"),
+        at("step", cpu_s=0.5),
+    ),
     "one whose state nothing tells": (at("step"), WAITING, WAITING, WAITING),
     "a rank that evaluates": (at("evaluate", cpu_s=0.5, state="R"), WAITING, WAITING, WAITING),
-    "a rank that evaluates, and one that waits for it outside": (at("checkpoint"), at("input"), WAITING, WAITING),
-    "a rank that streams its checkpoint to a slow program": (at("checkpoint", **STREAMS), WAITING, WAITING, WAITING),
-    "a program of others that streams something to a slow one": (replace(ASLEEP, **STREAMS), ASLEEP, ASLEEP, ASLEEP),
+    "a rank that evaluates, and one that waits for it outside": (
+        at("checkpoint"),
+        at("input"),
+        WAITING,
+        WAITING,
+    ),
+    "a rank that streams its checkpoint to a slow program": (
+        at("checkpoint", **STREAMS),
+        WAITING,
+        WAITING,
+        WAITING,
+    ),
+    "a program of others that streams something to a slow one": (
+        replace(ASLEEP, **STREAMS),
+        ASLEEP,
+        ASLEEP,
+        ASLEEP,
+    ),
     "a thread that cannot write its log, in a rank of which nothing else is known": (
         at("step", **{**STREAMS, "threads": (SLEEPS, WRITES)}),
         WAITING,
@@ -192,20 +283,44 @@ NOBODY = {
         WAITING,
     ),
     "a rank that a debugger holds": (at("compute", state="t", was="t"), WAITING, WAITING, WAITING),
-    "one that waits, and has a stopped process beside": (in_call(119, children=STOPPED), in_call(119), in_call(119)),
-    "a rank that evaluates, with a stopped process beside": (at("evaluate", children=STOPPED), WAITING, WAITING),
-    "a program of others with a stopped process beside": (replace(ASLEEP, children=STOPPED), ASLEEP, ASLEEP),
+    "one that waits, and has a stopped process beside": (
+        in_call(119, children=STOPPED),
+        in_call(119),
+        in_call(119),
+    ),
+    "a rank that evaluates, with a stopped process beside": (
+        at("evaluate", children=STOPPED),
+        WAITING,
+        WAITING,
+    ),
+    "a program of others with a stopped process beside": (
+        replace(ASLEEP, children=STOPPED),
+        ASLEEP,
+        ASLEEP,
+    ),
     "all in an all-to-all of uneven sizes": (
         in_call(119, "nccl:all_to_all"),
         in_call(119, "nccl:all_to_all", sizes="[[3]]"),
         in_call(119, "nccl:all_to_all"),
     ),
     "a service outside of the run that does not answer": (
-        replace(ASLEEP, cpu_s=0.4, connections=(Connection("10.0.0.1", 5, "192.0.2.7", 443, 400, 0, 6),)),
+        replace(
+            ASLEEP, cpu_s=0.4, connections=(Connection("10.0.0.1", 5, "192.0.2.7", 443, 400, 0, 6),)
+        ),
         replace(ASLEEP, connections=(Connection("10.0.0.2", 5, "10.0.0.1", 6, 0, 0, 0),)),
     ),
-    "at its end, in the step in which others wait": (at("end", silent_s=14.0), WAITING, WAITING, WAITING),
-    "stopped at one of two looks only": (at("step", state="T", was="S"), in_call(5), in_call(5), in_call(5)),
+    "at its end, in the step in which others wait": (
+        at("end", silent_s=14.0),
+        WAITING,
+        WAITING,
+        WAITING,
+    ),
+    "stopped at one of two looks only": (
+        at("step", state="T", was="S"),
+        in_call(5),
+        in_call(5),
+        in_call(5),
+    ),
 }
 
 
@@ -218,10 +333,16 @@ def test_nobody_is_named_without_proof(seen: tuple[RankSeen, ...]) -> None:
 
 
 def test_a_node_without_a_report_keeps_others_from_being_named_for_waiting_alone() -> None:
-    reports = {"node1": HangReport((at("input"),)), "node2": HangReport((replace(WAITING, rank=1),))}
+    reports = {
+        "node1": HangReport((at("input"),)),
+        "node2": HangReport((replace(WAITING, rank=1),)),
+    }
     told = verdict(reports, {0: "node1", 1: "node2", 2: "node3"})
     assert told.ranks == () and "no report from node3" in told.sentence
-    stopped = {"node1": HangReport((at("input", state="T", was="T"),)), "node2": HangReport((replace(WAITING, rank=1),))}
+    stopped = {
+        "node1": HangReport((at("input", state="T", was="T"),)),
+        "node2": HangReport((replace(WAITING, rank=1),)),
+    }
     assert verdict(stopped, {0: "node1", 1: "node2", 2: "node3"}).ranks == (0,)
     assert "no report from node1" in verdict({}, {0: "node1"}).sentence
 
@@ -229,20 +350,30 @@ def test_a_node_without_a_report_keeps_others_from_being_named_for_waiting_alone
 def test_a_rank_that_ended_well_before_the_others_is_named() -> None:
     reports = {"node1": HangReport((WAITING,)), "node2": HangReport((), (1,))}
     told = verdict(reports, {0: "node1", 1: "node2"})
-    assert told.sentence == "rank 1 on node2 ended, with success; rank 0 waits in a collective of step 118"
+    assert (
+        told.sentence
+        == "rank 1 on node2 ended, with success; rank 0 waits in a collective of step 118"
+    )
 
 
 def test_a_rank_that_no_record_tells_of_has_not_ended() -> None:
     """One process may be several ranks, and ranks may have no wrapper."""
-    told = verdict({"node1": HangReport((WAITING,)), "node2": HangReport(())}, {0: "node1", 1: "node2"})
+    told = verdict(
+        {"node1": HangReport((WAITING,)), "node2": HangReport(())}, {0: "node1", 1: "node2"}
+    )
     assert told.ranks == () and "cannot be determined" in told.sentence
 
 
 def test_several_ranks_of_one_node_are_named_together() -> None:
     stopped = [replace(at("step", state="T", was="T"), rank=number) for number in (2, 3)]
-    reports = {"node1": HangReport((WAITING, replace(WAITING, rank=1))), "node2": HangReport(tuple(stopped))}
+    reports = {
+        "node1": HangReport((WAITING, replace(WAITING, rank=1))),
+        "node2": HangReport(tuple(stopped)),
+    }
     told = verdict(reports, {0: "node1", 1: "node1", 2: "node2", 3: "node2"})
-    assert told.sentence.startswith("ranks 2, 3 on node2 stopped in step 118 (state T); ranks 0, 1 wait")
+    assert told.sentence.startswith(
+        "ranks 2, 3 on node2 stopped in step 118 (state T); ranks 0, 1 wait"
+    )
 
 
 def linked(own: str, other: str, **changes: Any) -> RankSeen:
@@ -253,32 +384,56 @@ def linked(own: str, other: str, **changes: Any) -> RankSeen:
 def test_a_link_is_named_by_both_ends_and_neither_is_guilty() -> None:
     told = judged(linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.1"), WAITING, WAITING)
     assert (told.kind, told.host, told.ranks) == ("link", "", ())
-    assert told.sentence.startswith("nothing arrives between node1 and node2 (retransmitted without an answer); ranks 0, 1")
+    assert told.sentence.startswith(
+        "nothing arrives between node1 and node2 (retransmitted without an answer); ranks 0, 1"
+    )
     large = judged(
-        linked("10.0.0.1", "10.0.0.2", unacknowledged=65_000), linked("10.0.0.2", "10.0.0.1", retransmits=0), WAITING
+        linked("10.0.0.1", "10.0.0.2", unacknowledged=65_000),
+        linked("10.0.0.2", "10.0.0.1", retransmits=0),
+        WAITING,
     )
     assert large.words.startswith(
         "nothing arrives between node1 and node2 (retransmitted without an answer; if ping is answered,"
     )
-    one_way = judged(linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.9", retransmits=0), WAITING)
+    one_way = judged(
+        linked("10.0.0.1", "10.0.0.2"), linked("10.0.0.2", "10.0.0.9", retransmits=0), WAITING
+    )
     assert one_way.words.startswith("nothing arrives between node1 and node2")
 
 
 def test_a_link_between_nodes_that_share_an_address_is_told_by_the_ports_of_both_ends() -> None:
     """Seen with three nodes at 127.0.0.1, of which nothing arrives at the second."""
     own = "127.0.0.1"
-    first = Connection(own, 56176, own, 38975, 96, 0, 8), Connection(own, 50502, own, 45891, 0, 0, 0)
-    second = Connection(own, 38975, own, 56176, 192, 0, 8), Connection(own, 38975, own, 56178, 96, 0, 8)
-    third = Connection(own, 56178, own, 38975, 44408, 0, 8), Connection(own, 45891, own, 50502, 0, 0, 0)
+    first = (
+        Connection(own, 56176, own, 38975, 96, 0, 8),
+        Connection(own, 50502, own, 45891, 0, 0, 0),
+    )
+    second = (
+        Connection(own, 38975, own, 56176, 192, 0, 8),
+        Connection(own, 38975, own, 56178, 96, 0, 8),
+    )
+    third = (
+        Connection(own, 56178, own, 38975, 44408, 0, 8),
+        Connection(own, 45891, own, 50502, 0, 0, 0),
+    )
     told = judged(*(at("collective", connections=seen) for seen in (first, second, third)))
-    assert told.sentence.startswith("nothing arrives between node1 and node2; between node2 and node3 (retrans"), told.sentence
-    unseen = judged(at("collective", connections=first[:1]), WAITING, at("collective", connections=third[1:]))
+    assert told.sentence.startswith(
+        "nothing arrives between node1 and node2; between node2 and node3 (retrans"
+    ), told.sentence
+    unseen = judged(
+        at("collective", connections=first[:1]), WAITING, at("collective", connections=third[1:])
+    )
     assert unseen.kind == "unknown"
 
 
 @pytest.mark.parametrize("changes", [{"retransmits": 1}, {"unacknowledged": 0}])
 def test_a_lost_packet_is_no_cut_link(changes: dict[str, int]) -> None:
-    assert judged(linked("10.0.0.1", "10.0.0.2", **changes), linked("10.0.0.2", "10.0.0.1", retransmits=0)).kind == "unknown"
+    assert (
+        judged(
+            linked("10.0.0.1", "10.0.0.2", **changes), linked("10.0.0.2", "10.0.0.1", retransmits=0)
+        ).kind
+        == "unknown"
+    )
 
 
 def test_a_stopped_rank_outranks_what_its_silence_does_to_links() -> None:
@@ -302,25 +457,45 @@ def calling(*calls: Call, **changes: Any) -> RankSeen:
     return replace(ASLEEP, calls=(*calls, Call("main", "/home/me/train.py", "train()")), **changes)
 
 
-BACKWARD = calling(Call("_engine_run_backward", TORCH + "autograd/graph.py", "return Variable._execution_engine.run_backward("))
+BACKWARD = calling(
+    Call(
+        "_engine_run_backward",
+        TORCH + "autograd/graph.py",
+        "return Variable._execution_engine.run_backward(",
+    )
+)
 IN_STORE = calling(Call("meet", "/home/me/train.py", "store.wait([key], limit)"), call="poll")
-IN_MONITORED = calling(Call("monitored_barrier", TORCH + "distributed/distributed_c10d.py", "group.monitored_barrier("))
+IN_MONITORED = calling(
+    Call("monitored_barrier", TORCH + "distributed/distributed_c10d.py", "group.monitored_barrier(")
+)
 
 
 @pytest.mark.parametrize(
-    "others", [BACKWARD, IN_STORE, IN_MONITORED, in_call(119)], ids=["backward", "store", "monitored", "recorded"]
+    "others",
+    [BACKWARD, IN_STORE, IN_MONITORED, in_call(119)],
+    ids=["backward", "store", "monitored", "recorded"],
 )
 @pytest.mark.parametrize(
     ("culprit", "kind"),
     [
-        (calling(Call("load", "/home/me/train.py", "time.sleep(1000)"), call="clock_nanosleep"), "asleep"),
+        (
+            calling(Call("load", "/home/me/train.py", "time.sleep(1000)"), call="clock_nanosleep"),
+            "asleep",
+        ),
         (calling(Call("wait", STDLIB + "threading.py", "waiter.acquire()")), "asleep"),
         (calling(Call("fetch", "/home/me/train.py", "lock.acquire()")), "asleep"),
         (calling(Call("evaluate", "/home/me/train.py", "score(batch)"), cpu_s=0.4), "computes"),
-        (calling(Call("read_bytes", STDLIB + "pathlib.py", "return f.read()"), state="D", was="D"), "storage"),
+        (
+            calling(
+                Call("read_bytes", STDLIB + "pathlib.py", "return f.read()"), state="D", was="D"
+            ),
+            "storage",
+        ),
     ],
 )
-def test_stacks_alone_tell_of_the_one_that_does_not_wait(others: RankSeen, culprit: RankSeen, kind: str) -> None:
+def test_stacks_alone_tell_of_the_one_that_does_not_wait(
+    others: RankSeen, culprit: RankSeen, kind: str
+) -> None:
     told = judged(others, others, culprit)
     assert (told.kind, told.ranks, told.host) == (kind, (2,), "node3"), told.sentence
     assert judged(others, culprit).ranks == (1,)
@@ -330,10 +505,23 @@ def test_stacks_alone_tell_of_the_one_that_does_not_wait(others: RankSeen, culpr
     "unclear",
     [
         calling(Call("step", "/home/me/train.py", "native.run(batch)")),  # a futex in a call of C
-        calling(Call("evaluate", "/home/me/train.py", "score(batch)"), cpu_s=0.4, uses_device=True),  # a GPU's call may spin
-        calling(Call("train", "/home/me/train.py", "total += loss.item()"), cpu_s=0.4, uses_device=True),
-        calling(Call("quick_execute", "/venv/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", "")),
-        calling(Call("poll", STDLIB + "subprocess.py", ""), Call("join", TORCH + "multiprocessing/spawn.py", "")),
+        calling(
+            Call("evaluate", "/home/me/train.py", "score(batch)"), cpu_s=0.4, uses_device=True
+        ),  # a GPU's call may spin
+        calling(
+            Call("train", "/home/me/train.py", "total += loss.item()"), cpu_s=0.4, uses_device=True
+        ),
+        calling(
+            Call(
+                "quick_execute",
+                "/venv/lib/python3.11/site-packages/tensorflow/python/eager/execute.py",
+                "",
+            )
+        ),
+        calling(
+            Call("poll", STDLIB + "subprocess.py", ""),
+            Call("join", TORCH + "multiprocessing/spawn.py", ""),
+        ),
     ],
 )
 def test_a_stack_that_may_hide_a_collective_names_nobody(unclear: RankSeen) -> None:
@@ -341,9 +529,15 @@ def test_a_stack_that_may_hide_a_collective_names_nobody(unclear: RankSeen) -> N
 
 
 def test_most_ranks_are_not_named_for_waiting_where_the_recorder_sees_nothing() -> None:
-    """They wait at a store, of which the flight recorder knows nothing, and the other one has gone past."""
+    """They wait at a store, of which the flight recorder knows nothing, and the other one has gone
+    past.
+    """
     recorded = OUT.collectives
-    told = judged(replace(IN_STORE, collectives=recorded), in_call(119), replace(IN_STORE, collectives=recorded))
+    told = judged(
+        replace(IN_STORE, collectives=recorded),
+        in_call(119),
+        replace(IN_STORE, collectives=recorded),
+    )
     assert told.sentence == "rank 1 on node2 waits in all-reduce 119; ranks 0, 2 wait in store.wait"
     assert judged(replace(IN_STORE, collectives=recorded), in_call(119)).ranks == ()
     unknown_wait = replace(ASLEEP, collectives=recorded)
@@ -354,24 +548,34 @@ def test_most_ranks_are_not_named_for_waiting_where_the_recorder_sees_nothing() 
 def test_ranks_of_several_nodes_that_do_the_same_are_named_together() -> None:
     told = judged(at("input", children=STOPPED), WAITING, at("input", children=STOPPED))
     assert (told.host, told.ranks) == ("", (0, 2))
-    assert told.sentence.startswith("ranks 0, 2 on node1 and node3 have a stopped process in step 118")
+    assert told.sentence.startswith(
+        "ranks 0, 2 on node1 and node3 have a stopped process in step 118"
+    )
     assert told.message == told.sentence
 
 
 def test_what_was_called_differently_first_counts_and_not_what_is_waited_for() -> None:
     def called(*names: str) -> RankSeen:
-        calls = [Collective("0", 10 + at, f"gloo:{name}", "[[4]]", at < len(names) - 1) for at, name in enumerate(names)]
+        calls = [
+            Collective("0", 10 + at, f"gloo:{name}", "[[4]]", at < len(names) - 1)
+            for at, name in enumerate(names)
+        ]
         return at("step", collectives=tuple(calls[-2:]), earlier=tuple(calls[:-1]))
 
     most = called("all_reduce", "all_reduce", "barrier", "all_reduce")
     told = judged(most, called("all_reduce", "barrier", "all_reduce", "all_reduce"), most)
-    assert told.sentence.startswith("rank 1 on node2 called barrier 11, the others all-reduce 11; ranks 0, 2 wait in")
+    assert told.sentence.startswith(
+        "rank 1 on node2 called barrier 11, the others all-reduce 11; ranks 0, 2 wait in"
+    )
 
 
 def test_one_mark_a_step_is_no_evidence() -> None:
     """Its ranks wait in the phase in which they also compute."""
     marks = Progress(118, "compute", 119, 20.0, frozenset({"compute"}))
-    waits, sleeps = replace(ASLEEP, progress=marks), replace(ASLEEP, progress=replace(marks, step=117))
+    waits, sleeps = (
+        replace(ASLEEP, progress=marks),
+        replace(ASLEEP, progress=replace(marks, step=117)),
+    )
     assert judged(waits, sleeps, waits).ranks == ()
     assert judged(replace(BACKWARD, progress=marks), waits).ranks == ()
     full = replace(marks, marked=frozenset({"compute", "collective"}))
@@ -382,7 +586,9 @@ def test_a_rank_that_cannot_answer_is_outside_if_its_stack_is_in_no_collective()
     held = calling(Call("parse", "/home/me/train.py", "native.parse(text)"), is_unanswered=True)
     told = judged(in_call(119), held, in_call(119))
     assert (told.ranks, told.kind) == ((1,), "asleep")
-    marked = replace(held, progress=Progress(117, "collective", 350, 20.0, frozenset({"compute", "collective"})))
+    marked = replace(
+        held, progress=Progress(117, "collective", 350, 20.0, frozenset({"compute", "collective"}))
+    )
     assert judged(in_call(119), marked, in_call(119)).ranks == (1,)
     in_barrier = replace(IN_MONITORED, is_unanswered=True)
     assert judged(in_barrier, in_barrier, in_barrier).ranks == ()
@@ -390,11 +596,18 @@ def test_a_rank_that_cannot_answer_is_outside_if_its_stack_is_in_no_collective()
 
 
 def test_the_last_one_to_run_is_named_and_not_those_that_ended() -> None:
-    reports = {"node1": HangReport((), (0,)), "node2": HangReport((replace(ASLEEP, rank=1),)), "node3": HangReport((), (2,))}
+    reports = {
+        "node1": HangReport((), (0,)),
+        "node2": HangReport((replace(ASLEEP, rank=1),)),
+        "node3": HangReport((), (2,)),
+    }
     placed = {0: "node1", 1: "node2", 2: "node3"}
     told = verdict(reports, placed)
     assert (told.kind, told.host, told.ranks) == ("alone", "node2", (1,))
-    assert told.sentence == "rank 1 on node2 runs on alone, and sleeps in futex; ranks 0, 2 ended, with success"
+    assert (
+        told.sentence
+        == "rank 1 on node2 runs on alone, and sleeps in futex; ranks 0, 2 ended, with success"
+    )
     waits = {**reports, "node2": HangReport((replace(WAITING, rank=1),))}
     assert verdict(waits, placed).ranks == (1,)
     saves = {**reports, "node2": HangReport((replace(at("end"), rank=1),))}
@@ -402,7 +615,10 @@ def test_the_last_one_to_run_is_named_and_not_those_that_ended() -> None:
 
 
 def test_a_stopped_launcher_is_named_with_its_ranks() -> None:
-    reports = {"node1": HangReport((), (0,)), "node2": HangReport((), (1,), (Process(77, "torchrun", "T"),))}
+    reports = {
+        "node1": HangReport((), (0,)),
+        "node2": HangReport((), (1,), (Process(77, "torchrun", "T"),)),
+    }
     told = verdict(reports, {0: "node1", 1: "node2"})
     assert told.sentence == "rank 1 on node2 has a stopped launcher: torchrun, 77 (state T)"
 
@@ -445,9 +661,16 @@ def test_waits_of_other_libraries_are_known(call: Call) -> None:
     assert told.ranks == (2,) and "; ranks 0, 1 wait in" in told.sentence, told.sentence
 
 
-@pytest.mark.parametrize("call", [Call("synchronize", SITE + "torch/cuda/__init__.py"), Call("f", "/t.py", "x = loss.item()")])
+@pytest.mark.parametrize(
+    "call",
+    [Call("synchronize", SITE + "torch/cuda/__init__.py"), Call("f", "/t.py", "x = loss.item()")],
+)
 def test_a_call_that_waits_for_a_gpu_is_a_wait_for_others(call: Call) -> None:
-    culprit = calling(Call("load", "/home/me/train.py", "time.sleep(1000)"), call="clock_nanosleep", uses_device=True)
+    culprit = calling(
+        Call("load", "/home/me/train.py", "time.sleep(1000)"),
+        call="clock_nanosleep",
+        uses_device=True,
+    )
     waits = calling(call, uses_device=True, cpu_s=0.5)
     assert judged(waits, waits, culprit).ranks == (2,)
     assert judged(waits, replace(BACKWARD, uses_device=True), waits).ranks == ()
@@ -457,24 +680,41 @@ def test_ranks_that_wait_for_one_other_each_accuse_nobody() -> None:
     """A stage of a pipeline may be done with its part before others are."""
     receives = calling(Call("recv", TORCH + "distributed/distributed_c10d.py", "work.wait()"))
     sends = calling(Call("forward", "/home/me/train.py", "sent.wait()"))
-    assert judged(receives, in_call(119), receives).ranks == judged(sends, receives, in_call(119)).ranks == ()
+    assert (
+        judged(receives, in_call(119), receives).ranks
+        == judged(sends, receives, in_call(119)).ranks
+        == ()
+    )
     assert judged(receives, in_call(119), in_call(119)).ranks == ()
 
 
 def test_without_recorders_a_broadcast_names_nobody() -> None:
     """Its root may be done with it, and the one that left it out does the same as the root."""
     receives = calling(Call("broadcast", SITE + "torch/distributed/distributed_c10d.py"))
-    assert judged(receives, BACKWARD, BACKWARD).ranks == judged(receives, BACKWARD, receives).ranks == ()
+    assert (
+        judged(receives, BACKWARD, BACKWARD).ranks
+        == judged(receives, BACKWARD, receives).ranks
+        == ()
+    )
 
 
 def test_one_rank_without_an_answer_is_not_elsewhere_for_that() -> None:
-    """A busy node may answer late: the stack then names what the recorders of others name by number."""
+    """A busy node may answer late: the stack then names what the recorders of others name by
+    number.
+    """
     reduces = calling(Call("all_reduce", SITE + "torch/distributed/distributed_c10d.py"))
-    assert judged(in_call(119), reduces, in_call(119)).ranks == judged(in_call(119), in_call(119), BACKWARD).ranks == ()
+    assert (
+        judged(in_call(119), reduces, in_call(119)).ranks
+        == judged(in_call(119), in_call(119), BACKWARD).ranks
+        == ()
+    )
 
 
 def test_a_loop_that_waits_for_a_condition_is_a_wait_for_others() -> None:
-    polling = calling(Call("wait_for_file", "/home/me/train.py", "time.sleep(1)", polls=True), call="clock_nanosleep")
+    polling = calling(
+        Call("wait_for_file", "/home/me/train.py", "time.sleep(1)", polls=True),
+        call="clock_nanosleep",
+    )
     assert judged(polling, in_call(119), polling).sentence.startswith(
         "rank 1 on node2 waits in all-reduce 119; ranks 0, 2 wait"
     )
@@ -482,11 +722,17 @@ def test_a_loop_that_waits_for_a_condition_is_a_wait_for_others() -> None:
 
 
 def polling(function: str, **fields: Any) -> RankSeen:
-    return calling(Call(function, "/home/me/train.py", "time.sleep(0.2)", polls=True), call="clock_nanosleep", **fields)
+    return calling(
+        Call(function, "/home/me/train.py", "time.sleep(0.2)", polls=True),
+        call="clock_nanosleep",
+        **fields,
+    )
 
 
 def test_a_loop_of_a_checkpoint_is_a_pause_and_no_collective_that_differs() -> None:
-    """A program that writes a checkpoint may sleep between parts of it, as the others do between looks for its end."""
+    """A program that writes a checkpoint may sleep between parts of it, as the others do between
+    looks for its end.
+    """
     exchange, checkpoint = polling("_exchange"), polling("_checkpoint")
     told = judged(exchange, checkpoint, exchange)
     assert (told.kind, told.ranks) == ("asleep", (1,))

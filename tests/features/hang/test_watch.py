@@ -12,16 +12,28 @@ from orchestrator.controller.events import Resumed, Stalled
 from orchestrator.errors import RunError
 from orchestrator.features.hang.watch import HangWatch, patience_s
 
-WAITS: dict[str, Any] = {"state": "S", "was": "S", "progress": {"step": 7, "phase": "collective", "marks": 1}}
+WAITS: dict[str, Any] = {
+    "state": "S",
+    "was": "S",
+    "progress": {"step": 7, "phase": "collective", "marks": 1},
+}
 STOPPED = {"state": "T", "was": "T", "progress": {"step": 7, "phase": "compute", "marks": 1}}
-ASLEEP = {"state": "S", "was": "S", "call": "futex", "window_s": 0.5, "progress": {"step": 7, "phase": "compute", "marks": 1}}
+ASLEEP = {
+    "state": "S",
+    "was": "S",
+    "call": "futex",
+    "window_s": 0.5,
+    "progress": {"step": 7, "phase": "compute", "marks": 1},
+}
 BUSY = ASLEEP | {"cpu_s": 0.5}
 STARVED = ASLEEP | {"progress": {"step": 7, "phase": "input", "marks": 1}}
 
 
 @dataclass
 class Run:
-    """A run of two ranks on two nodes, whose nodes answer every question with what ``does`` says; the clock is the test's."""
+    """A run of two ranks on two nodes, whose nodes answer every question with what ``does`` says;
+    the clock is the test's.
+    """
 
     does: list[dict[str, Any]]
     usual_s: float = 0.3
@@ -33,12 +45,21 @@ class Run:
     silent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        stage = SimpleNamespace(journal=lambda event, **fields: self.journal.append((event, fields)), observe=self.said.append)
-        nodes = [SimpleNamespace(slot=SimpleNamespace(host=f"node{rank + 1}", ranks=(rank,))) for rank in (0, 1)]
+        stage = SimpleNamespace(
+            journal=lambda event, **fields: self.journal.append((event, fields)),
+            observe=self.said.append,
+        )
+        nodes = [
+            SimpleNamespace(slot=SimpleNamespace(host=f"node{rank + 1}", ranks=(rank,)))
+            for rank in (0, 1)
+        ]
         self.watch = HangWatch(SimpleNamespace(run_id="run", nodes=nodes), stage)  # type: ignore[arg-type]
         self.peers = {
             f"node{rank + 1}": SimpleNamespace(
-                over=False, attaching=False, record=None, send=lambda do, rank=rank: self.answer(rank)
+                over=False,
+                attaching=False,
+                record=None,
+                send=lambda do, rank=rank: self.answer(rank),
             )
             for rank in (0, 1)
         }
@@ -53,7 +74,9 @@ class Run:
 
     def stall(self, silent_s: float = 3.0) -> None:
         for rank in (0, 1):
-            self.tell(rank, "stalled", silent_s=silent_s, usual_s=self.usual_s, pause_s=self.pause_s)
+            self.tell(
+                rank, "stalled", silent_s=silent_s, usual_s=self.usual_s, pause_s=self.pause_s
+            )
 
     def stops(self, within_s: float = 1000.0) -> str:
         """Let time pass; return the reason of the stop, or nothing after ``within_s``."""
@@ -177,7 +200,9 @@ def test_a_run_that_goes_on_when_it_reaches_a_limit_has_no_culprit() -> None:
     run.tell(0, "overdue", reason="run_timeout: longer than 60 s")
     while len(run.asked) < 2:
         assert run.watch.turn(run.now, run.peers) == ""  # type: ignore[arg-type]
-    run.does = [does | {"progress": {"step": 9, "phase": "compute", "marks": 40}} for does in run.does]
+    run.does = [
+        does | {"progress": {"step": 9, "phase": "compute", "marks": 40}} for does in run.does
+    ]
     assert run.stops() == "run_timeout: longer than 60 s; ranks 0, 1 still made progress, in step 9"
     _, error = run.watch.outcome("failed", RunError("x", kind="run_timeout", host="node1"))
     assert error is not None and error.host == ""
@@ -208,7 +233,10 @@ def test_a_node_that_does_not_answer_holds_up_no_stop() -> None:
     run.silent = {"node1"}
     run.tell(1, "overdue", reason="run_timeout: longer than 60 s")
     reason = run.stops()
-    assert reason == "run_timeout: rank 1 stopped in step 7 (state T); longer than 60 s" and run.now < 110.0
+    assert (
+        reason == "run_timeout: rank 1 stopped in step 7 (state T); longer than 60 s"
+        and run.now < 110.0
+    )
 
 
 @pytest.mark.parametrize("silent_s", ["long", None, [1]])
@@ -220,21 +248,36 @@ def test_a_malformed_event_is_an_error_of_its_node(silent_s: Any) -> None:
 def calls(*names: str) -> list[dict[str, Any]]:
     entries = enumerate(names)
     return [
-        {"group": "0", "number": at, "name": f"gloo:{name}", "over": at < len(names), "sizes": "[[4]]"} for at, name in entries
+        {
+            "group": "0",
+            "number": at,
+            "name": f"gloo:{name}",
+            "over": at < len(names),
+            "sizes": "[[4]]",
+        }
+        for at, name in entries
     ]
 
 
 def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_others() -> None:
     run = Run([WAITS, WAITS])
     run.watch.placed = {0: "node1", 1: "node2", 2: "node3"}
-    healthy, odd = calls("all_reduce", "all_reduce", "barrier"), calls("all_reduce", "barrier", "all_reduce")
+    healthy, odd = (
+        calls("all_reduce", "all_reduce", "barrier"),
+        calls("all_reduce", "barrier", "all_reduce"),
+    )
     for rank, earlier in enumerate((healthy, odd, healthy)):
         name = f"node{rank + 1}"
-        run.watch.take(name, {"event": "collectives", "report": {"ranks": [{"rank": rank, "earlier": earlier}]}})
+        run.watch.take(
+            name,
+            {"event": "collectives", "report": {"ranks": [{"rank": rank, "earlier": earlier}]}},
+        )
     failed = RunError("rank 0 ended with exit code 1", kind="rank_failed", host="node1")
     _, error = run.watch.outcome("failed", failed)
     assert error and (error.host, error.kind) == ("node2", "rank_failed")
-    assert error.message.startswith("rank 1 called barrier 1, the others all-reduce 1; node1: rank 0 ended with exit code 1")
+    assert error.message.startswith(
+        "rank 1 called barrier 1, the others all-reduce 1; node1: rank 0 ended with exit code 1"
+    )
     run.watch._last_calls.pop(2)  # it was aborted, and said nothing
     _, told = run.watch.outcome("failed", failed)
     assert told and not told.host
@@ -251,12 +294,23 @@ def test_the_last_node_is_looked_at_although_its_logs_name_no_step() -> None:
     run.peers["node1"] = SimpleNamespace(over=True, attaching=False, record=ended, send=None)
     assert run.stops(600) == ""  # it may write what all have trained
     (suspicion,) = run.said
-    assert isinstance(suspicion, Stalled) and "rank 1 on node2 runs on alone, and sleeps in futex" in suspicion.words
+    assert (
+        isinstance(suspicion, Stalled)
+        and "rank 1 on node2 runs on alone, and sleeps in futex" in suspicion.words
+    )
 
 
 def test_a_rank_that_declares_no_pauses_may_be_in_one_for_longer() -> None:
-    recorded = {"collectives": [{"group": "0", "number": 7, "name": "gloo:all_reduce", "over": False, "sizes": ""}]}
-    idle = {"collectives": [{"group": "0", "number": 6, "name": "gloo:all_reduce", "over": True, "sizes": ""}]}
+    recorded = {
+        "collectives": [
+            {"group": "0", "number": 7, "name": "gloo:all_reduce", "over": False, "sizes": ""}
+        ]
+    }
+    idle = {
+        "collectives": [
+            {"group": "0", "number": 6, "name": "gloo:all_reduce", "over": True, "sizes": ""}
+        ]
+    }
     plain = {"state": "S", "was": "S", "window_s": 0.5}
     run = Run([plain | recorded, plain | idle])
     run.stall(3.0)

@@ -14,36 +14,60 @@ from orchestrator.features.profile.trace import Operator, recorded
 
 
 def event(name: str, category: str, begin: float, end: float, thread: int = 1) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "cat": category, "ts": 1e6 + begin, "dur": end - begin, "pid": 7, "tid": thread}
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": 1e6 + begin,
+        "dur": end - begin,
+        "pid": 7,
+        "tid": thread,
+    }
 
 
 def packed(*events: Any) -> bytes:
     return gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": list(events)}).encode())
 
 
-STEPS = [event("orch step 21", "user_annotation", 0, 100), event("orch step 22", "user_annotation", 100, 200)]
+STEPS = [
+    event("orch step 21", "user_annotation", 0, 100),
+    event("orch step 22", "user_annotation", 100, 200),
+]
 
 
 def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
     found = recorded(
         packed(
             *STEPS,
-            event("orch step 20", "gpu_user_annotation", 0, 900),  # of a device, where steps end later
+            event(
+                "orch step 20", "gpu_user_annotation", 0, 900
+            ),  # of a device, where steps end later
             event("aten::linear", "cpu_op", 0, 60),
             event("aten::mm", "cpu_op", 10, 50),
             event("aten::mm", "cpu_op", 100, 160),
             event("c10d::allreduce_", "cpu_op", 60, 100),  # the wait is no computing
             event("gloo:all_reduce", "user_annotation", 40, 100, thread=2),
             event("gloo:all_reduce", "user_annotation", 30, 50, thread=3),
-            event("gloo:all_reduce", "user_annotation", 190, 230, thread=2),  # ends after the last step
+            event(
+                "gloo:all_reduce", "user_annotation", 190, 230, thread=2
+            ),  # ends after the last step
             {"ph": "i", "name": "gloo:all_reduce", "cat": "user_annotation", "ts": 0},
         ),
         rank=3,
         host="node4",
     ).trace
-    assert (found.rank, found.host, found.of_device, found.steps, found.step_s) == (3, "node4", False, 2, pytest.approx(100e-6))
-    # Collectives run from 30 to 100 and from 190 to 200, operators from 0 to 60 and from 100 to 160.
-    assert (found.communication, found.exposed, found.idle) == pytest.approx((80 / 200, 50 / 200, 30 / 200))
+    assert (found.rank, found.host, found.of_device, found.steps, found.step_s) == (
+        3,
+        "node4",
+        False,
+        2,
+        pytest.approx(100e-6),
+    )
+    # Collectives run from 30 to 100 and from 190 to 200, operators from 0 to 60 and from 100 to
+    # 160.
+    assert (found.communication, found.exposed, found.idle) == pytest.approx(
+        (80 / 200, 50 / 200, 30 / 200)
+    )
     assert found.overlapped == pytest.approx(30 / 80)
     # The linear layer has no more than what it does besides the product that it calls.
     assert found.top == (
@@ -66,7 +90,9 @@ def test_a_wait_for_a_functional_collective_is_no_computing_of_the_operator_that
         host="node1",
     ).trace
     # Operators compute from 20 to 30, 60 to 70 and 90 to 100.
-    assert (found.communication, found.exposed, found.idle) == pytest.approx((60 / 200, 50 / 200, 120 / 200))
+    assert (found.communication, found.exposed, found.idle) == pytest.approx(
+        (60 / 200, 50 / 200, 120 / 200)
+    )
 
 
 def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_the_steps() -> None:
@@ -98,15 +124,33 @@ def test_a_rank_alone_has_no_communication_and_no_share_of_it_beside_computing()
 
 
 def test_what_is_no_event_is_left_out() -> None:
-    odd = [None, 5, {}, {"ph": "X"}, event("aten::mm", "cpu_op", 0, 10) | {"dur": -1}, event("x", "cpu_op", 0, 1) | {"ts": "0"}]
-    odd += [event("x", "cpu_op", 0, 1) | {"dur": True}, {**event("x", "cpu_op", 0, 1), "name": ["x"]}]
+    odd = [
+        None,
+        5,
+        {},
+        {"ph": "X"},
+        event("aten::mm", "cpu_op", 0, 10) | {"dur": -1},
+        event("x", "cpu_op", 0, 1) | {"ts": "0"},
+    ]
+    odd += [
+        event("x", "cpu_op", 0, 1) | {"dur": True},
+        {**event("x", "cpu_op", 0, 1), "name": ["x"]},
+    ]
     assert recorded(packed(*STEPS, *odd), 0, "n").trace.top == ()
 
 
 def test_operators_that_nest_deeply_or_cross_have_no_negative_time() -> None:
-    nested = [event(f"op{depth}", "cpu_op", depth * 0.01, 200 - depth * 0.01) for depth in range(2000)]
-    crossing = [event("a", "cpu_op", 0, 100, 2), event("b", "cpu_op", 50, 150, 2), event("b", "cpu_op", 50, 150, 2)]
-    assert all(each.share >= 0 for each in recorded(packed(*STEPS, *nested, *crossing), 0, "n").trace.top)
+    nested = [
+        event(f"op{depth}", "cpu_op", depth * 0.01, 200 - depth * 0.01) for depth in range(2000)
+    ]
+    crossing = [
+        event("a", "cpu_op", 0, 100, 2),
+        event("b", "cpu_op", 50, 150, 2),
+        event("b", "cpu_op", 50, 150, 2),
+    ]
+    assert all(
+        each.share >= 0 for each in recorded(packed(*STEPS, *nested, *crossing), 0, "n").trace.top
+    )
 
 
 WRONG = {

@@ -15,7 +15,9 @@ SPEEDS = {"1n1g": [100.0, 104.0, 120.0], "2n1g": [150.0, 190.0, 200.0]}
 @pytest.fixture
 def medians() -> Summary:
     """Return the summary of three runs on one node and three on two."""
-    return summarize([run for shape, speeds in SPEEDS.items() for run in cell(shape, speeds)], of_medians=True)
+    return summarize(
+        [run for shape, speeds in SPEEDS.items() for run in cell(shape, speeds)], of_medians=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,5 +46,7 @@ def test_medians_stay_as_they_are(medians: Summary) -> None:
 
 
 def test_without_a_baseline_there_is_no_speedup() -> None:
-    (row,) = divided(summarize(cell("2n1g", SPEEDS["2n1g"]), of_medians=True), {SPEC.framework: "mean/mean"}).rows
+    (row,) = divided(
+        summarize(cell("2n1g", SPEEDS["2n1g"]), of_medians=True), {SPEC.framework: "mean/mean"}
+    ).rows
     assert (row.value, row.speedup, row.efficiency) == (180.0, None, None)

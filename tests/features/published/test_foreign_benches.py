@@ -29,10 +29,18 @@ from tests.support.run_folders import build, lasting
 
 def bench_of(tmp_path: Path, log: str, steps: int = 600) -> BenchDir:
     """Return a bench of one 2n2g run of the TensorFlow program, as collection leaves it."""
-    bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]})
+    bench = BenchDir.create(
+        tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]}
+    )
 
     def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
-        planned["spec"] |= {"framework": TF, "dtype": "fp32", "batch_size": 128, "steps": steps, "warmup_steps": 100}
+        planned["spec"] |= {
+            "framework": TF,
+            "dtype": "fp32",
+            "batch_size": 128,
+            "steps": steps,
+            "warmup_steps": 100,
+        }
         planned["framework"] |= {"name": TF, "log": asdict(FRAMEWORKS[TF].log)}
         for files in logs:
             files.clear()
@@ -45,8 +53,13 @@ def bench_of(tmp_path: Path, log: str, steps: int = 600) -> BenchDir:
 
 def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) -> None:
     case = Case(2, 2, 128)
-    # Five rates of 100 steps each: their mean is the published speed, their combination by time is ours.
-    text = systemlogs.tensorflow(1000.0, case).decode().replace("1000.00 examples", "500.00 examples", 1)
+    # Five rates of 100 steps each: their mean is the published speed, their combination by time is
+    # ours.
+    text = (
+        systemlogs.tensorflow(1000.0, case)
+        .decode()
+        .replace("1000.00 examples", "500.00 examples", 1)
+    )
     bench = bench_of(tmp_path, text)
     results = read_bench(bench)
     (ours,), (theirs,) = summarize(results).rows, by_rule(bench, results).rows
@@ -56,7 +69,10 @@ def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) 
     assert "900.00" in output and "rule tf_timehistory_1_6" in output
     by_clock = summarize_by_name(bench, "tf_timehistory_clock")
     assert by_clock.median == pytest.approx(1000.0, abs=0.005)
-    assert orch(str(bench.path), "--rule", "tf_timehistory_clock").count("rule tf_timehistory_clock: ") == 1
+    assert (
+        orch(str(bench.path), "--rule", "tf_timehistory_clock").count("rule tf_timehistory_clock: ")
+        == 1
+    )
     assert orch(str(bench.path), "--rule", TF) == output
 
 
@@ -65,7 +81,9 @@ def summarize_by_name(bench: BenchDir, name: str) -> Any:
     return row
 
 
-def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rule(tmp_path: Path) -> None:
+def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rule(
+    tmp_path: Path,
+) -> None:
     lines = systemlogs.tensorflow(1000.0, Case(2, 2, 128)).decode().splitlines(keepends=True)
     bench = bench_of(tmp_path, "".join(lines[:5]), steps=400)
     results = read_bench(bench)
@@ -76,7 +94,9 @@ def test_a_run_that_does_not_hold_the_published_window_has_no_number_by_that_rul
 
 
 def test_a_bench_of_an_unpublished_system_has_no_published_rule(tmp_path: Path) -> None:
-    bench = BenchDir.create(tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]})
+    bench = BenchDir.create(
+        tmp_path / "runs", {"bench_id": "b1", "created": "2026-01-01", "runs": ["r1"]}
+    )
     build(bench, "r1")
     with pytest.raises(ConfigError, match="pytorch has no published tables"):
         by_rule(bench, read_bench(bench))
@@ -86,7 +106,9 @@ def test_a_bench_of_an_unpublished_system_has_no_published_rule(tmp_path: Path) 
 
 
 def orch(*words: str) -> str:
-    result = CliRunner().invoke(program(), ["summarize", *words], env={"COLUMNS": "160"}, catch_exceptions=False)
+    result = CliRunner().invoke(
+        program(), ["summarize", *words], env={"COLUMNS": "160"}, catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -97,7 +119,12 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-RESULT = {"average_speed": 9412.91, "batch_size_per_device": 128, "median_speed": 9418.44, "speedup": 29.27}
+RESULT = {
+    "average_speed": 9412.91,
+    "batch_size_per_device": 128,
+    "median_speed": 9418.44,
+    "speedup": 29.27,
+}
 
 
 def test_the_command_prints_the_table_and_the_result_in_dlperfs_shape(tree: Path) -> None:
@@ -109,7 +136,10 @@ def test_the_command_prints_the_table_and_the_result_in_dlperfs_shape(tree: Path
     result = json.loads(output[output.index("\n{") :])
     assert result["rn50"]["4n8g"] == RESULT
     assert list(result["rn50"]) == ["1n1g", "1n2g", "1n4g", "1n8g", "2n8g", "4n8g"]
-    assert json.loads(orch("--from-logs", str(tree), "--framework", TF, "--format", "dlperf")) == result
+    assert (
+        json.loads(orch("--from-logs", str(tree), "--framework", TF, "--format", "dlperf"))
+        == result
+    )
 
 
 def test_a_result_without_a_baseline_has_null_and_not_one(tmp_path: Path) -> None:
@@ -125,16 +155,26 @@ def test_a_result_without_a_baseline_has_null_and_not_one(tmp_path: Path) -> Non
 def test_against_published_sets_both_and_both_kinds_of_hardware(tree: Path) -> None:
     output = orch("--from-logs", str(tree), "--framework", TF, "--against", "published")
     assert "ours:      not recorded" in output
-    assert "published: 1 to 4 nodes of 8 × V100-SXM2-16GB, 100 Gb/s InfiniBand, NCCL 2.7.3, CUDA 10.2" in output
+    assert (
+        "published: 1 to 4 nodes of 8 × V100-SXM2-16GB, 100 Gb/s InfiniBand, NCCL 2.7.3, CUDA 10.2"
+        in output
+    )
     assert re.search(r"4n8g +9418\.44 +9418\.44 +1\.00 +29\.27 +29\.27", output)
-    document = json.loads(orch("--from-logs", str(tree), "--framework", TF, "--against", "published", "--json"))
+    document = json.loads(
+        orch("--from-logs", str(tree), "--framework", TF, "--against", "published", "--json")
+    )
     (beside,) = document["published"]
-    assert beside["pairs"][0]["case"] == "1n1g" and beside["pairs"][0]["ratio"] == pytest.approx(1.0)
+    assert beside["pairs"][0]["case"] == "1n1g" and beside["pairs"][0]["ratio"] == pytest.approx(
+        1.0
+    )
 
 
 def test_our_own_trainer_stands_beside_the_published_runs_of_its_framework(tree: Path) -> None:
     summary = summary_of_tree(tree, FRAMEWORKS[TF])
-    own = tuple(replace(row, framework="pytorch", model="resnet50", hardware="8 × H200", series="own") for row in summary.rows)
+    own = tuple(
+        replace(row, framework="pytorch", model="resnet50", hardware="8 × H200", series="own")
+        for row in summary.rows
+    )
     found, notes = reference_tables(replace(summary, rows=own), FILES.values())
     assert [each.title.partition(",")[2].partition("(")[0].strip() for each in found] == [
         "native DataLoader, --workers 8 per node",
@@ -154,7 +194,10 @@ def test_our_own_trainer_stands_beside_the_published_runs_of_its_framework(tree:
 def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path) -> None:
     put(tmp_path / "1n8g" / "rn50_b64_fp32_1.log")
     output = orch("--from-logs", str(tmp_path), "-f", TF, "--against", "published")
-    assert "no published table fits; the published tables have resnet50 fp16 b128, resnet50 fp16 b256, resnet50 fp16" in output
+    assert (
+        "no published table fits; the published tables have resnet50 fp16 b128, resnet50 fp16 b256, resnet50 fp16"
+        in output
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,9 +210,15 @@ def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path)
         (["--against", "memory"], "expected published"),
         (["--against", "published", "--format", "csv"], "expected table, html or json"),
         (["--images", "5"], "it can only be used with --from-logs"),
-        (["--format", "xml"], "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf"),
+        (
+            ["--format", "xml"],
+            "expected table, html, markdown, csv, json, junit, prometheus, mllog or dlperf",
+        ),
         (["--from-logs", ".", "--framework", "tensorflow_offical"], "no framework"),
-        (["--from-logs", ".", "--framework", TF, "--reread"], "is always read with the folder as it is now"),
+        (
+            ["--from-logs", ".", "--framework", TF, "--reread"],
+            "is always read with the folder as it is now",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(words: list[str], message: str) -> None:

@@ -1,4 +1,6 @@
-"""What a declared rule reads from a log: each key of a rule, on logs whose speed is known without it."""
+"""What a declared rule reads from a log: each key of a rule, on logs whose speed is known without
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ LINES += r"(?: since (?P<elapsed_s>[\d.]+))?(?: rate (?P<samples_per_s>\S+))?(?:
 STEPS = {"after": 2, "last": 6}
 
 
-def rule(window: dict[str, Any] | None = None, by: str | list[str] = "step_time_s", **more: Any) -> Rule:
-    return Rule.declared("own", {"title": "t", "lines": LINES, "window": window or STEPS, "by": by, **more})
+def rule(
+    window: dict[str, Any] | None = None, by: str | list[str] = "step_time_s", **more: Any
+) -> Rule:
+    return Rule.declared(
+        "own", {"title": "t", "lines": LINES, "window": window or STEPS, "by": by, **more}
+    )
 
 
 def log(lines: Iterable[str]) -> bytes:
@@ -81,7 +87,9 @@ def test_a_clock_counts_the_time_between_two_lines(by: str) -> None:
     word = "since" if by == "elapsed_s" else "at"
     text = log(f"step {step} {word} {100 + 0.25 * step}" for step in range(0, 10, 2))
     assert speed(rule(by=by), text) == 512.0
-    assert refused(rule({"after": 2, "last": 5}, by=by), text).startswith("expected lines of steps 2 and 5, found 1 of 2")
+    assert refused(rule({"after": 2, "last": 5}, by=by), text).startswith(
+        "expected lines of steps 2 and 5, found 1 of 2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,17 +102,24 @@ def test_a_clock_counts_the_time_between_two_lines(by: str) -> None:
     ],
 )
 def test_timestamps_of_each_form_are_read(start: str, end: str, seconds: float) -> None:
-    assert speed(rule(by="timestamp"), log([f"step 2 at {start}", f"step 6 at {end}"])) == pytest.approx(512 / seconds)
+    assert speed(
+        rule(by="timestamp"), log([f"step 2 at {start}", f"step 6 at {end}"])
+    ) == pytest.approx(512 / seconds)
 
 
 def test_two_forms_of_a_clock_are_refused() -> None:
     text = log(["step 2 at 21:10:59.5", "step 6 at 1000.5"])
-    assert refused(rule(by="timestamp"), text) == "expected clocks of one form, found another form in a later line"
+    assert (
+        refused(rule(by="timestamp"), text)
+        == "expected clocks of one form, found another form in a later line"
+    )
 
 
 def test_a_clock_may_stand_before_the_line() -> None:
     text = b"[21:10:59.5] 5 warnings, step 2\nstray 21:10:00.0\n[21:11:01.5] 7 warnings, step 6\n"
-    declared = rule(by="timestamp", lines=r"step (?P<step>\d+)$", clock=r"(?P<timestamp>\d\d:\d\d:\d\d\.\d)")
+    declared = rule(
+        by="timestamp", lines=r"step (?P<step>\d+)$", clock=r"(?P<timestamp>\d\d:\d\d:\d\d\.\d)"
+    )
     assert speed(declared, text.replace(b"[", b"")) == 256.0
     assert "expected timestamp in the lines that count, that of 6 has none" in refused(
         declared, text.replace(b"[", b"").replace(b"21:11:01.5", b"")
@@ -114,7 +129,9 @@ def test_a_clock_may_stand_before_the_line() -> None:
 def test_of_several_measures_the_first_that_the_lines_have_is_used() -> None:
     declared = rule(by=["timestamp", "elapsed_s", "step_time_s"])
     both = log(f"step {step} in 0.5 since {step * 0.5}" for step in range(1, 8))
-    assert declared.speed(both, CASE).warnings == ("the lines have no timestamp: elapsed_s is used instead",)
+    assert declared.speed(both, CASE).warnings == (
+        "the lines have no timestamp: elapsed_s is used instead",
+    )
     assert declared.speed(TIMED, CASE).warnings == (
         "the lines have no timestamp: elapsed_s is used instead",
         "the lines have no elapsed_s: step_time_s is used instead",
@@ -130,7 +147,9 @@ def test_a_clock_is_compared_with_the_other_times_of_its_lines() -> None:
     assert rule(by="elapsed_s").speed(text(1.25), CASE).warnings == (
         "the log disagrees with itself: 102.40 samples/s by its step times, 128.00 by its clock",
     )
-    assert "expected a clock that agrees with the step times" in refused(rule(by="elapsed_s"), text(2.5))
+    assert "expected a clock that agrees with the step times" in refused(
+        rule(by="elapsed_s"), text(2.5)
+    )
 
 
 def test_missing_lines_between_the_ends_are_refused_unless_gaps_are_noted() -> None:
@@ -138,7 +157,9 @@ def test_missing_lines_between_the_ends_are_refused_unless_gaps_are_noted() -> N
     every = {**STEPS, "every": 1}
     assert "found 4 of 5, without 4" in refused(rule(every, by="elapsed_s"), text)
     found = rule(every, by="elapsed_s", gaps="noted").speed(text, CASE)
-    assert found.samples_per_s == 128.0 and found.warnings == ("1 of 5 lines are missing, the first of 4",)
+    assert found.samples_per_s == 128.0 and found.warnings == (
+        "1 of 5 lines are missing, the first of 4",
+    )
     without_end = text.replace(b"step 6", b"step 16")
     assert "found 3 of 5, without 4; the log goes from 2 to 16" in refused(
         rule(every, by="elapsed_s", gaps="noted"), without_end
@@ -169,21 +190,30 @@ def test_lines_in_their_order_count_whatever_their_steps() -> None:
         refused(rule(window), text)
         == "expected lines of step 2 at most 1 times, once from each process, found 2: several runs in one file"
     )
-    assert refused(rule({**window, "take_lines": 9}, printers="gpus"), text) == "expected 11 lines of steps above 1, found 7"
+    assert (
+        refused(rule({**window, "take_lines": 9}, printers="gpus"), text)
+        == "expected 11 lines of steps above 1, found 7"
+    )
 
 
 def test_each_of_several_processes_must_print_each_step() -> None:
     text = log(f"step {step} since {step + rank / 10}" for step in range(1, 8) for rank in range(4))
     found = rule(by="elapsed_s", printers="gpus").speed(text, CASE)
     assert found.samples_per_s == pytest.approx(128.0)
-    assert found.warnings == ("4 unnamed processes write to one log: the mean of their lines is taken",)
-    assert "from each of 8 processes, found 4 lines" in refused(rule(by="elapsed_s", printers="ranks"), text)
+    assert found.warnings == (
+        "4 unnamed processes write to one log: the mean of their lines is taken",
+    )
+    assert "from each of 8 processes, found 4 lines" in refused(
+        rule(by="elapsed_s", printers="ranks"), text
+    )
     assert speed(rule(by="elapsed_s"), text) == 128.0
 
 
 def test_a_total_is_printed_once_or_by_each_rank() -> None:
     declared = rule(
-        {"total": True, "first": 1, "last": 7}, by="samples_per_s", lines=[LINES, r"^total (?P<samples_per_s>\S+)$"]
+        {"total": True, "first": 1, "last": 7},
+        by="samples_per_s",
+        lines=[LINES, r"^total (?P<samples_per_s>\S+)$"],
     )
     text = TIMED + b"total 640\n"
     assert speed(declared, text) == 640.0
@@ -194,26 +224,35 @@ def test_a_total_is_printed_once_or_by_each_rank() -> None:
 
 def test_values_in_the_next_line_belong_to_the_step_before() -> None:
     declared = rule(
-        by="samples_per_s", lines=[r"^epoch (?P<step>\d+)$", r"^rate (?P<samples_per_s>\d+)$"], steps_called="epochs"
+        by="samples_per_s",
+        lines=[r"^epoch (?P<step>\d+)$", r"^rate (?P<samples_per_s>\d+)$"],
+        steps_called="epochs",
     )
     text = log(line for step in range(1, 8) for line in (f"epoch {step}", "rate 320", "rate 9"))
     assert speed(declared, text) == 320.0
     cut = text.replace(b"epoch 6\nrate 320\nrate 9\n", b"epoch 6\n")
-    assert refused(declared, cut) == "expected lines of epochs 2-6, found 4 of 5, without 6; the log goes from 1 to 7"
+    assert (
+        refused(declared, cut)
+        == "expected lines of epochs 2-6, found 4 of 5, without 6; the log goes from 1 to 7"
+    )
 
 
 def test_the_size_in_a_log_must_be_the_planned_one() -> None:
     declared = rule(size_lines=[r"^(?P<world_size>\d+) ranks of (?P<batch_size>\d+)"])
     assert speed(declared, b"8 ranks of 16\n" + TIMED) == 128.0
     assert refused(declared, b"4 ranks of 16\n" + TIMED) == "expected world_size 8, the log says 4"
-    assert refused(declared, b"8 ranks of 32\n" + TIMED) == "expected batch_size 16, the log says 32"
+    assert (
+        refused(declared, b"8 ranks of 32\n" + TIMED) == "expected batch_size 16, the log says 32"
+    )
 
 
 def test_the_length_of_an_epoch_must_fit_the_ranks_and_stay_the_same() -> None:
     text = log(f"step {step} of 100 in 1.0" for step in range(1, 8))
     assert speed(rule(), text, Case(2, 4, 16, images=12900)) == 128.0
     assert "which implies 4 ranks, not 8" in refused(rule(), text, Case(2, 4, 16, images=6450))
-    assert "expected one epoch length, found 50, 100" in refused(rule(), text.replace(b"of 100", b"of 50", 1))
+    assert "expected one epoch length, found 50, 100" in refused(
+        rule(), text.replace(b"of 100", b"of 50", 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,13 +264,19 @@ def test_the_length_of_an_epoch_must_fit_the_ranks_and_stay_the_same() -> None:
         ({"places": 0}, 2725.0),
     ],
 )
-def test_the_speed_of_a_run_is_rounded_as_declared(rounding: dict[str, Any] | None, expected: float) -> None:
+def test_the_speed_of_a_run_is_rounded_as_declared(
+    rounding: dict[str, Any] | None, expected: float
+) -> None:
     text = log(f"step {step} rate 2725.415" for step in range(1, 8))
-    assert speed(rule(by="samples_per_s", over="mean", rounding=rounding), text) == pytest.approx(expected, abs=1e-9)
+    assert speed(rule(by="samples_per_s", over="mean", rounding=rounding), text) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 def test_rates_of_lines_may_be_rounded_before_their_mean() -> None:
-    text = log(f"step {step} rate {rate}" for step, rate in enumerate((1, 1, 1, 10.4, 10.4, 10.4, 10.4, 1)))
+    text = log(
+        f"step {step} rate {rate}" for step, rate in enumerate((1, 1, 1, 10.4, 10.4, 10.4, 10.4, 1))
+    )
     assert speed(rule(by="samples_per_s", over="mean"), text) == pytest.approx(10.4)
     assert speed(rule(by="samples_per_s", over="mean", line_rounding={"places": 0}), text) == 10.0
 
@@ -239,15 +284,37 @@ def test_rates_of_lines_may_be_rounded_before_their_mean() -> None:
 @pytest.mark.parametrize("word", ["7,512", "fast", "nan", "inf"])
 def test_what_is_no_number_is_refused_with_its_group(word: str) -> None:
     text = log(f"step {step} rate {word}" for step in range(1, 8))
-    assert refused(rule(by="samples_per_s"), text) == f"expected a number in samples_per_s, found {word!r}"
+    assert (
+        refused(rule(by="samples_per_s"), text)
+        == f"expected a number in samples_per_s, found {word!r}"
+    )
 
 
 def test_no_module_of_the_rules_knows_a_system() -> None:
     package = Path(orchestrator.__file__).parent
-    files = [*(package / "analysis" / "published").glob("*.py"), *(package / "plan").glob("published_*.py")]
-    systems = [name for name, folder in frameworks().items() if (folder / "published.json").exists()]
-    words = [*systems, "paddle", "oneflow", "tensorflow", "TimeHistory", "fleetx", "tensorpack", "horovod"]
-    assert [(file.name, word) for file in files for word in words if re.search(word, file.read_text(), re.IGNORECASE)] == []
+    files = [
+        *(package / "analysis" / "published").glob("*.py"),
+        *(package / "plan").glob("published_*.py"),
+    ]
+    systems = [
+        name for name, folder in frameworks().items() if (folder / "published.json").exists()
+    ]
+    words = [
+        *systems,
+        "paddle",
+        "oneflow",
+        "tensorflow",
+        "TimeHistory",
+        "fleetx",
+        "tensorpack",
+        "horovod",
+    ]
+    assert [
+        (file.name, word)
+        for file in files
+        for word in words
+        if re.search(word, file.read_text(), re.IGNORECASE)
+    ] == []
 
 
 # A folder of a user's own
@@ -255,27 +322,47 @@ def test_no_module_of_the_rules_knows_a_system() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """Return a project with a framework folder, its rule and table, and a tree of three runs of two cases."""
+    """Return a project with a framework folder, its rule and table, and a tree of three runs of two
+    cases.
+    """
     templates = tmp_path / "templates"
     templates.mkdir()
-    folder_of(templates / "mlp", WHOLE + RULE.replace("  statistic: mean\n", "  statistic: mean\n  divisor: mean/mean\n"))
+    folder_of(
+        templates / "mlp",
+        WHOLE + RULE.replace("  statistic: mean\n", "  statistic: mean\n  divisor: mean/mean\n"),
+    )
     (templates / "mlp" / "published.json").write_text(TABLES)
     for case, ranks in (("1n1g", 1), ("1n2g", 2)):
         for run, late in ((1, 0.0), (2, 0.25), (3, 1.0)):
             path = tmp_path / "logs" / case / f"mlp_b256_fp32_{run}.log"
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = [f"step {step:4d}  loss 0.9  {0.5 + late * ranks} s/step" for step in range(1, 41)]
+            lines = [
+                f"step {step:4d}  loss 0.9  {0.5 + late * ranks} s/step" for step in range(1, 41)
+            ]
             path.write_bytes(log([f"{ranks} ranks", *lines, f"run {run}"]))
     return tmp_path
 
 
 def summarize(own: Path, *words: str) -> Any:
-    command = ["summarize", "--from-logs", str(own / "logs"), "-f", "mlp", "--templates", str(own / "templates"), *words]
+    command = [
+        "summarize",
+        "--from-logs",
+        str(own / "logs"),
+        "-f",
+        "mlp",
+        "--templates",
+        str(own / "templates"),
+        *words,
+    ]
     return CliRunner().invoke(program(), command, env={"COLUMNS": "200"})
 
 
-@pytest.mark.parametrize("words", [(), ("--rule", "steady"), ("--rule", "mlp"), ("--rule", "dlperf")])
-def test_a_rule_of_a_users_own_measures_a_tree_with_its_divisor(own: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [(), ("--rule", "steady"), ("--rule", "mlp"), ("--rule", "dlperf")]
+)
+def test_a_rule_of_a_users_own_measures_a_tree_with_its_divisor(
+    own: Path, words: tuple[str, ...]
+) -> None:
     done = summarize(own, *words)
     assert done.exit_code == 0, done.output
     # 512, 341.3 and 170.7 samples/s on one rank; 1024, 512 and 204.8 on two.
@@ -290,34 +377,55 @@ def test_a_name_that_no_rule_has_is_refused_with_the_nearest(own: Path) -> None:
     done = summarize(own, "--rule", "stedy")
     assert isinstance(done.exception, ConfigError)
     assert "--rule: expected dlperf, mlp, steady, " in str(done.exception)
-    assert str(done.exception).endswith("got 'stedy'. without --rule the window of the run is used; did you mean 'steady'?")
+    assert str(done.exception).endswith(
+        "got 'stedy'. without --rule the window of the run is used; did you mean 'steady'?"
+    )
     of_another = summarize(own, "--rule", "fleetx_20_120")
-    assert "--rule: expected a rule of mlp, steady, got 'fleetx_20_120'" in str(of_another.exception)
+    assert "--rule: expected a rule of mlp, steady, got 'fleetx_20_120'" in str(
+        of_another.exception
+    )
 
 
 def test_published_shows_the_rules_of_the_folder(own: Path) -> None:
-    done = CliRunner().invoke(program(), ["published", str(own / "templates" / "mlp")], env={"COLUMNS": "160"})
+    done = CliRunner().invoke(
+        program(), ["published", str(own / "templates" / "mlp")], env={"COLUMNS": "160"}
+    )
     assert done.exit_code == 0
     assert done.output.startswith("a paper, table 2\nrule steady: mean rate of steps 11-40\n")
-    shown = CliRunner().invoke(program(), ["framework", "show", "mlp", "--templates", str(own / "templates")])
+    shown = CliRunner().invoke(
+        program(), ["framework", "show", "mlp", "--templates", str(own / "templates")]
+    )
     assert "  published rule steady: mean rate of steps 11-40\n" in shown.output
 
 
 def test_the_check_of_a_folder_reads_its_rule_and_its_tables(own: Path) -> None:
     folder = own / "templates" / "mlp"
-    (folder / "sample.log").write_bytes(log(f"step {step} loss 0.9 0.5 s/step" for step in range(1, 41)))
+    (folder / "sample.log").write_bytes(
+        log(f"step {step} loss 0.9 0.5 s/step" for step in range(1, 41))
+    )
     good = CliRunner().invoke(program(), ["framework", "check", str(folder)])
     assert good.exit_code == 0 and "published rule" not in good.output
     (folder / "framework.yaml").write_text(WHOLE + RULE.replace("s/step'", "s/iteration'"))
     (folder / "published.json").write_text(TABLES.replace("590.2", '"590.2"'))
     bad = CliRunner().invoke(program(), ["framework", "check", str(folder)])
-    assert f"note: no line of {folder}/sample.log matches lines: of the published rule steady" in bad.output
-    assert f"{folder}/published.json:15: tables.mlp_b256.cases.1n2g.speed: expected a number above 0" in str(bad.exception)
+    assert (
+        f"note: no line of {folder}/sample.log matches lines: of the published rule steady"
+        in bad.output
+    )
+    assert (
+        f"{folder}/published.json:15: tables.mlp_b256.cases.1n2g.speed: expected a number above 0"
+        in str(bad.exception)
+    )
 
 
 def test_a_rule_of_another_name_is_found_by_it(own: Path) -> None:
     framework = read_folder(own / "templates" / "mlp").framework
-    assert rule_of(framework).name == rule_of(framework, "mlp").name == rule_of(framework, "steady").name == "steady"
+    assert (
+        rule_of(framework).name
+        == rule_of(framework, "mlp").name
+        == rule_of(framework, "steady").name
+        == "steady"
+    )
 
 
 DOCS = Path(__file__).parents[3] / "docs" / "published.md"
@@ -325,7 +433,11 @@ DOCS = Path(__file__).parents[3] / "docs" / "published.md"
 
 def block(language: str, begin: str) -> str:
     """Return the block of the documentation that begins with a text."""
-    (found,) = re.findall(rf"^```{language}\n({re.escape(begin)}.*?)^```$", DOCS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        rf"^```{language}\n({re.escape(begin)}.*?)^```$",
+        DOCS.read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
     return str(found)
 
 
@@ -335,7 +447,9 @@ def test_the_folder_and_the_table_of_the_documentation_give_what_it_shows(
     monkeypatch.chdir(tmp_path)
     Path("templates").mkdir()
     folder_of(Path("templates/mlp"), WHOLE + block("yaml", "published:"))
-    Path("templates/mlp/published.json").write_text(block("json", '{\n  "schema": 1,\n  "source": "a paper'))
+    Path("templates/mlp/published.json").write_text(
+        block("json", '{\n  "schema": 1,\n  "source": "a paper')
+    )
     shown = block("console", "$ orch published templates/mlp\n").split("\n", 1)[1]
     done = CliRunner().invoke(program(), ["published", "templates/mlp"], env={"COLUMNS": "160"})
     assert f"{done.output}orch: {done.exception}\n" == shown
@@ -349,7 +463,7 @@ def test_the_documentation_names_every_key_of_a_rule() -> None:
 
 def test_the_documentation_names_every_key_of_published_json() -> None:
     page = DOCS.read_text("utf-8").split("## The format of")[1].split("## Average, median")[0]
-    keys = {name for model in json_schema()["$defs"].values() for name in model["properties"]} | set(
-        json_schema()["properties"]
-    )
+    keys = {
+        name for model in json_schema()["$defs"].values() for name in model["properties"]
+    } | set(json_schema()["properties"])
     assert [key for key in keys if f"`{key}`" not in page] == []

@@ -1,4 +1,6 @@
-"""Published tables: every printed number follows from the printed runs, or is reported as one that does not."""
+"""Published tables: every printed number follows from the printed runs, or is reported as one that
+does not.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.support.rendering import opened
 
 FILES = published_files()
 TABLES = {table.name: table for file in FILES.values() for table in file.tables}
-PRINTED = json.loads((Path(__file__).parents[2] / "data" / "dlperf_printed.json").read_text(encoding="utf-8"))["blocks"]
+PRINTED = json.loads(
+    (Path(__file__).parents[2] / "data" / "dlperf_printed.json").read_text(encoding="utf-8")
+)["blocks"]
 BLOCKS = [pytest.param(block["cases"], id=f"{block['page']}") for block in PRINTED]
 
 
@@ -35,7 +39,12 @@ def test_every_published_table_follows_from_what_it_prints(table: PublishedTable
     found = recompute(table)
     assert not found.undeclared and not found.unseen
     assert all(check.agrees for check in found.checks)
-    printed = [value for cell in table.cells for value in (cell.speedup, cell.average, cell.median) if value is not None]
+    printed = [
+        value
+        for cell in table.cells
+        for value in (cell.speedup, cell.average, cell.median)
+        if value is not None
+    ]
     printed += [cell.speed for cell in table.cells if cell.runs]
     assert len(found.checks) == len(printed)
 
@@ -44,7 +53,12 @@ def test_there_are_39_tables_and_so_many_numbers() -> None:
     checks = [check for table in TABLES.values() for check in recompute(table).checks]
     assert len(TABLES) == 39
     assert sum(len(table.cells) for table in TABLES.values()) == 139
-    assert Counter(check.what for check in checks) == {"speedup": 53, "speed": 17, "average": 17, "median": 11}
+    assert Counter(check.what for check in checks) == {
+        "speedup": 53,
+        "speed": 17,
+        "average": 17,
+        "median": 11,
+    }
 
 
 def test_the_tables_were_rounded_as_we_round_but_for_nothing() -> None:
@@ -68,7 +82,9 @@ def test_113_averages_and_107_speedups_over_medians_are_reproduced() -> None:
     in_repository = sum(len(block["cases"]) for block in PRINTED)
     checks = [(table, check) for table in TABLES.values() for check in recompute(table).checks]
     averages = sum(check.what == "average" for _, check in checks)
-    over_medians = sum(check.what == "speedup" and table.divisor == "median/median" for table, check in checks)
+    over_medians = sum(
+        check.what == "speedup" and table.divisor == "median/median" for table, check in checks
+    )
     assert (in_repository, averages, over_medians) == (96, 17, 11)
     assert in_repository + averages == 113 and in_repository + over_medians == 107
 
@@ -77,8 +93,12 @@ def test_the_latch_of_source_004_gives_its_printed_column_and_only_in_its_order(
     table = TABLES["paddle_rn50_fp32_b128"]
     runs = {cell.case: cell.speeds for cell in table.cells}
     printed = {"4n8g": 26.55, "1n8g": 7.47, "1n4g": 3.87, "1n1g": 1.0, "1n2g": 1.8, "2n8g": 13.88}
-    assert {case: published(ratio) for case, ratio in speedups(runs, "mean/latch", table.order).items()} == printed
-    baseline_first = speedups(runs, "mean/latch", ("1n1g", *(case for case in table.order if case != "1n1g")))
+    assert {
+        case: published(ratio) for case, ratio in speedups(runs, "mean/latch", table.order).items()
+    } == printed
+    baseline_first = speedups(
+        runs, "mean/latch", ("1n1g", *(case for case in table.order if case != "1n1g"))
+    )
     assert published(baseline_first["4n8g"]) == 26.44
 
 
@@ -89,7 +109,9 @@ def test_our_own_rule_gives_the_same_speedups_in_any_order(seed: int) -> None:
     order.shuffle(cells)
     runs = {cell.case: order.sample(cell.speeds, len(cell.speeds)) for cell in cells}
     expected = {"4n8g": 26.51, "2n8g": 13.88, "1n8g": 7.44, "1n4g": 3.86, "1n2g": 1.80, "1n1g": 1.0}
-    assert {case: published(ratio) for case, ratio in speedups(runs, "median/median").items()} == expected
+    assert {
+        case: published(ratio) for case, ratio in speedups(runs, "median/median").items()
+    } == expected
 
 
 def test_source_002_has_ten_runs_of_4n8g_and_that_is_known() -> None:
@@ -97,7 +119,10 @@ def test_source_002_has_ten_runs_of_4n8g_and_that_is_known() -> None:
     assert found.odd == ("4n8g has 10 runs, 5 claimed",)
     median_check, speedup_check = found.of("4n8g", "median"), found.of("4n8g", "speedup")
     assert median_check and speedup_check
-    assert (published(median_check.recomputed), published(speedup_check.recomputed)) == (8816.70, 24.88)
+    assert (published(median_check.recomputed), published(speedup_check.recomputed)) == (
+        8816.70,
+        24.88,
+    )
     assert speedup_check.recomputed == pytest.approx(24.87501, abs=5e-6)
 
 
@@ -105,7 +130,9 @@ def test_a_changed_digit_is_found_and_a_cured_fault_too() -> None:
     table = TABLES["tf2_rn50_fp32_b128"]
     wrong = replace(table, cells=(replace(table.cells[0], average=321.88), *table.cells[1:]))
     assert recompute(wrong).undeclared == ("1n1g average 321.88, recomputed 321.8700",)
-    assert recompute(replace(table, known=("4n8g speedup 3, recomputed 4",))).unseen == ("4n8g speedup 3, recomputed 4",)
+    assert recompute(replace(table, known=("4n8g speedup 3, recomputed 4",))).unseen == (
+        "4n8g speedup 3, recomputed 4",
+    )
 
 
 def test_without_a_baseline_there_is_no_speedup_rather_than_one() -> None:
@@ -127,7 +154,10 @@ def test_every_folder_with_published_tables_names_its_rule() -> None:
     assert {name: rule_of(framework).name for name, framework in named.items()} == {
         name: framework.published["rule"] for name, framework in named.items()
     }
-    assert all((folder / "published.json").exists() == (name in FILES) for name, folder in frameworks().items())
+    assert all(
+        (folder / "published.json").exists() == (name in FILES)
+        for name, folder in frameworks().items()
+    )
 
 
 def test_an_unpublished_framework_and_an_unknown_rule_are_refused() -> None:
@@ -135,7 +165,10 @@ def test_an_unpublished_framework_and_an_unknown_rule_are_refused() -> None:
     with pytest.raises(ConfigError, match="pytorch has no published tables"):
         rule_of(framework)
     tensorflow = open_framework("tensorflow_official").framework
-    with pytest.raises(ConfigError, match="expected a rule of tensorflow_official, .*_1_6, .*_clock, got 'tf_timehistory'"):
+    with pytest.raises(
+        ConfigError,
+        match="expected a rule of tensorflow_official, .*_1_6, .*_clock, got 'tf_timehistory'",
+    ):
         rule_of(tensorflow, "tf_timehistory")
     assert rule_of(tensorflow, "tf_timehistory_clock").by == ("timestamp",)
 
@@ -151,10 +184,22 @@ TABLE = {
     [
         ({"batch_size": 0}, "tables.t.batch_size: expected a whole number ≥ 1, got the number 0"),
         ({"cases": {}}, "tables.t.cases: expected at least one entry, got none"),
-        ({"cases": {"4n8": {"speed": 1.0}}}, "tables.t.cases.4n8: expected a case such as 1n1g or 4n8g, got the text '4n8'"),
-        ({"cases": {"1n1g": {"speed": -1.0}}}, "tables.t.cases.1n1g.speed: expected a number above 0, got the number -1.0"),
-        ({"divisor": "mean/latch", "order": []}, "tables.t.order: expected each of 1n1g once with mean/latch, got none"),
-        ({"surprise": 1}, "tables.t.surprise: expected a known key, got 'surprise'. known keys: title, model, "),
+        (
+            {"cases": {"4n8": {"speed": 1.0}}},
+            "tables.t.cases.4n8: expected a case such as 1n1g or 4n8g, got the text '4n8'",
+        ),
+        (
+            {"cases": {"1n1g": {"speed": -1.0}}},
+            "tables.t.cases.1n1g.speed: expected a number above 0, got the number -1.0",
+        ),
+        (
+            {"divisor": "mean/latch", "order": []},
+            "tables.t.order: expected each of 1n1g once with mean/latch, got none",
+        ),
+        (
+            {"surprise": 1},
+            "tables.t.surprise: expected a known key, got 'surprise'. known keys: title, model, ",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused_by_key(change: dict[str, Any], message: str) -> None:
@@ -172,15 +217,20 @@ def test_a_file_of_a_later_schema_is_refused(tmp_path: Path) -> None:
 
 
 def run(*words: str, width: int = 200) -> str:
-    result = CliRunner().invoke(program(), ["published", *words], env={"COLUMNS": str(width)}, catch_exceptions=False)
+    result = CliRunner().invoke(
+        program(), ["published", *words], env={"COLUMNS": str(width)}, catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_the_command_lists_all_tables() -> None:
     output = run()
-    # 39 tables of images with 98 numbers; the others are of language models, of which two figures do not follow
-    tables, follow, numbers = map(int, re.findall(r"^(\d+) tables: (\d+) of (\d+) printed numbers follow", output, re.M)[0])
+    # 39 tables of images with 98 numbers; the others are of language models, of which two figures
+    # do not follow
+    tables, follow, numbers = map(
+        int, re.findall(r"^(\d+) tables: (\d+) of (\d+) printed numbers follow", output, re.M)[0]
+    )
     assert (tables - len(TABLES), numbers - 98) in ((5, 1728), (6, 1732)) and numbers - follow == 2
     assert output.endswith("printed numbers follow from the other printed numbers\n")
     assert re.search(r"paddle_models *\n paddle_rn50_fp32_b128 +6 +36 +6/6 +6/6 +– +6/6 +–", output)
@@ -190,8 +240,9 @@ def test_a_narrow_overview_hides_columns_and_says_which() -> None:
     output = run(width=80)
     assert "…" not in output and max(map(len, output.splitlines())) <= 80
     assert re.search(r"paddle_models *\n paddle_rn50_fp32_b128 +6/6 +– +6/6 +– +1 *\n", output)
-    assert "hidden at 80 columns: cases, runs, average; COLUMNS=102 shows them, or orch published --json" in " ".join(
-        output.split()
+    assert (
+        "hidden at 80 columns: cases, runs, average; COLUMNS=102 shows them, or orch published --json"
+        in " ".join(output.split())
     )
 
 
@@ -199,7 +250,8 @@ def test_a_narrow_overview_hides_columns_and_says_which() -> None:
 def test_a_table_that_is_too_wide_goes_on_below_and_no_number_is_cut(width: int) -> None:
     wide, narrow = run("pytorch_examples"), run("pytorch_examples", width=width)
     assert "…" not in narrow
-    # What is cut has no second half: every number of a cell is there as often as in a wide terminal.
+    # What is cut has no second half: every number of a cell is there as often as in a wide
+    # terminal.
     numbers = [re.findall(r"(?<![\d.])\d+\.\d\d(?![\d.])", text) for text in (wide, narrow)]
     assert sorted(numbers[0]) == sorted(numbers[1])
 
@@ -208,7 +260,10 @@ def test_the_command_sets_recomputed_numbers_beside_printed_ones_and_hides_no_fa
     output = run("pytorch_examples")
     assert "4n8g    10  8816.70  8773.38 = 8773.38  8816.70 = 8816.70  24.88 = 24.88\n" in output
     assert "≠ 4n8g has 10 runs, 5 claimed (known)" in output
-    assert "the 2-node sample log shows 53 iterations in an epoch, which means 8 ranks; 16 would have 26" in output
+    assert (
+        "the 2-node sample log shows 53 iterations in an epoch, which means 8 ranks; 16 would have 26"
+        in output
+    )
     paddle = run("paddle_models")
     assert "26.55 = 26.55  26.51\n" in paddle
 
@@ -218,7 +273,9 @@ def test_the_command_gives_json_and_refuses_an_unknown_name() -> None:
     (table,) = document["tables"]
     assert published(table["median_over_median"]["4n8g"]) == 26.51
     assert {check["agrees"] for check in table["checks"]} == {True}
-    with pytest.raises(ConfigError, match="no published tables of 'paddel_models'.*did you mean|there are"):
+    with pytest.raises(
+        ConfigError, match="no published tables of 'paddel_models'.*did you mean|there are"
+    ):
         CliRunner().invoke(program(), ["published", "paddel_models"], catch_exceptions=False)
 
 
@@ -227,10 +284,18 @@ def test_the_command_fails_where_a_table_has_an_undeclared_difference(tmp_path: 
     folder.mkdir()
     source = Path(open_framework("tensorflow_official").framework.folder)
     (folder / "framework.yaml").write_bytes((source / "framework.yaml").read_bytes())
-    text = (source / "published.json").read_text(encoding="utf-8").replace('"average": 321.87', '"average": 321.78')
+    text = (
+        (source / "published.json")
+        .read_text(encoding="utf-8")
+        .replace('"average": 321.87', '"average": 321.78')
+    )
     (folder / "published.json").write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match="tf2_rn50_fp32_b128: 1n1g average 321.78, recomputed 321.8700"):
-        CliRunner().invoke(program(), ["published", "--templates", str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(
+        DataError, match="tf2_rn50_fp32_b128: 1n1g average 321.78, recomputed 321.8700"
+    ):
+        CliRunner().invoke(
+            program(), ["published", "--templates", str(tmp_path)], catch_exceptions=False
+        )
 
 
 def test_the_examples_of_the_documentation_hold() -> None:

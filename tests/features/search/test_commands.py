@@ -1,4 +1,6 @@
-"""`orch tune` before its first run: the hosts that it goes without, its job of Slurm, and what it refuses."""
+"""`orch tune` before its first run: the hosts that it goes without, its job of Slurm, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,30 @@ def test_seconds_that_no_clock_counts_to_are_refused(tmp_path: Path, number: str
     (tmp_path / "cluster.yaml").write_text(INVENTORY)
     hosts = {"ORCH_HOSTS": str(tmp_path / "cluster.yaml")}
     done = orch(tmp_path, *TUNE, "--dry-run", "--stall-timeout", number, environment=hosts)
-    assert done.returncode == 2 and done.stderr.startswith("orch: --stall-timeout: expected a time "), done
+    assert done.returncode == 2 and done.stderr.startswith(
+        "orch: --stall-timeout: expected a time "
+    ), done
 
 
 def test_a_dry_run_shows_the_job_and_the_parameters(tmp_path: Path) -> None:
     done = orch(tmp_path, *TUNE, "--shape", "2n4g", "--slurm", "gpus-per-node=4", "--dry-run")
-    assert done.returncode == 0 and "--nodes=2" in done.stdout.splitlines()[0] and "NCCL_ALGO" in done.stdout, done
+    assert (
+        done.returncode == 0
+        and "--nodes=2" in done.stdout.splitlines()[0]
+        and "NCCL_ALGO" in done.stdout
+    ), done
     assert not (tmp_path / ".orch").exists()
 
 
-@pytest.mark.parametrize("words", [("--budget", "soon"), ("--dtype", "fp61"), ("--set", "no_such_option=1")])
+@pytest.mark.parametrize(
+    "words", [("--budget", "soon"), ("--dtype", "fp61"), ("--set", "no_such_option=1")]
+)
 def test_it_is_refused_before_its_job_is_submitted(tmp_path: Path, words: tuple[str, ...]) -> None:
     project = with_refusing_slurm(tmp_path)
     tune = (*TUNE, "--shape", "2n8g", *words)
-    code, errors, was_asked = submitted(project, *tune, "--slurm", "gpus-per-node=8", hosts="gpus.yaml")
+    code, errors, was_asked = submitted(
+        project, *tune, "--slurm", "gpus-per-node=8", hosts="gpus.yaml"
+    )
     plain = orch(project, *tune, "--hosts", "gpus.yaml", "--dry-run")
     assert (code, was_asked) == (plain.returncode, False) == (2, False)
     assert errors == [line for line in plain.stderr.splitlines() if line.startswith("orch: ")]

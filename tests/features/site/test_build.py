@@ -1,4 +1,6 @@
-"""A site: every link leads somewhere, only what changed is made again, and nothing in a bench becomes markup."""
+"""A site: every link leads somewhere, only what changed is made again, and nothing in a bench
+becomes markup.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,15 @@ from tests.support.benches import bench
 
 HOSTILE = '</style></td></script><script>document.title="x"</script><img src=//e.com onerror=a()> \x1b[2J \u202egnp & \'"'
 STEADY = [1.0, 1.01, 0.99, 1.0, 1.005]
-SCRIPTS = {"index.html": 1, "trends.html": 1, "compare.html": 2, "nodes.html": 1, "acceptances.html": 1}
-"""Scripts of each overview: the one of all of them, and the data from which two benches are chosen."""
+SCRIPTS = {
+    "index.html": 1,
+    "trends.html": 1,
+    "compare.html": 2,
+    "nodes.html": 1,
+    "acceptances.html": 1,
+}
+"""Scripts of each overview: the one of all of them, and the data from which two benches are chosen.
+"""
 
 
 class Page(HTMLParser):
@@ -32,7 +41,13 @@ class Page(HTMLParser):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.path, self.tags, self.ids, self.links, self.text = path, list[str](), set[str](), list[str](), ""
+        self.path, self.tags, self.ids, self.links, self.text = (
+            path,
+            list[str](),
+            set[str](),
+            list[str](),
+            "",
+        )
         self.attributes: list[tuple[str, str]] = []
         self.feed(path.read_text(encoding="utf-8"))
 
@@ -48,7 +63,9 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """Three benches of one configuration, the newest of which is slower, and an acceptance with a node that fails."""
+    """Three benches of one configuration, the newest of which is slower, and an acceptance with a
+    node that fails.
+    """
     bench(tmp_path / "runs", "a", "2026-10-01T08:00:00Z", STEADY, label="first")
     bench(tmp_path / "runs", "b", "2026-10-02T08:00:00Z", STEADY)
     bench(tmp_path / "runs", "c", "2026-10-03T08:00:00Z", [1.3 * seconds for seconds in STEADY])
@@ -72,7 +89,9 @@ def dead_links(site: Path) -> list[str]:
         for link in page.links:
             address, _, anchor = link.partition("#")
             target = (
-                os.path.normpath(os.path.join(os.path.dirname(name), os.fsdecode(unquote_to_bytes(address))))
+                os.path.normpath(
+                    os.path.join(os.path.dirname(name), os.fsdecode(unquote_to_bytes(address)))
+                )
                 if address
                 else name
             )
@@ -95,21 +114,34 @@ def test_every_link_of_every_page_leads_to_a_page_and_a_place_in_it(project: Pro
         if (name := ahead.pop()) not in reached:
             reached.add(name)
             addresses = filter(None, (link.partition("#")[0] for link in pages[name].links))
-            ahead += [os.path.normpath(os.path.join(os.path.dirname(name), address)) for address in addresses]
+            ahead += [
+                os.path.normpath(os.path.join(os.path.dirname(name), address))
+                for address in addresses
+            ]
     assert reached >= set(pages)
 
 
-def test_nothing_is_loaded_and_no_script_runs_but_the_one_of_the_overviews(project: Project) -> None:
+def test_nothing_is_loaded_and_no_script_runs_but_the_one_of_the_overviews(
+    project: Project,
+) -> None:
     site, _ = built(project)
     for name, page in pages_of(site).items():
-        assert page.tags.count("script") == (SCRIPTS[name] if name in SCRIPTS else int("compare/" in name)), name
+        assert page.tags.count("script") == (
+            SCRIPTS[name] if name in SCRIPTS else int("compare/" in name)
+        ), name
         assert set(page.tags) & {"img", "iframe", "object", "link", "base"} == set(), name
-        assert not [a for a in page.attributes if a[0].startswith("on") or a[0] in ("src", "style", "action")], name
+        assert not [
+            a
+            for a in page.attributes
+            if a[0].startswith("on") or a[0] in ("src", "style", "action")
+        ], name
         policy = dict(page.attributes).get("content", "")
         text = page.path.read_text(encoding="utf-8")
-        assert "default-src 'none'" in text and "unsafe" not in policy and not re.search(r"https?:|@import|url\((?!#)", text), (
-            name
-        )
+        assert (
+            "default-src 'none'" in text
+            and "unsafe" not in policy
+            and not re.search(r"https?:|@import|url\((?!#)", text)
+        ), name
 
 
 def test_a_change_is_compared_with_the_bench_before_as_orch_compare_does(project: Project) -> None:
@@ -117,13 +149,21 @@ def test_a_change_is_compared_with_the_bench_before_as_orch_compare_does(project
     text = Page(site / "compare" / "c.html").text
     comparison, _ = compare(BenchDir.open(project.runs / "b"), BenchDir.open(project.runs / "c"))
     (pair,) = comparison.pairs
-    assert pair.verdict == "slower" and f"2n2g samples_per_s is slower, {change(pair)}: possible causes" in text
+    assert (
+        pair.verdict == "slower"
+        and f"2n2g samples_per_s is slower, {change(pair)}: possible causes" in text
+    )
     # The one before that is there too, by its numbers alone.
-    assert "Beside further earlier benches" in text and 'id="a"' in (site / "compare" / "c.html").read_text()
+    assert (
+        "Beside further earlier benches" in text
+        and 'id="a"' in (site / "compare" / "c.html").read_text()
+    )
     assert not (site / "compare" / "a.html").exists()
 
 
-def test_trends_have_each_bench_with_its_interval_and_nodes_what_happened_to_them(project: Project) -> None:
+def test_trends_have_each_bench_with_its_interval_and_nodes_what_happened_to_them(
+    project: Project,
+) -> None:
     was = NodeState(OUT, "10.11.0.2", "sent back", "", "2026-10-01T08:00:00Z")
     node_states.change(project.nodes, lambda _: {"node1": was})
     passed = NodeState(GOOD, "10.11.0.2", "passed", "a1-small", "2026-11-24T09:00:00Z")
@@ -131,29 +171,45 @@ def test_trends_have_each_bench_with_its_interval_and_nodes_what_happened_to_the
     site, _ = built(project)
     trends, nodes = Page(site / "trends.html"), Page(site / "nodes.html")
     assert [trends.text.count(f"2026-10-0{day} 08:00") for day in (1, 2, 3)] == [1, 1, 1]
-    assert "over the time of 3 benches" in (site / "trends.html").read_text() and "64.00" not in trends.text.split("95%")[0]
+    assert (
+        "over the time of 3 benches" in (site / "trends.html").read_text()
+        and "64.00" not in trends.text.split("95%")[0]
+    )
     shown = re.sub(r"\s+", " ", nodes.text)
-    assert "good since 2026-11-24T09:00:00Z at 10.11.0.2: passed (a1-small) out since 2026-10-01T08:00:00Z" in shown
-    assert "fail 2026-11-24T08:00:00Z, a1-small: " in shown  # the acceptance, of the first node's only device
+    assert (
+        "good since 2026-11-24T09:00:00Z at 10.11.0.2: passed (a1-small) out since 2026-10-01T08:00:00Z"
+        in shown
+    )
+    assert (
+        "fail 2026-11-24T08:00:00Z, a1-small: " in shown
+    )  # the acceptance, of the first node's only device
 
 
 def test_only_pages_whose_evidence_has_changed_are_made_again(project: Project) -> None:
     site, _ = built(project)
     before = {path: path.stat().st_ino for path in site.rglob("*/*.html")}
     _, again = built(project)
-    assert again.made == 0 and {path: path.stat().st_ino for path in site.rglob("*/*.html")} == before
+    assert (
+        again.made == 0 and {path: path.stat().st_ino for path in site.rglob("*/*.html")} == before
+    )
 
     log = project.runs / "b" / "b-2" / "logs" / "node1" / "rank-0.out"
     log.write_bytes(log.read_bytes() + b"one more line\n")
     _, changed = built(project)
     # Its own page, and the two comparisons that it is part of.
     made = {path.relative_to(site) for path, inode in before.items() if path.stat().st_ino != inode}
-    assert sorted(map(str, made)) == ["benches/b.html", "compare/b.html", "compare/c.html"] and changed.made == 3
+    assert (
+        sorted(map(str, made)) == ["benches/b.html", "compare/b.html", "compare/c.html"]
+        and changed.made == 3
+    )
     assert list(changed.damaged) == ["b-2"] and "b-2" in Page(site / "index.html").text
 
     shutil.rmtree(project.runs / "b")
     built(project)
-    assert not (site / "benches" / "b.html").exists() and "After a" in Page(site / "compare" / "c.html").text
+    assert (
+        not (site / "benches" / "b.html").exists()
+        and "After a" in Page(site / "compare" / "c.html").text
+    )
     assert dead_links(site) == []
 
 
@@ -171,7 +227,9 @@ def test_a_site_whose_state_is_damaged_is_made_anew(project: Project, content: b
     index = (site / "index.html").read_text()
     (site / "orch-site.json").write_bytes(content)
     assert built(project)[1] == first
-    assert re.sub("as of [^<]*", "", (site / "index.html").read_text()) == re.sub("as of [^<]*", "", index)
+    assert re.sub("as of [^<]*", "", (site / "index.html").read_text()) == re.sub(
+        "as of [^<]*", "", index
+    )
 
 
 def test_what_is_damaged_is_listed_with_the_reason_and_the_rest_is_shown(project: Project) -> None:
@@ -181,7 +239,9 @@ def test_what_is_damaged_is_listed_with_the_reason_and_the_rest_is_shown(project
     (project.nodes.parent).mkdir()
     project.nodes.write_text("{")
     site, told = built(project)
-    assert list(told.damaged) == ["nodes", "b", "a1-small"] and all("expected" in why for why in told.damaged.values())
+    assert list(told.damaged) == ["nodes", "b", "a1-small"] and all(
+        "expected" in why for why in told.damaged.values()
+    )
     index = Page(site / "index.html")
     assert all(why in index.text for why in told.damaged.values()) and dead_links(site) == []
     assert "benches/c.html" in index.links and "benches/b.html" not in index.links
@@ -216,11 +276,21 @@ def test_text_of_benches_hosts_and_folders_never_becomes_markup(project: Project
         value["facts"]["node1"] |= {HOSTILE: HOSTILE}
         value["spec"]["options"] = {"x": HOSTILE}
         write_atomic(manifest, json.dumps(value).encode())
-    node_states.change(project.nodes, lambda _: {HOSTILE: NodeState(OUT, HOSTILE, HOSTILE, HOSTILE, HOSTILE)})
+    node_states.change(
+        project.nodes, lambda _: {HOSTILE: NodeState(OUT, HOSTILE, HOSTILE, HOSTILE, HOSTILE)}
+    )
     site, _ = built(project)
     seen = pages_of(site)
     assert dead_links(site) == []
     for name, page in seen.items():
-        assert set(page.tags) <= tags.get(name, tags["benches/c.html"] | tags["compare/c.html"]) | {"strong", "span"}, name
-        assert page.tags.count("script") <= 2 and "\x1b" not in page.text and "\u202e" not in page.text, name
-    assert 'script>document.title="x"' in seen["index.html"].text and 'script>document.title="x"' in seen["nodes.html"].text
+        assert set(page.tags) <= tags.get(name, tags["benches/c.html"] | tags["compare/c.html"]) | {
+            "strong",
+            "span",
+        }, name
+        assert (
+            page.tags.count("script") <= 2 and "\x1b" not in page.text and "\u202e" not in page.text
+        ), name
+    assert (
+        'script>document.title="x"' in seen["index.html"].text
+        and 'script>document.title="x"' in seen["nodes.html"].text
+    )

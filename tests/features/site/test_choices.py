@@ -1,4 +1,6 @@
-"""What the script of Compare reads: each bench once, as text that is no markup, and no more of it than a page can hold."""
+"""What the script of Compare reads: each bench once, as text that is no markup, and no more of it
+than a page can hold.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,25 @@ HOSTILE = "</script><b>\x1b[2J \u202egnp"
 def cell(value: float, **fields: object) -> PastCell:
     spec = json.dumps({"model": "resnet50", "nodes": 1, "options": {}, "metric": "rate", **fields})
     interval = Interval(value - 1, value + 1, 0.95)
-    return PastCell("", "", "", "f", "m", "fp16", "1n1g", spec, "rate", "1/s", True, value, interval, 4, 1, (), "")
+    return PastCell(
+        "",
+        "",
+        "",
+        "f",
+        "m",
+        "fp16",
+        "1n1g",
+        spec,
+        "rate",
+        "1/s",
+        True,
+        value,
+        interval,
+        4,
+        1,
+        (),
+        "",
+    )
 
 
 def entry(name: str, *cells: PastCell) -> BenchEntry:
@@ -24,13 +44,24 @@ def entry(name: str, *cells: PastCell) -> BenchEntry:
 
 
 def test_a_configuration_of_many_benches_is_there_once_and_each_bench_with_its_numbers() -> None:
-    benches = [entry(f"b{place}", cell(100.0 + place), cell(7.0, batch_size=8)) for place in range(3)]
+    benches = [
+        entry(f"b{place}", cell(100.0 + place), cell(7.0, batch_size=8)) for place in range(3)
+    ]
     content = json.loads(choices(benches, {"b2": ["b0", "b1"]}))
     assert content["specs"] == [
         {"model": "resnet50", "nodes": "1", "metric": "rate"},
         {"model": "resnet50", "nodes": "1", "metric": "rate", "batch_size": "8"},
     ]
-    assert content["cells"][1][0] == [0, "1n1g", "rate", "1/s", 101.0, "101.00", "100.00 to 102.00", "4 (1 failed)"]
+    assert content["cells"][1][0] == [
+        0,
+        "1n1g",
+        "rate",
+        "1/s",
+        101.0,
+        "101.00",
+        "100.00 to 102.00",
+        "4 (1 failed)",
+    ]
     assert (content["earlier"], content["left_out"]) == ({"2": [0, 1]}, [0, 0, 0])
 
 
@@ -48,4 +79,7 @@ def test_text_of_benches_ends_no_script_and_hides_nothing() -> None:
     content = json.loads(text)
     shown = json.dumps(content, ensure_ascii=False)
     assert "<" not in text and "\u202e" not in shown and "\\u001b" not in shown
-    assert content["names"][0].startswith("'a b/</script>") and "</script>" in content["specs"][0]["options.x"]
+    assert (
+        content["names"][0].startswith("'a b/</script>")
+        and "</script>" in content["specs"][0]["options.x"]
+    )

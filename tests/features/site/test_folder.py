@@ -1,4 +1,6 @@
-"""The folder of a site: replaced as a whole, with what is somebody's own in it, and never in place of anything else."""
+"""The folder of a site: replaced as a whole, with what is somebody's own in it, and never in place
+of anything else.
+"""
 
 from __future__ import annotations
 
@@ -57,17 +59,23 @@ def test_a_build_that_fails_leaves_the_site_as_it_was_and_nothing_beside_it(tmp_
     with pytest.raises(ZeroDivisionError), staging(target) as new:
         (new / "index.html").write_text("half")
         _ = 1 / 0
-    assert (target / "index.html").read_text().startswith("1 ") and [path.name for path in tmp_path.iterdir()] == ["www"]
+    assert (target / "index.html").read_text().startswith("1 ") and [
+        path.name for path in tmp_path.iterdir()
+    ] == ["www"]
 
 
-def test_what_a_killed_build_left_is_removed_and_a_site_that_it_set_aside_comes_back(tmp_path: Path) -> None:
+def test_what_a_killed_build_left_is_removed_and_a_site_that_it_set_aside_comes_back(
+    tmp_path: Path,
+) -> None:
     target = tmp_path / "www"
     write(target, 1)
     (target / "CNAME").write_text("mine")
     target.rename(tmp_path / ".www.orch-site-old")  # killed between the two renames
     (tmp_path / ".www.orch-site" / "benches").mkdir(parents=True)
     write(target, 2)
-    assert (target / "CNAME").read_text() == "mine" and (target / "index.html").read_text().startswith("2 ")
+    assert (target / "CNAME").read_text() == "mine" and (
+        target / "index.html"
+    ).read_text().startswith("2 ")
     assert [path.name for path in tmp_path.iterdir()] == ["www"]
 
 
@@ -79,8 +87,12 @@ def test_what_is_somebodys_own_in_a_site_stays(tmp_path: Path) -> None:
     (target / "latest").symlink_to("benches/a.html")
     target.chmod(0o750)
     write(target, 2)
-    assert (target / ".git" / "objects" / "ab").read_text() == "object" and target.stat().st_mode & 0o777 == 0o750
-    assert os.readlink(target / "latest") == "benches/a.html" and (target / "latest").read_text().startswith("2 ")
+    assert (
+        target / ".git" / "objects" / "ab"
+    ).read_text() == "object" and target.stat().st_mode & 0o777 == 0o750
+    assert os.readlink(target / "latest") == "benches/a.html" and (
+        target / "latest"
+    ).read_text().startswith("2 ")
 
 
 @pytest.mark.parametrize("kind", ["file", "other folder", "mount"])
@@ -95,8 +107,12 @@ def test_what_is_no_site_is_not_replaced(tmp_path: Path, kind: str) -> None:
         target = Path("/proc")
     with pytest.raises(ConfigError) as refused:
         checked(target)
-    assert str(target) in str(refused.value) and kind in {"file": "file", "mount": "mount"}.get(kind, "other folder")
-    assert kind != "other folder" or ("thesis.tex" in str(refused.value) and (target / "thesis.tex").read_text() == "mine")
+    assert str(target) in str(refused.value) and kind in {"file": "file", "mount": "mount"}.get(
+        kind, "other folder"
+    )
+    assert kind != "other folder" or (
+        "thesis.tex" in str(refused.value) and (target / "thesis.tex").read_text() == "mine"
+    )
 
 
 def test_an_empty_folder_and_a_link_to_one_are_used(tmp_path: Path) -> None:

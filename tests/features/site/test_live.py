@@ -50,18 +50,30 @@ def test_a_run_that_is_under_way_is_shown_by_what_its_nodes_say(under_way: Bench
 
     def look(watched: Watched) -> Mapping[str, Seen]:
         asked.append(watched)
-        return {"node1": Seen(True, {"rank-0.out": len(lines)}, lines, SAMPLES), "node2": Seen(error="node2: unreachable")}
+        return {
+            "node1": Seen(True, {"rank-0.out": len(lines)}, lines, SAMPLES),
+            "node2": Seen(error="node2: unreachable"),
+        }
 
     with owned(under_way):
         shown = Live(under_way.path.parent, look).bench("a")
     assert shown.is_held and shown.state == "in progress" and shown.run_id == "a-2"
-    assert shown.facts[:3] == ("1 of 3 runs measured", "1 running", "1 to come") and "about 80s left" in shown.facts
-    assert shown.run_words[0].startswith("started ") and shown.run_words[1:] == ("step 7 of 12", "128.0 samples/s in it")
+    assert (
+        shown.facts[:3] == ("1 of 3 runs measured", "1 running", "1 to come")
+        and "about 80s left" in shown.facts
+    )
+    assert shown.run_words[0].startswith("started ") and shown.run_words[1:] == (
+        "step 7 of 12",
+        "128.0 samples/s in it",
+    )
     first, second = shown.nodes
     assert (first.state, first.is_chosen, first.lines) == ("running", True, lines.decode())
     assert [(name, newest) for name, newest, _ in first.use] == [("busy processors", "4")]
     assert (second.state, second.error) == ("not running", "node2: unreachable")
-    assert asked[0].logs == {"node1": ("rank-0.out", LOG_BYTES), "node2": ("rank-2.out", SHORT_BYTES)}
+    assert asked[0].logs == {
+        "node1": ("rank-0.out", LOG_BYTES),
+        "node2": ("rank-2.out", SHORT_BYTES),
+    }
     text = page(shown)
     assert "\x1b" not in text and "[2J[2/3] a-2 �" in text and text.count("<polyline") == 1
 
@@ -78,18 +90,28 @@ def test_the_speed_of_a_language_model_under_way_counts_tokens(under_way: BenchD
     assert shown.run_words[1:] == ("step 7 of 12", "8192.0 tokens/s in it")
 
 
-def test_a_run_that_was_not_started_is_to_come_only_while_a_controller_runs_its_bench(under_way: BenchDir) -> None:
+def test_a_run_that_was_not_started_is_to_come_only_while_a_controller_runs_its_bench(
+    under_way: BenchDir,
+) -> None:
     with owned(under_way):
         shown = Live(under_way.path.parent, lambda _: {}).bench("a")
     last = replace(shown, runs=(*shown.runs, replace(shown.runs[1], run_id="a-3", state=NEVER_RUN)))
-    assert "<td>to come</td>" in page(last) and "<td>never run</td>" in page(replace(last, is_held=False))
+    assert "<td>to come</td>" in page(last) and "<td>never run</td>" in page(
+        replace(last, is_held=False)
+    )
 
 
 def test_another_log_can_be_chosen_and_one_that_is_not_there_is_not(under_way: BenchDir) -> None:
     with owned(under_way):
-        live = Live(under_way.path.parent, lambda watched: {host: Seen(True, {}, b"x" * 10) for host in watched.logs})
+        live = Live(
+            under_way.path.parent,
+            lambda watched: {host: Seen(True, {}, b"x" * 10) for host in watched.logs},
+        )
         chosen = live.bench("a", "node2/node.err")
-        assert [(node.log, node.is_chosen) for node in chosen.nodes] == [("rank-0.out", False), ("node.err", True)]
+        assert [(node.log, node.is_chosen) for node in chosen.nodes] == [
+            ("rank-0.out", False),
+            ("node.err", True),
+        ]
         for odd in ("node3/rank-0.out", "node2", "/", "node2/", "\0"):
             assert [node.is_chosen for node in live.bench("a", odd).nodes] == [True, False]
 
@@ -98,14 +120,21 @@ def test_lines_of_logs_are_text_whatever_is_in_them(under_way: BenchDir) -> None
     evil = b'</pre><script>document.title="x"</script>\x1b]0;x\x07 \xe2\x80\xae \xff\r\nnext'
     with owned(under_way):
         shown = Live(
-            under_way.path.parent, lambda _: {"node1": Seen(True, {"<b>": 1, "\ud800": 2}, evil, b"{nonsense\n")}
+            under_way.path.parent,
+            lambda _: {"node1": Seen(True, {"<b>": 1, "\ud800": 2}, evil, b"{nonsense\n")},
         ).bench("a")
     text = page(shown)
-    assert "&lt;/pre&gt;&lt;script&gt;document.title=" in text and "\x1b" not in text and "\u202e" not in text
+    assert (
+        "&lt;/pre&gt;&lt;script&gt;document.title=" in text
+        and "\x1b" not in text
+        and "\u202e" not in text
+    )
     assert text.count("<script>") == 1 and "<b>" not in text and "expected JSON" in text
 
 
-def test_a_bench_that_is_over_is_shown_by_its_collected_logs_and_asks_nobody(under_way: BenchDir) -> None:
+def test_a_bench_that_is_over_is_shown_by_its_collected_logs_and_asks_nobody(
+    under_way: BenchDir,
+) -> None:
     under_way.event(Event.LOST, run="a-2", error=None)
     under_way.event(Event.OVER, code=3, errors=[])
 
@@ -116,7 +145,9 @@ def test_a_bench_that_is_over_is_shown_by_its_collected_logs_and_asks_nobody(und
     shown = live.bench("a")
     assert (shown.is_held, shown.state) == (False, "over, exit status 3")
     assert [node.error for node in shown.nodes] == ["nothing is collected"] * 2
-    assert [run.state for run in shown.runs][:2] == ["finished", "incomplete"] and shown.runs[0].speed == pytest.approx(64)
+    assert [run.state for run in shown.runs][:2] == ["finished", "incomplete"] and shown.runs[
+        0
+    ].speed == pytest.approx(64)
 
 
 def test_damage_is_said_in_the_place_of_what_it_damaged(under_way: BenchDir) -> None:
@@ -126,5 +157,9 @@ def test_damage_is_said_in_the_place_of_what_it_damaged(under_way: BenchDir) -> 
     (under_way.path / "a-1" / "manifest.json").write_text("{")
     (under_way.path / "progress.log").unlink()
     shown = Live(under_way.path.parent, lambda _: {}).bench("a")
-    assert shown.nodes == () and shown.progress == "" and "the journal cannot be read" in shown.notes[0]
+    assert (
+        shown.nodes == ()
+        and shown.progress == ""
+        and "the journal cannot be read" in shown.notes[0]
+    )
     assert shown.runs[0].error is not None and "manifest.json" in str(shown.runs[0].error)

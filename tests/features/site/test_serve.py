@@ -1,4 +1,6 @@
-"""`orch serve` and `orch site` where something is missing: matplotlib, or a browser that reaches it."""
+"""`orch serve` and `orch site` where something is missing: matplotlib, or a browser that reaches
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def serving(project: Path, **variables: str) -> subprocess.Popen[str]:
     outer = {name: value for name, value in os.environ.items() if name != "ORCH_LAB"}
     environment = outer | {"ORCH_PROJECT": str(project), "PYTHONPATH": str(REPOSITORY)} | variables
     argv = [sys.executable, "-m", "orchestrator", "serve", "--no-nodes"]
-    return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -41,7 +45,9 @@ def said(process: subprocess.Popen[str]) -> str:
     return "".join(lines)
 
 
-def test_without_matplotlib_live_pages_are_served_and_the_site_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_matplotlib_live_pages_are_served_and_the_site_says_what_it_needs(
+    tmp_path: Path,
+) -> None:
     bench(tmp_path / "runs", "one", "2026-10-01T08:00:00Z", [1.0, 1.0])
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
     process = serving(tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path), str(REPOSITORY)]))
@@ -57,7 +63,9 @@ def test_without_matplotlib_live_pages_are_served_and_the_site_says_what_it_need
 
     needed = "pip install &#39;orch-bench[plots]&#39;"
     assert "one" in page("") and "one" in page("live/one")
-    judge.wait_for(lambda: needed in page("site/index.html"), 30, "the site does not say what it needs")
+    judge.wait_for(
+        lambda: needed in page("site/index.html"), 30, "the site does not say what it needs"
+    )
     needs = "serve: only live pages, no site: charts of the pages: expected matplotlib, but it is not installed"
     assert needs in said(process)
 
@@ -69,15 +77,23 @@ def test_a_build_of_the_site_ends_with_a_server_that_is_killed(tmp_path: Path) -
     pid_file = tmp_path / "pid"
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
     process = serving(tmp_path, PYTHONPATH=path, PID_FILE=str(pid_file))
-    judge.wait_for(lambda: pid_file.exists() and pid_file.read_text(), LIMIT_S, "no build of the site was started")
+    judge.wait_for(
+        lambda: pid_file.exists() and pid_file.read_text(),
+        LIMIT_S,
+        "no build of the site was started",
+    )
     builder = Path("/proc", pid_file.read_text())
     process.kill()
     process.communicate()
-    judge.wait_for(lambda: not builder.exists(), LIMIT_S, "the build of the site goes on without its server")
+    judge.wait_for(
+        lambda: not builder.exists(), LIMIT_S, "the build of the site goes on without its server"
+    )
 
 
 def test_in_a_lab_it_says_who_reaches_the_address(tmp_path: Path) -> None:
-    assert "serve: in a lab of namespaces, only programs inside reach the address; " in said(serving(tmp_path, ORCH_LAB="x"))
+    assert "serve: in a lab of namespaces, only programs inside reach the address; " in said(
+        serving(tmp_path, ORCH_LAB="x")
+    )
     assert "in a lab" not in said(serving(tmp_path))
 
 
@@ -87,6 +103,9 @@ def test_a_folder_that_is_no_site_is_named_before_what_is_not_installed(
     monkeypatch.setattr("orchestrator.extras.find_spec", lambda name: None)
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     (tmp_path / "mine.txt").write_text("x")
-    for folder, message in ((tmp_path, "expected an empty folder or a site"), (tmp_path / "www", "expected matplotlib")):
+    for folder, message in (
+        (tmp_path, "expected an empty folder or a site"),
+        (tmp_path / "www", "expected matplotlib"),
+    ):
         done = CliRunner().invoke(program(), ["site", str(folder)])
         assert isinstance(done.exception, ConfigError) and message in str(done.exception)

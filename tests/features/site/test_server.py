@@ -1,4 +1,6 @@
-"""What is served on this machine: to whoever has the token, by the name of this machine, and for reading alone."""
+"""What is served on this machine: to whoever has the token, by the name of this machine, and for
+reading alone.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Asked:
         connection.sendall(sent)
         return connection
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+    def ask(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, str, dict[str, str]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
         connection.putrequest(method, path, skip_host="Host" in headers)
         for name, value in headers.items():
@@ -103,7 +107,15 @@ def test_nothing_is_said_without_the_token(served: Asked) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "", "10.11.0.2", "[::2]"]
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:80",
+        "",
+        "10.11.0.2",
+        "[::2]",
+    ],
 )
 def test_a_name_that_was_made_to_point_here_gets_nothing(served: Asked, host: str) -> None:
     status, body, _ = served.ask(f"/{TOKEN}/", Host=host)
@@ -111,7 +123,9 @@ def test_a_name_that_was_made_to_point_here_gets_nothing(served: Asked, host: st
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost", "LOCALHOST:8000", "[::1]:80"])
-def test_names_of_this_machine_are_answered_at_any_port_as_through_a_tunnel(served: Asked, host: str) -> None:
+def test_names_of_this_machine_are_answered_at_any_port_as_through_a_tunnel(
+    served: Asked, host: str
+) -> None:
     assert served.ask(f"/{TOKEN}/", Host=host)[0] == 200
 
 
@@ -147,7 +161,9 @@ def test_pages_of_the_site_and_of_benches_also_of_stages_are_served(served: Aske
     assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "<h1>the site</h1>")
     assert served.ask(f"/{TOKEN}/site/benches/a.html?x=1")[:2] == (200, "the page of a")
     status, body, _ = served.ask(f"/{TOKEN}/live/a")
-    assert status == 200 and HOSTILE in body and "<b>" not in body and "2 of 2 runs measured" in body
+    assert (
+        status == 200 and HOSTILE in body and "<b>" not in body and "2 of 2 runs measured" in body
+    )
     assert served.ask(f"/{TOKEN}/live/acceptance/stage?log=node1%2f..%2f..%2fx")[0] == 200
 
 
@@ -165,7 +181,9 @@ def test_a_page_that_is_being_made_says_so_and_comes_by_itself(served: Asked) ->
     assert served.ask(f"/{TOKEN}/site/index.html")[:2] == (200, "<h1>the site</h1>")
 
 
-def test_a_bug_is_told_once_and_the_other_pages_are_still_served(served: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_told_once_and_the_other_pages_are_still_served(
+    served: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(served.pages.live, "bench", lambda *_: 1 / 0)
     answers = [served.ask(f"/{TOKEN}/live/a")[:2] for _ in range(3)]
     assert [status for status, _ in answers] == [500] * 3 and "in its terminal" in answers[0][1]
@@ -182,7 +200,10 @@ def test_what_is_no_request_is_refused_and_a_silent_one_holds_up_nobody(served: 
         silent.close()
 
 
-@pytest.mark.parametrize("target", ["http://[evil]/", "http://[", "//[::x]/?token=x", "/?" + "&" * 3000, "?", "\xff[", "*"])
+@pytest.mark.parametrize(
+    "target",
+    ["http://[evil]/", "http://[", "//[::x]/?token=x", "/?" + "&" * 3000, "?", "\xff[", "*"],
+)
 def test_an_address_that_is_none_is_refused_and_told_to_nobody(served: Asked, target: str) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_S) as odd:
         odd.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode("latin-1"))
@@ -199,21 +220,34 @@ def large(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("is_asking", [False, True], ids=["silent", "never reading"])
-def test_who_sends_and_reads_at_once_is_served_while_others_hold_all_places(large: Path, is_asking: bool) -> None:
+def test_who_sends_and_reads_at_once_is_served_while_others_hold_all_places(
+    large: Path, is_asking: bool
+) -> None:
     limits = ClientLimits(most=8)
     with Asked(large, large / "site", limits).answering() as served, ExitStack() as open_:
         for _ in range(limits.most):
-            slow = open_.enter_context(served.connected(request("site/large.html") if is_asking else b""))
+            slow = open_.enter_context(
+                served.connected(request("site/large.html") if is_asking else b"")
+            )
             assert not is_asking or slow.recv(1, socket.MSG_PEEK) == b"H"  # the answer has begun
-        judge.wait_for(lambda: len(served.server.clients) == limits.most, 20, "not all places were taken")
+        judge.wait_for(
+            lambda: len(served.server.clients) == limits.most, 20, "not all places were taken"
+        )
         for _ in range(3):
             assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "the site")
             # One of them gave its place up, and the others keep theirs.
-            judge.wait_for(lambda: len(served.server.clients) == limits.most - 1, 20, "places were not kept or not given back")
+            judge.wait_for(
+                lambda: len(served.server.clients) == limits.most - 1,
+                20,
+                "places were not kept or not given back",
+            )
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_dropped(large: Path) -> None:
-    with Asked(large, large / "site", ClientLimits(request_s=0.5)).answering() as served, served.connected() as slow:
+    with (
+        Asked(large, large / "site", ClientLimits(request_s=0.5)).answering() as served,
+        served.connected() as slow,
+    ):
         began = time.monotonic()
 
         def is_dropped() -> bool:
@@ -231,7 +265,9 @@ def test_a_client_that_never_reads_is_dropped_and_one_that_reads_gets_all(large:
     with Asked(large, large / "site", ClientLimits(answer_s=0.5)).answering() as served:
         with served.connected(request("site/large.html")) as slow:
             assert slow.recv(1, socket.MSG_PEEK) == b"H"
-            judge.wait_for(lambda: len(served.server.clients) == 0, 20, "it keeps its place for ever")
+            judge.wait_for(
+                lambda: len(served.server.clients) == 0, 20, "it keeps its place for ever"
+            )
             assert len(rest_of(slow)) < LARGE
         with served.connected(request("site/large.html")) as good:
             assert len(rest_of(good).partition(b"\r\n\r\n")[2]) == LARGE
@@ -241,10 +277,14 @@ def test_a_page_that_is_never_made_ends_with_its_connection_and_other_clients_ar
     large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = threading.Event()
-    with Asked(large, large / "site", ClientLimits(most=2, request_s=60, total_s=0.5)).answering() as served:
+    with Asked(
+        large, large / "site", ClientLimits(most=2, request_s=60, total_s=0.5)
+    ).answering() as served:
         monkeypatch.setattr(served.pages, "recent", lambda: [] if made.wait(LIMIT_S) else [])
         with served.connected(request("")) as stuck:
-            assert rest_of(stuck) == b"" and len(served.server.clients) == 1  # its thread is still there
+            assert (
+                rest_of(stuck) == b"" and len(served.server.clients) == 1
+            )  # its thread is still there
             assert served.ask(f"/{TOKEN}/site/")[:2] == (200, "the site")
         made.set()
         judge.wait_for(lambda: len(served.server.clients) == 0, 20, "its place was not given back")

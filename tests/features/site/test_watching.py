@@ -1,4 +1,6 @@
-"""The nodes of each bench are asked by themselves: what one does, or goes wrong with it, holds up no other."""
+"""The nodes of each bench are asked by themselves: what one does, or goes wrong with it, holds up
+no other.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Looking:
         self.folder = folder
         self.told: list[BaseException] = []
         self.nodes = Nodes(Project(folder), self.told.append)
-        key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        key = Ed25519PrivateKey.generate().private_bytes(
+            Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+        )
         (folder / "key").write_bytes(key)
         (folder / "key").chmod(0o600)
 
@@ -38,11 +42,15 @@ class Looking:
         inventory.write_text(
             f"schema: 1\nhosts: {{node1: {{address: 127.0.0.1, gpus: 1, ssh: {{port: {port}, key: {self.folder}/key}}}}}}\n"
         )
-        made = bench(self.folder / "runs", name, "2026-10-01T08:00:00Z", [1.0], inventory=str(inventory))
+        made = bench(
+            self.folder / "runs", name, "2026-10-01T08:00:00Z", [1.0], inventory=str(inventory)
+        )
         return Watched(made, RUN, {"node1": ("rank-0.out", 100)})
 
     def error(self, watched: Watched) -> str:
-        """Return what is known to be wrong with the host of a bench by now, empty if nothing is known."""
+        """Return what is known to be wrong with the host of a bench by now, empty if nothing is
+        known.
+        """
         answers: Mapping[str, Seen] = self.nodes.look(watched)
         return answers["node1"].error if answers else ""
 
@@ -70,10 +78,16 @@ def closed() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_bench_whose_node_is_silent_does_not_hold_up_another(looking: Looking, silent: int, closed: int) -> None:
+def test_a_bench_whose_node_is_silent_does_not_hold_up_another(
+    looking: Looking, silent: int, closed: int
+) -> None:
     slow, quick = looking.bench("slow", silent), looking.bench("quick", closed)
     assert looking.error(slow) == ""
-    judge.wait_for(lambda: "refused" in looking.error(quick), 5, lambda: looking.error(quick) or "nothing is known of it")
+    judge.wait_for(
+        lambda: "refused" in looking.error(quick),
+        5,
+        lambda: looking.error(quick) or "nothing is known of it",
+    )
     assert looking.error(slow) == "" and looking.told == []
 
 
@@ -91,13 +105,23 @@ def test_an_error_that_nobody_expected_is_told_and_ends_the_watching_of_no_bench
     monkeypatch.setattr(BenchDir, "record", broken)
     judge.wait_for(lambda: "in its terminal" in looking.error(odd), 5, "nothing is said of it")
     assert isinstance(looking.told[0], ZeroDivisionError)
-    judge.wait_for(lambda: "refused" in looking.error(good), 5, lambda: looking.error(good) or "the other bench is not watched")
+    judge.wait_for(
+        lambda: "refused" in looking.error(good),
+        5,
+        lambda: looking.error(good) or "the other bench is not watched",
+    )
     monkeypatch.undo()
     judge.wait_for(lambda: "refused" in looking.error(odd), 10, "it is not asked again")
 
 
-def test_an_inventory_that_cannot_be_read_any_more_is_said_of_its_hosts(looking: Looking, closed: int) -> None:
+def test_an_inventory_that_cannot_be_read_any_more_is_said_of_its_hosts(
+    looking: Looking, closed: int
+) -> None:
     watched = looking.bench("a", closed)
     Path(watched.bench.record().inventory).write_text("schema: 1\nhosts: {")
-    judge.wait_for(lambda: "a.yaml" in looking.error(watched), 5, lambda: looking.error(watched) or "nothing is known of it")
+    judge.wait_for(
+        lambda: "a.yaml" in looking.error(watched),
+        5,
+        lambda: looking.error(watched) or "nothing is known of it",
+    )
     assert looking.told == []

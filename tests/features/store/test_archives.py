@@ -1,4 +1,6 @@
-"""A store: what goes in comes out, what was changed is refused, and the index is only ever a copy of what is sealed."""
+"""A store: what goes in comes out, what was changed is refused, and the index is only ever a copy
+of what is sealed.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,11 @@ def refusal(*words: str) -> str:
 
 
 def archive_of(team: Path, bench_id: str) -> Path:
-    (row,) = [row for row in json.loads(orch("pull", str(team), "--json").stdout)["archives"] if row["id"] == bench_id]
+    (row,) = [
+        row
+        for row in json.loads(orch("pull", str(team), "--json").stdout)["archives"]
+        if row["id"] == bench_id
+    ]
     return team / "archives" / f"{row['seal']}.tar"
 
 
@@ -80,14 +86,23 @@ def changed(path: Path, at: int) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_history_of_a_store_is_that_of_the_projects_it_came_from(project: Path, team: Path) -> None:
     mine = json.loads(orch("history", "--json", "--metric", "all").stdout)
     ours = json.loads(orch("history", "--from", str(team), "--json", "--metric", "all").stdout)
-    assert ours["cells"] == mine["cells"] and [cell["bench_id"] for cell in ours["cells"]] == ["a", "b"]
-    assert ours["seals"] == {name: verify(archive_of(team, name), contents).seal for name in ("a", "b")}
+    assert ours["cells"] == mine["cells"] and [cell["bench_id"] for cell in ours["cells"]] == [
+        "a",
+        "b",
+    ]
+    assert ours["seals"] == {
+        name: verify(archive_of(team, name), contents).seal for name in ("a", "b")
+    }
     assert orch("history", "--from", str(team)).stdout == orch("history").stdout
 
 
@@ -108,7 +123,9 @@ def test_a_bench_that_was_pulled_is_read_as_where_it_was_measured(
     assert (theirs[0], *theirs[2:]) == (mine[0], *mine[2:]) and len(theirs[1]) == len(mine[1])
     assert orch("verify", "runs/a", "--seal", archive_of(team, "a").stem).exit_code == 0
     assert "has it already" in orch("pull", str(team), "a").stdout
-    assert orch("push", str(team), "a").stdout.startswith("a: the store has it already; 3 of 3 runs have a number\nseal ")
+    assert orch("push", str(team), "a").stdout.startswith(
+        "a: the store has it already; 3 of 3 runs have a number\nseal "
+    )
 
 
 def test_what_is_there_under_its_name_is_never_overwritten(project: Path, team: Path) -> None:
@@ -116,7 +133,11 @@ def test_what_is_there_under_its_name_is_never_overwritten(project: Path, team: 
     log.write_bytes(log.read_bytes() + b"more")
     before = files(project / "runs")
     said = orch("pull", str(team), "a")
-    assert said.exit_code == 1 and "found one with other files" in str(said.exception) and files(project / "runs") == before
+    assert (
+        said.exit_code == 1
+        and "found one with other files" in str(said.exception)
+        and files(project / "runs") == before
+    )
     assert orch("pull", str(team), "a", "--output", "elsewhere").exit_code == 0
     assert (project / "elsewhere/a/bench.json").is_file()
 
@@ -129,7 +150,9 @@ def test_an_acceptance_goes_in_and_out_and_its_stages_are_in_the_history(
     at(monkeypatch, project.parent / "theirs")
     said = orch("pull", str(team), made.path.name)
     assert said.exit_code == 0, said.exception
-    assert files(project.parent / "theirs/runs" / made.path.name).keys() >= files(made.path).keys() - {"certificate.tar"}
+    assert files(project.parent / "theirs/runs" / made.path.name).keys() >= files(
+        made.path
+    ).keys() - {"certificate.tar"}
     shown = json.loads(orch("history", "--from", str(team), "--json", "--metric", "all").stdout)
     (stage,) = {attempt.bench_id for attempt in made.record().attempts}
     assert stage in {cell["bench_id"] for cell in shown["cells"]}
@@ -139,21 +162,40 @@ def test_an_acceptance_goes_in_and_out_and_its_stages_are_in_the_history(
     assert orch("summarize", stage).exit_code == 0
 
 
-def test_the_history_of_a_store_has_the_acceptances_of_a_project_as_it_has_them_itself(project: Path, team: Path) -> None:
+def test_the_history_of_a_store_has_the_acceptances_of_a_project_as_it_has_them_itself(
+    project: Path, team: Path
+) -> None:
     made = acceptance(project / "runs", {1: tuple(0.8 * value for value in STEADY)}, nodes=3)
     assert orch("push", str(team), made.path.name).exit_code == 0
-    here, there = (json.loads(orch("history", *words, "--json").stdout) for words in ((), ("--from", str(team))))
+    here, there = (
+        json.loads(orch("history", *words, "--json").stdout)
+        for words in ((), ("--from", str(team)))
+    )
     (past,) = here["acceptances"]
     assert there["acceptances"] == [past] and made.path.name in there["seals"]
-    assert (past["acceptance_id"], past["suite"], past["verdict"]) == (made.path.name, "small", "fail")
-    assert past["hosts"] == ["node1", "node2", "node3"] and [name for name, _ in past["failed"]] == ["node2"]
+    assert (past["acceptance_id"], past["suite"], past["verdict"]) == (
+        made.path.name,
+        "small",
+        "fail",
+    )
+    assert past["hosts"] == ["node1", "node2", "node3"] and [
+        name for name, _ in past["failed"]
+    ] == ["node2"]
     # A store that has no index is read from the archives themselves.
     (team / "index.sqlite").unlink()
-    assert json.loads(orch("history", "--from", str(team), "--json").stdout)["acceptances"] == [past]
+    assert json.loads(orch("history", "--from", str(team), "--json").stdout)["acceptances"] == [
+        past
+    ]
     text = orch("history", "--from", str(team)).stdout
-    assert "acceptances of node[1-3]" in text and "fail       small" in text and "    node2: " in text
-    assert "acceptances of" not in orch("history", "--from", str(team), "--model", "resnet50").stdout
-    assert "acceptances of" not in orch("history", "--from", str(team), "--since", "2027-01-01").stdout
+    assert (
+        "acceptances of node[1-3]" in text and "fail       small" in text and "    node2: " in text
+    )
+    assert (
+        "acceptances of" not in orch("history", "--from", str(team), "--model", "resnet50").stdout
+    )
+    assert (
+        "acceptances of" not in orch("history", "--from", str(team), "--since", "2027-01-01").stdout
+    )
 
 
 def test_a_changed_archive_is_not_let_in(project: Path, team: Path) -> None:
@@ -168,16 +210,23 @@ def test_a_changed_archive_is_not_let_in(project: Path, team: Path) -> None:
         assert files(team) == before
 
 
-def test_an_archive_that_was_changed_in_the_store_does_not_come_out(project: Path, team: Path) -> None:
+def test_an_archive_that_was_changed_in_the_store_does_not_come_out(
+    project: Path, team: Path
+) -> None:
     path = archive_of(team, "a")
     index = (team / "index.sqlite").read_bytes()
     changed(path, path.stat().st_size - 30_000)
     for words in (("pull", str(team), "a", "-o", "out"), ("verify", str(team))):
         said = refusal(*words)
-        assert said.startswith(f"{path}: expected ") and said.endswith(f"it: orch push --again {team} a"), said
+        assert said.startswith(f"{path}: expected ") and said.endswith(
+            f"it: orch push --again {team} a"
+        ), said
     assert not list((project / "out").iterdir())
     assert orch("pull", str(team), "b", "-o", "out").exit_code == 0
-    assert orch("push", str(team), "b").exit_code == 0 and (team / "index.sqlite").read_bytes() == index
+    assert (
+        orch("push", str(team), "b").exit_code == 0
+        and (team / "index.sqlite").read_bytes() == index
+    )
 
     assert "the store has it already" in orch("push", str(team), "a").stdout
     assert "sent and verified" in orch("push", str(team), "a", "--again").stdout
@@ -192,14 +241,22 @@ def test_a_stranger_under_the_name_of_a_seal_gets_into_no_index(project: Path, t
     for digit, data in (("0", whole), ("1", b"no archive"), ("2", whole[:20000]), ("3", b"")):
         (archives / f"{digit * 64}.tar").write_bytes(data)
     said = orch("history", "--from", str(team))
-    assert isinstance(said.exception, Faults) and len(said.exception.errors) == 4 and said.exception.exit_code == 4
+    assert (
+        isinstance(said.exception, Faults)
+        and len(said.exception.errors) == 4
+        and said.exception.exit_code == 4
+    )
     assert said.stdout == orch("history").stdout
     assert orch("push", str(team), "b").exit_code == 0
     assert (team / "index.sqlite").read_bytes() == index
 
 
 def test_a_figure_that_no_double_holds_gets_into_no_index(project: Path, team: Path) -> None:
-    record: dict[str, Any] = {"schema": 2, "orch": "0.1.0", **contents(BenchDir(project / "runs/a"))}
+    record: dict[str, Any] = {
+        "schema": 2,
+        "orch": "0.1.0",
+        **contents(BenchDir(project / "runs/a")),
+    }
     record["history"]["benches"]["a"]["cells"][0]["value"] = 10**400
     own = json.dumps(record).encode()
     path = packed(project / "large.tar", {RECORD: own})
@@ -208,10 +265,14 @@ def test_a_figure_that_no_double_holds_gets_into_no_index(project: Path, team: P
     assert f"{seal}.tar: history: expected valid values" in refusal("history", "--from", str(team))
 
 
-def test_a_full_disk_for_temporary_files_is_named(team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_for_temporary_files_is_named(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(small)], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small disk needs root")
     try:
         monkeypatch.setattr("tempfile.tempdir", str(small))
@@ -222,8 +283,15 @@ def test_a_full_disk_for_temporary_files_is_named(team: Path, tmp_path: Path, mo
 
 
 def test_the_index_is_made_again_from_the_archives(project: Path, team: Path) -> None:
-    shown, index = orch("history", "--from", str(team), "--json").stdout, (team / "index.sqlite").read_bytes()
-    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"SQLite"), lambda path: changed(path, 100)):
+    shown, index = (
+        orch("history", "--from", str(team), "--json").stdout,
+        (team / "index.sqlite").read_bytes(),
+    )
+    for damage in (
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"SQLite"),
+        lambda path: changed(path, 100),
+    ):
         damage(team / "index.sqlite")
         assert orch("history", "--from", str(team), "--json").stdout == shown
         assert orch("push", str(team), "b").exit_code == 0
@@ -246,7 +314,9 @@ def test_the_index_is_made_again_from_the_archives(project: Path, team: Path) ->
         "ALTER TABLE archives RENAME COLUMN checksum TO other",
     ],
 )
-def test_a_figure_that_was_changed_in_the_index_is_read_from_the_archive(project: Path, team: Path, statement: str) -> None:
+def test_a_figure_that_was_changed_in_the_index_is_read_from_the_archive(
+    project: Path, team: Path, statement: str
+) -> None:
     shown = orch("history", "--from", str(team), "--json").stdout
     with sqlite3.connect(team / "index.sqlite") as tables:
         assert tables.execute(statement).rowcount
@@ -275,17 +345,25 @@ def test_an_index_with_nonsense_and_true_checksums_is_no_index(project: Path, te
         {"n": None},
         {"unit": 7},
     ):
-        odd = {seal: replace(entry, benches=with_cells(entry.benches, changes)) for seal, entry in entries.items()}
+        odd = {
+            seal: replace(entry, benches=with_cells(entry.benches, changes))
+            for seal, entry in entries.items()
+        }
         (team / "index.sqlite").unlink()
         write_index(team / "index.sqlite", odd)
         assert orch("history", "--from", str(team)).stdout == shown
 
 
 def with_cells(benches: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: {**one, "cells": [{**cell, **changes} for cell in one["cells"]]} for name, one in benches.items()}
+    return {
+        name: {**one, "cells": [{**cell, **changes} for cell in one["cells"]]}
+        for name, one in benches.items()
+    }
 
 
-def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_the_head(project: Path, team: Path) -> None:
+def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_the_head(
+    project: Path, team: Path
+) -> None:
     class Counting(DirectoryPlace):
         def __init__(self, root: Path) -> None:
             super().__init__(root)
@@ -314,7 +392,13 @@ def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_th
 
 
 def test_of_two_archives_of_a_bench_that_with_more_runs_counts(project: Path, team: Path) -> None:
-    bench(project.parent / "later/runs", "a", "2026-09-01T08:00:00Z", [0.5, 0.5, 0.51, 0.5], label="nightly")
+    bench(
+        project.parent / "later/runs",
+        "a",
+        "2026-09-01T08:00:00Z",
+        [0.5, 0.5, 0.51, 0.5],
+        label="nightly",
+    )
     assert orch("push", str(team), str(project.parent / "later/runs/a")).exit_code == 0
     cells = json.loads(orch("history", "--from", str(team), "--json").stdout)["cells"]
     assert [(cell["bench_id"], cell["n"]) for cell in cells] == [("a", 4), ("b", 3)]
@@ -330,7 +414,13 @@ def test_an_archive_of_before_there_were_stores_goes_in_too(project: Path, team:
     folder = project.parent / "old/runs/b1"
     record = {"schema": 1, "orch": "0.1.0", "tables": contents(BenchDir(folder))["tables"]}
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    packed(project / "old.tar", {RECORD: json.dumps(record).encode(), **{name: (folder / name).read_bytes() for name in names}})
+    packed(
+        project / "old.tar",
+        {
+            RECORD: json.dumps(record).encode(),
+            **{name: (folder / name).read_bytes() for name in names},
+        },
+    )
     assert orch("push", str(team), "old.tar").exit_code == 0
     cells = json.loads(orch("history", "--from", str(team), "--json").stdout)["cells"]
     assert [cell["bench_id"] for cell in cells] == ["b1", "a", "b"]
@@ -338,14 +428,21 @@ def test_an_archive_of_before_there_were_stores_goes_in_too(project: Path, team:
 
 @pytest.mark.parametrize("kind", ["sent", "of a file"])
 def test_signatures_come_along(project: Path, team: Path, kind: str) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     Path("signers").write_text(f"ops@example.org {Path('key.pub').read_text()}")
     if kind == "sent":
         assert orch("push", str(team), "a", "--sign", "key").exit_code == 0
     else:
         orch("archive", "a", "-o", "a.tar", "--sign", "key")
         assert orch("push", str(team), "a.tar").exit_code == 0
-    assert "signed by ops@example.org" in orch("pull", str(team), "a", "-o", "out", "--signers", "signers").stdout
+    assert (
+        "signed by ops@example.org"
+        in orch("pull", str(team), "a", "-o", "out", "--signers", "signers").stdout
+    )
     missing = f"{archive_of(team, 'b')}.sig: expected a signature, found none"
     assert missing in refusal("pull", str(team), "b", "-o", "out", "--signers", "signers")
     assert not (project / "out/b").exists()
@@ -355,7 +452,9 @@ def test_signatures_come_along(project: Path, team: Path, kind: str) -> None:
 
 
 def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
-    assert "expected a store or an empty folder, found runs" in str(orch("push", str(project), "a").exception)
+    assert "expected a store or an empty folder, found runs" in str(
+        orch("push", str(project), "a").exception
+    )
     (project / "docs").mkdir()
     (project / "docs/mine.txt").write_text("x")
     said = orch("push", str(project / "docs"), "a")
@@ -363,16 +462,21 @@ def test_a_folder_of_other_files_becomes_no_store(project: Path) -> None:
     assert [path.name for path in (project / "docs").iterdir()] == ["mine.txt"]
     for words in (("pull", "docs"), ("history", "--from", "docs")):
         assert "expected a store, found none" in str(orch(*words).exception)
-    assert "mine.txt: expected a folder, found something else" in str(orch("push", "docs/mine.txt", "a").exception)
+    assert "mine.txt: expected a folder, found something else" in str(
+        orch("push", "docs/mine.txt", "a").exception
+    )
     for words in (("pull", "docs/mine.txt"), ("history", "--from", "docs/mine.txt")):
         assert "expected a store, found none" in str(orch(*words).exception)
-    assert "--from: expected a value, got an empty text" in str(orch("history", "--from", "").exception)
+    assert "--from: expected a value, got an empty text" in str(
+        orch("history", "--from", "").exception
+    )
     (project / "docs/orch-store.json").write_text('{"schema": 2}')
     assert "a newer orch may have made it" in str(orch("pull", "docs").exception)
 
 
 def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) -> None:
-    # As root every folder can be read; so another user asks, who may not even enter that of the test.
+    # As root every folder can be read; so another user asks, who may not even enter that of the
+    # test.
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(65534)
@@ -381,7 +485,9 @@ def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) ->
     try:
         for words in (("pull", str(team)), ("history", "--from", str(team)), ("verify", str(team))):
             said = orch(*words)
-            assert isinstance(said.exception, ConfigError) and "cannot be read: Permission denied" in str(said.exception), said
+            assert isinstance(
+                said.exception, ConfigError
+            ) and "cannot be read: Permission denied" in str(said.exception), said
     finally:
         if is_root:
             os.seteuid(0)
@@ -393,7 +499,9 @@ def test_four_digits_of_a_seal_are_enough_and_fewer_are_told(project: Path, team
     seal_of_a = archive_of(team, "a").stem
     assert "a: verified" in orch("pull", str(team), seal_of_a[:4], "-o", "out").stdout
     said = orch("pull", str(team), seal_of_a[:3])
-    assert str(said.exception).endswith(f"orch pull {team} lists them; the first 4 digits of a seal are enough")
+    assert str(said.exception).endswith(
+        f"orch pull {team} lists them; the first 4 digits of a seal are enough"
+    )
 
 
 def test_without_a_name_the_newest_bench_or_acceptance_is_sealed_and_none_without_runs(
@@ -419,7 +527,10 @@ def test_a_head_is_proven_by_its_seal_alone(project: Path, team: Path) -> None:
         return lambda start, size: data[start : start + size]
 
     head = head_of(reader(whole), len(whole), seal, "x")
-    assert head.history == verify(path, contents).history and head.files == verify(path, contents).files
+    assert (
+        head.history == verify(path, contents).history
+        and head.files == verify(path, contents).files
+    )
     end = whole.index(b'"schema": 2') + 4000
     for place in random.Random(2).sample(range(end), 60):
         data = bytearray(whole)

@@ -23,15 +23,32 @@ from orchestrator.features.store.destinations import destination
         ("ssh://head/~/bench", "machine", "bench", "head", None, None),
         ("s3://team/bench/", "bucket", "s3://team/bench", "", None, None),
         ("S3://Team/Bench", "bucket", "s3://Team/Bench", "", None, None),
-        ("https://results.example.org/bench", "bucket", "https://results.example.org/bench", "", None, None),
+        (
+            "https://results.example.org/bench",
+            "bucket",
+            "https://results.example.org/bench",
+            "",
+            None,
+            None,
+        ),
     ],
 )
-def test_a_store_is_where_its_name_says(text: str, kind: str, path: str, host: str, user: str | None, port: int | None) -> None:
+def test_a_store_is_where_its_name_says(
+    text: str, kind: str, path: str, host: str, user: str | None, port: int | None
+) -> None:
     there = destination(text)
-    assert (there.kind, there.path, there.host, there.user, there.port) == (kind, path, host, user, port)
+    assert (there.kind, there.path, there.host, there.user, there.port) == (
+        kind,
+        path,
+        host,
+        user,
+        port,
+    )
 
 
-def test_a_directory_with_a_colon_is_one_if_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_with_a_colon_is_one_if_it_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "head:bench").mkdir()
     assert destination("head:bench").kind == "directory"

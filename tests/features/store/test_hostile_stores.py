@@ -1,4 +1,6 @@
-"""A store whose folder others may write to: what they put there holds nobody up, fills no disk, and is believed by nobody."""
+"""A store whose folder others may write to: what they put there holds nobody up, fills no disk, and
+is believed by nobody.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,18 @@ def orch(*words: str) -> Result:
 
 
 def said_by(*words: str) -> str:
-    """Return what a command says that ends as one does that was refused, or that found all in order."""
+    """Return what a command says that ends as one does that was refused, or that found all in
+    order.
+    """
     done = orch(*words)
-    text = done.output if done.exception is None or isinstance(done.exception, SystemExit) else str(done.exception)
-    assert "Traceback" not in text and not isinstance(done.exception, (OSError, TypeError, ValueError, KeyError)), (
-        done.exception
+    text = (
+        done.output
+        if done.exception is None or isinstance(done.exception, SystemExit)
+        else str(done.exception)
     )
+    assert "Traceback" not in text and not isinstance(
+        done.exception, (OSError, TypeError, ValueError, KeyError)
+    ), done.exception
     return text
 
 
@@ -79,10 +87,16 @@ def test_nothing_but_a_regular_file_is_opened(team: Path, name: str, kind: str) 
     paths = {"archive": archive_in(team), "signature": Path(f"{archive_in(team)}.sig")}
     path = paths.get(name, team / name)
     odd(path, kind)
-    texts = [said_by("pull", str(team)), said_by("history", "--from", str(team)), said_by("push", str(team), "a")]
+    texts = [
+        said_by("pull", str(team)),
+        said_by("history", "--from", str(team)),
+        said_by("push", str(team), "a"),
+    ]
     texts += [said_by("pull", str(team), "a", "-o", "out"), said_by("verify", str(team))]
     if name == "orch-store.json":
-        assert all(f"{path}: expected a regular file, found something else" in text for text in texts[:4]), texts
+        assert all(
+            f"{path}: expected a regular file, found something else" in text for text in texts[:4]
+        ), texts
     if name == "signature":
         assert "invalid" in texts[0] and "unverified" not in texts[0]
 
@@ -91,7 +105,10 @@ def test_nothing_but_a_regular_file_is_opened(team: Path, name: str, kind: str) 
 def test_a_place_opens_regular_files_alone(tmp_path: Path, kind: str) -> None:
     place = DirectoryPlace(tmp_path)
     odd(tmp_path / "odd", kind)
-    for open_it in (lambda: place.fetch("odd", tmp_path / "out", 100), lambda: place.read("odd", 0, 10)):
+    for open_it in (
+        lambda: place.fetch("odd", tmp_path / "out", 100),
+        lambda: place.read("odd", 0, 10),
+    ):
         with pytest.raises(DataError, match="expected a regular file, found something else"):
             open_it()
     assert place.sizes("") == {"odd": None}
@@ -116,7 +133,9 @@ CELLS = "x AS seal, x AS bench_id, x AS place"
     "statements",
     [
         [f"DROP TABLE cells; CREATE VIEW cells AS {ENDLESS.format(CELLS)}"],
-        [f"DROP TABLE benches; CREATE VIEW benches AS {ENDLESS.format('x AS seal, x AS bench_id, x AS damaged')}"],
+        [
+            f"DROP TABLE benches; CREATE VIEW benches AS {ENDLESS.format('x AS seal, x AS bench_id, x AS damaged')}"
+        ],
         [f"DROP TABLE archives; CREATE VIEW archives AS {ENDLESS.format('x AS seal')}"],
         ["CREATE TRIGGER t AFTER INSERT ON cells BEGIN DELETE FROM archives; END"],
         ["CREATE TABLE more (x)"],
@@ -126,7 +145,9 @@ CELLS = "x AS seal, x AS bench_id, x AS place"
         ["CREATE VIRTUAL TABLE more USING fts5(x)"],
     ],
 )
-def test_an_index_is_asked_only_if_it_has_the_tables_of_one(team: Path, statements: list[str]) -> None:
+def test_an_index_is_asked_only_if_it_has_the_tables_of_one(
+    team: Path, statements: list[str]
+) -> None:
     path = team / "index.sqlite"
     with closing(sqlite3.connect(path)) as tables:
         for statement in statements:
@@ -134,7 +155,11 @@ def test_an_index_is_asked_only_if_it_has_the_tables_of_one(team: Path, statemen
     with pytest.raises(DataError, match="expected the tables of an index alone, found the "):
         read_index(path, "index")
     listed = orch("pull", str(team))
-    assert listed.exit_code == 0 and "read from the archives instead" in listed.stderr and " a " in listed.stdout
+    assert (
+        listed.exit_code == 0
+        and "read from the archives instead" in listed.stderr
+        and " a " in listed.stdout
+    )
     assert "expected the tables of an index alone" in said_by("verify", str(team))
 
 
@@ -145,7 +170,9 @@ def test_an_index_is_not_asked_for_ever(team: Path, monkeypatch: pytest.MonkeyPa
         read_index(team / "index.sqlite", "index")
 
 
-def test_an_index_has_no_more_rows_than_its_file_has_room_for(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_has_no_more_rows_than_its_file_has_room_for(
+    team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("orchestrator.features.store.index._LEAST_ROW_BYTES", 1 << 30)
     with pytest.raises(DataError, match="more rows than the file has room for"):
         read_index(team / "index.sqlite", "index")
@@ -155,7 +182,11 @@ def test_an_index_has_no_more_rows_than_its_file_has_room_for(team: Path, monkey
 
 
 def key(name: str) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     Path(f"{name}.signers").write_text(f"{name}@example.org {Path(f'{name}.pub').read_text()}")
     return Path(name)
 
@@ -168,7 +199,16 @@ def listed(team: Path, *words: str) -> Any:
 def test_signatures_of_several_people_are_kept_beside_each_other(team: Path) -> None:
     assert listed(team) == ""
     for name in ("ada", "bob", "eve", "bob"):
-        assert orch("push", str(team), "a", "--sign", str(key(name) if not Path(name).exists() else name)).exit_code == 0
+        assert (
+            orch(
+                "push",
+                str(team),
+                "a",
+                "--sign",
+                str(key(name) if not Path(name).exists() else name),
+            ).exit_code
+            == 0
+        )
     assert len(list((team / "archives").glob("*.sig"))) == 3
     assert listed(team) == "unverified"
     for name in ("ada", "bob", "eve"):
@@ -179,34 +219,51 @@ def test_signatures_of_several_people_are_kept_beside_each_other(team: Path) -> 
         assert f"signed by {name}@example.org" in orch("verify", str(team), *signers).stdout
     key("mallory")
     assert listed(team, "--signers", "mallory.signers") == "unverified"
-    assert "expected a signature" in said_by("pull", str(team), "a", "-o", "none", "--signers", "mallory.signers")
+    assert "expected a signature" in said_by(
+        "pull", str(team), "a", "-o", "none", "--signers", "mallory.signers"
+    )
 
 
 def test_garbage_is_no_signature_and_hides_none(team: Path) -> None:
     first, seal = Path(f"{archive_in(team)}.sig"), archive_in(team).stem
     of_another = subprocess.run(
-        ["ssh-keygen", "-Y", "sign", "-f", str(key("ada")), "-n", "orch"], input=b"0\n", capture_output=True, check=True
+        ["ssh-keygen", "-Y", "sign", "-f", str(key("ada")), "-n", "orch"],
+        input=b"0\n",
+        capture_output=True,
+        check=True,
     ).stdout
-    for content in (b"", b"mine", b"-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n", of_another):
+    for content in (
+        b"",
+        b"mine",
+        b"-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n",
+        of_another,
+    ):
         first.write_bytes(content)
         assert listed(team) == "invalid", content
         assert "expected a signature" in said_by("verify", str(team), "--signers", "ada.signers")
     assert orch("push", str(team), "a", "--sign", str(key("bob"))).exit_code == 0
     (team / "archives" / f"{seal}.tar.{'0' * 16}.sig").write_bytes(b"mine")
-    assert listed(team) == "unverified" and listed(team, "--signers", "bob.signers") == "verified: bob@example.org"
+    assert (
+        listed(team) == "unverified"
+        and listed(team, "--signers", "bob.signers") == "verified: bob@example.org"
+    )
 
 
 def test_a_file_that_is_no_signature_is_not_pushed(team: Path, tmp_path: Path) -> None:
     assert orch("archive", "a", "-o", "a.tar").exit_code == 0
     Path("a.tar.sig").write_text("mine")
-    assert "a.tar.sig: expected a signature of ssh-keygen, found something else" in said_by("push", str(team), "a.tar")
+    assert "a.tar.sig: expected a signature of ssh-keygen, found something else" in said_by(
+        "push", str(team), "a.tar"
+    )
     assert not list((team / "archives").glob("*.sig"))
 
 
 # ------------------------------------------------------------------ what is left of a command that was killed or refused
 
 
-def test_a_pull_removes_what_a_killed_one_left_and_spares_one_in_progress(team: Path, tmp_path: Path) -> None:
+def test_a_pull_removes_what_a_killed_one_left_and_spares_one_in_progress(
+    team: Path, tmp_path: Path
+) -> None:
     into = tmp_path / "out"
     for name in (".pull-dead", ".pull-alive"):
         (into / name / "inner").mkdir(parents=True)
@@ -219,11 +276,17 @@ def test_a_pull_removes_what_a_killed_one_left_and_spares_one_in_progress(team: 
     assert sorted(path.name for path in into.iterdir()) == [".pull-alive", ".pull-fresh", "a"]
 
 
-def test_a_pull_removes_at_once_what_a_process_that_is_gone_has_left(team: Path, tmp_path: Path) -> None:
+def test_a_pull_removes_at_once_what_a_process_that_is_gone_has_left(
+    team: Path, tmp_path: Path
+) -> None:
     into = tmp_path / "out"
     ended = subprocess.Popen(["sleep", "600"])
-    made = {name: f".pull-{_maker(pid)}-x" for name, pid in (("gone", ended.pid), ("own", os.getpid()))}
-    made["reused"] = f".pull-{machine_tag()}-{os.getpid()}-1-x"  # another process had this id before
+    made = {
+        name: f".pull-{_maker(pid)}-x" for name, pid in (("gone", ended.pid), ("own", os.getpid()))
+    }
+    made["reused"] = (
+        f".pull-{machine_tag()}-{os.getpid()}-1-x"  # another process had this id before
+    )
     made["elsewhere"] = made["gone"].replace(machine_tag(), "0" * 8)
     ended.kill()
     ended.wait()

@@ -17,7 +17,10 @@ from tests.support.run_folders import build
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> BenchDir:
     """Two good repeats, one that failed, and one that was never made."""
-    made = BenchDir.create(tmp_path_factory.mktemp("project") / "runs", {"bench_id": "b1", "runs": ["r1", "r2", "r3", "r4"]})
+    made = BenchDir.create(
+        tmp_path_factory.mktemp("project") / "runs",
+        {"bench_id": "b1", "runs": ["r1", "r2", "r3", "r4"]},
+    )
     build(made, "r1")
     build(made, "r2", repeat=2, seconds=0.49)
     build(made, "r3", lambda planned, logs: logs[0].update({"rank-0.out": "cut"}), repeat=3)

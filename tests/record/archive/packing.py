@@ -18,15 +18,21 @@ def quoted(archive: Path) -> str:
 
 
 def resealed(folder: Path, target: Path) -> Path:
-    """Write an archive of a folder as it is, with digests that are true: what somebody does who rewrites everything."""
+    """Write an archive of a folder as it is, with digests that are true: what somebody does who
+    rewrites everything.
+    """
     names = sorted(
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name not in (SUMS, RECORD)
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in (SUMS, RECORD)
     )
     return packed(target, {name: (folder / name).read_bytes() for name in (RECORD, *names)})
 
 
 def packed(target: Path, files: dict[str, bytes]) -> Path:
-    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()).encode()
+    sums = "".join(
+        f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()
+    ).encode()
     with target.open("wb") as out:
         for name, data in {SUMS: sums, **files}.items():
             sealedtar.append(out, f"b1/{name}", len(data), [data])
@@ -42,4 +48,7 @@ def refusal(path: Path, seal: str = "") -> str:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in (folder, *folder.rglob("*"))}
+    return {
+        str(path): (path.lstat().st_mtime_ns, path.lstat().st_size)
+        for path in (folder, *folder.rglob("*"))
+    }

@@ -26,14 +26,20 @@ def test_the_commands_print_the_seal_and_what_it_is_of(
     monkeypatch.chdir(tmp_path)
     sealed = orch("archive", str(bench.path))
     found = quoted(archive)
-    assert sealed.stdout == f"b1.tar: sealed 48 files of b1; 2 of 4 runs have a number\nseal {found}\n"
+    assert (
+        sealed.stdout == f"b1.tar: sealed 48 files of b1; 2 of 4 runs have a number\nseal {found}\n"
+    )
     assert (tmp_path / "b1.tar").read_bytes() == archive.read_bytes()
     proven = orch("verify", "b1.tar", "--seal", found)
     text = f"b1.tar: 48 files and the tables are as sealed by orch {__version__}; 2 of 4 runs have a number\nseal {found}\n"
     assert (proven.exit_code, proven.stdout, proven.stderr) == (0, text, "")
     assert "--seal SHA256 also verifies" in orch("verify", "b1.tar").stderr
     as_json = json.loads(orch("verify", "b1.tar", "--json").stdout)
-    assert (as_json["seal"], as_json["measured"], as_json["tables"]) == (found, 2, tables(bench)["tables"])
+    assert (as_json["seal"], as_json["measured"], as_json["tables"]) == (
+        found,
+        2,
+        tables(bench)["tables"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,9 @@ def test_the_commands_print_the_seal_and_what_it_is_of(
         (["archive", "nothing"], 2),
     ],
 )
-def test_what_is_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int) -> None:
+def test_what_is_no_archive_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     error = orch(*words).exception
     assert isinstance(error, OrchError) and error.exit_code == code

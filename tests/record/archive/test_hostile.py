@@ -1,4 +1,6 @@
-"""Archives that somebody made to do harm: nothing of them gets out, and no bytes of theirs raise anything else."""
+"""Archives that somebody made to do harm: nothing of them gets out, and no bytes of theirs raise
+anything else.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,39 @@ from tests.support.examples import examples
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield (*place, key)
         yield from places(inner, (*place, key))
 
 
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.data())
-def test_forged_records_with_true_digests_are_read_or_refused(unpacked: Path, tmp_path: Path, data: st.DataObject) -> None:
-    path = unpacked / data.draw(st.sampled_from([RECORD, "bench.json", "r1/manifest.json", "r2/logs/node1/exit.json"]))
+def test_forged_records_with_true_digests_are_read_or_refused(
+    unpacked: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    path = unpacked / data.draw(
+        st.sampled_from([RECORD, "bench.json", "r1/manifest.json", "r2/logs/node1/exit.json"])
+    )
     whole = path.read_bytes()
     record = inner = unsealed(json.loads(whole))
     *folders, key = data.draw(st.sampled_from(list(places(record))))
     for folder in folders:
         inner = inner[folder]
-    inner[key] = data.draw(st.sampled_from([None, True, 0, -1, 1.5, 10**30, "", "../x", "\ud800", [], {}, [1], {"a": 1}]))
+    inner[key] = data.draw(
+        st.sampled_from(
+            [None, True, 0, -1, 1.5, 10**30, "", "../x", "\ud800", [], {}, [1], {"a": 1}]
+        )
+    )
     path.write_text(json.dumps(record))
     try:
         with suppress(DataError):
@@ -62,7 +82,9 @@ HOSTILE: dict[str, dict[str, bytes]] = {
 def test_names_that_sealing_does_not_give_are_refused_and_written_nowhere(
     unpacked: Path, tmp_path: Path, more: dict[str, bytes]
 ) -> None:
-    names = sorted(str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file())
+    names = sorted(
+        str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()
+    )
     files = {name: (unpacked / name).read_bytes() for name in names if name not in (SUMS, RECORD)}
     files = {RECORD: (unpacked / RECORD).read_bytes(), **dict(sorted({**files, **more}.items()))}
     before = tree(tmp_path)

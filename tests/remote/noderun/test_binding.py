@@ -1,4 +1,6 @@
-"""Ranks on CPUs: the arithmetic on trees of sysfs as real machines have them, the effect on real processes."""
+"""Ranks on CPUs: the arithmetic on trees of sysfs as real machines have them, the effect on real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ from tests.support.machine import RUN, Machine, rank
 ALLOWED = os.sched_getaffinity(0)
 
 
-def tree(root: Path, nodes: dict[int, str], siblings: int, gpus: dict[str, int] | None = None) -> Path:
-    """Write what sysfs has of NUMA nodes and of the threads of cores: CPU n and n + ``siblings`` are one core."""
+def tree(
+    root: Path, nodes: dict[int, str], siblings: int, gpus: dict[str, int] | None = None
+) -> Path:
+    """Write what sysfs has of NUMA nodes and of the threads of cores: CPU n and n + ``siblings``
+    are one core.
+    """
     for number, cpus in nodes.items():
         folder = root / f"sys/devices/system/node/node{number}"
         folder.mkdir(parents=True)
@@ -25,7 +31,9 @@ def tree(root: Path, nodes: dict[int, str], siblings: int, gpus: dict[str, int] 
         for cpu in cpus_in(cpus):
             (root / f"sys/devices/system/cpu/cpu{cpu}/topology").mkdir(parents=True)
             core = cpu % siblings
-            (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").write_text(f"{core},{core + siblings}\n")
+            (root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").write_text(
+                f"{core},{core + siblings}\n"
+            )
     (root / "sys/devices/system/node/has_cpu").write_text("0\n")
     for address, number in (gpus or {}).items():
         (root / f"sys/bus/pci/devices/{address}").mkdir(parents=True)
@@ -56,18 +64,33 @@ def hgx(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def frontier(tmp_path: Path) -> Path:
-    """One socket of four NUMA nodes, whose eight dies are not in the order of their nodes; the first node of KFD is the CPU."""
-    root = tree(tmp_path, {n: f"{16 * n}-{16 * n + 15},{64 + 16 * n}-{79 + 16 * n}" for n in range(4)}, 64, FRONTIER)
+    """One socket of four NUMA nodes, whose eight dies are not in the order of their nodes; the
+    first node of KFD is the CPU.
+    """
+    root = tree(
+        tmp_path,
+        {n: f"{16 * n}-{16 * n + 15},{64 + 16 * n}-{79 + 16 * n}" for n in range(4)},
+        64,
+        FRONTIER,
+    )
     for place, address in enumerate(["", *FRONTIER]):
         folder = root / "sys/class/kfd/kfd/topology/nodes" / str(place)
         folder.mkdir(parents=True)
         lines = {"cpu_cores_count": 0 if address else 128, "simd_count": 440 if address else 0}
-        lines |= {"location_id": int(address[5:7], 16) << 8 if address else 0, "domain": 0, "unique_id": 0xB0 + place}
-        (folder / "properties").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        lines |= {
+            "location_id": int(address[5:7], 16) << 8 if address else 0,
+            "domain": 0,
+            "unique_id": 0xB0 + place,
+        }
+        (folder / "properties").write_text(
+            "".join(f"{name} {value}\n" for name, value in lines.items())
+        )
     return root
 
 
-def shares(root: Path, binding: str, ranks: int, devices: str = "", allowed: str = "0-223") -> list[tuple[str, Any]]:
+def shares(
+    root: Path, binding: str, ranks: int, devices: str = "", allowed: str = "0-223"
+) -> list[tuple[str, Any]]:
     given = devices.split(",") if devices else []
     return [
         (listed_cpus(share["cpus"]), share["numa_node"])
@@ -83,21 +106,42 @@ def test_a_rank_gets_the_cpus_of_the_numa_node_of_its_gpu(hgx: Path) -> None:
 
 def test_ranks_of_one_numa_node_divide_its_cores_with_both_threads_of_each(hgx: Path) -> None:
     every = shares(hgx, "cores", 8, "0,1,2,3,4,5,6,7")
-    assert every[:2] == [("0-13,112-125", 0), ("14-27,126-139", 0)] and every[-1] == ("98-111,210-223", 1)
-    assert sorted(cpu for cpus, _ in every for cpu in cpus_in(cpus)) == list(range(224))  # each once
+    assert every[:2] == [("0-13,112-125", 0), ("14-27,126-139", 0)] and every[-1] == (
+        "98-111,210-223",
+        1,
+    )
+    assert sorted(cpu for cpus, _ in every for cpu in cpus_in(cpus)) == list(
+        range(224)
+    )  # each once
     assert shares(hgx, "cores", 2, "7,6") == [("56-83,168-195", 1), ("84-111,196-223", 1)]
 
 
 def test_dies_of_amd_are_taken_in_the_order_of_their_driver(frontier: Path) -> None:
     assert gpus_of_node(str(frontier))[0] == ["0000:c1:00.0", "GPU-00000000000000b1"]
-    assert [node for _, node in shares(frontier, "numa", 8, "0,1,2,3,4,5,6,7")] == [3, 3, 1, 1, 0, 0, 2, 2]
-    assert shares(frontier, "cores", 2, "4,GPU-00000000000000b6") == [("0-7,64-71", 0), ("8-15,72-79", 0)]
+    assert [node for _, node in shares(frontier, "numa", 8, "0,1,2,3,4,5,6,7")] == [
+        3,
+        3,
+        1,
+        1,
+        0,
+        0,
+        2,
+        2,
+    ]
+    assert shares(frontier, "cores", 2, "4,GPU-00000000000000b6") == [
+        ("0-7,64-71", 0),
+        ("8-15,72-79", 0),
+    ]
 
 
 def test_without_gpus_ranks_are_spread_over_the_numa_nodes_in_order(hgx: Path) -> None:
     assert [node for _, node in shares(hgx, "numa", 4)] == [0, 0, 1, 1]
     assert [node for _, node in shares(hgx, "numa", 3)] == [0, 0, 1]
-    assert [cpus for cpus, _ in shares(hgx, "cores", 3)] == ["0-27,112-139", "28-55,140-167", "56-111,168-223"]
+    assert [cpus for cpus, _ in shares(hgx, "cores", 3)] == [
+        "0-27,112-139",
+        "28-55,140-167",
+        "56-111,168-223",
+    ]
 
 
 @pytest.mark.parametrize("device", ["MIG-77aa", "9", "GPU-none"])
@@ -106,8 +150,13 @@ def test_a_device_that_the_kernel_does_not_know_counts_as_none(hgx: Path, device
 
 
 def test_only_cpus_that_the_process_may_use_are_divided(hgx: Path) -> None:
-    """As in a job of Slurm that has eight CPUs of the second socket: the first has none, whatever its GPUs are near to."""
-    assert shares(hgx, "cores", 2, "0,1", "56-59,168-171") == [("56-57,168-169", 1), ("58-59,170-171", 1)]
+    """As in a job of Slurm that has eight CPUs of the second socket: the first has none, whatever
+    its GPUs are near to.
+    """
+    assert shares(hgx, "cores", 2, "0,1", "56-59,168-171") == [
+        ("56-57,168-169", 1),
+        ("58-59,170-171", 1),
+    ]
 
 
 def test_more_ranks_than_cores_share_them_in_turn(tmp_path: Path) -> None:
@@ -134,7 +183,9 @@ def binding_file(binding: str, ranks: int) -> str:
 def test_ranks_have_the_cpus_that_their_records_name(machine: Machine) -> None:
     """Asked from outside, of the processes that the wrappers started."""
     code = 'import os, time; open("%d.pid" % os.getpid(), "w").close(); time.sleep(1000)'
-    line = machine.start(RUN, binding_file("cores", 2) + rank(code) + " & " + rank(code, 1) + " & wait\n")
+    line = machine.start(
+        RUN, binding_file("cores", 2) + rank(code) + " & " + rank(code, 1) + " & wait\n"
+    )
     judge.wait_for(lambda: len(list(machine.folder(RUN).glob("*.pid"))) == 2, 20, "no ranks")
     found = [allowed_of(path.stem) for path in machine.folder(RUN).glob("*.pid")]
     line.order("stop", reason="enough")
@@ -149,7 +200,9 @@ def test_ranks_have_the_cpus_that_their_records_name(machine: Machine) -> None:
 
 def allowed_of(pid: str) -> str:
     text = Path(f"/proc/{pid}/status").read_text()
-    return next(line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
+    return next(
+        line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list")
+    )
 
 
 def test_a_rank_that_cannot_be_bound_does_not_run(machine: Machine) -> None:
@@ -157,6 +210,9 @@ def test_a_rank_that_cannot_be_bound_does_not_run(machine: Machine) -> None:
     record = line.wait_for("ended")["record"]
     assert record["state"] == "failed"
     (written,) = machine.root.rglob("node.err")
-    assert "rank_wrapper.py: cpu_binding.json: expected a local rank below 1, got 1" in written.read_text()
+    assert (
+        "rank_wrapper.py: cpu_binding.json: expected a local rank below 1, got 1"
+        in written.read_text()
+    )
     line.order("bye")
     line.close()

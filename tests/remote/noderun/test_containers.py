@@ -1,4 +1,6 @@
-"""Runs in a container of a real podman: how they end, what proves it, and what is said where nothing does."""
+"""Runs in a container of a real podman: how they end, what proves it, and what is said where
+nothing does.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ STAND_IN = Path(podman.__file__).with_name("stand_in_for_apptainer.sh")
 RUN = f"in-container-{os.getpid()}"
 NAME = f"orch-{RUN}-0"
 SLEEP = f"sleep {10_000_000 + os.getpid()}"
-"""What only scripts of this process execute: other workers run tests of this file at the same time."""
+"""What only scripts of this process execute: other workers run tests of this file at the same time.
+"""
 LABELS = {"orch.run": RUN, "orch.node_rank": "0"}
-# Everything that outlives a stop: a process that hears nothing, and a daemon that has left parents, session and environment.
+# Everything that outlives a stop: a process that hears nothing, and a daemon that has left parents,
+# session and environment.
 STUBBORN = f"""\
 #!/bin/bash
 ( setsid env -i /usr/bin/{SLEEP} & )
@@ -46,7 +50,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     archive = podman.image(folder)
     subprocess.run([program, "import", archive, podman.IMAGE], check=True, capture_output=True)
     options = ["--network", "host", "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096"]
-    done = subprocess.run([program, "run", "--rm", *options, podman.IMAGE, "env"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, "run", "--rm", *options, podman.IMAGE, "env"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip(f"podman cannot start a container here: {done.stderr.strip()[-200:]}")
     yield program
@@ -58,7 +67,9 @@ def node(machine: Machine, engine: Path) -> Iterator[Machine]:
     yield machine
     (engine.parent / "broken").unlink(missing_ok=True)
     for name in listed(engine):
-        subprocess.run([engine, "rm", "--force", "--time", "0", name], check=True, capture_output=True)
+        subprocess.run(
+            [engine, "rm", "--force", "--time", "0", name], check=True, capture_output=True
+        )
     assert not sleepers(), "processes of the test's containers were left"
 
 
@@ -81,13 +92,20 @@ def sleepers() -> list[int]:
 
 
 def wait_for_sleepers() -> None:
-    """Wait until all three of a script are there: a daemon clears its environment of the run's mark by its exec."""
+    """Wait until all three of a script are there: a daemon clears its environment of the run's mark
+    by its exec.
+    """
     judge.wait_for(lambda: len(sleepers()) == 3, 10, "not all three of the script are there")
 
 
 def container(engine: Path, **values: Any) -> Container:
     of_image = {} if "name" in values else {"image": podman.IMAGE, "limits": podman.LIMITS}
-    host = Host("node1", "node1", gpus=0, container={"engine": "podman", "program": str(engine), **of_image, **values})
+    host = Host(
+        "node1",
+        "node1",
+        gpus=0,
+        container={"engine": "podman", "program": str(engine), **of_image, **values},
+    )
     made = container_of(host, "")
     assert made
     return made
@@ -99,7 +117,9 @@ def stage(node: Machine, launch: str, around: Container) -> dict[str, str]:
     variables = {"ORCH_RUN_ID": RUN, "ORCH_NODE_RANK": "0"}
     texts = {SCRIPT: around.script(NAME, LABELS, variables), RECORD: around.record(NAME, LABELS)}
     folder = node.folder(RUN).relative_to(node.root)
-    assert node.put(*((f"{folder}/{name}", text.encode(), 0o700) for name, text in texts.items())) == {"done": True}
+    assert node.put(
+        *((f"{folder}/{name}", text.encode(), 0o700) for name, text in texts.items())
+    ) == {"done": True}
     return files | {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
@@ -125,12 +145,18 @@ def kill_supervisor(node: Machine) -> None:
     judge.wait_for(lambda: not supervisors(node.folder(RUN)), 2, "the supervisor lives on")
 
 
-def test_a_run_that_ends_well_leaves_no_container_and_proves_it(node: Machine, engine: Path) -> None:
+def test_a_run_that_ends_well_leaves_no_container_and_proves_it(
+    node: Machine, engine: Path
+) -> None:
     launch = '#!/bin/bash\necho "$ORCH_RUN_ID $ORCH_CONTAINER $(id -u 2>/dev/null || echo $UID) $HOME"\nexit 0\n'
     record = ended(start(node, launch, container(engine)))
     assert (record["state"], record["code"], record["left_over"]) == ("finished", 0, [])
-    assert record["container"] == {"by": ["label", "control group"], "left": []} or record["container"]["by"] == ["label"]
-    assert (node.folder(RUN) / "logs/node.out").read_text() == f"{RUN} {NAME} {os.getuid()} {node.folder(RUN)}\n"
+    assert record["container"] == {"by": ["label", "control group"], "left": []} or record[
+        "container"
+    ]["by"] == ["label"]
+    assert (
+        node.folder(RUN) / "logs/node.out"
+    ).read_text() == f"{RUN} {NAME} {os.getuid()} {node.folder(RUN)}\n"
     assert listed(engine) == [] and "containers" not in node.ask("status")
 
 
@@ -149,22 +175,31 @@ def test_a_stop_ends_all_that_is_inside(node: Machine, engine: Path) -> None:
     assert not sleepers() and listed(engine) == []
 
 
-def test_processes_with_numbers_of_their_own_are_seen_to_live_and_ended(node: Machine, engine: Path) -> None:
+def test_processes_with_numbers_of_their_own_are_seen_to_live_and_ended(
+    node: Machine, engine: Path
+) -> None:
     rank = f"RANK=0 LOCAL_RANK=0 exec python3 -I -S ../../../../payload/x/rank_wrapper.py -- /usr/bin/{SLEEP}\n"
     around = container(engine, pid="private", options=["--init=false"])
-    text = around.script(NAME, LABELS, {}).replace("--init ", "", 1)  # which needs a package of its own
+    text = around.script(NAME, LABELS, {}).replace(
+        "--init ", "", 1
+    )  # which needs a package of its own
     assert "--pid host" not in text
-    # Nobody renews this run: an engine that is slow to start a container must not look like a rank that is seen as dead.
+    # Nobody renews this run: an engine that is slow to start a container must not look like a rank
+    # that is seen as dead.
     line = start(node, f"#!/bin/bash\necho on\n{rank}", around, lease_s=120)
     node.wait_for_log(RUN, "node.out", b"on\n")
     judge.wait_for(lambda: list((node.folder(RUN) / "ranks").glob("0.json")), 10, "no rank")
     assert json.loads((node.folder(RUN) / "ranks/0.json").read_text())["wrapper"] < 20
-    assert line.told("stopping", 2.5) is None  # a wrapper that is seen as dead would stop the run at once
+    assert (
+        line.told("stopping", 2.5) is None
+    )  # a wrapper that is seen as dead would stop the run at once
     line.order("stop", reason="test")
     assert ended(line)["container"]["left"] == [] and not sleepers()
 
 
-def test_a_container_outlives_its_supervisor_and_a_stop_removes_it(node: Machine, engine: Path) -> None:
+def test_a_container_outlives_its_supervisor_and_a_stop_removes_it(
+    node: Machine, engine: Path
+) -> None:
     start(node, STUBBORN, container(engine))
     node.wait_for_log(RUN, "node.out", b"on\n")
     wait_for_sleepers()
@@ -180,17 +215,23 @@ def test_a_container_outlives_its_supervisor_and_a_stop_removes_it(node: Machine
 def test_the_control_group_alone_proves_the_end(node: Machine, engine: Path) -> None:
     line = start(node, STUBBORN, container(engine))
     node.wait_for_log(RUN, "node.out", b"on\n")
-    judge.wait_for(lambda: (node.folder(RUN) / "container.groups").exists(), 5, "no control group was found")
+    judge.wait_for(
+        lambda: (node.folder(RUN) / "container.groups").exists(), 5, "no control group was found"
+    )
     (engine.parent / "broken").touch()
     line.order("stop", reason="test")
     assert ended(line)["container"] == {"by": ["control group"], "left": []}
     assert not sleepers() and "containers" not in node.ask("left", run=RUN)
 
 
-def test_an_end_that_nothing_proves_is_not_verified_until_something_does(node: Machine, engine: Path) -> None:
+def test_an_end_that_nothing_proves_is_not_verified_until_something_does(
+    node: Machine, engine: Path
+) -> None:
     start(node, STUBBORN, container(engine))
     node.wait_for_log(RUN, "node.out", b"on\n")
-    judge.wait_for(lambda: (node.folder(RUN) / "container.groups").exists(), 5, "no control group was found")
+    judge.wait_for(
+        lambda: (node.folder(RUN) / "container.groups").exists(), 5, "no control group was found"
+    )
     kill_supervisor(node)
     # As where control groups cannot be read: neither they nor the engine tell anything.
     for name in ("container.groups", "container.id"):
@@ -198,12 +239,19 @@ def test_an_end_that_nothing_proves_is_not_verified_until_something_does(node: M
     (engine.parent / "broken").touch()
     said = {RUN: ["podman: cannot connect to the engine"]}
     assert node.ask("stop", run=RUN, grace_s=0.3, reason="now")["containers"] == said
-    assert node.ask("status")["containers"] == said and node.ask("drop", run=RUN, finished=True)["dropped"] is False
+    assert (
+        node.ask("status")["containers"] == said
+        and node.ask("drop", run=RUN, finished=True)["dropped"] is False
+    )
     (engine.parent / "broken").unlink()
-    # As docker leaves it where its client is killed while the daemon creates the container, which it may do yet.
+    # As docker leaves it where its client is killed while the daemon creates the container, which
+    # it may do yet.
     identity = node.folder(RUN) / "container.id"
     identity.touch()
-    assert node.ask("left", run=RUN)["containers"][RUN][-1] == f"podman may still create container {NAME}"
+    assert (
+        node.ask("left", run=RUN)["containers"][RUN][-1]
+        == f"podman may still create container {NAME}"
+    )
     os.utime(identity, (0, 0))
     assert "containers" not in node.ask("stop", run=RUN, grace_s=0.3, reason="now")
     assert not sleepers() and listed(engine) == []
@@ -216,7 +264,8 @@ def test_a_control_group_that_is_hidden_proves_nothing(node: Machine, engine: Pa
     noted = node.folder(RUN) / "container.groups"
     judge.wait_for(noted.exists, 5, "no control group was found")
     kill_supervisor(node)
-    # As where its file system is covered or no longer mounted: nothing is at that path, and nothing of its kind around it.
+    # As where its file system is covered or no longer mounted: nothing is at that path, and nothing
+    # of its kind around it.
     before = noted.read_text()
     (group,) = json.loads(before)["groups"]
     noted.write_text(json.dumps({"groups": [str(node.root / Path(group).name)], "before": []}))
@@ -234,13 +283,27 @@ def standing(node: Machine, engine: Path) -> Iterator[str]:
     options = ["--network", "host", "--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096"]
     mount = f"{node.root}:{node.root}"
     node.root.mkdir(mode=0o700, exist_ok=True)
-    argv = [engine, "run", "--detach", "--name", name, *options, "-v", mount, podman.IMAGE, "sleep", "100000"]
+    argv = [
+        engine,
+        "run",
+        "--detach",
+        "--name",
+        name,
+        *options,
+        "-v",
+        mount,
+        podman.IMAGE,
+        "sleep",
+        "100000",
+    ]
     subprocess.run(argv, check=True, capture_output=True)
     yield name
     subprocess.run([engine, "rm", "--force", "--time", "0", name], check=True, capture_output=True)
 
 
-def test_a_standing_container_outlives_the_run_in_it(node: Machine, engine: Path, standing: str) -> None:
+def test_a_standing_container_outlives_the_run_in_it(
+    node: Machine, engine: Path, standing: str
+) -> None:
     line = start(node, STUBBORN.replace("env -i ", ""), container(engine, name=standing))
     node.wait_for_log(RUN, "node.out", b"on\n")
     line.order("stop", reason="test")
@@ -260,23 +323,37 @@ def test_what_sheds_its_mark_in_a_standing_container_is_named_and_not_signalled(
     said = [f"process {daemon} (sleep) was started in {standing} during the run"]
     assert record["container"] == {"by": [], "left": said}
     assert node.ask("left", run=RUN)["containers"] == {RUN: said}
-    assert node.ask("stop", run=RUN, grace_s=0.2, reason="now")["containers"] == {RUN: said} and sleepers() == [daemon]
+    assert node.ask("stop", run=RUN, grace_s=0.2, reason="now")["containers"] == {
+        RUN: said
+    } and sleepers() == [daemon]
     os.kill(daemon, signal.SIGKILL)
     judge.wait_for(lambda: not sleepers(), 2, "it lives on")
     assert "containers" not in node.ask("status")
 
 
-def test_a_standing_container_that_does_not_run_refuses_the_run(node: Machine, engine: Path) -> None:
+def test_a_standing_container_that_does_not_run_refuses_the_run(
+    node: Machine, engine: Path
+) -> None:
     files = stage(node, "#!/bin/bash\n", container(engine, name="nobody"))
     line = node.supervisor(RUN)
     node.arm(line, RUN, files, argv=["/bin/bash", SCRIPT, "bash", "launch.sh"])
     refusal = line.wait_for("error")
-    assert refusal["kind"] == "node_unfit" and "podman: " in refusal["message"] and "nobody" in refusal["message"]
+    assert (
+        refusal["kind"] == "node_unfit"
+        and "podman: " in refusal["message"]
+        and "nobody" in refusal["message"]
+    )
 
 
 def facts_of(node: Machine, around: Container, **request: Any) -> dict[str, Any]:
     probe = 'import json, platform; print(json.dumps({"python": platform.python_version()}))'
-    asked = {"python": ["python3"], "environment": "export A=1\n", "probe": probe, "probe_timeout_s": 30, "ports": []}
+    asked = {
+        "python": ["python3"],
+        "environment": "export A=1\n",
+        "probe": probe,
+        "probe_timeout_s": 30,
+        "ports": [],
+    }
     look = around.look(f"orch-preflight-{os.getpid()}", inside_source().decode())
     answer = node.ask("facts", **(asked | {"capture": "0" * 16, "container": look} | request))
     facts: dict[str, Any] = answer["facts"]
@@ -286,13 +363,22 @@ def facts_of(node: Machine, around: Container, **request: Any) -> dict[str, Any]
 def test_preflight_looks_inside(node: Machine, engine: Path) -> None:
     facts = facts_of(node, container(engine, ipc="private", shm_gib=0.25))
     inside = facts["container"]
-    python = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
+    python = subprocess.run(
+        ["/usr/bin/python3", "-V"], capture_output=True, text=True, check=True
+    ).stdout.split()[1]
     assert facts["framework"] == {"python": python} and inside["python"] == python
     assert facts["limits"]["nofile"] == [20000, 20000] and facts["shm_bytes"] == 1 << 28
     digest = subprocess.run(
-        [engine, "image", "inspect", "-f", "{{.Id}}", podman.IMAGE], capture_output=True, text=True, check=True
+        [engine, "image", "inspect", "-f", "{{.Id}}", podman.IMAGE],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert inside["digest"] == f"sha256:{digest.stdout.strip()}" and inside["workdir"] is True and inside["same_user"] is True
+    assert (
+        inside["digest"] == f"sha256:{digest.stdout.strip()}"
+        and inside["workdir"] is True
+        and inside["same_user"] is True
+    )
     assert not list(node.root.glob(".inside-*"))
     assert facts["containers_left"] == [] and listed(engine) == []
 
@@ -326,7 +412,17 @@ def test_preflight_finds_the_containers_of_earlier_runs(node: Machine, engine: P
         "--label",
         "orch.run=earlier",
     ]
-    argv = [engine, "run", "--detach", "--name", "orch-earlier-0", *options, podman.IMAGE, "sleep", "100000"]
+    argv = [
+        engine,
+        "run",
+        "--detach",
+        "--name",
+        "orch-earlier-0",
+        *options,
+        podman.IMAGE,
+        "sleep",
+        "100000",
+    ]
     subprocess.run(argv, check=True, capture_output=True)
     ((name, state),) = facts_of(node, container(engine))["containers_left"]
     assert name == "orch-earlier-0" and state.startswith("Up")  # as this version says "running"
@@ -334,7 +430,9 @@ def test_preflight_finds_the_containers_of_earlier_runs(node: Machine, engine: P
 
 @pytest.fixture
 def plain_user(engine: Path, open_home: Path) -> Iterator[tuple[Machine, Container]]:
-    """A node whose user has no privileges, and what enters a root file system there: a stand-in for apptainer and enroot."""
+    """A node whose user has no privileges, and what enters a root file system there: a stand-in for
+    apptainer and enroot.
+    """
     rootfs, program = open_home / "rootfs", open_home / "enter"
     rootfs.mkdir()
     subprocess.run(["tar", "-C", rootfs, "-xf", engine.parent / "image.tar"], check=True)
@@ -342,9 +440,14 @@ def plain_user(engine: Path, open_home: Path) -> Iterator[tuple[Machine, Contain
     subprocess.run(["chown", "-R", "65534:65534", open_home], check=True)
     plain = Machine(open_home / "work", python="/usr/bin/python3", user=65534)
     allowed = (
-        subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"], user=65534, check=False).returncode == 0
+        subprocess.run(
+            ["unshare", "--user", "--map-root-user", "--mount", "true"], user=65534, check=False
+        ).returncode
+        == 0
     )
-    around = container_of(Host("n", "n", gpus=0, container={"wrap": [str(program), str(rootfs), "{workdir}"]}), "")
+    around = container_of(
+        Host("n", "n", gpus=0, container={"wrap": [str(program), str(rootfs), "{workdir}"]}), ""
+    )
     assert around and not around.is_object
     if not allowed:
         pytest.skip("a user without privileges may not make namespaces here")
@@ -352,9 +455,14 @@ def plain_user(engine: Path, open_home: Path) -> Iterator[tuple[Machine, Contain
     plain.close()
 
 
-def test_what_enters_a_root_file_system_without_privileges_ends_as_any_program(plain_user: tuple[Machine, Container]) -> None:
+def test_what_enters_a_root_file_system_without_privileges_ends_as_any_program(
+    plain_user: tuple[Machine, Container],
+) -> None:
     plain, around = plain_user
-    files = plain.stage(RUN, STUBBORN.replace("echo on", "echo on $(cat /proc/self/uid_map | (read a b c; echo $a $b))"))
+    files = plain.stage(
+        RUN,
+        STUBBORN.replace("echo on", "echo on $(cat /proc/self/uid_map | (read a b c; echo $a $b))"),
+    )
     text = around.script(NAME, LABELS, {"ORCH_RUN_ID": RUN, "ORCH_NODE_RANK": "0"}).encode()
     folder = plain.folder(RUN).relative_to(plain.root)
     assert plain.put((f"{folder}/{SCRIPT}", text, 0o700)) == {"done": True}

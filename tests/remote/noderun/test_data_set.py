@@ -1,4 +1,6 @@
-"""A data set looks the same on nodes with the same data, and different where anything that was looked at differs."""
+"""A data set looks the same on nodes with the same data, and different where anything that was
+looked at differs.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +50,24 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_any_difference_among_what_is_looked_at_is_found(images: Path, tmp_path: Path, change: str) -> None:
+def test_any_difference_among_what_is_looked_at_is_found(
+    images: Path, tmp_path: Path, change: str
+) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(images, copy)
     looks = {"node1": look_at_data(str(images)), "node2": look_at_data(str(copy))}
     assert looks["node1"] == looks["node2"]
-    assert looks["node1"]["names"] == 15 and looks["node1"]["sizes"] == 13 and looks["node1"]["whole"] is True
+    assert (
+        looks["node1"]["names"] == 15
+        and looks["node1"]["sizes"] == 13
+        and looks["node1"]["whole"] is True
+    )
     CHANGES[change](copy)
     looks["node2"] = look_at_data(str(copy))
-    facts = {host: {"data_dir": True, "data_set": look, "data_made": True} for host, look in looks.items()}
+    facts = {
+        host: {"data_dir": True, "data_set": look, "data_made": True}
+        for host, look in looks.items()
+    }
     assert [(error.host, error.message) for error in unfit(unlike(facts))] == [
         ("node2", "data: expected the same data set as on node1, found a different one")
     ]
@@ -67,11 +78,17 @@ def test_other_data_sets_may_differ_but_not_silently(images: Path, tmp_path: Pat
     shutil.copytree(images, copy)
     shutil.rmtree(copy / "train")
     copies = {"node1": images, "node2": copy}
-    facts = {host: {"data_dir": True, "data_set": look_at_data(str(path))} for host, path in copies.items()}
+    facts = {
+        host: {"data_dir": True, "data_set": look_at_data(str(path))}
+        for host, path in copies.items()
+    }
     digests = {host: values["data_set"]["digest"][:12] for host, values in facts.items()}
     (check,) = alike(facts)
     assert unlike(facts) == [] and (check.host, check.verdict) == ("node2", "warning")
-    assert (check.found, check.expected) == (f"data set {digests['node2']}", f"data set {digests['node1']} as on node1")
+    assert (check.found, check.expected) == (
+        f"data set {digests['node2']}",
+        f"data set {digests['node1']} as on node1",
+    )
 
 
 def test_times_hidden_files_and_loops_of_links_do_not_count(images: Path, tmp_path: Path) -> None:
@@ -84,7 +101,9 @@ def test_times_hidden_files_and_loops_of_links_do_not_count(images: Path, tmp_pa
     assert look_at_data(str(images))["names"] == before["names"] + 1
 
 
-def test_a_large_data_set_is_looked_at_in_part(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_data_set_is_looked_at_in_part(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, most in (("LOOK_NAMES", 10), ("LOOK_SIZES", 4), ("LOOK_FILES", 2)):
         monkeypatch.setattr(data_set, name, most)
     look = look_at_data(str(images))
@@ -92,7 +111,11 @@ def test_a_large_data_set_is_looked_at_in_part(images: Path, monkeypatch: pytest
     assert 0 < look["bytes"] <= 2 * 3 * data_set.LOOK_BYTES
 
 
-def test_what_cannot_be_read_is_an_error_and_no_digest(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look_at_data(str(images / "none")) == {"error": f"{images / 'none'}: No such file or directory"}
+def test_what_cannot_be_read_is_an_error_and_no_digest(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert look_at_data(str(images / "none")) == {
+        "error": f"{images / 'none'}: No such file or directory"
+    }
     monkeypatch.setattr(data_set, "LOOK_S", -1.0)
     assert look_at_data(str(images)) == {"error": f"{images}: not listed in -1 s"}

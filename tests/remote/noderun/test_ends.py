@@ -1,4 +1,6 @@
-"""The ends of processes as the kernel tells them, and a supervisor that relies on it instead of looking all the time."""
+"""The ends of processes as the kernel tells them, and a supervisor that relies on it instead of
+looking all the time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from orchestrator.plan.payload import runner_source
 from tests.support import judge
 from tests.support.machine import RUN, Machine, rank, supervisors
 
-HAS_PIDFD = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this Python or kernel has no pidfd_open")
+HAS_PIDFD = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="this Python or kernel has no pidfd_open"
+)
 
 
 @pytest.fixture
@@ -43,13 +47,17 @@ def test_the_end_of_a_followed_process_is_told_once(
     assert select.select(list(followed.handles.values()), [], [], 10)[0] == [handle]
     followed.take([handle])
     assert child.returncode is None, "it waits to be collected"
-    assert not followed.follow(processes), "its end is known: to follow it would tell it again at once"
+    assert not followed.follow(processes), (
+        "its end is known: to follow it would tell it again at once"
+    )
     assert followed.follow({os.getpid(): started(os.getpid())})
     assert followed.follow({}) and not followed.handles
 
 
 @HAS_PIDFD
-def test_another_process_with_the_number_of_one_that_has_ended_is_not_followed(child: subprocess.Popen[bytes]) -> None:
+def test_another_process_with_the_number_of_one_that_has_ended_is_not_followed(
+    child: subprocess.Popen[bytes],
+) -> None:
     followed = ends.Ends()
     assert not followed.follow({child.pid: (started(child.pid) or 0) - 1}) and not followed.handles
 
@@ -67,21 +75,33 @@ def test_an_end_is_known_at_once_to_a_supervisor_that_hardly_ever_looks(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
     source = runner_source()
-    patient = source.replace(b"LONG_POLL_S = 0.25", b"LONG_POLL_S = 99.0").replace(b"SETTLE_S = 2.0", b"SETTLE_S = 0.2")
+    patient = source.replace(b"LONG_POLL_S = 0.25", b"LONG_POLL_S = 99.0").replace(
+        b"SETTLE_S = 2.0", b"SETTLE_S = 0.2"
+    )
     assert len(patient) == len(source)
     monkeypatch.setattr("tests.support.machine.runner_source", lambda: patient)
     code = "import os, time; print(os.getppid(), os.getpid(), flush=True); time.sleep(1000)"
     line = machine.start(RUN, "#!/bin/bash\n" + rank(code) + "\nexit 3\n")
     (supervisor,) = supervisors(machine.folder(RUN))
     log = machine.folder(RUN) / "logs" / "rank-0.out"
-    judge.wait_for(lambda: log.exists() and log.read_text().endswith("\n"), 10, "the rank does not begin")
+    judge.wait_for(
+        lambda: log.exists() and log.read_text().endswith("\n"), 10, "the rank does not begin"
+    )
     judge.wait_for(lambda: _rests(supervisor), 10, "it goes on looking")
     wrapper, program = map(int, log.read_text().split())
-    (launch,) = (int(word) for word in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split())
+    (launch,) = (
+        int(word)
+        for word in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    )
     os.kill({"rank": program, "wrapper": wrapper, "launch script": launch}[victim], signal.SIGKILL)
     record = line.wait_for("ended")["record"]
-    expected = {"rank": ("rank_failed: rank 0", "SIGKILL"), "wrapper": ("rank_failed: rank 0", "SIGKILL")}
-    reason, name = expected.get(victim, ("rank_failed: its launch script ended with SIGKILL", "SIGTERM"))
+    expected = {
+        "rank": ("rank_failed: rank 0", "SIGKILL"),
+        "wrapper": ("rank_failed: rank 0", "SIGKILL"),
+    }
+    reason, name = expected.get(
+        victim, ("rank_failed: its launch script ended with SIGKILL", "SIGTERM")
+    )
     assert record["reason"].startswith(reason) and record["ranks"][0]["signal"] == name
 
 

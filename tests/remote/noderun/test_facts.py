@@ -1,4 +1,6 @@
-"""What the node runner reports of its machine: the kernel's words, the driver's, and those of other programs."""
+"""What the node runner reports of its machine: the kernel's words, the driver's, and those of other
+programs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ pytestmark = pytest.mark.timeout(60)
     ("ports", "gbit"),
     [
         (
-            [("4: ACTIVE", "100 Gb/sec (4X EDR)"), ("4: ACTIVE", "400 Gb/sec (4X NDR)"), ("1: DOWN", "10 Gb/sec (4X SDR)")],
+            [
+                ("4: ACTIVE", "100 Gb/sec (4X EDR)"),
+                ("4: ACTIVE", "400 Gb/sec (4X NDR)"),
+                ("1: DOWN", "10 Gb/sec (4X SDR)"),
+            ],
             500.0,
         ),
         ([("4: ACTIVE", "2.5 Gb/sec (1X SDR)")], 2.5),
@@ -46,7 +52,9 @@ pytestmark = pytest.mark.timeout(60)
         ([], None),
     ],
 )
-def test_the_rates_of_active_ports_are_added_up(tmp_path: Path, ports: list[tuple[str, str]], gbit: float | None) -> None:
+def test_the_rates_of_active_ports_are_added_up(
+    tmp_path: Path, ports: list[tuple[str, str]], gbit: float | None
+) -> None:
     for number, (state, rate) in enumerate(ports):
         folder = tmp_path / f"mlx5_{number}" / "ports" / "1"
         folder.mkdir(parents=True)
@@ -57,16 +65,32 @@ def test_the_rates_of_active_ports_are_added_up(tmp_path: Path, ports: list[tupl
 
 def test_gids_that_are_set_are_told_with_their_type_and_unset_ones_are_not(tmp_path: Path) -> None:
     base = tmp_path / "mlx5_bond_0"
-    gids = {"0": "fe80:0000:0000:0000:0a00:27ff:fe00:0001", "2": "fe80" + ":0000" * 7, "10": "0000:" * 5 + "ffff:0a0b:0002"}
+    gids = {
+        "0": "fe80:0000:0000:0000:0a00:27ff:fe00:0001",
+        "2": "fe80" + ":0000" * 7,
+        "10": "0000:" * 5 + "ffff:0a0b:0002",
+    }
     for index, gid in {**gids, "3": ":".join(["0000"] * 8)}.items():
-        for name, text in (("gids", gid), ("gid_attrs/types", "RoCE v2"), ("gid_attrs/ndevs", "bond0")):
+        for name, text in (
+            ("gids", gid),
+            ("gid_attrs/types", "RoCE v2"),
+            ("gid_attrs/ndevs", "bond0"),
+        ):
             (base / "ports/1" / name).mkdir(parents=True, exist_ok=True)
             (base / "ports/1" / name / index).write_text(f"{text}\n")
     (base / "device/net/bond0").mkdir(parents=True)
     (base / "fw_ver").write_text("28.39.1002\n")
     (port,) = infiniband_ports(str(tmp_path))
-    assert port["gids"] == [[0, gids["0"], "RoCE v2", "bond0"], [10, gids["10"], "RoCE v2", "bond0"]]
-    assert (port["device"], port["port"], port["firmware"], port["interfaces"]) == ("mlx5_bond_0", "1", "28.39.1002", ["bond0"])
+    assert port["gids"] == [
+        [0, gids["0"], "RoCE v2", "bond0"],
+        [10, gids["10"], "RoCE v2", "bond0"],
+    ]
+    assert (port["device"], port["port"], port["firmware"], port["interfaces"]) == (
+        "mlx5_bond_0",
+        "1",
+        "28.39.1002",
+        ["bond0"],
+    )
 
 
 def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -94,7 +118,9 @@ def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machi
     assert facts["limits"]["memlock"] == [None if value < 0 else value for value in (soft, hard)]
     assert facts["shm_bytes"] == os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     assert told["smi"] is None or told["smi"]["code"] is not None
-    assert facts["hostname_addresses"] == [entry[4][0] for entry in socket.getaddrinfo(facts["hostname"], None, type=1)]
+    assert facts["hostname_addresses"] == [
+        entry[4][0] for entry in socket.getaddrinfo(facts["hostname"], None, type=1)
+    ]
 
 
 def test_a_name_that_does_not_resolve_has_no_route(machine: Machine) -> None:
@@ -115,10 +141,14 @@ def with_program(tmp_path: Path, name: str, text: str) -> Machine:
 
 def test_nvidia_smi_is_told_whole_with_the_owners_of_its_processes(tmp_path: Path) -> None:
     rest = f"<pid>{os.getpid()}</pid><pid>0</pid></nvidia_smi_log>"
-    clocks = f"<supported_clocks>{'<x>1 MHz</x>' * 30000}</supported_clocks>"  # more than a pipe holds
+    clocks = (
+        f"<supported_clocks>{'<x>1 MHz</x>' * 30000}</supported_clocks>"  # more than a pipe holds
+    )
     (tmp_path / "answer").write_text(f"<nvidia_smi_log>{clocks}{rest}")
     machine = with_program(
-        tmp_path, "nvidia-smi", f'#!/bin/sh\n[ "$1" = -q ] && exec cat {tmp_path}/answer\necho "$@"; exit 3\n'
+        tmp_path,
+        "nvidia-smi",
+        f'#!/bin/sh\n[ "$1" = -q ] && exec cat {tmp_path}/answer\necho "$@"; exit 3\n',
     )
     told = asked_for_facts(machine)[1]
     assert told["smi"] == {"code": 0, "text": f"<nvidia_smi_log>{rest}"}
@@ -129,7 +159,9 @@ def test_nvidia_smi_is_told_whole_with_the_owners_of_its_processes(tmp_path: Pat
 
 def test_amds_programs_are_told_with_the_owners_of_their_processes(tmp_path: Path) -> None:
     answer = f'[{{"gpu": 0, "process_list": [{{"process_info": {{"name": "x", "pid": {os.getpid()}}}}}]}}]'
-    machine = with_program(tmp_path, "amd-smi", f"#!/bin/sh\n[ $1 = process ] && echo '{answer}' || echo \"$@\"\n")
+    machine = with_program(
+        tmp_path, "amd-smi", f"#!/bin/sh\n[ $1 = process ] && echo '{answer}' || echo \"$@\"\n"
+    )
     told = asked_for_facts(machine)[1]
     assert (told["smi"], told["amd_static"]) == (None, {"code": 0, "text": "static --json\n"})
     assert told["owners"] == {str(os.getpid()): pwd.getpwuid(os.getuid()).pw_name}
@@ -138,7 +170,11 @@ def test_amds_programs_are_told_with_the_owners_of_their_processes(tmp_path: Pat
 
 
 def test_rocm_smi_is_asked_where_there_is_no_amd_smi(tmp_path: Path) -> None:
-    machine = with_program(tmp_path, "rocm-smi", f'#!/bin/sh\necho \'{{"system": {{"PID{os.getpid()}": "x, 1, 0"}}}}\'\n')
+    machine = with_program(
+        tmp_path,
+        "rocm-smi",
+        f'#!/bin/sh\necho \'{{"system": {{"PID{os.getpid()}": "x, 1, 0"}}}}\'\n',
+    )
     told = asked_for_facts(machine)[1]
     assert (told["amd_static"], told["rocm"]["code"]) == (None, 0)
     assert told["owners"] == {str(os.getpid()): pwd.getpwuid(os.getuid()).pw_name}
@@ -156,32 +192,50 @@ def test_an_nvidia_smi_that_hangs_is_left_behind_after_ten_seconds(tmp_path: Pat
 @pytest.mark.parametrize(
     ("records", "lines"),
     [
-        (["6,1,1000000,-;eth0: up", "3,2,2500000,-;NVRM: Xid (PCI:0000:3b:00): 79, x"], ["NVRM: Xid (PCI:0000:3b:00): 79, x"]),
+        (
+            ["6,1,1000000,-;eth0: up", "3,2,2500000,-;NVRM: Xid (PCI:0000:3b:00): 79, x"],
+            ["NVRM: Xid (PCI:0000:3b:00): 79, x"],
+        ),
         ([f"3,{n},1000000,-;NVRM: {n}" for n in range(50)], [f"NVRM: {n}" for n in range(10, 50)]),
     ],
 )
 def test_the_last_lines_of_the_driver_are_told_with_their_age(
     monkeypatch: pytest.MonkeyPatch, records: list[str], lines: list[str]
 ) -> None:
-    # A record is read whole by each read of the device; a socket that keeps boundaries does the same.
+    # A record is read whole by each read of the device; a socket that keeps boundaries does the
+    # same.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for record in records:
         ours.send(f"{record}\n SUBSYSTEM=pci\n".encode())
     ours.close()
-    monkeypatch.setattr(told, "os", SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())}))
+    monkeypatch.setattr(
+        told,
+        "os",
+        SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())}),
+    )
     found = told.kernel_log("NVRM: ")
-    assert [text for _, text in found["lines"]] == lines and found["total"] == sum("NVRM: " in one for one in records)
-    assert found["lines"][0][0] == pytest.approx(time.monotonic() - int(records[-1].split(",")[2]) / 1e6, abs=1)
+    assert [text for _, text in found["lines"]] == lines and found["total"] == sum(
+        "NVRM: " in one for one in records
+    )
+    assert found["lines"][0][0] == pytest.approx(
+        time.monotonic() - int(records[-1].split(",")[2]) / 1e6, abs=1
+    )
     theirs.close()
 
 
 def test_a_kernel_log_that_is_closed_to_us_says_why(tmp_path: Path) -> None:
-    assert told.kernel_log("NVRM: ", str(tmp_path / "none")) == {"closed": "No such file or directory"}
+    assert told.kernel_log("NVRM: ", str(tmp_path / "none")) == {
+        "closed": "No such file or directory"
+    }
 
 
-def test_a_home_that_is_not_there_is_refused_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_is_not_there_is_refused_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "none"))
-    with pytest.raises(Exception, match=rf"{tmp_path}/none does not exist; create it, or set vars.workdir"):
+    with pytest.raises(
+        Exception, match=rf"{tmp_path}/none does not exist; create it, or set vars.workdir"
+    ):
         root_directory("~/.orch-node")
     assert list(tmp_path.iterdir()) == []
 
@@ -190,7 +244,12 @@ def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -
     digest = program_digest
     for copy in ("a", "b"):
         (tmp_path / copy / "pkg").mkdir(parents=True)
-        for name, text in (("main.py", "import pkg"), ("pkg/__init__.py", ""), ("pkg/x.py", "1"), ("notes.txt", copy)):
+        for name, text in (
+            ("main.py", "import pkg"),
+            ("pkg/__init__.py", ""),
+            ("pkg/x.py", "1"),
+            ("notes.txt", copy),
+        ):
             (tmp_path / copy / name).write_text(text)
     os.mkfifo(tmp_path / "b" / "pipe.py")
     (tmp_path / "b" / "loop").symlink_to(tmp_path / "b")
@@ -203,8 +262,12 @@ def test_programs_are_compared_by_what_their_python_files_hold(tmp_path: Path) -
 
 
 @NEEDS_ROOT
-@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
-def test_a_program_that_cannot_be_read_is_told_with_its_path_among_the_facts(open_home: Path) -> None:
+@pytest.mark.skipif(
+    not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start"
+)
+def test_a_program_that_cannot_be_read_is_told_with_its_path_among_the_facts(
+    open_home: Path,
+) -> None:
     node = Machine(open_home / "work", python="/usr/bin/python3", user=65534)
     program = open_home / "program"
     program.mkdir()
@@ -218,10 +281,17 @@ def test_a_program_that_cannot_be_read_is_told_with_its_path_among_the_facts(ope
 @NEEDS_ROOT
 def test_a_work_directory_that_cannot_be_written_is_told_among_the_facts(machine: Machine) -> None:
     machine.root.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=LIMIT_S)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "tmpfs", str(machine.root)],
+        check=True,
+        timeout=LIMIT_S,
+    )
     try:
         facts, told = asked_for_facts(machine)
-        assert (facts["workdir"], facts["disk_error"]) == (str(machine.root), "Read-only file system")
+        assert (facts["workdir"], facts["disk_error"]) == (
+            str(machine.root),
+            "Read-only file system",
+        )
         assert "kernel_log" in told
     finally:
         subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=LIMIT_S)
@@ -251,16 +321,22 @@ def test_a_work_directory_that_another_user_may_rename_is_told_among_the_facts(
     node.close()
 
 
-def test_the_interpreter_is_asked_in_the_environment_of_a_run(machine: Machine, tmp_path: Path) -> None:
+def test_the_interpreter_is_asked_in_the_environment_of_a_run(
+    machine: Machine, tmp_path: Path
+) -> None:
     python = tmp_path / "bin/python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     probe = "import json, os, shutil; print('noise'); print(json.dumps([shutil.which('python'), os.environ['B']]))"
 
     def framework(*setup: str) -> Any:
-        host = Host("n", "10.0.0.1", env={"PATH": f"{python.parent}:$PATH"}, vars={"setup": list(setup)})
+        host = Host(
+            "n", "10.0.0.1", env={"PATH": f"{python.parent}:$PATH"}, vars={"setup": list(setup)}
+        )
         environment = "set -eu\n" + env_file(None, host, {})
-        return asked_for_facts(machine, python=["python"], probe=probe, environment=environment)[0]["framework"]
+        return asked_for_facts(machine, python=["python"], probe=probe, environment=environment)[0][
+            "framework"
+        ]
 
     assert framework("read line || true", "export B=$UNSET") == [str(python), ""]
     # Nothing can be read, least of all the shell text itself.
@@ -277,14 +353,20 @@ def test_the_interpreter_is_asked_in_the_environment_of_a_run(machine: Machine, 
         ("/etc/passwd", "Permission denied"),
     ],
 )
-def test_an_interpreter_that_does_not_start_is_named_once(machine: Machine, python: str, said: str) -> None:
+def test_an_interpreter_that_does_not_start_is_named_once(
+    machine: Machine, python: str, said: str
+) -> None:
     error = asked_for_facts(machine, python=[python])[0]["framework"]["error"]
     assert error.startswith(f"{python}: ") and error.endswith(said) and error.count(python) == 1
 
 
-def test_a_probe_that_does_not_end_is_killed_with_its_children(machine: Machine, tmp_path: Path) -> None:
+def test_a_probe_that_does_not_end_is_killed_with_its_children(
+    machine: Machine, tmp_path: Path
+) -> None:
     child = tmp_path / "child"
     setup = f"sleep 300 & echo $! > {child}\nwait\n"
     facts, _ = asked_for_facts(machine, environment=setup, probe_timeout_s=0.5)
     assert facts["framework"]["error"].endswith("did not answer within 0.5 s")
-    judge.wait_for(lambda: not Path(f"/proc/{child.read_text().strip()}").exists(), 5, "the child lives")
+    judge.wait_for(
+        lambda: not Path(f"/proc/{child.read_text().strip()}").exists(), 5, "the child lives"
+    )

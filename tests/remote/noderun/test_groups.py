@@ -22,7 +22,9 @@ from tests.support.machine import (
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_group_that_is_removed_while_it_is_read_has_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_removed_while_it_is_read_has_no_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read = os.pread
     group = groups.make_group(f"orch-test-{os.getpid()}")
     if not group:
@@ -45,12 +47,31 @@ VMSTAT = "nr_free_pages 9\noom_kill 7\n"
     ("files", "expected"),
     [
         (
-            {"cgroup": "4:memory:/job\n0::/\n", "mounts": V1, "/cg/memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n"},
+            {
+                "cgroup": "4:memory:/job\n0::/\n",
+                "mounts": V1,
+                "/cg/memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n",
+            },
             2,
         ),
-        ({"cgroup": "0::/user/session\n", "mounts": V2, "/cg/user/session/memory.events": "low 0\noom 4\noom_kill 3\n"}, 3),
+        (
+            {
+                "cgroup": "0::/user/session\n",
+                "mounts": V2,
+                "/cg/user/session/memory.events": "low 0\noom 4\noom_kill 3\n",
+            },
+            3,
+        ),
         ({"cgroup": "0::/\n", "mounts": V2, "/proc/vmstat": VMSTAT}, 7),
-        ({"cgroup": "4:memory:/job\n", "mounts": V1, "/cg/memory/job/memory.oom_control": "old\n", "/proc/vmstat": VMSTAT}, 7),
+        (
+            {
+                "cgroup": "4:memory:/job\n",
+                "mounts": V1,
+                "/cg/memory/job/memory.oom_control": "old\n",
+                "/proc/vmstat": VMSTAT,
+            },
+            7,
+        ),
         ({"cgroup": "", "mounts": ""}, 0),
     ],
     ids=["v1", "unified", "root-group", "old-kernel", "nothing"],
@@ -58,7 +79,9 @@ VMSTAT = "nr_free_pages 9\noom_kill 7\n"
 def test_kills_for_memory_are_read_where_the_kernel_counts_them(
     monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
 ) -> None:
-    there = {path if path.startswith("/") else f"/proc/self/{path}": text for path, text in files.items()}
+    there = {
+        path if path.startswith("/") else f"/proc/self/{path}": text for path, text in files.items()
+    }
 
     def fake_open(path: str) -> io.StringIO:
         if path not in there:
@@ -70,7 +93,10 @@ def test_kills_for_memory_are_read_where_the_kernel_counts_them(
 
 
 @pytest.mark.parametrize("is_unified", [False, True])
-@pytest.mark.parametrize(("limit", "expected"), [("1073741824", 1 << 30), ("max", 1 << 40), ("9223372036854771712", 1 << 40)])
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("1073741824", 1 << 30), ("max", 1 << 40), ("9223372036854771712", 1 << 40)],
+)
 def test_memory_is_what_the_groups_around_a_run_leave_of_the_machines(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_unified: bool, limit: str, expected: int
 ) -> None:
@@ -80,17 +106,22 @@ def test_memory_is_what_the_groups_around_a_run_leave_of_the_machines(
         (folder / "memory.max").write_text("max\n")
         (folder.parent / "memory.max").write_text(f"{limit}\n")
     elif limit != "max":
-        (folder / "memory.stat").write_text(f"cache 4096\nhierarchical_memory_limit {limit}\ntotal_cache 4096\n")
+        (folder / "memory.stat").write_text(
+            f"cache 4096\nhierarchical_memory_limit {limit}\ntotal_cache 4096\n"
+        )
     monkeypatch.setattr(groups, "own_groups", lambda controller: [(str(folder), is_unified)])
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 28}.__getitem__)
     assert groups.usable_memory_bytes() == expected
 
 
 @pytest.mark.skipif(
-    not any(os.access(path, os.W_OK) for path, _ in groups.own_groups("pids")), reason="no control group may be made"
+    not any(os.access(path, os.W_OK) for path, _ in groups.own_groups("pids")),
+    reason="no control group may be made",
 )
 @pytest.mark.parametrize("way", ["another run", "stop", "drop"])
-def test_the_control_group_of_a_run_that_died_with_its_supervisor_does_not_stay(machine: Machine, way: str) -> None:
+def test_the_control_group_of_a_run_that_died_with_its_supervisor_does_not_stay(
+    machine: Machine, way: str
+) -> None:
     line = machine.start(f"{RUN}-a", SLEEP)
     group = Path((machine.folder(f"{RUN}-a") / "group").read_text())
     (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
@@ -109,23 +140,36 @@ def test_the_control_group_of_a_run_that_died_with_its_supervisor_does_not_stay(
         last.order("stop", reason="now")
         last.wait_for("ended")
     elif way == "stop":
-        assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {"stopped": [], "left": []}
+        assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {
+            "stopped": [],
+            "left": [],
+        }
     else:
         assert machine.ask("drop", run=f"{RUN}-a", finished=False) == {"dropped": True}
     assert not group.exists()
 
 
-def test_the_groups_of_a_container_are_found_by_its_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_groups_of_a_container_are_found_by_its_id(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     number = "ab" * 32
     for name in (f"docker/{number}", f"libpod_parent/libpod-conmon-{number}", "other"):
         (tmp_path / "pids" / name).mkdir(parents=True)
     (tmp_path / "cpu,cpuacct" / "docker" / number).mkdir(parents=True)
     (tmp_path / "cpu,cpuacct" / "docker" / number / "cpuacct.usage").write_text("2500000000\n")
-    mounts = "".join(f"cgroup {tmp_path}/{name} cgroup rw,{name} 0 0\n" for name in ("memory", "pids", "cpu,cpuacct"))
-    monkeypatch.setattr("builtins.open", lambda path, *_, **__: io.StringIO({"/proc/self/mounts": mounts}[path]))
+    mounts = "".join(
+        f"cgroup {tmp_path}/{name} cgroup rw,{name} 0 0\n"
+        for name in ("memory", "pids", "cpu,cpuacct")
+    )
+    monkeypatch.setattr(
+        "builtins.open", lambda path, *_, **__: io.StringIO({"/proc/self/mounts": mounts}[path])
+    )
     assert groups.groups_named(number) == [f"{tmp_path}/pids/docker/{number}"]
     (counting,) = groups.groups_named(number, ["cpuacct"])
-    assert groups.seconds_used(counting) == 2.5 and groups.seconds_used(f"{tmp_path}/pids/other") is None
+    assert (
+        groups.seconds_used(counting) == 2.5
+        and groups.seconds_used(f"{tmp_path}/pids/other") is None
+    )
     assert groups.groups_named("cd" * 32) == []
 
 
@@ -134,7 +178,9 @@ def test_the_unified_hierarchy_counts_processor_seconds_in_microseconds(tmp_path
     assert groups.seconds_used(str(tmp_path)) == 1.5
 
 
-def test_a_process_of_another_namespace_is_known_to_be_in_a_group_and_not_which(tmp_path: Path) -> None:
+def test_a_process_of_another_namespace_is_known_to_be_in_a_group_and_not_which(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "cgroup.procs").write_text("0\n")
     assert containers.has_unseen([str(tmp_path)]) and groups.members(str(tmp_path)) == {}
     (tmp_path / "cgroup.procs").write_text("10\n")

@@ -24,16 +24,25 @@ from tests.support.machine import (
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_supervisor(machine: Machine) -> None:
-    first = machine.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
+def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_supervisor(
+    machine: Machine,
+) -> None:
+    first = machine.start(
+        f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"}
+    )
     files = machine.stage(f"{RUN}-b", SLEEP)
     second = machine.supervisor(f"{RUN}-b")
     machine.arm(second, f"{RUN}-b", files)
     error = second.wait_for("error")
     owner = json.loads(error["owner"])
-    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
+    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == (
+        "alice",
+        f"{RUN}-a",
+    )
     assert json.loads(machine.ask("status")["owner"])["user"] == "alice"
-    judge.wait_for(lambda: not supervisors(machine.folder(f"{RUN}-b")), 3, "the refused supervisor stays")
+    judge.wait_for(
+        lambda: not supervisors(machine.folder(f"{RUN}-b")), 3, "the refused supervisor stays"
+    )
 
     (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
     os.kill(supervisor, signal.SIGKILL)
@@ -43,12 +52,17 @@ def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_sup
     third.close()
     # What the killed supervisor left running is ended by its marker.
     assert len(bearing(f"{RUN}-a")) == 1
-    assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {"stopped": [f"{RUN}-a"], "left": []}
+    assert machine.ask("stop", run=f"{RUN}-a", grace_s=0.2, reason="now") == {
+        "stopped": [f"{RUN}-a"],
+        "left": [],
+    }
     assert bearing(f"{RUN}-a") == []
     first.close()
 
 
-def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(tmp_path: Path, machine: Machine) -> None:
+def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(
+    tmp_path: Path, machine: Machine
+) -> None:
     one, other = machine, Machine(tmp_path / "other", name="node2")
     early, late = f"{RUN}-1", f"{RUN}-2"
     held = {}
@@ -63,7 +77,10 @@ def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(t
         node.arm(wanted[run], run, files)
         if run == late:
             assert wanted[late].wait_for("error")["kind"] == "node_busy"
-    for line in (held[late], wanted[late]):  # as a controller does that was refused, while the other waits
+    for line in (
+        held[late],
+        wanted[late],
+    ):  # as a controller does that was refused, while the other waits
         line.close()
     wanted[early].wait_for("armed")
     for line in (held[early], wanted[early]):
@@ -71,8 +88,12 @@ def test_of_two_runs_that_each_hold_one_of_two_nodes_the_earlier_one_gets_both(t
     other.close()
 
 
-def test_a_run_that_has_started_keeps_its_node_from_one_that_was_planned_before_it(machine: Machine) -> None:
-    """It will not be given back, so the other run, although it is the earlier one, waits no longer than a later one."""
+def test_a_run_that_has_started_keeps_its_node_from_one_that_was_planned_before_it(
+    machine: Machine,
+) -> None:
+    """It will not be given back, so the other run, although it is the earlier one, waits no longer
+    than a later one.
+    """
     early, late = f"{RUN}-1", f"{RUN}-2"
     holder = machine.start(late, SLEEP)
     files = machine.stage(early, SLEEP)
@@ -83,12 +104,22 @@ def test_a_run_that_has_started_keeps_its_node_from_one_that_was_planned_before_
     holder.order("stop", reason="now")
     holder.wait_for("ended")
     record = machine.folder(late) / "owner.json"
-    judge.wait_for(lambda: json.loads(record.read_text())["state"].strip() == "ended", 3, "the record does not change")
+    judge.wait_for(
+        lambda: json.loads(record.read_text())["state"].strip() == "ended",
+        3,
+        "the record does not change",
+    )
 
 
-def armed_beside(first: Machine, second: Machine, run: str = f"{RUN}-b") -> tuple[Line, dict[str, Any]]:
-    """Start a run on the first, want another on the second; return the line of the one and what becomes of the other."""
-    begun = first.start(f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"})
+def armed_beside(
+    first: Machine, second: Machine, run: str = f"{RUN}-b"
+) -> tuple[Line, dict[str, Any]]:
+    """Start a run on the first, want another on the second; return the line of the one and what
+    becomes of the other.
+    """
+    begun = first.start(
+        f"{RUN}-a", SLEEP, owner={"user": "alice", "controller": "desk", "run_id": f"{RUN}-a"}
+    )
     files = second.stage(run, SLEEP)
     line = second.supervisor(run)
     second.arm(line, run, files)
@@ -104,7 +135,10 @@ def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine:
     other = Machine(tmp_path / "other", mark=str(machine.root), name="node2")
     _, error = armed_beside(machine, other)
     owner = json.loads(error["owner"])
-    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == ("alice", f"{RUN}-a")
+    assert error["kind"] == "node_busy" and (owner["user"], owner["run_id"]) == (
+        "alice",
+        f"{RUN}-a",
+    )
     assert json.loads(other.ask("status")["owner"]) == owner
     (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
     os.kill(supervisor, signal.SIGKILL)
@@ -116,16 +150,23 @@ def test_one_run_has_a_node_whatever_the_work_directory(tmp_path: Path, machine:
 
 
 @NEEDS_ROOT
-@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start")
+@pytest.mark.skipif(
+    not Path("/usr/bin/python3").exists(), reason="needs an interpreter that everybody may start"
+)
 def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path) -> None:
-    other = Machine(open_home / "work", python="/usr/bin/python3", mark=str(machine.root), user=65534)
+    other = Machine(
+        open_home / "work", python="/usr/bin/python3", mark=str(machine.root), user=65534
+    )
     line, error = armed_beside(machine, other)
     assert error["kind"] == "node_busy" and json.loads(error["owner"])["run_id"] == f"{RUN}-a"
     assert json.loads(other.ask("status")["owner"])["user"] == "alice"
     (supervisor,) = supervisors(machine.folder(f"{RUN}-a"))
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        assert other.ask("status")["owner"] == f"process {supervisor} of user root, which does not answer"
+        assert (
+            other.ask("status")["owner"]
+            == f"process {supervisor} of user root, which does not answer"
+        )
     finally:
         os.kill(supervisor, signal.SIGCONT)
     stop(line)
@@ -135,6 +176,9 @@ def test_one_run_has_a_node_whatever_the_user(machine: Machine, open_home: Path)
 def test_one_machine_is_not_two_nodes_of_a_run(tmp_path: Path, machine: Machine) -> None:
     other = Machine(tmp_path / "other", mark=str(machine.root), name="node2")
     line, error = armed_beside(machine, other, f"{RUN}-a")
-    assert (error["kind"], error["message"].split(":")[0]) == ("node_unfit", "two nodes of this run are the same machine")
+    assert (error["kind"], error["message"].split(":")[0]) == (
+        "node_unfit",
+        "two nodes of this run are the same machine",
+    )
     stop(line)
     other.close()

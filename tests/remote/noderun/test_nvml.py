@@ -1,4 +1,5 @@
-"""What is read from NVIDIA's management library. No GPU is at hand where tests run: the library is a stand-in, compiled from
+"""What is read from NVIDIA's management library. No GPU is at hand where tests run: the library is
+a stand-in, compiled from
 ``tests/support/driver.c``, whose structures are written down there once more, from nvml.h."""
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A process on the first GPU that descends from no supervisor of ours."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={}
+    ) as process:
         os.environ["STRANGER"] = str(process.pid)
         yield process.pid
         process.kill()
@@ -47,7 +50,9 @@ def test_gpus_are_those_of_the_run_in_its_order(driver: str) -> None:
 
 
 @pytest.mark.parametrize("visible", ["0,2", "GPU-1b", "GPU-9", "MIG-0"])
-def test_a_device_that_is_not_there_or_not_clear_leaves_no_columns_at_all(driver: str, visible: str) -> None:
+def test_a_device_that_is_not_there_or_not_clear_leaves_no_columns_at_all(
+    driver: str, visible: str
+) -> None:
     assert devices(driver, visible) == ([], {})
 
 
@@ -56,17 +61,31 @@ def test_no_driver_no_gpus() -> None:
 
 
 def values_of(*sources: Any) -> dict[str, Any]:
-    return {column: value for source in sources for column, value in zip(source.columns, source.read(0.0), strict=True)}
+    return {
+        column: value
+        for source in sources
+        for column, value in zip(source.columns, source.read(0.0), strict=True)
+    }
 
 
-def test_values_are_in_the_units_of_their_columns_and_older_names_of_functions_count(driver: str) -> None:
+def test_values_are_in_the_units_of_their_columns_and_older_names_of_functions_count(
+    driver: str,
+) -> None:
     gpus, _ = devices(driver, "0,1")
     sources = nvml.NvidiaPower(gpus), nvml.NvidiaStates(gpus)
     first, second = values_of(*sources), values_of(*sources)
     assert first["gpu0.used_percent"] == 97 and first["gpu1.celsius"] == 59
-    assert (first["gpu0.sm_mhz"], first["gpu0.memory_mhz"], first["gpu0.memory_bytes"]) == (1755, 3201, 81604378624)
-    assert first["gpu0.reasons"] == 4, "of nvmlDeviceGetCurrentClocksThrottleReasons, as there is no other"
-    assert second["gpu0.energy_j"] - first["gpu0.energy_j"] == 1300.0, "two GPUs count 650 J each at each look"
+    assert (first["gpu0.sm_mhz"], first["gpu0.memory_mhz"], first["gpu0.memory_bytes"]) == (
+        1755,
+        3201,
+        81604378624,
+    )
+    assert first["gpu0.reasons"] == 4, (
+        "of nvmlDeviceGetCurrentClocksThrottleReasons, as there is no other"
+    )
+    assert second["gpu0.energy_j"] - first["gpu0.energy_j"] == 1300.0, (
+        "two GPUs count 650 J each at each look"
+    )
     assert first["gpu0.power_w"] is None, "its energy says it"
 
 
@@ -86,8 +105,13 @@ def test_errors_are_counted_where_the_gpu_counts_them(driver: str) -> None:
     gpus, _ = devices(driver, "0,1")
     source = nvml.NvidiaErrors(gpus)
     values = dict(zip(source.columns, source.read(0.0), strict=True))
-    assert values["gpu0.ecc_corrected"] is None and (values["gpu0.ecc_uncorrected"], values["gpu1.ecc_uncorrected"]) == (1, 2)
-    assert values["gpu0.pcie_replays"] == 12 and values["gpu0.nvlink_errors"] == 0 + 1 + 2, "the fourth is not supported"
+    assert values["gpu0.ecc_corrected"] is None and (
+        values["gpu0.ecc_uncorrected"],
+        values["gpu1.ecc_uncorrected"],
+    ) == (1, 2)
+    assert values["gpu0.pcie_replays"] == 12 and values["gpu0.nvlink_errors"] == 0 + 1 + 2, (
+        "the fourth is not supported"
+    )
 
 
 def test_an_xid_is_told_once_with_its_gpu(driver: str) -> None:
@@ -103,8 +127,12 @@ def test_an_xid_is_told_once_with_its_gpu(driver: str) -> None:
 def test_a_process_on_a_gpu_that_is_not_of_the_run_is_told_once(driver: str, stranger: int) -> None:
     gpus, _ = devices(driver, "0,1")
     told: list[dict[str, Any]] = []
-    source = nvml.NvidiaProcesses(gpus, {"supervisor": 2**22 + 1, "run_id": "r"}, lambda **fields: told.append(fields))
+    source = nvml.NvidiaProcesses(
+        gpus, {"supervisor": 2**22 + 1, "run_id": "r"}, lambda **fields: told.append(fields)
+    )
     for _ in range(2):
         source.read(0.0)
-    assert [(each["event"], each["gpu"], each["pid"]) for each in told] == [("process", 0, stranger)]
+    assert [(each["event"], each["gpu"], each["pid"]) for each in told] == [
+        ("process", 0, stranger)
+    ]
     assert told[0]["name"].startswith("python") and told[0]["user"]

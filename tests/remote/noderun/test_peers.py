@@ -1,4 +1,6 @@
-"""Other users of a node, who may take any address and say anything: what counts is what the kernel says of them."""
+"""Other users of a node, who may take any address and say anything: what counts is what the kernel
+says of them.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ STREAM, DATAGRAM = 1, 2
 
 @contextmanager
 def taken(address: str, *kinds: int, said: str = "", user: int = STRANGER) -> Iterator[int]:
-    """Have a process of another user that holds an abstract address and says something to all who connect; yield its number."""
+    """Have a process of another user that holds an abstract address and says something to all who
+    connect; yield its number.
+    """
     argv = [sys.executable, "-c", TAKE, json.dumps([address, kinds, said, user])]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout and process.stdout.readline() == b"on\n"
@@ -75,7 +79,9 @@ def killed(machine: Machine, run: str) -> None:
 
 @pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize("kinds", [(DATAGRAM,), (STREAM,), (DATAGRAM, STREAM)], ids=str)
-def test_a_run_whose_supervisor_was_killed_is_over_whoever_takes_its_address(machine: Machine, kinds: Sequence[int]) -> None:
+def test_a_run_whose_supervisor_was_killed_is_over_whoever_takes_its_address(
+    machine: Machine, kinds: Sequence[int]
+) -> None:
     machine.start(RUN, SLEEP)
     killed(machine, RUN)
     variables = machine.folder(RUN) / "env.sh"
@@ -87,15 +93,22 @@ def test_a_run_whose_supervisor_was_killed_is_over_whoever_takes_its_address(mac
         line = machine.call("line", run=RUN, start=False, wait_s=1)
         error = line.read_line()["error"]
         reason = f"process {pid} of user {pwd.getpwuid(STRANGER).pw_name} holds its address"
-        assert error["kind"] == "node_lost" and (STREAM not in kinds or reason in error["message"]), error
-        assert machine.ask("stop", run=RUN, grace_s=0.2, reason="now") == {"stopped": [RUN], "left": []}
+        assert error["kind"] == "node_lost" and (
+            STREAM not in kinds or reason in error["message"]
+        ), error
+        assert machine.ask("stop", run=RUN, grace_s=0.2, reason="now") == {
+            "stopped": [RUN],
+            "left": [],
+        }
         assert bearing(RUN) == []
         assert machine.ask("drop", run=RUN, finished=True) == {"dropped": True}
 
 
 @pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize("state", [signal.SIGCONT, signal.SIGSTOP])
-def test_a_supervisor_is_found_by_its_own_user_also_while_it_is_stopped(machine: Machine, state: int) -> None:
+def test_a_supervisor_is_found_by_its_own_user_also_while_it_is_stopped(
+    machine: Machine, state: int
+) -> None:
     line = machine.start(RUN, SLEEP)
     (supervisor,) = supervisors(machine.folder(RUN))
     os.kill(supervisor, state)
@@ -107,7 +120,14 @@ def test_a_supervisor_is_found_by_its_own_user_also_while_it_is_stopped(machine:
     line.wait_for("ended")
 
 
-RECORD = {"user": "alice", "controller": "desk", "process": 7, "since": "noon", "run_id": f"{RUN}-a", "state": "running"}
+RECORD = {
+    "user": "alice",
+    "controller": "desk",
+    "process": 7,
+    "since": "noon",
+    "run_id": f"{RUN}-a",
+    "state": "running",
+}
 
 
 @pytest.mark.usefixtures("marked")
@@ -125,7 +145,9 @@ RECORD = {"user": "alice", "controller": "desk", "process": 7, "since": "noon", 
     ],
 )
 def test_who_holds_the_name_of_a_node_is_named_by_the_kernel(machine: Machine, said: str) -> None:
-    name = abstract_name("node", [os.readlink("/proc/self/ns/pid"), None, os.environ["ORCH_LAB_NODE"]])
+    name = abstract_name(
+        "node", [os.readlink("/proc/self/ns/pid"), None, os.environ["ORCH_LAB_NODE"]]
+    )
     files = machine.stage(RUN, SLEEP)
     line = machine.supervisor(RUN)
     with taken(name, STREAM, said=said) as pid:
@@ -143,7 +165,9 @@ def test_who_holds_the_name_of_a_node_is_named_by_the_kernel(machine: Machine, s
 
 @pytest.mark.usefixtures("marked")
 def test_a_stranger_at_the_address_of_a_spawner_is_named(machine: Machine) -> None:
-    address = abstract_name("spawner", [0, "7", os.readlink("/proc/self/ns/pid"), None, os.environ["ORCH_LAB_NODE"]])
+    address = abstract_name(
+        "spawner", [0, "7", os.readlink("/proc/self/ns/pid"), None, os.environ["ORCH_LAB_NODE"]]
+    )
     machine.stage(RUN, SLEEP)
     with taken(address, STREAM, said="{}\n") as pid:
         who = f"process {pid} of user {pwd.getpwuid(STRANGER).pw_name}"
@@ -154,7 +178,9 @@ def test_a_stranger_at_the_address_of_a_spawner_is_named(machine: Machine) -> No
 
 
 def test_a_number_that_another_process_has_by_now_is_not_named(machine: Machine) -> None:
-    """The kernel keeps the number of the process that began to listen, and another process may hold the socket now."""
+    """The kernel keeps the number of the process that began to listen, and another process may hold
+    the socket now.
+    """
     from noderun.peers import who_is
 
     assert who_is(os.getpid(), STRANGER) == f"a process of user {pwd.getpwuid(STRANGER).pw_name}"

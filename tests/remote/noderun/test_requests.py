@@ -1,4 +1,6 @@
-"""What the node runner answers about runs, and that it says so where there is nothing to answer for it."""
+"""What the node runner answers about runs, and that it says so where there is nothing to answer for
+it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,15 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     line.wait_for("closed")
     judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 2, "the supervisor stays")
     line.send(
-        json.dumps({"root": str(machine.root), "node": machine.name, "op": "left", "nonce": "again", "run": RUN}).encode()
+        json.dumps(
+            {
+                "root": str(machine.root),
+                "node": machine.name,
+                "op": "left",
+                "nonce": "again",
+                "run": RUN,
+            }
+        ).encode()
         + b"\n"
     )
     assert line.read(len(b"ORCH again\n")) == b"ORCH again\n"
@@ -68,14 +78,21 @@ def test_after_a_goodbye_the_runner_of_the_line_answers_more_requests(machine: M
     assert line.process.wait(LIMIT_S) == 0
 
 
-def test_all_runs_of_a_node_are_none_of_another_node_of_the_same_machine(machine: Machine, tmp_path: Path) -> None:
+def test_all_runs_of_a_node_are_none_of_another_node_of_the_same_machine(
+    machine: Machine, tmp_path: Path
+) -> None:
     other, bare = Machine(tmp_path / "other"), {**os.environ, "ORCH_RUN_ID": f"{RUN}-c"}
     machine.start(f"{RUN}-a", SLEEP)
     other.start(f"{RUN}-b", SLEEP)
-    with subprocess.Popen(["sleep", "60"], env=bare) as outside:  # a run of the machine itself, in no lab
+    with subprocess.Popen(
+        ["sleep", "60"], env=bare
+    ) as outside:  # a run of the machine itself, in no lab
         try:
             assert list(machine.ask("status")["runs"]) == [f"{RUN}-a"]
-            assert machine.ask("stop", grace_s=0.2, reason="now") == {"stopped": [f"{RUN}-a"], "left": []}
+            assert machine.ask("stop", grace_s=0.2, reason="now") == {
+                "stopped": [f"{RUN}-a"],
+                "left": [],
+            }
             assert not bearing(f"{RUN}-a") and bearing(f"{RUN}-b") and outside.poll() is None
             assert other.ask("stop", run=f"{RUN}-b", grace_s=0.2, reason="now")["left"] == []
         finally:
@@ -87,7 +104,9 @@ def test_where_a_supervisor_is_gone_without_a_goodbye_the_line_ends(machine: Mac
     line = machine.start(RUN, SLEEP)
     os.kill(supervisors(machine.folder(RUN))[0], signal.SIGKILL)
     assert line.process.wait(LIMIT_S) == 0
-    assert line.process.stdout and not line.process.stdout.read(), "no word that requests may follow"
+    assert line.process.stdout and not line.process.stdout.read(), (
+        "no word that requests may follow"
+    )
     assert machine.ask("stop", run=RUN, grace_s=0.5, reason="test")["left"] == []
 
 
@@ -177,7 +196,11 @@ def test_the_end_of_a_log_and_of_the_samples_are_sent_while_a_run_lasts(machine:
     script = f"printf 'x%.0s' $(seq 5000); echo end; printf '{samples}' > .orch-samples; echo ready\n{SLEEP}"
     line = machine.start(RUN, script)
     log = machine.folder(RUN) / "logs" / "node.out"
-    judge.wait_for(lambda: log.exists() and log.read_bytes().endswith(b"ready\n"), 10, "the program says nothing")
+    judge.wait_for(
+        lambda: log.exists() and log.read_bytes().endswith(b"ready\n"),
+        10,
+        "the program says nothing",
+    )
 
     def recent(file: str, most: int) -> tuple[dict[str, Any], bytes, bytes]:
         call = machine.call("recent", run=RUN, file=file, most=most, most_samples=1000)
@@ -186,11 +209,25 @@ def test_the_end_of_a_log_and_of_the_samples_are_sent_while_a_run_lasts(machine:
 
     head, end, rest = recent("node.out", 20)
     assert head["lives"] is True and head["sizes"]["node.out"] == log.stat().st_size
-    assert end == b"xxxxxxxxxx" + b"end\nready\n" and rest.startswith(b'{"columns":["t","busy_s"]}\n[')
-    assert rest.endswith(b"[19999.0,39998]\n") and 900 < len(rest) < 1100 and all(map(json.loads, rest.splitlines()))
-    assert len(recent("node.out", 10**6)[1]) == log.stat().st_size and recent("rank-7.out", 20)[1] == b""
-    assert machine.ask("recent", run="20260101-never", file="node.out", most=9, most_samples=9) == {"absent": True}
-    assert machine.ask("recent", run=RUN, file="../exit.json", most=9, most_samples=9)["error"]["kind"] == "unsafe_path"
+    assert end == b"xxxxxxxxxx" + b"end\nready\n" and rest.startswith(
+        b'{"columns":["t","busy_s"]}\n['
+    )
+    assert (
+        rest.endswith(b"[19999.0,39998]\n")
+        and 900 < len(rest) < 1100
+        and all(map(json.loads, rest.splitlines()))
+    )
+    assert (
+        len(recent("node.out", 10**6)[1]) == log.stat().st_size
+        and recent("rank-7.out", 20)[1] == b""
+    )
+    assert machine.ask("recent", run="20260101-never", file="node.out", most=9, most_samples=9) == {
+        "absent": True
+    }
+    assert (
+        machine.ask("recent", run=RUN, file="../exit.json", most=9, most_samples=9)["error"]["kind"]
+        == "unsafe_path"
+    )
     (log.parent / "link").symlink_to("/etc/passwd")
     assert recent("link", 100)[1] == b"" and "link" not in recent("link", 100)[0]["sizes"]
     line.order("bye")

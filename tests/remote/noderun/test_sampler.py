@@ -1,5 +1,5 @@
-"""The process that samples a node during a run: what it leaves, that it delays nothing, and that it never outlives its
-supervisor."""
+"""The process that samples a node during a run: what it leaves, that it delays nothing, and that it
+never outlives its supervisor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def samplers(machine: Machine) -> list[int]:
         if entry.name.isdigit():
             try:
                 at = str((entry / "cwd").readlink())
-                if (entry / "comm").read_text() == "orch-sampler\n" and at == str(machine.folder(RUN).resolve()):
+                if (entry / "comm").read_text() == "orch-sampler\n" and at == str(
+                    machine.folder(RUN).resolve()
+                ):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -50,35 +52,56 @@ def samplers(machine: Machine) -> list[int]:
 
 def wait_for_samples(machine: Machine) -> None:
     path = machine.folder(RUN) / ".orch-samples"
-    judge.wait_for(lambda: path.exists() and path.read_bytes().count(b"\n") > 1, 10, "nothing is sampled")
+    judge.wait_for(
+        lambda: path.exists() and path.read_bytes().count(b"\n") > 1, 10, "nothing is sampled"
+    )
 
 
 def test_a_run_leaves_its_samples_among_its_logs_with_their_digest(machine: Machine) -> None:
     line = machine.start(RUN, rank("import time; time.sleep(2.2)"), telemetry=REAL)
     record = line.wait_for("ended")["record"]
     data = (machine.folder(RUN) / "logs" / "telemetry.jsonl").read_bytes()
-    assert record["files"]["telemetry.jsonl"] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert record["files"]["telemetry.jsonl"] == {
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
     samples = telemetry_of(data, "node1")
-    assert samples and record["started_mono_s"] < samples.times[0] and samples.times[-1] <= record["ended_mono_s"]
-    assert len(samples.times) >= 2 and samples.points("busy_s")[-1][1] > 0 and samples.cost is not None
-    assert samples.times[-1] - record["ranks"][0]["ended_mono_s"] > -1.5, "the last row is of the end"
+    assert (
+        samples
+        and record["started_mono_s"] < samples.times[0]
+        and samples.times[-1] <= record["ended_mono_s"]
+    )
+    assert (
+        len(samples.times) >= 2 and samples.points("busy_s")[-1][1] > 0 and samples.cost is not None
+    )
+    assert samples.times[-1] - record["ranks"][0]["ended_mono_s"] > -1.5, (
+        "the last row is of the end"
+    )
     assert not samplers(machine) and not (machine.folder(RUN) / ".orch-samples").exists()
 
 
 def test_no_two_samples_are_of_the_same_millisecond(machine: Machine) -> None:
     """The first and the last of a run that is over at once may be; so are most here."""
-    machine.start(RUN, rank("import time; time.sleep(1)"), telemetry={**REAL, "period_s": 1e-5}).wait_for("ended")
+    machine.start(
+        RUN, rank("import time; time.sleep(1)"), telemetry={**REAL, "period_s": 1e-5}
+    ).wait_for("ended")
     samples = telemetry_of((machine.folder(RUN) / "logs" / "telemetry.jsonl").read_bytes(), "node1")
     assert samples and len(samples.times) > 10
 
 
 def test_without_the_order_nothing_is_sampled(machine: Machine) -> None:
-    record = machine.start(RUN, "#!/bin/bash\nsleep 1.2\n", telemetry=False).wait_for("ended")["record"]
+    record = machine.start(RUN, "#!/bin/bash\nsleep 1.2\n", telemetry=False).wait_for("ended")[
+        "record"
+    ]
     assert "telemetry.jsonl" not in record["files"] and record["state"] == "finished"
 
 
-def test_a_sampler_that_hangs_delays_no_end_and_what_it_wrote_comes_as_whole_lines(machine: Machine) -> None:
-    line = machine.start(RUN, rank("import time; time.sleep(100)"), telemetry={"packed": packed(HANGS.encode())})
+def test_a_sampler_that_hangs_delays_no_end_and_what_it_wrote_comes_as_whole_lines(
+    machine: Machine,
+) -> None:
+    line = machine.start(
+        RUN, rank("import time; time.sleep(100)"), telemetry={"packed": packed(HANGS.encode())}
+    )
     wait_for_samples(machine)
     (sampler,) = samplers(machine)
     line.order("stop", reason="enough")
@@ -91,7 +114,9 @@ def test_a_sampler_that_hangs_delays_no_end_and_what_it_wrote_comes_as_whole_lin
 def with_driver(folder: Path, *flags: str) -> dict[str, Any]:
     """The order to sample two GPUs of the stand-in for NVIDIA's library."""
     source = telemetry_source().decode()
-    named = source.replace('LIBRARY = "libnvidia-ml.so.1"', f'LIBRARY = "{stand_in(folder, *flags)}"')
+    named = source.replace(
+        'LIBRARY = "libnvidia-ml.so.1"', f'LIBRARY = "{stand_in(folder, *flags)}"'
+    )
     assert named != source
     return {"packed": packed(named.encode()), "device": "cuda", "devices": "0,1"}
 
@@ -104,13 +129,21 @@ def test_the_gpus_of_the_run_are_sampled(machine: Machine, tmp_path: Path) -> No
     joules = [energy for _, energy in samples.points("gpu1.energy_j")]
     assert joules and joules == sorted(set(joules))  # and its power is not asked for
     assert not samples.points("gpu1.power_w")
-    assert [(event.kind, event.gpu, event.code) for event in samples.events if event.kind == "xid"] == [("xid", 1, 63)]
-    assert not [event for event in samples.events if event.kind == "process" and event.pid == os.getpid()]
+    assert [
+        (event.kind, event.gpu, event.code) for event in samples.events if event.kind == "xid"
+    ] == [("xid", 1, 63)]
+    assert not [
+        event for event in samples.events if event.kind == "process" and event.pid == os.getpid()
+    ]
 
 
 def test_a_driver_that_does_not_return_delays_no_end(machine: Machine, tmp_path: Path) -> None:
-    line = machine.start(RUN, rank("import time; time.sleep(100)"), telemetry=with_driver(tmp_path, "-DHANG"))
-    judge.wait_for(lambda: (machine.folder(RUN) / ".orch-samples").exists(), 10, "it does not begin")
+    line = machine.start(
+        RUN, rank("import time; time.sleep(100)"), telemetry=with_driver(tmp_path, "-DHANG")
+    )
+    judge.wait_for(
+        lambda: (machine.folder(RUN) / ".orch-samples").exists(), 10, "it does not begin"
+    )
     line.order("stop", reason="enough")
     record = line.wait_for("ended")["record"]
     assert record["reason"] == "enough"
@@ -173,9 +206,9 @@ def test_samples_do_not_count_as_output(machine: Machine) -> None:
 
 
 def test_it_says_that_it_failed_and_the_run_is_as_good_as_any(machine: Machine) -> None:
-    record = machine.start(RUN, rank("import time; time.sleep(1)"), telemetry={"packed": packed(b"1/0")}).wait_for("ended")[
-        "record"
-    ]
+    record = machine.start(
+        RUN, rank("import time; time.sleep(1)"), telemetry={"packed": packed(b"1/0")}
+    ).wait_for("ended")["record"]
     lines = (machine.folder(RUN) / "logs" / "telemetry.jsonl").read_text().split("\n")
     said: dict[str, Any] = json.loads(lines[1])
     assert record["state"] == "finished" and said == {"event": "failed", "why": "ZeroDivisionError"}

@@ -1,4 +1,6 @@
-"""Supervisors that a spawner starts: they outlive their relay, and the spawner ends with the last of them."""
+"""Supervisors that a spawner starts: they outlive their relay, and the spawner ends with the last
+of them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def started_by(machine: Machine, job: str) -> tuple[Line, int]:
     return line, pid
 
 
-def test_a_run_goes_on_without_its_relay_and_the_spawner_without_its_controller(machine: Machine) -> None:
+def test_a_run_goes_on_without_its_relay_and_the_spawner_without_its_controller(
+    machine: Machine,
+) -> None:
     step, pid = spawner(machine)
     relay, supervisor = started_by(machine, "7")
     assert parent_of(supervisor) == pid
@@ -79,7 +83,9 @@ def test_a_spawner_that_hears_nothing_for_its_lease_ends(machine: Machine) -> No
     judge.wait_for(lambda: ended(step), 5, "the spawner stays although nobody renews its lease")
 
 
-def test_the_next_controller_gets_a_spawner_of_its_own_and_the_first_keeps_its_run(machine: Machine) -> None:
+def test_the_next_controller_gets_a_spawner_of_its_own_and_the_first_keeps_its_run(
+    machine: Machine,
+) -> None:
     first, _ = spawner(machine)
     relay, supervisor = started_by(machine, "7")
     assert first.process.stdin
@@ -102,24 +108,39 @@ def test_a_job_without_a_spawner_refuses_a_run_and_starts_nothing(machine: Machi
     machine.stage(RUN, SLEEP)
     line = machine.call("line", run=RUN, start=True, wait_s=0.3, job="7")
     error = line.read_line()["error"]
-    assert error["message"] == f"no spawner of Slurm's job 7 answers on this node to user {os.getuid()}: Connection refused"
+    assert (
+        error["message"]
+        == f"no spawner of Slurm's job 7 answers on this node to user {os.getuid()}: Connection refused"
+    )
     assert supervisors(machine.folder(RUN)) == []
 
 
 @pytest.mark.parametrize(
-    ("ends_in_s", "why"), [(None, ""), (3600, ""), (0, " at its time limit")], ids=["unknown", "cancelled", "over"]
+    ("ends_in_s", "why"),
+    [(None, ""), (3600, ""), (0, " at its time limit")],
+    ids=["unknown", "cancelled", "over"],
 )
 def test_in_a_step_the_end_of_the_job_cancels_the_run(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, ends_in_s: int | None, why: str
 ) -> None:
     limit = {} if ends_in_s is None else {"SLURM_JOB_END_TIME": str(int(time.time()) + ends_in_s)}
-    monkeypatch.setattr(machine, "environment", {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7", **limit})
+    monkeypatch.setattr(
+        machine,
+        "environment",
+        {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7", **limit},
+    )
     step, _ = spawner(machine)
     relay, _ = started_by(machine, "7")
     (rank,) = bearing(RUN)
     variables = Path(f"/proc/{rank}/environ").read_bytes()
     assert b"SLURM_JOB_ID=7" in variables and b"SLURM_PROCID" not in variables
-    for process in (step.process, relay.process):  # Slurm signals no other process of a step, until SIGKILL
+    for process in (
+        step.process,
+        relay.process,
+    ):  # Slurm signals no other process of a step, until SIGKILL
         os.kill(process.pid, signal.SIGTERM)
     record = relay.wait_for("ended")["record"]
-    assert (record["state"], record["reason"]) == ("stopped", f"cancelled by Slurm, which ends the job{why}")
+    assert (record["state"], record["reason"]) == (
+        "stopped",
+        f"cancelled by Slurm, which ends the job{why}",
+    )

@@ -1,4 +1,6 @@
-"""What NCCL's own service says of its ranks, asked of a process that listens and answers as NCCL 2.28 does."""
+"""What NCCL's own service says of its ranks, asked of a process that listens and answers as NCCL
+2.28 does.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,12 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @contextmanager
-def service(family: socket.AddressFamily, address: str, pause_s: float) -> Iterator[tuple[int, list[bytes]]]:
-    """Listen as NCCL does; yield the port and the orders that came. The status comes after ``pause_s``, and is all."""
+def service(
+    family: socket.AddressFamily, address: str, pause_s: float
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Listen as NCCL does; yield the port and the orders that came. The status comes after
+    ``pause_s``, and is all.
+    """
     orders: list[bytes] = []
     over = threading.Event()
     server = socket.socket(family)
@@ -60,7 +66,9 @@ def service(family: socket.AddressFamily, address: str, pause_s: float) -> Itera
         server.close()
 
 
-@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")])
+@pytest.mark.parametrize(
+    ("family", "address"), [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
+)
 def test_nccl_is_asked_where_a_rank_listens(
     stacks: Any, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily, address: str
 ) -> None:
@@ -70,14 +78,18 @@ def test_nccl_is_asked_where_a_rank_listens(
     assert orders == [b"timeout 1\n", b"verbose status\n"]
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for(stacks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_does_not_come_is_not_waited_for(
+    stacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with service(socket.AF_INET, "127.0.0.1", 60.0) as (port, _):
         monkeypatch.setattr(stacks, "RAS_PORT", port)
         monkeypatch.setattr(stacks, "RAS_S", 0.2)
         assert stacks.RasQuestion([os.getpid()]).words() == ""
 
 
-def test_a_port_of_another_process_is_not_asked(stacks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_of_another_process_is_not_asked(
+    stacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with service(socket.AF_INET, "127.0.0.1", 0.0) as (port, orders):
         monkeypatch.setattr(stacks, "RAS_PORT", port)
         assert stacks.RasQuestion([os.getppid()]).words() == ""
@@ -87,10 +99,14 @@ def test_a_port_of_another_process_is_not_asked(stacks: Any, monkeypatch: pytest
 
 def test_the_environment_of_a_rank_says_which_port(stacks: Any, tmp_path: Path) -> None:
     environment = {"NCCL_RAS_ADDR": "localhost:28999", "PATH": os.environ["PATH"]}
-    child = os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"], environment)
+    child = os.posix_spawn(
+        sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"], environment
+    )
     try:
         # A process has its environment a moment after it has begun to execute its program.
-        judge.wait_for(lambda: stacks.ras_port([os.getpid(), child]) == 28999, 5, "its environment is not seen")
+        judge.wait_for(
+            lambda: stacks.ras_port([os.getpid(), child]) == 28999, 5, "its environment is not seen"
+        )
         assert stacks.ras_port([os.getpid()]) == stacks.RAS_PORT
     finally:
         os.kill(child, 9)

@@ -1,4 +1,6 @@
-"""What a supervisor takes for a stall, what it sees of its ranks, and that a limit ends a run only after a look."""
+"""What a supervisor takes for a stall, what it sees of its ranks, and that a limit ends a run only
+after a look.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,14 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made.close()
 
 
-LIMITS = {"examines": True, "first_line_s": 600.0, "stall_s": 600.0, "progress": [], "limit_s": 120.0, "lease_s": 120.0}
+LIMITS = {
+    "examines": True,
+    "first_line_s": 600.0,
+    "stall_s": 600.0,
+    "progress": [],
+    "limit_s": 120.0,
+    "lease_s": 120.0,
+}
 
 
 def wait_for(line: Line, name: str, within_s: float = LIMIT_S) -> dict[str, Any]:
@@ -75,7 +84,9 @@ def wait_for(line: Line, name: str, within_s: float = LIMIT_S) -> dict[str, Any]
 
 
 def test_a_rank_that_sleeps_is_told_and_seen_where_it_sleeps(machine: Machine) -> None:
-    line = machine.start(RUN, rank("def read_samples(): time.sleep(1000)\nread_samples()"), **LIMITS)
+    line = machine.start(
+        RUN, rank("def read_samples(): time.sleep(1000)\nread_samples()"), **LIMITS
+    )
     told = wait_for(line, "stalled")
     assert told["ranks"] == [0] and told["step"] == 80 and told["silent_s"] > 3.0
     assert 0.1 <= told["usual_s"] < 1.0  # of a machine that may have other things to do
@@ -96,13 +107,17 @@ def test_a_rank_that_sleeps_is_told_and_seen_where_it_sleeps(machine: Machine) -
 def test_a_rank_that_goes_on_after_a_pause_is_told_as_well(machine: Machine) -> None:
     line = machine.start(
         RUN,
-        rank('time.sleep(6)\nfor step in range(81, 140):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'),
+        rank(
+            'time.sleep(6)\nfor step in range(81, 140):\n    rank_progress.mark(step, "compute")\n    time.sleep(0.1)'
+        ),
         **LIMITS,
     )
     wait_for(line, "stalled")
     wait_for(line, "resumed")
     record = wait_for(line, "ended")["record"]
-    assert (record["state"], record["reason"]) == ("finished", "") and "hang.json" not in record["files"]
+    assert (record["state"], record["reason"]) == ("finished", "") and "hang.json" not in record[
+        "files"
+    ]
 
 
 @pytest.mark.parametrize("phase", ["evaluate", "checkpoint", "compile", "end"])
@@ -123,8 +138,12 @@ def steady(usual_s: float, seconds: int = 60) -> Any:
     return rhythm
 
 
-@pytest.mark.parametrize(("usual_s", "silent_from_s"), [(0.1, 3.0), (0.25, 3.0), (1.0, 10.0), (5.0, 50.0)])
-def test_a_silence_is_measured_by_the_usual_time_of_a_step(usual_s: float, silent_from_s: float) -> None:
+@pytest.mark.parametrize(
+    ("usual_s", "silent_from_s"), [(0.1, 3.0), (0.25, 3.0), (1.0, 10.0), (5.0, 50.0)]
+)
+def test_a_silence_is_measured_by_the_usual_time_of_a_step(
+    usual_s: float, silent_from_s: float
+) -> None:
     rhythm = steady(usual_s)
     assert rhythm.usual_s == pytest.approx(usual_s, rel=0.25)
     last = rhythm.since
@@ -141,7 +160,10 @@ def test_a_long_pause_is_learned() -> None:
 def test_a_long_first_step_is_not_a_pause_of_the_run() -> None:
     rhythm = stall.Rhythm()
     rhythm.saw(0, 1, "start", 0.0)
-    for phase, second in (("compute", 1.0), ("collective", 30.0)):  # of step 1, which chooses kernels
+    for phase, second in (
+        ("compute", 1.0),
+        ("collective", 30.0),
+    ):  # of step 1, which chooses kernels
         rhythm.saw(1, rhythm.marks + 1, phase, second)
     for step in range(2, 40):
         rhythm.saw(step, rhythm.marks + 1, "compute", 60.0 + 0.1 * step)
@@ -150,7 +172,9 @@ def test_a_long_first_step_is_not_a_pause_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("seen", [(26,), (1, 26), (0, 1, 2, 26)])
-def test_steps_that_began_between_two_looks_are_learned_if_none_begins_after_them(seen: tuple[int, ...]) -> None:
+def test_steps_that_began_between_two_looks_are_learned_if_none_begins_after_them(
+    seen: tuple[int, ...],
+) -> None:
     """A small model takes dozens of steps in a second: the run hung, and nothing was suspected."""
     rhythm = stall.Rhythm()
     for second in range(40):
@@ -179,7 +203,9 @@ def test_nothing_is_suspected_before_the_usual_is_known() -> None:
     assert rhythm.silent(100_000.0) == 0.0
 
 
-@pytest.mark.parametrize("broken", [b"", b"x", b"orchprg1" + bytes(55), b"somebody" + bytes(56), bytes(64)])
+@pytest.mark.parametrize(
+    "broken", [b"", b"x", b"orchprg1" + bytes(55), b"somebody" + bytes(56), bytes(64)]
+)
 def test_a_file_that_is_no_progress_is_none(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "0.progress"
     path.write_bytes(broken)
@@ -190,14 +216,21 @@ def test_a_file_that_is_no_progress_is_none(tmp_path: Path, broken: bytes) -> No
 
 
 @NEEDS_ROOT
-@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="no file system without an answer can be made")
-def test_a_rank_that_no_signal_ends_leaves_the_reason_as_it_was(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    not os.access("/dev/fuse", os.W_OK), reason="no file system without an answer can be made"
+)
+def test_a_rank_that_no_signal_ends_leaves_the_reason_as_it_was(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with stalled_files() as folder:
         line = machine.start(RUN, rank(f"open({folder + '/samples'!r})"), **LIMITS)
         wait_for(line, "stalled")
         line.order("stop", reason="run_timeout: rank 0 waits for its samples")
         record = wait_for(line, "ended")["record"]
-        assert (record["state"], record["reason"]) == ("stopped", "run_timeout: rank 0 waits for its samples")
+        assert (record["state"], record["reason"]) == (
+            "stopped",
+            "run_timeout: rank 0 waits for its samples",
+        )
         ((pid, name),) = record["stuck"]
         assert Path(f"/proc/{pid}/comm").read_text() == name + "\n"
         line.order("bye")
@@ -223,12 +256,17 @@ def test_a_limit_waits_for_a_controller_that_looks_at_all_nodes(machine: Machine
         assert line.wait_for("beat")["state"] == "running"
         time.sleep(0.1)
     line.order("stop", reason="run_timeout: longer than 5 s; rank 0 sleeps")
-    assert wait_for(line, "ended")["record"]["reason"] == "run_timeout: longer than 5 s; rank 0 sleeps"
+    assert (
+        wait_for(line, "ended")["record"]["reason"] == "run_timeout: longer than 5 s; rank 0 sleeps"
+    )
 
 
 def test_a_full_pipe_is_seen_with_who_should_read_it() -> None:
     reader = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE)
-    writer = subprocess.Popen([sys.executable, "-c", "import os\nwhile True: os.write(1, bytes(65536))"], stdout=reader.stdin)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", "import os\nwhile True: os.write(1, bytes(65536))"],
+        stdout=reader.stdin,
+    )
     try:
         until = time.monotonic() + 20
         while (blocked := examine.blocked_pipe(examine.seen(writer.pid, True))) is None:
@@ -271,7 +309,9 @@ def test_the_flight_recorder_is_cut_to_what_is_waited_for() -> None:
     calls = [(entry["number"], entry["over"]) for entry in kept["collectives"]]
     assert calls[:2] == [(299, True), (300, False)] and len(calls) <= 8
     assert [entry["number"] for entry in kept["earlier"]] == list(range(300 - 64, 300))
-    assert loaded("stacks").last_collectives(b'{"entries": []}') == {}  # a recorder that is not switched on proves nothing
+    assert (
+        loaded("stacks").last_collectives(b'{"entries": []}') == {}
+    )  # a recorder that is not switched on proves nothing
 
 
 PY_SPY = """\
@@ -307,7 +347,10 @@ def test_the_calls_of_the_main_thread_come_with_their_source(tmp_path: Path, tex
     ]
     program.write_text("\n".join(lines))
     found = loaded("frames").calls_of(text.replace("/job", str(tmp_path)), os.getpid())
-    assert [(call["name"], call.get("code")) for call in found["calls"]] == [("nap", "time.sleep( 5)"), ("main", "nap()")]
+    assert [(call["name"], call.get("code")) for call in found["calls"]] == [
+        ("nap", "time.sleep( 5)"),
+        ("main", "nap()"),
+    ]
     assert found["calls"][0]["polls"] is False
     assert [[call["name"] for call in thread] for thread in found["beside"]] == [["_answer"]]
 
@@ -329,17 +372,25 @@ def test_a_loop_polls_if_it_is_short_and_ends_by_itself(loop: str, polls: bool) 
     assert loaded("frames").polls(loop.splitlines(), 2) is polls
 
 
-def test_progress_is_the_step_that_a_log_names_and_not_its_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_the_step_that_a_log_names_and_not_its_growth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "rank-0.out"
-    order = {"examines": True, "progress": ["rank-0.out"], "steps": [r"step (?P<step>[\d,]+) ", "(?P<step>unbalanced"]}
+    order = {
+        "examines": True,
+        "progress": ["rank-0.out"],
+        "steps": [r"step (?P<step>[\d,]+) ", "(?P<step>unbalanced"],
+    }
     judge = stall.Stall()
     told: list[Any] = []
     with log.open("a") as file:
         for second in range(60):
             if second < 40:
-                file.write("".join(f"step {1000 + 10 * second + at:,} loss 1\n" for at in range(10)))
+                file.write(
+                    "".join(f"step {1000 + 10 * second + at:,} loss 1\n" for at in range(10))
+                )
             file.write("retrying the connection\n" * 50)
             file.flush()
             told.append(judge.look(order, [], {"rank-0.out": log.stat().st_size}, float(second)))
@@ -348,7 +399,9 @@ def test_progress_is_the_step_that_a_log_names_and_not_its_growth(tmp_path: Path
     assert event == "stalled" and 42 <= at <= 45 and fields["usual_s"] == pytest.approx(0.1)
 
 
-def test_a_launch_script_that_goes_on_after_its_ranks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_script_that_goes_on_after_its_ranks_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     ended = [{"rank": 0, "ended_mono_s": 100.0}]
     judge = stall.Stall()
@@ -359,7 +412,9 @@ def test_a_launch_script_that_goes_on_after_its_ranks_is_told(tmp_path: Path, mo
 
 def test_the_program_of_a_rank_is_the_child_that_its_launcher_waits_for() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'])"
-    shell = subprocess.Popen(["bash", "-c", f"{sys.executable} -c {shlex.quote(code)}; true"], stdout=subprocess.PIPE)
+    shell = subprocess.Popen(
+        ["bash", "-c", f"{sys.executable} -c {shlex.quote(code)}; true"], stdout=subprocess.PIPE
+    )
     try:
         assert shell.stdout and shell.stdout.readline() == b"1\n"
         program = examine.program_of(shell.pid)
@@ -369,7 +424,9 @@ def test_the_program_of_a_rank_is_the_child_that_its_launcher_waits_for() -> Non
         )
         assert examine.program_of(program) == program
     finally:
-        subprocess.run(["pkill", "-P", str(examine.tree_of(shell.pid, examine.processes())[1])], check=False)
+        subprocess.run(
+            ["pkill", "-P", str(examine.tree_of(shell.pid, examine.processes())[1])], check=False
+        )
         shell.kill()
         shell.communicate()
 
@@ -380,7 +437,9 @@ def test_a_rank_that_fails_leaves_its_collectives(tmp_path: Path) -> None:
     code += 'rank_progress.collectives = lambda: b\'{"entries": [{"collective_seq_id": 7, "profiling_name": "gloo:x"}]}\'\n'
     code += "raise ValueError('a size differs')"
     environment = {**os.environ, "ORCH_PROGRESS": str(tmp_path / "ranks" / "0.progress")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1 and "a size differs" in done.stderr
     calls = loaded("stacks").ask_collectives(str(tmp_path), [], [0, 1])
     assert [entry["number"] for entry in calls[0]["collectives"]] == [7] and 1 not in calls

@@ -1,4 +1,6 @@
-"""The life of a run under its supervisor: what is refused, what is started, what ends it, and that nothing outlives it."""
+"""The life of a run under its supervisor: what is refused, what is started, what ends it, and that
+nothing outlives it.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,21 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def children_of(process: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [
+        int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]
 
 
 @NEEDS_ROOT
 @pytest.mark.parametrize("variables", ["export A=1\n", f"export A={'x' * 300_000}\n"])
-def test_a_disk_without_room_for_a_run_is_said_with_its_directory_and_numbers(machine: Machine, variables: str) -> None:
+def test_a_disk_without_room_for_a_run_is_said_with_its_directory_and_numbers(
+    machine: Machine, variables: str
+) -> None:
     machine.root.mkdir(mode=0o700)
     subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200k,mode=0700", "tmpfs", str(machine.root)], check=True, timeout=LIMIT_S
+        ["mount", "-t", "tmpfs", "-o", "size=200k,mode=0700", "tmpfs", str(machine.root)],
+        check=True,
+        timeout=LIMIT_S,
     )
     try:
         files = machine.stage(RUN, SLEEP)
@@ -51,7 +59,8 @@ def test_a_disk_without_room_for_a_run_is_said_with_its_directory_and_numbers(ma
         assert error["kind"] == "storage_full"
         needed = (1 << 18) + len(variables)
         found = re.fullmatch(
-            rf"{machine.folder(RUN)}: No space left on device; needed {needed} bytes, free (\d+)", error["message"]
+            rf"{machine.folder(RUN)}: No space left on device; needed {needed} bytes, free (\d+)",
+            error["message"],
         )
         assert found and int(found[1]) < needed
     finally:
@@ -65,12 +74,25 @@ def test_a_good_run_from_arm_to_bye(machine: Machine) -> None:
     assert (events[0]["rank"], events[0]["code"], events[0]["signal"]) == (0, 0, None)
     record = machine.record(RUN)
     assert events[1]["record"] == record
-    assert (record["state"], record["code"], record["signal"], record["reason"]) == ("finished", 0, None, "")
-    assert record["started_mono_s"] <= record["ranks"][0]["started_mono_s"] <= record["ended_mono_s"]
+    assert (record["state"], record["code"], record["signal"], record["reason"]) == (
+        "finished",
+        0,
+        None,
+        "",
+    )
+    assert (
+        record["started_mono_s"] <= record["ranks"][0]["started_mono_s"] <= record["ended_mono_s"]
+    )
     logs = {path.name: path.read_bytes() for path in (machine.folder(RUN) / "logs").iterdir()}
-    assert logs == {"node.out": b"node\n", "node.err": b"", "rank-0.out": b"out\n", "rank-0.err": bytes(range(256))}
+    assert logs == {
+        "node.out": b"node\n",
+        "node.err": b"",
+        "rank-0.out": b"out\n",
+        "rank-0.err": bytes(range(256)),
+    }
     assert record["files"] == {
-        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in logs.items()
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in logs.items()
     }
     assert not (machine.folder(RUN) / "env.sh").exists(), "the variables are gone after the run"
     line.order("bye")
@@ -79,7 +101,9 @@ def test_a_good_run_from_arm_to_bye(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("after", ["another run", "a stop", "status", "left", "get"])
-def test_variables_are_there_with_a_supervisor_or_until_the_next_one_if_it_was_killed(machine: Machine, after: str) -> None:
+def test_variables_are_there_with_a_supervisor_or_until_the_next_one_if_it_was_killed(
+    machine: Machine, after: str
+) -> None:
     variables, other = machine.folder(RUN) / "env.sh", f"{RUN}b"
     files = machine.stage(RUN, SLEEP)
     line = machine.supervisor(RUN)
@@ -116,14 +140,20 @@ def test_the_start_is_at_the_agreed_instant(machine: Machine) -> None:
     line.wait_for("ended")
 
 
-def test_what_waits_at_the_gate_goes_before_others_and_the_launch_script_as_usual(machine: Machine) -> None:
-    if subprocess.run(["chrt", "--fifo", "1", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+def test_what_waits_at_the_gate_goes_before_others_and_the_launch_script_as_usual(
+    machine: Machine,
+) -> None:
+    if subprocess.run(
+        ["chrt", "--fifo", "1", "true"], stderr=subprocess.DEVNULL, check=False
+    ).returncode:
         pytest.skip("this user may not go before others")
     files = machine.stage(RUN, "#!/bin/bash\ncat /proc/self/stat\n")
     line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
     (waiting,) = children_of(line.wait_for("armed")["pid"])
-    judge.wait_for(lambda: os.sched_getscheduler(waiting) == os.SCHED_FIFO, 3, "it waits as everybody does")
+    judge.wait_for(
+        lambda: os.sched_getscheduler(waiting) == os.SCHED_FIFO, 3, "it waits as everybody does"
+    )
     line.order("go", at=None)
     line.wait_for("ended")
     said = (machine.folder(RUN) / "logs" / "node.out").read_text()
@@ -131,7 +161,9 @@ def test_what_waits_at_the_gate_goes_before_others_and_the_launch_script_as_usua
 
 
 @pytest.mark.parametrize("stop_first", [False, True])
-def test_a_line_that_closes_before_the_go_word_starts_nothing(machine: Machine, stop_first: bool) -> None:
+def test_a_line_that_closes_before_the_go_word_starts_nothing(
+    machine: Machine, stop_first: bool
+) -> None:
     files = machine.stage(RUN, "#!/bin/bash\ntouch started\n")
     line = machine.supervisor(RUN)
     machine.arm(line, RUN, files)
@@ -140,7 +172,10 @@ def test_a_line_that_closes_before_the_go_word_starts_nothing(machine: Machine, 
         line.order("stop", reason="never mind")
     line.close()
     judge.wait_for(lambda: not supervisors(machine.folder(RUN)), 3, "the supervisor stays")
-    assert not (machine.folder(RUN) / "started").exists() and not (machine.folder(RUN) / "exit.json").exists()
+    assert (
+        not (machine.folder(RUN) / "started").exists()
+        and not (machine.folder(RUN) / "exit.json").exists()
+    )
 
 
 def test_what_waits_at_the_gate_goes_with_a_supervisor_that_is_killed(machine: Machine) -> None:
@@ -151,7 +186,9 @@ def test_what_waits_at_the_gate_goes_with_a_supervisor_that_is_killed(machine: M
     waiting = children_of(supervisor)
     assert len(waiting) == 1 and not list((machine.folder(RUN) / "logs").iterdir())
     os.kill(supervisor, signal.SIGKILL)
-    judge.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in waiting), 3, "it stays at the gate")
+    judge.wait_for(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in waiting), 3, "it stays at the gate"
+    )
     assert not (machine.folder(RUN) / "started").exists()
 
 
@@ -164,9 +201,15 @@ def test_what_is_killed_at_the_gate_is_a_launch_that_failed(machine: Machine) ->
         os.kill(pid, signal.SIGKILL)
     judge.wait_for(lambda: not children_of(supervisor), 3, "nobody collects it")
     line.order("go", at=None)
-    assert line.wait_for("stopping")["reason"] == "rank_failed: its launch script ended with SIGKILL"
+    assert (
+        line.wait_for("stopping")["reason"] == "rank_failed: its launch script ended with SIGKILL"
+    )
     record = line.wait_for("ended")["record"]
-    assert record["state"] == "failed" and record["signal"] == "SIGKILL" and record["started_mono_s"] is None, record
+    assert (
+        record["state"] == "failed"
+        and record["signal"] == "SIGKILL"
+        and record["started_mono_s"] is None
+    ), record
 
 
 def test_an_altered_file_is_not_executed(machine: Machine) -> None:
@@ -212,7 +255,11 @@ def test_beats_are_answered_with_the_clock_and_the_log_from_an_offset(machine: M
     assert before <= beat["mono"] <= time.monotonic()
     line.order("stop", reason="enough: said the test")
     record = line.wait_for("ended")["record"]
-    assert (record["state"], record["signal"], record["reason"]) == ("stopped", "SIGTERM", "enough: said the test")
+    assert (record["state"], record["signal"], record["reason"]) == (
+        "stopped",
+        "SIGTERM",
+        "enough: said the test",
+    )
 
 
 def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine) -> None:
@@ -256,8 +303,16 @@ LIMITS = {"first_line_s": 1.5, "stall_s": 1.5, "progress": ["rank-*.out"]}
             {**LIMITS, "progress": ["s*.out"]},
             "no line within 1.5 s of the start",
         ),
-        (rank("import time; print(1, flush=True); time.sleep(1000)"), LIMITS, "no new line for 1.5 s"),
-        (rank("import time; time.sleep(1000)"), {**LIMITS, "first_line_s": 0, "limit_s": 3.0}, "longer than 3 s"),
+        (
+            rank("import time; print(1, flush=True); time.sleep(1000)"),
+            LIMITS,
+            "no new line for 1.5 s",
+        ),
+        (
+            rank("import time; time.sleep(1000)"),
+            {**LIMITS, "first_line_s": 0, "limit_s": 3.0},
+            "longer than 3 s",
+        ),
         ("exec sleep 1000", {**LIMITS, "progress": [], "limit_s": 3.0}, "longer than 3 s"),
     ],
     ids=["silent", "only-setup-lines", "stalls", "switched-off", "holds-no-samples"],
@@ -271,26 +326,40 @@ def test_a_log_that_does_not_begin_or_no_longer_grows_ends_the_run(
 
 
 def test_a_log_that_grows_slowly_is_no_stall(machine: Machine) -> None:
-    code = "import time\nfor number in range(5):\n    print(number, flush=True)\n    time.sleep(0.7)"
+    code = (
+        "import time\nfor number in range(5):\n    print(number, flush=True)\n    time.sleep(0.7)"
+    )
     line = machine.start(RUN, f"#!/bin/bash\n{rank(code)}\n", **LIMITS)
     record = line.wait_for("ended")["record"]
     assert (record["state"], record["reason"]) == ("finished", ""), record
 
 
-def test_the_record_says_when_the_log_grew_and_how_busy_the_processors_were(machine: Machine) -> None:
+def test_the_record_says_when_the_log_grew_and_how_busy_the_processors_were(
+    machine: Machine,
+) -> None:
     code = "import time\nfor step in range(1, 4):\n    print(step, flush=True)\n    end = time.monotonic() + 1.2\n"
-    code += '    while time.monotonic() < end: pass\nopen("spent", "w").write(str(time.process_time()))'
+    code += (
+        '    while time.monotonic() < end: pass\nopen("spent", "w").write(str(time.process_time()))'
+    )
     line = machine.start(RUN, f"#!/bin/bash\n{rank(code)}\n", **{**LIMITS, "stall_s": 5.0})
     record = line.wait_for("ended")["record"]
     assert record["state"] == "finished", record
     growth, processors = record["meter"]["growth"], record["meter"]["processors"]
     sizes = [marks["rank-0.out"] for _, marks in growth]
     assert len(sizes) >= 2 and sizes == sorted(set(sizes)) and set(sizes) <= {2, 4, 6}
-    assert all(record["started_mono_s"] <= seconds <= record["ended_mono_s"] for seconds, _ in growth)
+    assert all(
+        record["started_mono_s"] <= seconds <= record["ended_mono_s"] for seconds, _ in growth
+    )
     # What a rank computes is known when it has ended: it is the supervisor's, not that of others.
     spent_s = float(next(machine.root.rglob("spent")).read_text())
-    assert spent_s <= processors["own_s"] + 0.1 < 3 * 1.2 + 2 and processors["own_s"] <= processors["busy_s"] + 0.2
-    assert processors["count"] == os.cpu_count() and processors["switches"][0] < processors["switches"][1]
+    assert (
+        spent_s <= processors["own_s"] + 0.1 < 3 * 1.2 + 2
+        and processors["own_s"] <= processors["busy_s"] + 0.2
+    )
+    assert (
+        processors["count"] == os.cpu_count()
+        and processors["switches"][0] < processors["switches"][1]
+    )
     assert record["meter"]["sent_bytes"] >= 0
 
 
@@ -302,7 +371,10 @@ def test_beats_that_waited_in_a_frozen_node_renew_nothing(machine: Machine) -> N
     time.sleep(1.3)
     line.order("beat", n=2)
     os.kill(supervisor, signal.SIGCONT)
-    assert line.wait_for("ended")["record"]["reason"] == "lease_expired: no controller renewed the lease for 1 s"
+    assert (
+        line.wait_for("ended")["record"]["reason"]
+        == "lease_expired: no controller renewed the lease for 1 s"
+    )
 
 
 def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
@@ -311,11 +383,16 @@ def test_a_flood_of_output_is_stopped(machine: Machine) -> None:
     record = line.wait_for("ended")["record"]
     written = (machine.folder(RUN) / "logs/node.out").read_bytes()
     kept = written[: 1 << 20]
-    assert record["files"]["node.out"] == {"bytes": len(kept), "sha256": hashlib.sha256(kept).hexdigest()}
+    assert record["files"]["node.out"] == {
+        "bytes": len(kept),
+        "sha256": hashlib.sha256(kept).hexdigest(),
+    }
 
 
 def test_a_giant_log_is_cut_displaces_no_other_and_holds_up_no_answer(machine: Machine) -> None:
-    """It is sparse: no byte of it was ever written, and hashing as much as may be kept still takes a second or more."""
+    """It is sparse: no byte of it was ever written, and hashing as much as may be kept still takes
+    a second or more.
+    """
     giant = 64 << 30
     script = f"#!/bin/bash\nhead -c 3000000 /dev/zero > logs/rank-1.err\ntruncate -s {giant} logs/rank-0.out\nsleep 1000\n"
     line = machine.start(RUN, script, output_limit_bytes=2 << 30)
@@ -329,7 +406,10 @@ def test_a_giant_log_is_cut_displaces_no_other_and_holds_up_no_answer(machine: M
             break
     assert asked > 2, "no beat was answered while the log was cut"
     record = event["record"]
-    assert record["reason"].startswith("output_limit: more than 2147483648 bytes") and record["state"] == "stopped"
+    assert (
+        record["reason"].startswith("output_limit: more than 2147483648 bytes")
+        and record["state"] == "stopped"
+    )
     assert record["files"]["rank-1.err"]["bytes"] == 3_000_000
     assert sum(file["bytes"] for file in record["files"].values()) == 2 << 30
 
@@ -370,11 +450,15 @@ while not os.path.exists("escaped"): time.sleep(0.01)
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["with-its-marker", "without-its-marker"])
-def test_what_a_workload_leaves_behind_as_a_daemon_is_ended_with_it(machine: Machine, marked: bool) -> None:
+def test_what_a_workload_leaves_behind_as_a_daemon_is_ended_with_it(
+    machine: Machine, marked: bool
+) -> None:
     code = (
         ESCAPED
         if marked
-        else "import os; os.environ.pop('ORCH_RUN_ID'); os.execv('" + sys.executable + "', ['x', 'escape.py'])"
+        else "import os; os.environ.pop('ORCH_RUN_ID'); os.execv('"
+        + sys.executable
+        + "', ['x', 'escape.py'])"
     )
     machine.put((f"{run_path(machine.name, RUN)}/escape.py", ESCAPED.encode(), 0o600))
     machine.put((f"{run_path(machine.name, RUN)}/first.py", code.encode(), 0o600))
@@ -382,7 +466,9 @@ def test_what_a_workload_leaves_behind_as_a_daemon_is_ended_with_it(machine: Mac
     record = line.wait_for("ended")["record"]
     assert record["state"] == "finished"
     escaped = int((machine.folder(RUN) / "escaped").read_text())
-    assert [pid for pid, name in record["left_over"] if name.startswith("python")] == [escaped], record
+    assert [pid for pid, name in record["left_over"] if name.startswith("python")] == [escaped], (
+        record
+    )
     judge.wait_for(lambda: not Path(f"/proc/{escaped}").exists(), 1.0, "the daemon lives on")
 
 
@@ -395,13 +481,18 @@ def test_the_group_of_a_leader_that_died_is_emptied(machine: Machine) -> None:
 def test_a_process_of_the_same_name_that_is_not_ours_is_left_alone(machine: Machine) -> None:
     others = [
         subprocess.Popen(["sleep", "1000"]),
-        subprocess.Popen(["sleep", "1000"], env={"ORCH_RUN_ID": f"{RUN}-another", "PATH": os.environ["PATH"]}),
+        subprocess.Popen(
+            ["sleep", "1000"], env={"ORCH_RUN_ID": f"{RUN}-another", "PATH": os.environ["PATH"]}
+        ),
     ]
     try:
         line = machine.start(RUN, SLEEP)
         line.order("stop", reason="now")
         line.wait_for("ended")
-        assert machine.ask("stop", run=RUN, grace_s=0.2, reason="now") == {"stopped": [], "left": []}
+        assert machine.ask("stop", run=RUN, grace_s=0.2, reason="now") == {
+            "stopped": [],
+            "left": [],
+        }
         assert [other.poll() for other in others] == [None, None]
     finally:
         for other in others:

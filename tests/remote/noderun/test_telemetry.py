@@ -1,4 +1,6 @@
-"""What a node is sampled for: its own counters, AMD's files, processes that are not of the run, and the bounds of all that."""
+"""What a node is sampled for: its own counters, AMD's files, processes that are not of the run, and
+the bounds of all that.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,16 @@ def test_a_source_is_read_less_often_the_more_it_costs() -> None:
         for source in (cheap, dear):
             source.read(100.0 + second)
     assert cheap.readable.looks == 60
-    assert 0.01 * dear.readable.looks <= 0.001 * 60 + 0.02 + 1e-9, "its share of a core, its first look, and the one that tells"
+    assert 0.01 * dear.readable.looks <= 0.001 * 60 + 0.02 + 1e-9, (
+        "its share of a core, its first look, and the one that tells"
+    )
     assert dear.read(160.0) in ([None], [float(dear.readable.looks)])
 
 
 class Counting(nvml.NvidiaPower):
-    """Counters of energy of which each look takes 3.9 ms of a processor; the power of a GPU is a ramp, once it works."""
+    """Counters of energy of which each look takes 3.9 ms of a processor; the power of a GPU is a
+    ramp, once it works.
+    """
 
     def __init__(self, gpus: int) -> None:
         super().__init__([nvml.Gpu(nvml.Nvml(None), None, None) for _ in range(gpus)])
@@ -74,7 +80,9 @@ class Counting(nvml.NvidiaPower):
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
-def test_windows_of_ten_seconds_have_energy_however_many_gpus_a_node_has(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+def test_windows_of_ten_seconds_have_energy_however_many_gpus_a_node_has(
+    monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
     counting = Counting(gpus)
     monkeypatch.setattr(telemetry.time, "process_time", lambda: counting.spent_s)
     monkeypatch.setattr(telemetry, "nvidia_devices", lambda *_: counting.devices)
@@ -102,10 +110,16 @@ def test_a_source_that_fails_gives_nulls_and_is_asked_again() -> None:
             return [1.0, 2.0]
 
     source = telemetry.Source(Broken(), 1.0, 1.0)
-    assert [source.read(100.0 + second) for second in range(3)] == [[None, None], [None, None], [1.0, 2.0]]
+    assert [source.read(100.0 + second) for second in range(3)] == [
+        [None, None],
+        [None, None],
+        [1.0, 2.0],
+    ]
 
 
-def test_a_long_run_keeps_every_second_row_and_all_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_keeps_every_second_row_and_all_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(telemetry, "MOST_ROWS", 8)
     path = tmp_path / "samples"
     samples = telemetry.Samples(str(path), {"schema": 1})
@@ -118,18 +132,30 @@ def test_a_long_run_keeps_every_second_row_and_all_events(tmp_path: Path, monkey
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     rows = [line[0] for line in lines if isinstance(line, list)]
     assert thinned and len(rows) <= 8 and rows == sorted(rows) and rows[0] == 0 and rows[-1] == 19
-    assert lines[0] == {"schema": 1} and {"event": "xid"} in lines and list(tmp_path.iterdir()) == [path]
+    assert (
+        lines[0] == {"schema": 1}
+        and {"event": "xid"} in lines
+        and list(tmp_path.iterdir()) == [path]
+    )
 
 
 # -- counters
 
 
 def test_packages_are_added_up_and_a_counter_that_wraps_goes_on(tmp_path: Path) -> None:
-    zones = {"intel-rapl:0": ("package-0", 900), "intel-rapl:1": ("package-1", 100), "intel-rapl:0:0": ("core", 5)}
+    zones = {
+        "intel-rapl:0": ("package-0", 900),
+        "intel-rapl:1": ("package-1", 100),
+        "intel-rapl:0:0": ("core", 5),
+    }
     files = {}
     for zone, (title, count) in zones.items():
         most, energy = str(1000 * 1_000_000), str(count * 1_000_000)
-        files |= {f"{zone}/name": title, f"{zone}/energy_uj": energy, f"{zone}/max_energy_range_uj": most}
+        files |= {
+            f"{zone}/name": title,
+            f"{zone}/energy_uj": energy,
+            f"{zone}/max_energy_range_uj": most,
+        }
     about: dict[str, Any] = {}
     packages = counters.Packages(about.update, tree(tmp_path, files))
     assert about == {"packages": ["package-0", "package-1"]} and packages.columns == ["package_j"]
@@ -144,15 +170,27 @@ def test_where_only_root_may_read_the_packages_there_is_no_column(tmp_path: Path
     assert (packages.columns, packages.read(0.0), about) == ([], [], {})
 
 
-def test_ports_count_words_of_four_bytes_and_errors_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"port_rcv_data": "250", "port_xmit_data": "1000", "symbol_error": "3", "link_downed": "1"}
-    base = tree(tmp_path, {f"mlx5_0/ports/1/counters/{name}": text for name, text in values.items()})
+def test_ports_count_words_of_four_bytes_and_errors_of_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {
+        "port_rcv_data": "250",
+        "port_xmit_data": "1000",
+        "symbol_error": "3",
+        "link_downed": "1",
+    }
+    base = tree(
+        tmp_path, {f"mlx5_0/ports/1/counters/{name}": text for name, text in values.items()}
+    )
     paths = counters.port_paths(base)
     monkeypatch.setattr(counters, "port_paths", lambda: paths)
     about: dict[str, Any] = {}
     ports, errors = counters.Ports(about.update), counters.PortErrors()
     assert about == {"ports": ["mlx5_0:1"]}
-    assert dict(zip(ports.columns, ports.read(0.0), strict=True)) == {"port0.received": 1000, "port0.sent": 4000}
+    assert dict(zip(ports.columns, ports.read(0.0), strict=True)) == {
+        "port0.received": 1000,
+        "port0.sent": 4000,
+    }
     assert dict(zip(errors.columns, errors.read(0.0), strict=True)) == {"port0.errors": 4}
 
 
@@ -165,10 +203,20 @@ def test_this_machine_counts_its_processors_and_interfaces() -> None:
     assert not [name for name in counters.Interfaces(lambda _: None).names if name == "lo"]
 
 
-def test_the_closest_limit_of_processor_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As cpu.stat reads in the unified hierarchy and in that of the controller alone; a group without a limit counts none."""
+def test_the_closest_limit_of_processor_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cpu.stat reads in the unified hierarchy and in that of the controller alone; a group
+    without a limit counts none.
+    """
     of_pod = "usage_usec 9\nnr_periods 50\nnr_throttled 20\nthrottled_usec 7"
-    root = tree(tmp_path, {"pod/cpu.stat": of_pod, "pod/run/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0"})
+    root = tree(
+        tmp_path,
+        {
+            "pod/cpu.stat": of_pod,
+            "pod/run/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0",
+        },
+    )
     monkeypatch.setattr(counters, "own_groups", lambda controller: [(f"{root}/pod/run", True)])
     assert counters.Quota().read(0.0) == [50, 20]
     monkeypatch.setattr(counters, "own_groups", lambda controller: [(f"{root}/none", True)])
@@ -198,7 +246,9 @@ def gpu_files(card: int, watts: int) -> dict[str, str]:
 
 
 def test_amds_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
-    base = tree(tmp_path, {**gpu_files(0, 400), **gpu_files(1, 410), "card2/device/vendor": "0x10de"})
+    base = tree(
+        tmp_path, {**gpu_files(0, 400), **gpu_files(1, 410), "card2/device/vendor": "0x10de"}
+    )
     about: dict[str, Any] = {}
     source = amd.AmdGpus("1", about.update, base)
     assert about["gpus"] == [
@@ -218,7 +268,9 @@ def busy() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "while True: pass"], env={})
 
 
-def test_processor_time_of_others_is_told_with_the_name_of_who_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_time_of_others_is_told_with_the_name_of_who_uses_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(foreign, "MOST_TOLD", 10_000)  # this machine may have many
     told: list[dict[str, Any]] = []
     look: Callable[[float], list[float]] = foreign.Foreign(
@@ -231,7 +283,9 @@ def test_processor_time_of_others_is_told_with_the_name_of_who_uses_it(monkeypat
             judge.wait_for(lambda: used_s(process.pid) > 0.6, 30, "it gets no processor")
             (seconds,) = look(start + 1.0)  # as if it had been one second
             assert seconds >= 0.5 and process.pid in [each["pid"] for each in told]
-            assert next(each for each in told if each["pid"] == process.pid)["name"].startswith("python")
+            assert next(each for each in told if each["pid"] == process.pid)["name"].startswith(
+                "python"
+            )
         finally:
             process.kill()
 
@@ -245,9 +299,15 @@ def test_descendants_of_the_supervisor_and_what_bears_its_mark_are_of_the_run() 
             assert not other.has(process.pid)
         finally:
             process.kill()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"ORCH_RUN_ID": "r"}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"ORCH_RUN_ID": "r"}
+    ) as process:
         own = foreign.OwnProcesses({"supervisor": 2**22 + 1, "run_id": "r"})
-        judge.wait_for(lambda: b"ORCH_RUN_ID" in Path(f"/proc/{process.pid}/environ").read_bytes(), 5, "no environment")
+        judge.wait_for(
+            lambda: b"ORCH_RUN_ID" in Path(f"/proc/{process.pid}/environ").read_bytes(),
+            5,
+            "no environment",
+        )
         assert own.has(process.pid)
         process.kill()
 

@@ -1,4 +1,6 @@
-"""A run that lost its supervisor where no control group could be made: what may be left of it is named and never signalled."""
+"""A run that lost its supervisor where no control group could be made: what may be left of it is
+named and never signalled.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ exec sleep 1000
 
 
 def kill_supervisor(machine: Machine, run: str = RUN, **origin: object) -> None:
-    """Kill a run's supervisor; ``origin`` replaces what it recorded, before its processes are looked for."""
+    """Kill a run's supervisor; ``origin`` replaces what it recorded, before its processes are
+    looked for.
+    """
     path = machine.folder(run) / "origin.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | origin))
     (supervisor,) = supervisors(machine.folder(run))
@@ -39,7 +43,9 @@ def kill_supervisor(machine: Machine, run: str = RUN, **origin: object) -> None:
 def daemon(machine: Machine) -> Iterator[int]:
     machine.start(RUN, SHED)
     escaped = machine.folder(RUN) / "escaped"
-    judge.wait_for(lambda: escaped.exists() and escaped.read_text().strip(), 5, "no daemon was started")
+    judge.wait_for(
+        lambda: escaped.exists() and escaped.read_text().strip(), 5, "no daemon was started"
+    )
     pid = int(escaped.read_text())
     yield pid
     if Path(f"/proc/{pid}/comm").exists():
@@ -54,13 +60,19 @@ def suspects(answer: dict[str, Any]) -> set[int]:
     return {pid for pid, _ in answer.get("unverified", {}).get(RUN, [])}
 
 
-def test_a_daemon_without_any_mark_is_named_until_it_has_ended(machine: Machine, daemon: int) -> None:
+def test_a_daemon_without_any_mark_is_named_until_it_has_ended(
+    machine: Machine, daemon: int
+) -> None:
     (machine.folder(RUN) / "group").unlink(missing_ok=True)
     kill_supervisor(machine, group="")
     for answer in (stopped(machine), machine.ask("left", run=RUN), machine.ask("status")):
         # Other programs of this user that begin meanwhile may be named as well.
-        assert list(answer["unverified"]) == [RUN] and [daemon, "sleep"] in answer["unverified"][RUN], answer
-    assert bearing(RUN) == [] and Path(f"/proc/{daemon}").exists(), "what may be a stranger's is not signalled"
+        assert (
+            list(answer["unverified"]) == [RUN] and [daemon, "sleep"] in answer["unverified"][RUN]
+        ), answer
+    assert bearing(RUN) == [] and Path(f"/proc/{daemon}").exists(), (
+        "what may be a stranger's is not signalled"
+    )
     assert "unverified" not in machine.ask("left", run="another")
     os.kill(daemon, signal.SIGKILL)
     judge.wait_for(lambda: not Path(f"/proc/{daemon}").exists(), 2, "the daemon lives on")
@@ -69,11 +81,15 @@ def test_a_daemon_without_any_mark_is_named_until_it_has_ended(machine: Machine,
 
 
 def test_processes_of_others_are_not_taken_for_the_runs(machine: Machine) -> None:
-    """What began before, what descends from a session of the user, and what carries another run's mark."""
+    """What began before, what descends from a session of the user, and what carries another run's
+    mark.
+    """
     before = subprocess.Popen(["sleep", "1000"])
     machine.start(RUN, SLEEP)
     orphan = "import os, subprocess, sys; print(subprocess.Popen(['sleep', '1000'], stdout=2, env=dict(ORCH_RUN_ID='x')).pid)"
-    marked = int(subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE, check=True).stdout)
+    marked = int(
+        subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE, check=True).stdout
+    )
     after = subprocess.Popen(["sleep", "1000"])
     try:
         (machine.folder(RUN) / "group").unlink(missing_ok=True)
@@ -89,8 +105,12 @@ def test_processes_of_others_are_not_taken_for_the_runs(machine: Machine) -> Non
         os.kill(marked, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("case", ["another boot", "a control group", "other process numbers", "never started"])
-def test_what_is_known_without_looking_at_processes(machine: Machine, daemon: int, case: str) -> None:
+@pytest.mark.parametrize(
+    "case", ["another boot", "a control group", "other process numbers", "never started"]
+)
+def test_what_is_known_without_looking_at_processes(
+    machine: Machine, daemon: int, case: str
+) -> None:
     (machine.folder(RUN) / "group").unlink(missing_ok=True)
     origin = {
         "another boot": {"group": "", "boot_id": "another"},

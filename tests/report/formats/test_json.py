@@ -31,7 +31,9 @@ def document(summary: Any) -> Any:
 
 
 def metrics() -> Summary:
-    """Rows of metrics with and without keys, below 0, at 0 and above, of 1n1g and 1n2g, with and without a speedup."""
+    """Rows of metrics with and without keys, below 0, at 0 and above, of 1n1g and 1n2g, with and
+    without a speedup.
+    """
     declared = (
         Metric("busbw", "GB/s", keys=("size_bytes", "op")),
         Metric("latency", "us", "lower", speedup=True),
@@ -40,25 +42,47 @@ def metrics() -> Summary:
     values = {"busbw": {(1024, "read"): 0.0, (4096, "read"): 2.0}, "latency": 8.0, "change": -0.5}
     runs = [*measured("1n1g", declared, values, values), *measured("1n2g", declared, values)]
     whole = summarize(runs)
-    expected = judged([expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows, runs)
+    expected = judged(
+        [expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows, runs
+    )
     return replace(whole, expected=expected)
 
 
 def sampled() -> Summary:
     """A run of which everything is sampled, with something wrong in every place."""
     columns: dict[str, Column] = {
-        **gpus(2, sm_mhz=lambda at: 1755.0, reasons=lambda at: 4.0, ecc_corrected=lambda at: at, used_percent=lambda at: 99.0),
+        **gpus(
+            2,
+            sm_mhz=lambda at: 1755.0,
+            reasons=lambda at: 4.0,
+            ecc_corrected=lambda at: at,
+            used_percent=lambda at: 99.0,
+        ),
         **{
             name: lambda at: 2 * at
-            for name in ("busy_s", "foreign_s", "package_j", "net0.received", "net0.sent", "net0.errors")
+            for name in (
+                "busy_s",
+                "foreign_s",
+                "package_j",
+                "net0.received",
+                "net0.sent",
+                "net0.errors",
+            )
         },
     }
-    told = [{"t": 5.0, "event": "xid", "gpu": 0, "code": 79}, {"t": 5.0, "event": "busy", "pid": 7, "name": "x", "cores": 1.5}]
+    told = [
+        {"t": 5.0, "event": "xid", "gpu": 0, "code": 79},
+        {"t": 5.0, "event": "busy", "pid": 7, "name": "x", "cores": 1.5},
+    ]
     names = {"gpus": [GPU, GPU], "interfaces": ["eth0"], "packages": ["package-0"]}
-    read = telemetry_of(telemetry([float(at) for at in range(20)], columns, told, **names).encode(), "node1")
+    read = telemetry_of(
+        telemetry([float(at) for at in range(20)], columns, told, **names).encode(), "node1"
+    )
     assert read
     use = RunUse(10.0, (node_use("node1", read, 5.0, 15.0),), 600.0, 0.5, 300.0)
-    return summarize([replace(run, use=use, steady=SteadyStart(41, 0.5)) for run in runs("1n1g", [100.0])])
+    return summarize(
+        [replace(run, use=use, steady=SteadyStart(41, 0.5)) for run in runs("1n1g", [100.0])]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +112,39 @@ def test_tables_with_and_without_numbers_are_valid(printed: Any) -> None:
     assert problems(document(summarize(runs("1n1g", [1.0, 2.0], spec=chosen)))) == []
     assert problems(document(summarize([]))) == []
     (use,) = document(sampled())["telemetry"]
-    assert problems(document(sampled())) == [] and use["nodes"][0]["gpus"][0]["lowered"]["sw_power_cap"] == 1.0
+    assert (
+        problems(document(sampled())) == []
+        and use["nodes"][0]["gpus"][0]["lowered"]["sw_power_cap"] == 1.0
+    )
     found = document(metrics())
     assert problems(found) == [] and list(found["drifts"]) == ["latency", "change"]
-    latency = next(row for row in found["rows"] if row["metric"] == "latency" and row["shape"] == "1n2g")
-    assert (latency["unit"], latency["better"], latency["key"], latency["speedup"]) == ("us", "lower", {}, 1.0)
+    latency = next(
+        row for row in found["rows"] if row["metric"] == "latency" and row["shape"] == "1n2g"
+    )
+    assert (latency["unit"], latency["better"], latency["key"], latency["speedup"]) == (
+        "us",
+        "lower",
+        {},
+        1.0,
+    )
     assert found["baselines"][latency["series"]]["value"] == pytest.approx(8.0)
     assert problems(printed) == []
 
 
 @pytest.mark.parametrize("kind", ["example", "printed", "metrics", "sampled"])
 def test_a_key_more_and_a_key_less_are_not(kind: str, printed: Any) -> None:
-    whole = printed if kind == "printed" else document({"example": example, "metrics": metrics, "sampled": sampled}[kind]())
+    whole = (
+        printed
+        if kind == "printed"
+        else document({"example": example, "metrics": metrics, "sampled": sampled}[kind]())
+    )
     assert_every_key_counts(whole)
 
 
-@pytest.mark.parametrize(("key", "value"), [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("median", 0), ("n", 1.5), ("shape", "4x8"), ("speedup", "1"), ("failed", -1)],
+)
 def test_values_that_cannot_be_are_not(key: str, value: Any) -> None:
     whole = document(example())
     whole["rows"][0][key] = value
@@ -112,7 +153,14 @@ def test_values_that_cannot_be_are_not(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("better", "more"), ("primary", 1), ("key", {"size_bytes": 1.5}), ("step_s", 0.1), ("per_rank", 1.0), ("deviation", -1.0)],
+    [
+        ("better", "more"),
+        ("primary", 1),
+        ("key", {"size_bytes": 1.5}),
+        ("step_s", 0.1),
+        ("per_rank", 1.0),
+        ("deviation", -1.0),
+    ],
 )
 def test_values_that_no_other_metric_has_are_not(key: str, value: Any) -> None:
     whole = document(metrics())
@@ -120,7 +168,10 @@ def test_values_that_no_other_metric_has_are_not(key: str, value: Any) -> None:
     assert problems(whole)
 
 
-@pytest.mark.parametrize(("key", "value"), [("unit", "GB/s"), ("better", "lower"), ("key", {"size_bytes": 1}), ("value", -1.0)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("unit", "GB/s"), ("better", "lower"), ("key", {"size_bytes": 1}), ("value", -1.0)],
+)
 def test_values_that_no_speed_of_training_has_are_not(key: str, value: Any) -> None:
     whole = document(example())
     whole["rows"][0][key] = value

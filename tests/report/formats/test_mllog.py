@@ -1,4 +1,6 @@
-"""MLPerf's own parser and checker read our lines, and MLPerf's own logger would have written the same."""
+"""MLPerf's own parser and checker read our lines, and MLPerf's own logger would have written the
+same.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,15 @@ def events(rendered: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_the_compliance_checker_takes_the_format_under_every_set_of_rules(summary: Summary, tmp_path: Path, rules: str) -> None:
+def test_the_compliance_checker_takes_the_format_under_every_set_of_rules(
+    summary: Summary, tmp_path: Path, rules: str
+) -> None:
     parsed(summary, tmp_path, rules)
     no_rules = tmp_path / "none.yaml"
     no_rules.write_text("")
-    assert make_checker("training", rules, quiet=False, werror=True).check_file(str(tmp_path / "result.txt"), str(no_rules))
+    assert make_checker("training", rules, quiet=False, werror=True).check_file(
+        str(tmp_path / "result.txt"), str(no_rules)
+    )
     (tmp_path / "result.txt").write_text(":::MLLOG {}\n")
     with pytest.raises(KeyError):
         parse_file(str(tmp_path / "result.txt"), ruleset=rules)
@@ -57,7 +63,14 @@ def test_the_compliance_checker_takes_the_format_under_every_set_of_rules(summar
 def test_the_logger_of_mlperf_would_have_written_the_same_lines(summary: Summary) -> None:
     rendered = mllog.render(summary)
     written = [
-        _encode_log(e["namespace"], e["time_ms"], constants.POINT_IN_TIME, e["key"], e["value"], e["metadata"])
+        _encode_log(
+            e["namespace"],
+            e["time_ms"],
+            constants.POINT_IN_TIME,
+            e["key"],
+            e["value"],
+            e["metadata"],
+        )
         for e in events(rendered)
     ]
     assert rendered.splitlines() == written
@@ -65,12 +78,17 @@ def test_the_logger_of_mlperf_would_have_written_the_same_lines(summary: Summary
 
 def test_each_cell_has_its_batch_and_its_numbers(summary: Summary, tmp_path: Path) -> None:
     found = [
-        (line.key, line.value["value"], line.value["metadata"].get(constants.STATUS)) for line in parsed(summary, tmp_path)
+        (line.key, line.value["value"], line.value["metadata"].get(constants.STATUS))
+        for line in parsed(summary, tmp_path)
     ]
     small, large, _ = summary.rows
     assert found == [
         (constants.GLOBAL_BATCH_SIZE, 128, None),
-        ("tracked_stats", {"throughput": small.value, "speedup": 1.0, "efficiency": 1.0}, constants.SUCCESS),
+        (
+            "tracked_stats",
+            {"throughput": small.value, "speedup": 1.0, "efficiency": 1.0},
+            constants.SUCCESS,
+        ),
         (constants.GLOBAL_BATCH_SIZE, 1024, None),
         (
             "tracked_stats",
@@ -85,14 +103,22 @@ def test_each_cell_has_its_batch_and_its_numbers(summary: Summary, tmp_path: Pat
 
 def test_the_time_is_that_of_the_export(summary: Summary) -> None:
     before = time.time_ns() // 1_000_000
-    assert all(before <= event["time_ms"] <= time.time_ns() // 1_000_000 for event in events(mllog.render(summary)))
+    assert all(
+        before <= event["time_ms"] <= time.time_ns() // 1_000_000
+        for event in events(mllog.render(summary))
+    )
 
 
 @evil
 def test_no_text_of_a_node_acts_on_a_reader(text: str, tmp_path: Path) -> None:
     rendered = mllog.render(with_text(text))
-    assert rendered.isascii() and not any(ord(character) < 32 for character in rendered.replace("\n", ""))
-    assert any(text in line.value["metadata"]["qualifications"] for line in parsed(with_text(text), tmp_path)[1::2])
+    assert rendered.isascii() and not any(
+        ord(character) < 32 for character in rendered.replace("\n", "")
+    )
+    assert any(
+        text in line.value["metadata"]["qualifications"]
+        for line in parsed(with_text(text), tmp_path)[1::2]
+    )
 
 
 def test_a_line_within_a_line_is_text(tmp_path: Path) -> None:

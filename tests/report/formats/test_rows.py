@@ -44,27 +44,44 @@ def test_markdown_is_a_table_with_footnotes(summary: Summary) -> None:
     )
 
 
-def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(summary: Summary) -> None:
+def test_csv_has_one_line_per_cell_and_empty_fields_where_there_is_no_number(
+    summary: Summary,
+) -> None:
     lines = list(csv.DictReader(io.StringIO(delimited.render(summary))))
     assert [(line["nodes"], line["gpus"], line["median"]) for line in lines] == [
         ("1", "1", "354.02"),
         ("1", "8", "2277.07"),
         ("4", "8", ""),
     ]
-    assert (lines[1]["speedup"], lines[1]["efficiency"], lines[2]["failed"]) == ("6.34", "0.7920", "1")
-    assert (lines[1]["speedup_interval"], lines[1]["efficiency_interval"]) == ("5.74 to 6.99", "0.7179 to 0.8737")
+    assert (lines[1]["speedup"], lines[1]["efficiency"], lines[2]["failed"]) == (
+        "6.34",
+        "0.7920",
+        "1",
+    )
+    assert (lines[1]["speedup_interval"], lines[1]["efficiency_interval"]) == (
+        "5.74 to 6.99",
+        "0.7179 to 0.8737",
+    )
     assert lines[0]["interval"] == "353.01 to 355.05" and lines[2]["interval"] == ""
 
 
 def test_json_has_every_digit_and_every_field(summary: Summary) -> None:
     document = json.loads(jsonout.render(summary))
     assert document["schema"] == 8 and {row["unit"] for row in document["rows"]} == {"samples/s"}
-    assert [set(row) for row in document["rows"]] == [{field.name for field in fields(Row)} | {"qualification_codes"}] * 3
-    assert document["rows"][1]["speedup"] == pytest.approx((2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3))
+    assert [set(row) for row in document["rows"]] == [
+        {field.name for field in fields(Row)} | {"qualification_codes"}
+    ] * 3
+    assert document["rows"][1]["speedup"] == pytest.approx(
+        (2277.07 * 2311.41 * 2144.24 / 353.62 / 354.44 / 354.02) ** (1 / 3)
+    )
     assert [run["value"] for run in document["rows"][1]["repeats"]] == [2277.07, 2311.41, 2144.24]
     assert document["rows"][2]["median"] is None and document["rows"][2]["interval"] is None
     assert document["rows"][1]["speedup_interval"].keys() == {"low", "high", "level"}
-    assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == ["1n1g-1", "1n1g-2", "1n1g-3"]
+    assert document["baselines"]["pytorch resnet50 fp16 b128 synthetic"]["run_ids"] == [
+        "1n1g-1",
+        "1n1g-2",
+        "1n1g-3",
+    ]
     assert jsonout.render(summary) == jsonout.render(summary)
 
 
@@ -72,14 +89,23 @@ def test_json_has_the_code_of_each_note(summary: Summary) -> None:
     notes = (NO_BASELINE(series="a", shape="1n1g", how="b"), "of an earlier record")
     rows = tuple(replace(row, qualifications=notes) for row in summary.rows)
     document = json.loads(jsonout.render(replace(summary, notes=notes, rows=rows)))
-    codes = [{"code": "no_baseline", "severity": "refusal"}, {"code": "other", "severity": "remark"}]
+    codes = [
+        {"code": "no_baseline", "severity": "refusal"},
+        {"code": "other", "severity": "remark"},
+    ]
     assert (document["notes"], document["note_codes"]) == (list(notes), codes)
-    assert [(row["qualifications"], row["qualification_codes"]) for row in document["rows"]] == [(list(notes), codes)] * 3
+    assert [(row["qualifications"], row["qualification_codes"]) for row in document["rows"]] == [
+        (list(notes), codes)
+    ] * 3
 
 
 def test_junit_has_a_case_per_cell_that_fails_where_a_run_failed(summary: Summary) -> None:
     (suite,) = JUnitXml.fromstring(junit.render(summary).encode())
-    assert (suite.name, suite.tests, suite.failures) == ("pytorch resnet50 fp16 b128 synthetic", 3, 1)
+    assert (suite.name, suite.tests, suite.failures) == (
+        "pytorch resnet50 fp16 b128 synthetic",
+        3,
+        1,
+    )
     cases = {case.name: case for case in suite}
     assert list(cases) == ["1n1g", "1n8g", "4n8g"]
     assert [case.is_passed for case in cases.values()] == [True, True, False]
@@ -92,9 +118,16 @@ def test_junit_has_a_case_per_cell_that_fails_where_a_run_failed(summary: Summar
 
 
 def test_prometheus_reads_every_number_and_no_missing_one(summary: Summary) -> None:
-    families = {family.name: family for family in text_string_to_metric_families(prometheus.render(summary))}
-    assert {family.type for family in families.values()} == {"gauge"} and all(one.documentation for one in families.values())
-    speeds = {sample.labels["case"]: sample.value for sample in families["orch_speed_samples_per_second"].samples}
+    families = {
+        family.name: family for family in text_string_to_metric_families(prometheus.render(summary))
+    }
+    assert {family.type for family in families.values()} == {"gauge"} and all(
+        one.documentation for one in families.values()
+    )
+    speeds = {
+        sample.labels["case"]: sample.value
+        for sample in families["orch_speed_samples_per_second"].samples
+    }
     assert speeds == pytest.approx({"1n1g": 354.0265, "1n8g": 2243.0683}, rel=1e-6)
     (low,) = families["orch_speedup_low_ratio"].samples
     assert low.value == summary.rows[1].speedup_interval.low  # type: ignore[union-attr]
@@ -106,7 +139,11 @@ def test_prometheus_reads_every_number_and_no_missing_one(summary: Summary) -> N
 
 
 def test_cells_that_differ_in_any_way_are_different_samples() -> None:
-    both = [*runs("1n1g", [1.0] * 3), *runs("1n1g", [2.0] * 3, spec={"steps": 60}), *runs("1n1g", [3.0] * 3, simulated=True)]
+    both = [
+        *runs("1n1g", [1.0] * 3),
+        *runs("1n1g", [2.0] * 3, spec={"steps": 60}),
+        *runs("1n1g", [3.0] * 3, simulated=True),
+    ]
     both = [replace(run, run_id=f"{place}") for place, run in enumerate(both)]
     for family in text_string_to_metric_families(prometheus.render(summarize(both))):
         labels = [tuple(sample.labels.items()) for sample in family.samples]
@@ -117,7 +154,9 @@ def both_kinds() -> Summary:
     """A training, and a program with a metric by size and one without keys."""
     declared = (Metric("busbw", "GB/s", keys=("size_bytes",)), Metric("latency", "us", "lower"))
     values = {"busbw": {1024: 5.0, 4096: 20.0}, "latency": 8.0}
-    return summarize([*runs("1n1g", [354.0] * 3), *measured("1n2g", declared, values, values, values)])
+    return summarize(
+        [*runs("1n1g", [354.0] * 3), *measured("1n2g", declared, values, values, values)]
+    )
 
 
 def test_prometheus_has_each_gauge_once_and_other_metrics_by_name_unit_and_key() -> None:
@@ -133,25 +172,37 @@ def test_prometheus_has_each_gauge_once_and_other_metrics_by_name_unit_and_key()
         ("busbw", "GB/s", "1024"): pytest.approx(5.0), ("busbw", "GB/s", "4096"): pytest.approx(20.0),
         ("latency", "us", ""): pytest.approx(8.0),
     }  # fmt: skip
-    assert [one.value for one in families["orch_speed_samples_per_second"].samples] == [pytest.approx(354.0)]
-    assert len(families["orch_good_repeats"].samples) == 4 and len(families["orch_metric_low"].samples) == 3
+    assert [one.value for one in families["orch_speed_samples_per_second"].samples] == [
+        pytest.approx(354.0)
+    ]
+    assert (
+        len(families["orch_good_repeats"].samples) == 4
+        and len(families["orch_metric_low"].samples) == 3
+    )
     labels = [tuple(one.labels.items()) for one in families["orch_good_repeats"].samples]
     assert len(set(labels)) == len(labels)
 
 
 def test_csv_and_junit_have_other_metrics_with_their_units_and_keys() -> None:
     lines = list(csv.DictReader(io.StringIO(delimited.render(both_kinds()))))
-    shown_lines = [(line["metric"], line["unit"], line["better"], line["key.size_bytes"], line["value"]) for line in lines]
+    shown_lines = [
+        (line["metric"], line["unit"], line["better"], line["key.size_bytes"], line["value"])
+        for line in lines
+    ]
     assert sorted(shown_lines) == [
         ("busbw", "GB/s", "higher", "1024", "5.00"), ("busbw", "GB/s", "higher", "4096", "20.00"),
         ("latency", "us", "lower", "", "8.00"), ("samples_per_s", "samples/s", "higher", "", "354.00"),
     ]  # fmt: skip
-    suites = {suite.name: suite for suite in JUnitXml.fromstring(junit.render(both_kinds()).encode())}
+    suites = {
+        suite.name: suite for suite in JUnitXml.fromstring(junit.render(both_kinds()).encode())
+    }
     assert len(suites) == 4
     (case,) = suites["probe disk fp16 busbw size_bytes=4096"]
     said = str(case.system_out).splitlines()
     assert {"value: 20.00", "median: 20.00"} <= set(said)
-    assert not [line for line in said if line.startswith(("ms/step", "per rank", "speed:"))], "it has no steps"
+    assert not [line for line in said if line.startswith(("ms/step", "per rank", "speed:"))], (
+        "it has no steps"
+    )
 
 
 @pytest.mark.parametrize("render", [markdown.render, delimited.render, jsonout.render])

@@ -1,4 +1,6 @@
-"""What stands in the pictures of a page: numbers where they belong, colours of the page, no name that could break anything."""
+"""What stands in the pictures of a page: numbers where they belong, colours of the page, no name
+that could break anything.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,18 @@ def heights(picture: ET.Element) -> list[float]:
 
 
 def test_dots_stand_at_their_speeds_and_the_ideal_line_goes_through_the_baseline() -> None:
-    picture = scaling(summarize([*runs("1n1g", [100.0] * 3), *runs("1n2g", [200.0] * 3), *runs("1n4g", [300.0] * 3)]))
+    picture = scaling(
+        summarize(
+            [*runs("1n1g", [100.0] * 3), *runs("1n2g", [200.0] * 3), *runs("1n4g", [300.0] * 3)]
+        )
+    )
     assert words(picture)[:3] == ["1", "2", "4"]
     one, two, four = dict.fromkeys(heights(picture))
     assert (one - two) == pytest.approx(two - four, abs=0.3)
     ideal = next(
-        line for line in paths(picture, "muted") if len(line) == 2 and line[0][1] != line[1][1] and line[0][0] != line[1][0]
+        line
+        for line in paths(picture, "muted")
+        if len(line) == 2 and line[0][1] != line[1][1] and line[0][0] != line[1][0]
     )
     assert ideal[0][1] == pytest.approx(one, abs=0.2)
     assert ideal[0][1] - ideal[1][1] == pytest.approx(
@@ -48,17 +56,25 @@ def test_dots_stand_at_their_speeds_and_the_ideal_line_goes_through_the_baseline
 
 
 def test_sizes_far_apart_are_drawn_on_logarithmic_axes_where_the_ideal_line_is_straight() -> None:
-    picture = scaling(summarize([*runs("1n1g", [100.0] * 3), *runs("1n8g", [800.0] * 3), *runs("4n8g", [3200.0] * 3)]))
+    picture = scaling(
+        summarize(
+            [*runs("1n1g", [100.0] * 3), *runs("1n8g", [800.0] * 3), *runs("4n8g", [3200.0] * 3)]
+        )
+    )
     assert words(picture)[:3] == ["1", "8", "32"]
     (line,) = (line for line in paths(picture, "one") if len(line) == 3)
     (x1, y1), (x2, y2), (x3, y3) = line
-    assert (x2 - x1) / (x3 - x1) == pytest.approx(3 / 5, abs=0.01) and (y1 - y2) / (y1 - y3) == pytest.approx(3 / 5, abs=0.01)
+    assert (x2 - x1) / (x3 - x1) == pytest.approx(3 / 5, abs=0.01) and (y1 - y2) / (
+        y1 - y3
+    ) == pytest.approx(3 / 5, abs=0.01)
 
 
 @pytest.mark.parametrize("quantity", ["value", "speedup"])
 def test_published_rows_are_drawn_where_they_are_asked_for(quantity: str) -> None:
     fp32 = {"dtype": "fp32"}
-    summary = summarize([*runs("1n1g", [354.0] * 3, spec=fp32), *runs("1n8g", [2300.0] * 3, spec=fp32)])
+    summary = summarize(
+        [*runs("1n1g", [354.0] * 3, spec=fp32), *runs("1n8g", [2300.0] * 3, spec=fp32)]
+    )
     alone, against = scaling(summary, quantity), scaling(summary, quantity, against=True)
     assert paths(alone, "two") == [] and paths(against, "two") != []
     # Published tables go further than ours did, and their sizes are marked as well.
@@ -69,12 +85,18 @@ def test_cells_of_one_size_are_told_apart_and_a_cell_without_a_number_is_a_cross
     several = [*runs("1n1g", [100.0] * 3), *runs("1n4g", [300.0] * 3), *runs("4n1g", [350.0] * 3)]
     assert {"1n4g", "4n1g"} <= set(words(scaling(summarize(several))))
     failed = runs("2n4g", [1.0], throughput=None, state="failed")
-    crosses = [each for each in scaling(summarize([*several, *failed])).iter("use") if each.get("stroke") == "var(--bad)"]
+    crosses = [
+        each
+        for each in scaling(summarize([*several, *failed])).iter("use")
+        if each.get("stroke") == "var(--bad)"
+    ]
     assert len(crosses) == 1 and scaling(summarize(failed)) is not None
 
 
 def colours(picture: ET.Element) -> Sequence[str]:
-    return [value for each in picture.iter() for name in ("fill", "stroke") if (value := each.get(name))]
+    return [
+        value for each in picture.iter() for name in ("fill", "stroke") if (value := each.get(name))
+    ]
 
 
 def test_every_colour_is_one_of_the_page_and_every_number_is_short() -> None:
@@ -96,9 +118,14 @@ def test_texts_that_mean_something_to_markup_or_to_matplotlib_are_shown_as_they_
 
 
 @pytest.mark.parametrize(("bound_s", "is_cut"), [(0.0002, False), (0.1, True)])
-def test_the_axis_of_skews_belongs_to_the_skews_and_a_bound_far_beyond_is_written(bound_s: float, is_cut: bool) -> None:
+def test_the_axis_of_skews_belongs_to_the_skews_and_a_bound_far_beyond_is_written(
+    bound_s: float, is_cut: bool
+) -> None:
     account = RunAccount("r", {}, (), None, 0.001, bound_s)
-    turns = [charts.Turn(order, result, account) for order, result in enumerate(runs("2n1g", [1.0] * 3), start=1)]
+    turns = [
+        charts.Turn(order, result, account)
+        for order, result in enumerate(runs("2n1g", [1.0] * 3), start=1)
+    ]
     picture = ET.fromstring(charts.skew(turns, "x-"))
     written = " ".join(words(picture))
     assert ("error bound up to 100 ms" in written) == is_cut

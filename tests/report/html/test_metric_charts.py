@@ -1,4 +1,6 @@
-"""What stands in the pictures of other metrics than samples/s: points at their values, a line for each configuration."""
+"""What stands in the pictures of other metrics than samples/s: points at their values, a line for
+each configuration.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def _drawing() -> object:
 
 
 def rows(metric: Metric, *repeats: Any, shapes: Sequence[str] = ("1n2g",)) -> tuple[Row, ...]:
-    made = [run for shape in shapes for run in measured(shape, (metric,), *({metric.name: values} for values in repeats))]
+    made = [
+        run
+        for shape in shapes
+        for run in measured(shape, (metric,), *({metric.name: values} for values in repeats))
+    ]
     return summarize(made).rows
 
 
@@ -46,17 +52,26 @@ def heights(points: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def test_bandwidths_stand_over_their_sizes_a_line_for_each_form() -> None:
-    """Sizes are 1 Ki, 1 Mi and 1 Gi, so equally far apart; twice the bandwidth is twice as high; a missing form has no line."""
+    """Sizes are 1 Ki, 1 Mi and 1 Gi, so equally far apart; twice the bandwidth is twice as high; a
+    missing form has no line.
+    """
     alone = over(rows(FORMS, {(KI, "yes"): 10.0, (MI, "yes"): 20.0, (GI, "yes"): 40.0}))
     (x1, y1), (x2, y2), (x3, y3) = dots(alone, "one")
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)
     assert y2 - y3 == pytest.approx(2 * (y1 - y2), abs=0.4)
     assert paths(alone, "two") == [] and not [word for word in words(alone) if "in_place" in word]
-    assert {"1 Ki", "1 Mi", "1 Gi"} & set(words(alone)) and {"busbw, GB/s", "size_bytes"} <= set(words(alone))
+    assert {"1 Ki", "1 Mi", "1 Gi"} & set(words(alone)) and {"busbw, GB/s", "size_bytes"} <= set(
+        words(alone)
+    )
 
-    both = over(rows(FORMS, {(KI, "no"): 10.0, (GI, "no"): 40.0, (KI, "yes"): 20.0, (GI, "yes"): 30.0}))
+    both = over(
+        rows(FORMS, {(KI, "no"): 10.0, (GI, "no"): 40.0, (KI, "yes"): 20.0, (GI, "yes"): 30.0})
+    )
     low, high = heights(dots(both, "one")), heights(dots(both, "two"))
-    assert low[0] - high[0] == pytest.approx(high[1] - low[1], abs=0.3) and low[0] > high[0] > high[1] > low[1]
+    assert (
+        low[0] - high[0] == pytest.approx(high[1] - low[1], abs=0.3)
+        and low[0] > high[0] > high[1] > low[1]
+    )
     assert {"1n2g in_place=no", "1n2g in_place=yes"} <= set(words(both))
 
 
@@ -69,9 +84,14 @@ def test_each_shape_has_a_line_and_a_colour_of_its_own_with_its_name() -> None:
 def test_a_legend_names_each_line_by_its_colour_and_a_single_line_needs_none() -> None:
     found = rows(SIZES, {KI: 10.0, GI: 40.0}, shapes=("1n1g", "2n1g"))
     of_gi = [row for row in found if row.key["size_bytes"] == GI]
-    assert metric_charts.legend(of_gi, "") == [("one", f"1n1g size_bytes={GI}"), ("two", f"2n1g size_bytes={GI}")]
+    assert metric_charts.legend(of_gi, "") == [
+        ("one", f"1n1g size_bytes={GI}"),
+        ("two", f"2n1g size_bytes={GI}"),
+    ]
     assert metric_charts.legend(of_gi[:1], "") == []
-    assert metric_charts.legend(found, "size_bytes") == [], "a few lines have their names in the chart"
+    assert metric_charts.legend(found, "size_bytes") == [], (
+        "a few lines have their names in the chart"
+    )
     many = [replace(found[0], options={"n": n}) for n in range(7)]
     assert metric_charts.legend(many, "size_bytes")[0] == ("one", "1n1g n=0, 1n1g n=5")
 
@@ -80,12 +100,22 @@ def test_intervals_reach_from_end_to_end_and_a_single_run_has_none() -> None:
     found = rows(SIZES, {KI: 90.0, GI: 50.0}, {KI: 110.0, GI: 50.0}, {KI: 100.0, GI: 50.0})
     picture = over(found)
     (_, wide), (_, even) = dots(picture, "one")
-    ends = next(line for line in paths(picture, "one") if len(line) == 2 and line[0][0] == line[1][0])
+    ends = next(
+        line for line in paths(picture, "one") if len(line) == 2 and line[0][0] == line[1][0]
+    )
     scale = (even - wide) / (found[0].value - found[1].value)  # type: ignore[operator]
     assert found[0].interval and found[0].value
-    assert ends[0][1] - wide == pytest.approx(scale * (found[0].value - found[0].interval.low), abs=0.4)
-    assert wide - ends[1][1] == pytest.approx(scale * (found[0].interval.high - found[0].value), abs=0.4)
-    assert not [line for line in paths(over(rows(SIZES, {KI: 90.0, GI: 50.0})), "one") if line[0][0] == line[-1][0]]
+    assert ends[0][1] - wide == pytest.approx(
+        scale * (found[0].value - found[0].interval.low), abs=0.4
+    )
+    assert wide - ends[1][1] == pytest.approx(
+        scale * (found[0].interval.high - found[0].value), abs=0.4
+    )
+    assert not [
+        line
+        for line in paths(over(rows(SIZES, {KI: 90.0, GI: 50.0})), "one")
+        if line[0][0] == line[-1][0]
+    ]
 
 
 def test_keys_close_together_are_on_an_axis_of_equal_steps_and_so_is_zero() -> None:
@@ -110,8 +140,12 @@ def test_repeats_stand_at_their_values_in_execution_order_with_the_typical_value
     places = [x for x, _ in dots(picture, "one")]
     assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.3)
     scale = (first - second) / 2.0
-    (line,) = (line for line in paths(picture, "one") if len(line) == 2 and line[0][1] == line[1][1])
-    assert found[0].value and first - line[0][1] == pytest.approx(scale * (found[0].value - 8.0), abs=0.3)
+    (line,) = (
+        line for line in paths(picture, "one") if len(line) == 2 and line[0][1] == line[1][1]
+    )
+    assert found[0].value and first - line[0][1] == pytest.approx(
+        scale * (found[0].value - 8.0), abs=0.3
+    )
     assert {"latency, us", "position in execution order"} <= set(words(picture))
 
 
@@ -124,7 +158,17 @@ def test_runs_of_another_bench_have_no_place_in_the_order() -> None:
 @pytest.mark.parametrize("text", EVIL.values(), ids=EVIL)
 def test_a_key_from_a_log_is_a_word_of_the_picture_and_nothing_else(text: str) -> None:
     picture = over(rows(FORMS, {(KI, text): 10.0, (GI, text): 40.0, (KI, "b"): 20.0}))
-    assert {each.tag for each in picture.iter()} <= {"svg", "defs", "g", "path", "text", "use", "clipPath", "rect", "tspan"}
+    assert {each.tag for each in picture.iter()} <= {
+        "svg",
+        "defs",
+        "g",
+        "path",
+        "text",
+        "use",
+        "clipPath",
+        "rect",
+        "tspan",
+    }
     assert any(word.startswith("1n2g in_place=") for word in words(picture))
 
 
@@ -135,14 +179,25 @@ def test_every_colour_is_one_of_the_page_and_every_number_is_short() -> None:
         metric_charts.over_key(rows(FORMS, many), "size_bytes", "x-"),
         metric_charts.repeats(rows(LATENCY, 8.0, 9.0), {"1n2g-1": 1, "1n2g-2": 2}, "x-"),
     ):
-        found = {value for each in ET.fromstring(text).iter() for name in ("fill", "stroke") if (value := each.get(name))}
+        found = {
+            value
+            for each in ET.fromstring(text).iter()
+            for name in ("fill", "stroke")
+            if (value := each.get(name))
+        }
         assert found <= known
         assert not re.search(r'="[^"]*\d\.\d\d', text)
-    assert not [word for word in words(over(rows(FORMS, many))) if "form" in word], "the table has the names of many lines"
+    assert not [word for word in words(over(rows(FORMS, many))) if "form" in word], (
+        "the table has the names of many lines"
+    )
 
 
 def test_decimals_and_sizes_with_suffixes_have_their_places_on_the_axis() -> None:
-    (x1, _), (x2, _), (x3, _) = dots(over(rows(SIZES, dict.fromkeys(("1K", "1M", "1 GiB"), 5.0))), "one")
+    (x1, _), (x2, _), (x3, _) = dots(
+        over(rows(SIZES, dict.fromkeys(("1K", "1M", "1 GiB"), 5.0))), "one"
+    )
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)
-    (x1, _), (x2, _), (x3, _) = dots(over(rows(SIZES, dict.fromkeys(("0.5", 1, "1.5"), 5.0))), "one")
+    (x1, _), (x2, _), (x3, _) = dots(
+        over(rows(SIZES, dict.fromkeys(("0.5", 1, "1.5"), 5.0))), "one"
+    )
     assert x2 - x1 == pytest.approx(x3 - x2, abs=0.3)

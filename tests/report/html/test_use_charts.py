@@ -1,4 +1,6 @@
-"""The timeline of what was sampled, beside the steps: which panels and lines it has, and names that could break nothing."""
+"""The timeline of what was sampled, beside the steps: which panels and lines it has, and names that
+could break nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def node(host: str, *lines: Line) -> NodeUse:
 
 def turn(*nodes: NodeUse) -> Turn:
     (run,) = runs("1n1g", [100.0])
-    seen = replace(run, use=RunUse(10.0, nodes), tempo=Tempo(((-2.0, 50.0), (0.0, 100.0), (10.0, 100.0)), -2.0, None))
+    seen = replace(
+        run,
+        use=RunUse(10.0, nodes),
+        tempo=Tempo(((-2.0, 50.0), (0.0, 100.0), (10.0, 100.0)), -2.0, None),
+    )
     return Turn(1, seen, RunAccount(run.run_id, {}, (), None, None, None))
 
 
@@ -41,10 +47,16 @@ def power(watts: float) -> Line:
     return Line("power of a GPU, W", ((-1.0, 80.0), (1.0, watts), (9.0, watts)))
 
 
-def test_each_quantity_has_a_panel_below_that_of_the_steps_and_each_node_its_colour_and_name() -> None:
+def test_each_quantity_has_a_panel_below_that_of_the_steps_and_each_node_its_colour_and_name() -> (
+    None
+):
     picture = drawn(turn(node("node1", power(600.0)), node("node2", power(500.0))))
     said = words(picture)
-    assert "speed of each step, samples/s" in said and "power of a GPU, W" in said and {"node1", "node2"} <= set(said)
+    assert (
+        "speed of each step, samples/s" in said
+        and "power of a GPU, W" in said
+        and {"node1", "node2"} <= set(said)
+    )
     (first,), (second,) = (
         [line for line in paths(picture, colour) if len(line) == 3] for colour in ("one", "two")
     )  # fmt: skip
@@ -65,7 +77,9 @@ def test_clocks_are_drawn_where_they_are_and_everything_else_from_zero() -> None
 
 def test_more_nodes_than_colours_have_one_colour_and_no_names() -> None:
     picture = drawn(turn(*(node(f"node{number}", power(600.0)) for number in range(1, 9))))
-    assert len([line for line in paths(picture, "one") if len(line) == 3]) == 8 and "node1" not in words(picture)
+    assert len(
+        [line for line in paths(picture, "one") if len(line) == 3]
+    ) == 8 and "node1" not in words(picture)
 
 
 @evil

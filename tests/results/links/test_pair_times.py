@@ -1,4 +1,6 @@
-"""The lines of `orch bench pairs`: all of them understood, or none; and the words in which they are told."""
+"""The lines of `orch bench pairs`: all of them understood, or none; and the words in which they are
+told.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,25 @@ HOSTS = {"nodes": ["node1", "node2", "node3", "node4"]}
 
 def spec_of(nodes: int = 3, gpus: int = 2, **sets: str) -> RunSpec:
     choices = {"nodes": nodes, "gpus": gpus, "steps": 4, "warmup_steps": 1}
-    return resolve(FRAMEWORK, "pairs", device="cpu", choices=choices, sets={"size_bytes": "1000000", **sets})
+    return resolve(
+        FRAMEWORK, "pairs", device="cpu", choices=choices, sets={"size_bytes": "1000000", **sets}
+    )
 
 
 def line(**values: Any) -> dict[str, str]:
-    match = READING.match("orch pair " + " ".join(f"{name}={value}" for name, value in values.items()))
+    match = READING.match(
+        "orch pair " + " ".join(f"{name}={value}" for name, value in values.items())
+    )
     assert match, values
     return match.groupdict()
 
 
-def lines_of(spec: RunSpec, slow: dict[tuple[int, int, str], float] | None = None) -> list[dict[str, str]]:
-    """Every line of a run in which a transfer takes 1 ms, 2 ms both ways at once; a second rank takes a tenth more."""
+def lines_of(
+    spec: RunSpec, slow: dict[tuple[int, int, str], float] | None = None
+) -> list[dict[str, str]]:
+    """Every line of a run in which a transfer takes 1 ms, 2 ms both ways at once; a second rank
+    takes a tenth more.
+    """
     slow = slow or {}
     sizes = {"a-to-b": 1000000, "b-to-a": 1000000, "both": 1000000, "ping": 8}
     usual = {"a-to-b": 1e-3, "b-to-a": 1e-3, "both": 2e-3, "ping": 5e-5}
@@ -54,7 +64,9 @@ def test_the_slowest_rank_of_a_pair_is_its_time() -> None:
     spec = spec_of()
     found = pair_times(spec, lines_of(spec), HOSTS)
     assert len(found) == 3 * 4
-    assert found[2] == PairTimes((0, 1), ("node1", "node2"), "both", 1000000, (0.0022, 0.0022, 0.0022))
+    assert found[2] == PairTimes(
+        (0, 1), ("node1", "node2"), "both", 1000000, (0.0022, 0.0022, 0.0022)
+    )
     assert found[-1] == PairTimes((1, 2), ("node2", "node3"), "ping", 8, (5.5e-05,) * 3)
 
 
@@ -67,7 +79,10 @@ def changed(number: int, **values: Any) -> Any:
     [
         (lambda lines: lines[:-1], "expected 72 times of pairs, the logs have 71"),
         (lambda lines: [*lines, lines[0]], "expected 72 times of pairs, the logs have 73"),
-        (lambda lines: [*lines[:-1], lines[0]], "nodes 0 and 1, a-to-b, sweep 1, once, got it again"),
+        (
+            lambda lines: [*lines[:-1], lines[0]],
+            "nodes 0 and 1, a-to-b, sweep 1, once, got it again",
+        ),
         (changed(0, b="3"), "expected a time of this run, got sweep=1 round=1 a=0 b=3"),
         (changed(0, a="1"), "a=1 b=1"),
         (changed(0, sweep="4"), "sweep=4"),
@@ -80,7 +95,9 @@ def changed(number: int, **values: Any) -> Any:
         (changed(0, time_s="999999999.0"), "time_s=999999999.0"),
     ],
 )
-def test_what_is_missing_twice_there_or_of_another_run_is_an_error_and_no_smaller_table(change: Any, said: str) -> None:
+def test_what_is_missing_twice_there_or_of_another_run_is_an_error_and_no_smaller_table(
+    change: Any, said: str
+) -> None:
     spec = spec_of()
     with pytest.raises(DataError, match=said) as caught:
         pair_times(spec, change(lines_of(spec)), HOSTS)
@@ -95,20 +112,32 @@ def test_a_time_that_is_no_number_is_no_line(time_s: str) -> None:
 
 def told(spec: RunSpec, slow: dict[tuple[int, int, str], float], sweeps: int = 3) -> Any:
     found = pair_times(spec, lines_of(spec, slow), HOSTS)
-    cut = [PairTimes(one.pair, one.hosts, one.direction, one.size_bytes, one.times_s[:sweeps]) for one in found]
+    cut = [
+        PairTimes(one.pair, one.hosts, one.direction, one.size_bytes, one.times_s[:sweeps])
+        for one in found
+    ]
     return content(spec, [(1, cut)])
 
 
-def of_node(node: int, times: float, ways: tuple[str, ...] = ("both",)) -> dict[tuple[int, int, str], float]:
-    return {(a, b, way): times for a, b in combinations(range(4), 2) if node in (a, b) for way in ways}
+def of_node(
+    node: int, times: float, ways: tuple[str, ...] = ("both",)
+) -> dict[tuple[int, int, str], float]:
+    return {
+        (a, b, way): times for a, b in combinations(range(4), 2) if node in (a, b) for way in ways
+    }
 
 
 def test_a_slow_node_is_told_with_its_partners_and_the_way_in_which_it_is_slow() -> None:
     spec = spec_of(nodes=4, gpus=1)
     ways = of_node(1, 3.0) | {(0, 1, "b-to-a"): 3.0, (1, 2, "a-to-b"): 3.0, (1, 3, "a-to-b"): 3.0}
     found = told(spec, ways)
-    assert found.culprits == ("node2: 3.0x slower to every partner (95 %: 3.0 to 3.0), when sending",)
-    assert found.said == (*found.culprits, "an ordinary pair: 0.5 GB/s each way at once, ping 0.05 ms")
+    assert found.culprits == (
+        "node2: 3.0x slower to every partner (95 %: 3.0 to 3.0), when sending",
+    )
+    assert found.said == (
+        *found.culprits,
+        "an ordinary pair: 0.5 GB/s each way at once, ping 0.05 ms",
+    )
     every = told(spec, of_node(1, 3.0, ("both", "a-to-b", "b-to-a")))
     assert every.culprits == ("node2: 3.0x slower to every partner (95 %: 3.0 to 3.0)",)
 
@@ -118,9 +147,13 @@ def test_a_slow_link_is_told_with_its_ends_and_its_direction() -> None:
     what = "link node2 to node4: 4.0x slower than its nodes explain (95 %: 4.0 to 4.0), from node4 to node2"
     assert found.culprits == (what,)
     links = {row[:2]: row for row in found.grids[1].rows}
-    assert links["node2", "node4"][2] == pytest.approx(4.0) and links["node2", "node4"][-1] == "slow"
+    assert (
+        links["node2", "node4"][2] == pytest.approx(4.0) and links["node2", "node4"][-1] == "slow"
+    )
     matrix = {row[0]: row[1:] for row in found.grids[2].rows}
-    assert matrix["node2"] == pytest.approx((0.5, None, 0.5, 0.125)) and matrix["node4"][1] == pytest.approx(0.125)
+    assert matrix["node2"] == pytest.approx((0.5, None, 0.5, 0.125)) and matrix["node4"][
+        1
+    ] == pytest.approx(0.125)
 
 
 def test_bandwidth_counts_the_bytes_of_all_ranks() -> None:
@@ -155,32 +188,52 @@ def test_two_groups_are_told_as_a_boundary() -> None:
             "nothing stands out: all pairs within +0% and +0% of the ordinary time; "
             "a node 1.1x slower, or a link 1.1x, would have been named",
         ),
-        (spec_of(nodes=4, gpus=1), 1, "the noise of a single sweep is unknown: no verdict. use more --steps"),
+        (
+            spec_of(nodes=4, gpus=1),
+            1,
+            "the noise of a single sweep is unknown: no verdict. use more --steps",
+        ),
     ],
 )
-def test_where_nobody_is_named_it_says_what_would_have_been(spec: RunSpec, sweeps: int, said: str) -> None:
+def test_where_nobody_is_named_it_says_what_would_have_been(
+    spec: RunSpec, sweeps: int, said: str
+) -> None:
     found = told(spec, {}, sweeps)
     assert (found.said[0], found.culprits) == (said, ())
 
 
 def test_sweeps_of_several_runs_count_together() -> None:
     spec = spec_of(nodes=4, gpus=1)
-    one, other = (pair_times(spec, lines_of(spec, of_node(1, times)), HOSTS) for times in (2.0, 8.0))
+    one, other = (
+        pair_times(spec, lines_of(spec, of_node(1, times)), HOSTS) for times in (2.0, 8.0)
+    )
     # The middle of 2 and 8 times, in logarithms.
     assert content(spec, [(1, one), (2, other)]).grids[0].rows[1][1] == pytest.approx(4.0)
 
 
 def summary_of(nodes: int, slow: dict[tuple[int, int, str], float]) -> Summary:
     spec = spec_of(nodes=nodes, gpus=1)
-    found = pair_times(spec, lines_of(spec, slow), {"nodes": [f"node{n + 1}" for n in range(nodes)]})
-    return summarize([RunResult("r1", 1, spec, False, "finished", measure=MEASURES["pairs"], readings=tuple(found))])
+    found = pair_times(
+        spec, lines_of(spec, slow), {"nodes": [f"node{n + 1}" for n in range(nodes)]}
+    )
+    return summarize(
+        [
+            RunResult(
+                "r1", 1, spec, False, "finished", measure=MEASURES["pairs"], readings=tuple(found)
+            )
+        ]
+    )
 
 
 @pytest.mark.parametrize(("nodes", "drawn"), [(16, True), (17, False)])
-def test_people_see_the_matrix_of_up_to_16_nodes_and_programs_that_of_any(nodes: int, drawn: bool) -> None:
+def test_people_see_the_matrix_of_up_to_16_nodes_and_programs_that_of_any(
+    nodes: int, drawn: bool
+) -> None:
     summary = summary_of(nodes, {(1, 3, "both"): 4.0})
     shown = markdown.render(summary)
-    assert ("### pairs pairs fp32 cpu 17n1g: every pair" not in shown) and ("16n1g: every pair" in shown) == drawn
+    assert ("### pairs pairs fp32 cpu 17n1g: every pair" not in shown) and (
+        "16n1g: every pair" in shown
+    ) == drawn
     told = "every pair, GB/s each way at once: 18 columns, only in --format csv and json"
     assert (told in shown) != drawn and "link node2 to node4: 4.0x slower" in shown
     assert shown.count("cpu: measured on CPUs") == 1  # below the last table that is drawn
@@ -188,12 +241,21 @@ def test_people_see_the_matrix_of_up_to_16_nodes_and_programs_that_of_any(nodes:
     head = next(line for line in lines if f"node{nodes}" in line and "said" in line)
     place = head.index("table") + 1
     matrix = {line[place]: line for line in lines[lines.index(head) + 1 :]}
-    assert len(matrix) == nodes and float(matrix["node2"][head.index("node4")]) == pytest.approx(0.125)
+    assert len(matrix) == nodes and float(matrix["node2"][head.index("node4")]) == pytest.approx(
+        0.125
+    )
 
 
 def test_every_line_of_the_csv_says_who_is_slow_or_what_would_have_been_found() -> None:
-    for slow, begins in (({(1, 3, "both"): 4.0}, "link node2 to node4: 4.0x slower"), ({}, "nothing stands out: ")):
+    for slow, begins in (
+        ({(1, 3, "both"): 4.0}, "link node2 to node4: 4.0x slower"),
+        ({}, "nothing stands out: "),
+    ):
         blocks = delimited.render(summary_of(4, slow)).split("\n\n")
         assert len(blocks) == 3
-        for said in (line["said"] for block in blocks for line in csv.DictReader(io.StringIO(block))):
-            assert said.startswith(begins) and said.endswith("; an ordinary pair: 0.5 GB/s each way at once, ping 0.05 ms")
+        for said in (
+            line["said"] for block in blocks for line in csv.DictReader(io.StringIO(block))
+        ):
+            assert said.startswith(begins) and said.endswith(
+                "; an ordinary pair: 0.5 GB/s each way at once, ping 0.05 ms"
+            )

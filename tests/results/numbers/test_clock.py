@@ -1,4 +1,6 @@
-"""A log whose times contradict the arrival of its lines is refused or qualified, and says what its grammar lacks."""
+"""A log whose times contradict the arrival of its lines is refused or qualified, and says what its
+grammar lacks.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ FOUR_BY_EIGHT = Sizes(nodes=4, ranks=32)
 def arrivals(step_s: float = STEP_S, every_s: float = 1.0) -> list[tuple[float, int]]:
     """Return what a node sees that looks at its log once a second."""
     looks = int(STEPS * step_s / every_s)
-    return [(500.0 + number * every_s, int(number * every_s / step_s)) for number in range(1, looks + 1)]
+    return [
+        (500.0 + number * every_s, int(number * every_s / step_s)) for number in range(1, looks + 1)
+    ]
 
 
 def doubts(samples: Sequence[StepSample], terms: Terms, clock: Clock, sizes: Sizes) -> list[str]:
-    return verify_clock(samples, throughput(samples, terms), window_of(samples, terms), clock, sizes)
+    return verify_clock(
+        samples, throughput(samples, terms), window_of(samples, terms), clock, sizes
+    )
 
 
 def log(name: str, value: float) -> list[StepSample]:
@@ -35,24 +41,49 @@ def log(name: str, value: float) -> list[StepSample]:
 @pytest.mark.parametrize(
     ("samples", "grammar"),
     [
-        (log("step_time_s", STEP_S * 1000), "if step_time_s is in ms, write units: {step_time_s: ms} under log:"),
-        (log("step_time_s", STEP_S * 1e6), "if step_time_s is in us, write units: {step_time_s: us} under log:"),
-        (log("steps_per_s", 60 / STEP_S), "if steps_per_s is per min, write units: {steps_per_s: min} under log:"),
-        (log("steps_per_s", 4 / STEP_S), "if steps_per_s is the sum over all nodes, write summed_over: {steps_per_s: nodes}"),
-        (log("steps_per_s", 32 / STEP_S), "if steps_per_s is the sum over all ranks, write summed_over: {steps_per_s: ranks}"),
-        (log("samples_per_s", 64 / STEP_S / 4), "if samples_per_s is of one node, write scope: node under log:"),
-        (log("samples_per_s", 64 / STEP_S / 32), "if samples_per_s is of one process, write scope: process under log:"),
+        (
+            log("step_time_s", STEP_S * 1000),
+            "if step_time_s is in ms, write units: {step_time_s: ms} under log:",
+        ),
+        (
+            log("step_time_s", STEP_S * 1e6),
+            "if step_time_s is in us, write units: {step_time_s: us} under log:",
+        ),
+        (
+            log("steps_per_s", 60 / STEP_S),
+            "if steps_per_s is per min, write units: {steps_per_s: min} under log:",
+        ),
+        (
+            log("steps_per_s", 4 / STEP_S),
+            "if steps_per_s is the sum over all nodes, write summed_over: {steps_per_s: nodes}",
+        ),
+        (
+            log("steps_per_s", 32 / STEP_S),
+            "if steps_per_s is the sum over all ranks, write summed_over: {steps_per_s: ranks}",
+        ),
+        (
+            log("samples_per_s", 64 / STEP_S / 4),
+            "if samples_per_s is of one node, write scope: node under log:",
+        ),
+        (
+            log("samples_per_s", 64 / STEP_S / 32),
+            "if samples_per_s is of one process, write scope: process under log:",
+        ),
         (log("step_time_s", STEP_S / 2), "see units, scope and summed_over of the log grammar"),
     ],
 )
-def test_a_wrong_unit_is_refused_with_what_to_write(samples: Sequence[StepSample], grammar: str) -> None:
+def test_a_wrong_unit_is_refused_with_what_to_write(
+    samples: Sequence[StepSample], grammar: str
+) -> None:
     with pytest.raises(DataError, match="expected times that agree with the clock") as refused:
         doubts(samples, TERMS, Clock(arrivals()), FOUR_BY_EIGHT)
     assert refused.value.hint.startswith(grammar) and refused.value.kind == "result_invalid"
 
 
 def test_a_window_longer_than_the_run_is_refused_even_if_no_line_was_seen_to_come() -> None:
-    with pytest.raises(DataError, match="got 9000.0 s for the window of a run of 14.0 s") as refused:
+    with pytest.raises(
+        DataError, match="got 9000.0 s for the window of a run of 14.0 s"
+    ) as refused:
         doubts(log("step_time_s", STEP_S * 1000), TERMS, Clock(life_s=14.0), Sizes(1, 1))
     assert "units: {step_time_s: ms}" in refused.value.hint
 
@@ -61,7 +92,9 @@ def test_a_window_longer_than_the_run_is_refused_even_if_no_line_was_seen_to_com
 @pytest.mark.parametrize("factor", [1.0, 0.95, 1.05])
 def test_times_that_agree_are_not_doubted(factor: float, every_s: float) -> None:
     samples = log("step_time_s", STEP_S * factor)
-    assert doubts(samples, TERMS, Clock(arrivals(every_s=every_s), life_s=30.0), FOUR_BY_EIGHT) == []
+    assert (
+        doubts(samples, TERMS, Clock(arrivals(every_s=every_s), life_s=30.0), FOUR_BY_EIGHT) == []
+    )
 
 
 def test_a_smaller_difference_is_noted() -> None:
@@ -69,7 +102,9 @@ def test_a_smaller_difference_is_noted() -> None:
     samples = [StepSample(step, step_time_s=0.2) for step in range(1, 401)]
     looks = [(float(second), 4 * second) for second in range(1, 100)]
     notes = doubts(samples, terms, Clock(looks), Sizes(1, 1))
-    assert notes == ["the log disagrees with the clock: 71.2 s for steps 41…396, whose lines arrived within 89.0 s"]
+    assert notes == [
+        "the log disagrees with the clock: 71.2 s for steps 41…396, whose lines arrived within 89.0 s"
+    ]
 
 
 @pytest.mark.parametrize("looks", [[], [(1.0, 40)], [(1.0, 2), (9.0, 3)], [(1.0, 10), (2.0, 14)]])
@@ -83,11 +118,20 @@ def test_too_few_looks_decide_nothing(looks: list[tuple[float, int]]) -> None:
         ("step {step} took 250.0 ms,", {"units": {"step_time_s": "ms"}}),
         ("step {step}: 240 steps/min,", {"units": {"steps_per_s": "min"}}),
         ("step {step}: 16 steps/s,", {"summed_over": {"steps_per_s": "nodes"}}),
-        ("step {step}: 8 samples/s, 64 samples,", {"scope": "process", "summed_over": {"samples": "ranks"}}),
-        ("step {step}: 256 samples/s,", {"scope": "process", "summed_over": {"samples_per_s": "nodes"}}),
+        (
+            "step {step}: 8 samples/s, 64 samples,",
+            {"scope": "process", "summed_over": {"samples": "ranks"}},
+        ),
+        (
+            "step {step}: 256 samples/s,",
+            {"scope": "process", "summed_over": {"samples_per_s": "nodes"}},
+        ),
         ("step {step}: 131072 tok/s", {}),
         ("step {step}: 4096 tok/s", {"scope": "process"}),
-        ("step {step}: 131072 tok/s", {"scope": "process", "summed_over": {"tokens_per_s": "ranks"}}),
+        (
+            "step {step}: 131072 tok/s",
+            {"scope": "process", "summed_over": {"tokens_per_s": "ranks"}},
+        ),
     ],
 )
 def test_a_grammar_says_units_and_what_is_added_up(line: str, grammar: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""Speeds and speedups of a bench whose machine drifts: from the planned order of the runs to the intervals of the table."""
+"""Speeds and speedups of a bench whose machine drifts: from the planned order of the runs to the
+intervals of the table.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,20 @@ from hypothesis import strategies as st
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import Schedule
-from orchestrator.results.numbers.drift import STEADY, Placed, carried_over, drift_of, typical_ratio, typical_value
-from orchestrator.results.numbers.intervals import Interval, change_interval, interval, ratio_interval
+from orchestrator.results.numbers.drift import (
+    STEADY,
+    Placed,
+    carried_over,
+    drift_of,
+    typical_ratio,
+    typical_value,
+)
+from orchestrator.results.numbers.intervals import (
+    Interval,
+    change_interval,
+    interval,
+    ratio_interval,
+)
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import Summary, summarize
@@ -25,22 +39,34 @@ FOLDER = open_framework("pytorch")
 SPEED, FASTER = 100.0, {"1n1g": 1.0, "1n2g": 1.9, "1n4g": 3.6}
 
 
-def table_of(repeats: int, drift: float, chance: random.Random, noise: float = 0.01, order: str = "") -> Summary:
-    """Return the table of a bench of three configurations that becomes slower by ``drift`` from its first run to its last."""
+def table_of(
+    repeats: int, drift: float, chance: random.Random, noise: float = 0.01, order: str = ""
+) -> Summary:
+    """Return the table of a bench of three configurations that becomes slower by ``drift`` from its
+    first run to its last.
+    """
     cells = tuple(replace(SPEC, gpus=gpus) for gpus in (1, 2, 4))
     schedule = Schedule(order=order, repeats=repeats) if order else Schedule(repeats=repeats)
     runs = Bench("bench-1", cells, {"pytorch": FOLDER}, schedule).planned()
     results = []
     for place, run in enumerate(runs):
-        log = math.log(SPEED * FASTER[run.spec.shape]) - drift * (place / (len(runs) - 1) - 0.5) + chance.gauss(0, noise)
+        log = (
+            math.log(SPEED * FASTER[run.spec.shape])
+            - drift * (place / (len(runs) - 1) - 0.5)
+            + chance.gauss(0, noise)
+        )
         measured = Throughput(math.exp(log), 1, math.exp(-log), 21, 120)
-        results.append(RunResult(run.run_id, run.repeat, run.spec, False, "finished", measured, place=place))
+        results.append(
+            RunResult(run.run_id, run.repeat, run.spec, False, "finished", measured, place=place)
+        )
     return summarize(results)
 
 
 @pytest.mark.parametrize("repeats", [3, 5])
 @pytest.mark.parametrize("drift", [0.0, 0.03, 0.10])
-def test_of_the_intervals_about_95_percent_hold_the_truth_whatever_the_drift(repeats: int, drift: float) -> None:
+def test_of_the_intervals_about_95_percent_hold_the_truth_whatever_the_drift(
+    repeats: int, drift: float
+) -> None:
     chance, campaigns, held, held_ratio = random.Random(5), 400, 0, 0
     for _ in range(campaigns):
         base, _, fast = table_of(repeats, drift, chance).rows
@@ -65,7 +91,9 @@ def test_a_drift_is_reported_and_noise_is_not() -> None:
     chance = random.Random(2)
     said = [table_of(5, 0.05, chance) for _ in range(100)]
     notes = [text for table in said for text in table.notes]
-    assert len(notes) >= 90 and all("% slower during the bench; speed, speedup and their intervals" in text for text in notes)
+    assert len(notes) >= 90 and all(
+        "% slower during the bench; speed, speedup and their intervals" in text for text in notes
+    )
     assert all(-0.1 < table.drifts["samples_per_s"] <= 0 for table in said)
     assert sum(bool(table_of(5, 0.0, chance).notes) for _ in range(100)) <= 4
 
@@ -78,8 +106,13 @@ def test_the_headline_lies_in_its_interval() -> None:
                 assert value and (not ends or ends.low <= value <= ends.high)
 
 
-@given(st.lists(st.floats(50, 200), min_size=2, max_size=6), st.lists(st.floats(50, 200), min_size=2, max_size=6))
-def test_without_drift_the_numbers_are_geometric_means_with_students_interval(a: list[float], b: list[float]) -> None:
+@given(
+    st.lists(st.floats(50, 200), min_size=2, max_size=6),
+    st.lists(st.floats(50, 200), min_size=2, max_size=6),
+)
+def test_without_drift_the_numbers_are_geometric_means_with_students_interval(
+    a: list[float], b: list[float]
+) -> None:
     ours, theirs = ({n: Placed(None, speed) for n, speed in enumerate(speeds)} for speeds in (a, b))
     speed, ratio = typical_value(list(ours.values())), typical_ratio(ours, theirs)
     assert speed.value == pytest.approx(math.exp(sum(map(math.log, a)) / len(a)))
@@ -88,13 +121,21 @@ def test_without_drift_the_numbers_are_geometric_means_with_students_interval(a:
         (ratio.interval if ratio else None, ratio_interval(dict(enumerate(a)), dict(enumerate(b)))),
     ]
     for ours_of, usual in pairs:
-        assert ours_of and usual and (ours_of.low, ours_of.high) == pytest.approx((usual.low, usual.high))
+        assert (
+            ours_of
+            and usual
+            and (ours_of.low, ours_of.high) == pytest.approx((usual.low, usual.high))
+        )
 
 
 def test_equal_repeats_give_exactly_their_value() -> None:
     nines, ones = ({n: Placed(n, value) for n in range(3)} for value in (9.0, 1.0))
     value, ratio = typical_value(list(nines.values())), typical_ratio(nines, ones)
-    assert ratio and [(each.value, each.interval) for each in (value, ratio)] == [(9.0, Interval(9.0, 9.0, 0.95))] * 2
+    assert (
+        ratio
+        and [(each.value, each.interval) for each in (value, ratio)]
+        == [(9.0, Interval(9.0, 9.0, 0.95))] * 2
+    )
     assert change_interval([1.0, 1.0], [9.0, 9.0]) == Interval(9.0, 9.0, 0.95)
 
 
@@ -102,13 +143,20 @@ def test_few_runs_and_runs_of_other_benches_have_no_drift() -> None:
     def falling(places: Sequence[float]) -> list[Placed]:
         return [Placed(place, 100 - place) for place in places]
 
-    assert drift_of([falling([0, 3]), falling([1, 2])]) == STEADY == drift_of([]) == drift_of([falling([0, 1, 2, 3])])
+    assert (
+        drift_of([falling([0, 3]), falling([1, 2])])
+        == STEADY
+        == drift_of([])
+        == drift_of([falling([0, 1, 2, 3])])
+    )
     assert drift_of([falling([0, 3, 4]), falling([1, 2, 5])]).slope == pytest.approx(-0.01, rel=0.1)
     assert drift_of([[Placed(None, 100 - n) for n in range(9)], falling([0, 1])]) == STEADY
     assert drift_of([[Placed(n, 100.0) for n in range(9)]]) == STEADY
     # A baseline of another bench is compared as it is.
     bench = {n: Placed(place, 200 * 0.99**place) for n, place in enumerate((0, 3, 4, 7, 8))}
-    ratio = typical_ratio(bench, {n: Placed(None, 100.0) for n in range(5)}, drift_of([list(bench.values())]))
+    ratio = typical_ratio(
+        bench, {n: Placed(None, 100.0) for n in range(5)}, drift_of([list(bench.values())])
+    )
     assert ratio and ratio.value == pytest.approx(200 * 0.99**4 / 100)
 
 
@@ -120,8 +168,12 @@ def test_a_repeat_has_its_own_numbers_in_the_row() -> None:
     assert row.deviation == pytest.approx(2.0)
 
 
-def runs_with_noise(rng: random.Random, cells: int, repeats: int, carried: float) -> list[list[Placed]]:
-    """Make up configurations that run in turn, with noise of which a share comes from the run before."""
+def runs_with_noise(
+    rng: random.Random, cells: int, repeats: int, carried: float
+) -> list[list[Placed]]:
+    """Make up configurations that run in turn, with noise of which a share comes from the run
+    before.
+    """
     runs: list[list[Placed]] = [[] for _ in range(cells)]
     noise = rng.gauss(0, 0.01)
     for place in range(cells * repeats):

@@ -33,7 +33,9 @@ Layer = tuple[int, int, int, int, int]
 """Width of the kernel, stride, channels in and out, pixels on a side of what it gets."""
 
 
-def measured(shape: str, *speeds: float, batch_size: int = 128, model: str = "resnet50", **other: object) -> Measured:
+def measured(
+    shape: str, *speeds: float, batch_size: int = 128, model: str = "resnet50", **other: object
+) -> Measured:
     nodes, gpus = (int(number) for number in shape[:-1].split("n"))
     return replace(Measured(nodes, gpus, batch_size, model, "fp16", speeds), **other)  # type: ignore[arg-type]
 
@@ -76,8 +78,16 @@ def test_the_page_on_published_numbers_lists_every_doubt_in_its_words() -> None:
     page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
     rows = sum(len(table.cells) for file in published_files().values() for table in file.tables)
     assert f"{len(DOUBTS)} of {rows} rows" in page
-    told = [line for line in page.split("## What is doubtful")[1].split("\n## ")[0].splitlines() if line.startswith("| `")]
-    assert told == [f"| `{table}` | {case} | {one.text} |" for (table, case), found in DOUBTS.items() for one in found]
+    told = [
+        line
+        for line in page.split("## What is doubtful")[1].split("\n## ")[0].splitlines()
+        if line.startswith("| `")
+    ]
+    assert told == [
+        f"| `{table}` | {case} | {one.text} |"
+        for (table, case), found in DOUBTS.items()
+        for one in found
+    ]
 
 
 def test_only_the_devices_that_a_document_mistook_are_exceeded() -> None:
@@ -86,12 +96,21 @@ def test_only_the_devices_that_a_document_mistook_are_exceeded() -> None:
         for name, cases in doubts(file).items():
             for found in cases.values():
                 impossible = [one for one in found if one.text.startswith("impossible")]
-                assert all("K80 (p2.16xlarge)" in one.text and name.startswith("tp20") for one in impossible)
+                assert all(
+                    "K80 (p2.16xlarge)" in one.text and name.startswith("tp20")
+                    for one in impossible
+                )
 
 
 def test_ratios_of_medians_of_published_runs_stay_within_the_slack_in_95_of_100_cases() -> None:
-    printed = json.loads((ROOT / "tests" / "data" / "dlperf_printed.json").read_text(encoding="utf-8"))["blocks"]
-    cells = [[speed for _, speed in case["runs"]] for block in printed for case in block["cases"].values()]
+    printed = json.loads(
+        (ROOT / "tests" / "data" / "dlperf_printed.json").read_text(encoding="utf-8")
+    )["blocks"]
+    cells = [
+        [speed for _, speed in case["runs"]]
+        for block in printed
+        for case in block["cases"].values()
+    ]
     tables = [table for file in published_files().values() for table in file.tables]
     cells += [list(cell.speeds) for table in tables for cell in table.cells if cell.runs]
     chance = random.Random(0)
@@ -117,14 +136,23 @@ def test_real_benches_raise_no_doubt_but_the_one_that_sockets_made_slower() -> N
             for row in json.loads(path.read_text())["rows"]
         }  # fmt: skip
         assert all(list(devices_in(cell.devices)) == ["H200"] for cell in cells.values())
-        told |= {(path.stem, shape): kinds(findings(cell, cells.values())) for shape, cell in cells.items()}
+        told |= {
+            (path.stem, shape): kinds(findings(cell, cells.values()))
+            for shape, cell in cells.items()
+        }
         count += len(cells)
     assert count == len(told) >= 8
-    assert {cell: found for cell, found in told.items() if found} == {("2026-11-22-h200-2n1g-typed", "2n1g"): ["slower"]}
+    assert {cell: found for cell, found in told.items() if found} == {
+        ("2026-11-22-h200-2n1g-typed", "2n1g"): ["slower"]
+    }
 
 
-def resnet(blocks: tuple[int, ...], *, wide: bool, strides_in_3x3: bool) -> tuple[list[Layer], float]:
-    """Return the layers of a network of He et al., tables 1 and figure 5, and the values that reach its layers."""
+def resnet(
+    blocks: tuple[int, ...], *, wide: bool, strides_in_3x3: bool
+) -> tuple[list[Layer], float]:
+    """Return the layers of a network of He et al., tables 1 and figure 5, and the values that reach
+    its layers.
+    """
     layers: list[Layer] = [(7, 2, 3, 64, 224)]
     kept, side, channels = 3 * 224**2, 56, 64
     for stage, count in enumerate(blocks):
@@ -136,7 +164,11 @@ def resnet(blocks: tuple[int, ...], *, wide: bool, strides_in_3x3: bool) -> tupl
             middle = side if strides_in_3x3 else after
             if wide:
                 first: Layer = (1, side // middle, channels, width, side)
-                layers += [first, (3, middle // after, width, width, middle), (1, 1, width, out, after)]
+                layers += [
+                    first,
+                    (3, middle // after, width, width, middle),
+                    (1, 1, width, out, after),
+                ]
                 kept += channels * middle**2 + width * middle**2 + width * after**2
             else:
                 layers += [(3, stride, channels, width, side), (3, 1, width, width, after)]
@@ -148,7 +180,9 @@ def resnet(blocks: tuple[int, ...], *, wide: bool, strides_in_3x3: bool) -> tupl
 
 
 def vgg16() -> tuple[list[Layer], float]:
-    """Return the layers of configuration D of Simonyan and Zisserman, and the values that reach them."""
+    """Return the layers of configuration D of Simonyan and Zisserman, and the values that reach
+    them.
+    """
     layers: list[Layer] = []
     side, channels = 224, 3
     for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
@@ -176,7 +210,13 @@ def test_what_a_model_takes_follows_from_its_layers(name: str) -> None:
 
     def least(layer: Layer) -> float:
         width, stride, channels, out, side = layer
-        return width**2 * channels * out * (side // stride) ** 2 * (64 / 324 if (width, stride) == (3, 1) else 1)
+        return (
+            width**2
+            * channels
+            * out
+            * (side // stride) ** 2
+            * (64 / 324 if (width, stride) == (3, 1) else 1)
+        )
 
     whole = 3 * sum(map(least, layers)) - least(layers[0])
     assert 0.999 * whole <= MODELS[name].multiply_adds <= whole
@@ -186,10 +226,17 @@ def test_what_a_model_takes_follows_from_its_layers(name: str) -> None:
 def test_layers_make_the_multiply_adds_that_papers_print() -> None:
     def forward(name: str) -> float:
         return sum(
-            width**2 * channels * out * (side // stride) ** 2 for width, stride, channels, out, side in ARCHITECTURES[name][0]
+            width**2 * channels * out * (side // stride) ** 2
+            for width, stride, channels, out, side in ARCHITECTURES[name][0]
         )
 
-    printed = {"resnet18": 1.8e9, "resnet50": 3.8e9, "resnet101": 7.6e9, "resnet152": 11.3e9, "vgg16": 15.3e9}
+    printed = {
+        "resnet18": 1.8e9,
+        "resnet50": 3.8e9,
+        "resnet101": 7.6e9,
+        "resnet152": 11.3e9,
+        "vgg16": 15.3e9,
+    }
     assert {name: forward(name) for name in printed} == pytest.approx(printed, rel=0.02)
 
 
@@ -208,12 +255,16 @@ def test_a_speed_above_the_arithmetic_is_impossible() -> None:
     below, above = measured("1n1g", 77_700, devices=H200), measured("1n1g", 77_800, devices=H200)
     assert findings(below, []) == ()
     (found,) = findings(above, [])
-    assert (found.kind, found.text) == ("arithmetic", "impossible: the arithmetic of 1 × H200 allows at most 77724 samples/s")
+    assert (found.kind, found.text) == (
+        "arithmetic",
+        "impossible: the arithmetic of 1 × H200 allows at most 77724 samples/s",
+    )
     assert found.beyond == pytest.approx(77_800 / 77_724, rel=1e-5)
 
 
 def test_a_batch_of_one_is_bounded_by_moving_the_weights() -> None:
-    # VGG16, one image: 138.4 M weights of 4 bytes and 9.1 M values of 2, less 6 MB of cache, written and read at 990 GB/s
+    # VGG16, one image: 138.4 M weights of 4 bytes and 9.1 M values of 2, less 6 MB of cache,
+    # written and read at 990 GB/s
     step_s = 2 * (138_357_544 * 4 + 9.115e6 * 2 - 6e6) / (900e9 * 1.1)
     case = measured("1n1g", 1 / step_s * 1.001, batch_size=1, model="vgg16", devices=V100)
     assert kinds(findings(case, [])) == ["memory"]
@@ -228,7 +279,9 @@ def test_several_nodes_are_bounded_by_their_link_and_one_is_not() -> None:
     assert findings(measured("1n8g", 1.01e6, link_bytes_per_s=link), []) == ()
 
 
-@pytest.mark.parametrize("named", ["", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GB10", "NVIDIA L20", "cpu AMD EPYC"])
+@pytest.mark.parametrize(
+    "named", ["", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GB10", "NVIDIA L20", "cpu AMD EPYC"]
+)
 def test_an_unknown_device_has_no_bound(named: str) -> None:
     assert findings(measured("1n1g", 1e12, devices=named), []) == ()
 
@@ -243,7 +296,12 @@ def test_an_unknown_model_type_or_link_has_no_bound() -> None:
 
 @pytest.mark.parametrize(
     ("printed", "name"),
-    [("Tesla V100-SXM2-16GB", "V100"), ("NVIDIA A100-SXM4-40GB", "A100"), ("NVIDIA H100 80GB HBM3", "H100"), ("Tesla T4", "T4")]
+    [
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("Tesla T4", "T4"),
+    ]
     + [(f"NVIDIA {device.name}", device.name) for device in DEVICES],
 )
 def test_a_device_is_known_by_what_nvidia_smi_calls_it(printed: str, name: str) -> None:
@@ -272,44 +330,64 @@ def test_a_device_is_known_by_what_nvidia_smi_calls_it(printed: str, name: str) 
         ("AMD Instinct MI355X", "bf16", 2516.6),
     ],
 )
-def test_a_peak_is_that_of_the_data_sheet_without_sparsity(printed: str, dtype: str, tflops: float) -> None:
+def test_a_peak_is_that_of_the_data_sheet_without_sparsity(
+    printed: str, dtype: str, tflops: float
+) -> None:
     (device,) = devices_in(printed).values()
     assert (device.peak(dtype) or 0.0) / 1e12 == pytest.approx(tflops)
 
 
 def test_one_odd_jump_is_told_once() -> None:
-    cells = [measured(shape, speed) for shape, speed in (("1n1g", 100), ("1n4g", 300), ("1n8g", 700), ("2n8g", 1390))]
+    cells = [
+        measured(shape, speed)
+        for shape, speed in (("1n1g", 100), ("1n4g", 300), ("1n8g", 700), ("2n8g", 1390))
+    ]
     assert [kinds(findings(cell, cells)) for cell in cells] == [[], [], ["superlinear"], []]
 
 
 def test_a_baseline_that_is_too_slow_is_told_at_every_size() -> None:
-    cells = [measured(shape, speed) for shape, speed in (("1n1g", 100), ("1n4g", 415), ("1n8g", 828))]
+    cells = [
+        measured(shape, speed) for shape, speed in (("1n1g", 100), ("1n4g", 415), ("1n8g", 828))
+    ]
     told = [[finding.text for finding in findings(cell, cells)] for cell in cells]
-    assert told[0] == [] and all(text.endswith("doubt 1n1g first") for texts in told[1:] for text in texts)
+    assert told[0] == [] and all(
+        text.endswith("doubt 1n1g first") for texts in told[1:] for text in texts
+    )
     assert list(map(len, told)) == [0, 1, 1]
 
 
 def test_superlinear_is_judged_by_the_repeats_least_in_favour_of_it() -> None:
     one = measured("1n1g", 98, 100, 104)
     assert findings(measured("1n2g", 207, 230, 240), [one]) == ()
-    assert findings(measured("1n2g", 209, 230, 240), [one]) == ()  # beyond all of the baseline, but the repeats are far apart
+    assert (
+        findings(measured("1n2g", 209, 230, 240), [one]) == ()
+    )  # beyond all of the baseline, but the repeats are far apart
     (found,) = findings(measured("1n2g", 213, 230, 240), [one])
-    assert found.text == "superlinear: 2.30 times as fast as 1n1g on 2 times its ranks; doubt 1n1g first"
+    assert (
+        found.text
+        == "superlinear: 2.30 times as fast as 1n1g on 2 times its ranks; doubt 1n1g first"
+    )
 
 
 @pytest.mark.parametrize("repeats", [2, 3, 5])
-def test_perfect_scaling_is_rarely_called_superlinear_and_five_percent_more_nearly_always(repeats: int) -> None:
+def test_perfect_scaling_is_rarely_called_superlinear_and_five_percent_more_nearly_always(
+    repeats: int,
+) -> None:
     chance, told = random.Random(4), {1.0: 0, 1.05: 0}
     for times in told:
         for _ in range(1000):
-            one, two = ([100 * math.exp(chance.gauss(0, 0.01)) for _ in range(repeats)] for _ in range(2))
+            one, two = (
+                [100 * math.exp(chance.gauss(0, 0.01)) for _ in range(repeats)] for _ in range(2)
+            )
             cell = measured("1n2g", *(2 * times * speed for speed in two))
             told[times] += kinds(findings(cell, [measured("1n1g", *one)])) == ["superlinear"]
     assert told[1.0] <= 30 and told[1.05] >= 880
 
 
 def test_a_loss_between_nodes_that_grows_as_bandwidth_would_raises_no_doubt() -> None:
-    """1024 samples a node: 0.1 s on one node, 0.14 on two, and on four 0.16 as the ring has it, or 0.145."""
+    """1024 samples a node: 0.1 s on one node, 0.14 on two, and on four 0.16 as the ring has it, or
+    0.145.
+    """
     one, two = measured("1n8g", 10240), measured("2n8g", 2048 / 0.14)
     assert findings(two, [one, measured("4n8g", 4096 / 0.16)]) == ()
     (found,) = findings(two, [one, measured("4n8g", 4096 / 0.145)])
@@ -317,7 +395,9 @@ def test_a_loss_between_nodes_that_grows_as_bandwidth_would_raises_no_doubt() ->
         "loses 40 ms per step against 1n8g, and 4n8g only 45 where a lack of bandwidth would cost 60: "
         "a cost per step that does not grow with nodes, or one of the three numbers is wrong"
     )
-    assert findings(two, [one, measured("4n8g", 4096 / 0.154)]) == ()  # 4 % less than 160 ms may be noise of three numbers
+    assert (
+        findings(two, [one, measured("4n8g", 4096 / 0.154)]) == ()
+    )  # 4 % less than 160 ms may be noise of three numbers
 
 
 speeds = st.lists(st.floats(1, 1e6), min_size=1, max_size=5).map(tuple)
@@ -331,17 +411,25 @@ made = st.builds(
 
 
 @given(made, st.lists(made, max_size=6), st.floats(1, 100))
-def test_a_faster_number_never_loses_a_finding_of_being_too_fast(cell: Measured, peers: list[Measured], times: float) -> None:
+def test_a_faster_number_never_loses_a_finding_of_being_too_fast(
+    cell: Measured, peers: list[Measured], times: float
+) -> None:
     too_fast = {"superlinear", "arithmetic", "memory", "interconnect"}
     before, after = (
-        {finding.kind: finding.beyond for finding in findings(each, peers) if finding.kind in too_fast}
+        {
+            finding.kind: finding.beyond
+            for finding in findings(each, peers)
+            if finding.kind in too_fast
+        }
         for each in (cell, replace(cell, speeds=tuple(speed * times for speed in cell.speeds)))
     )
     assert all(after[kind] >= beyond * (1 - 1e-9) for kind, beyond in before.items())
 
 
 @given(made, st.lists(made, max_size=6), st.floats(1, 100))
-def test_a_slower_number_never_loses_a_finding_of_being_too_slow(cell: Measured, peers: list[Measured], times: float) -> None:
+def test_a_slower_number_never_loses_a_finding_of_being_too_slow(
+    cell: Measured, peers: list[Measured], times: float
+) -> None:
     too_slow = {"slower", "batch", "first hop"}
     before, after = (
         {finding.kind for finding in findings(each, peers)} & too_slow
@@ -351,9 +439,13 @@ def test_a_slower_number_never_loses_a_finding_of_being_too_slow(cell: Measured,
 
 
 @given(made, st.lists(made, max_size=6), st.randoms(use_true_random=False))
-def test_the_order_of_cells_changes_nothing(cell: Measured, peers: list[Measured], chance: random.Random) -> None:
+def test_the_order_of_cells_changes_nothing(
+    cell: Measured, peers: list[Measured], chance: random.Random
+) -> None:
     shuffled = chance.sample(peers, len(peers))
-    assert [(f.kind, f.beyond) for f in findings(cell, shuffled)] == [(f.kind, f.beyond) for f in findings(cell, peers)]
+    assert [(f.kind, f.beyond) for f in findings(cell, shuffled)] == [
+        (f.kind, f.beyond) for f in findings(cell, peers)
+    ]
 
 
 @given(made, st.lists(made, max_size=6))

@@ -1,4 +1,6 @@
-"""Numbers as they are shown: small ones keep the digits that tell them apart, and others are rounded as published."""
+"""Numbers as they are shown: small ones keep the digits that tell them apart, and others are
+rounded as published.
+"""
 
 from __future__ import annotations
 

@@ -26,11 +26,16 @@ def correlated(chance: random.Random, steps: int = 100, carried: float = 0.4) ->
 
 def heavy_tailed(chance: random.Random, steps: int = 100) -> list[float]:
     """Student's t with 3 degrees of freedom."""
-    return [0.25 * math.exp(0.02 * chance.gauss(0, 1) / math.sqrt(chance.gammavariate(1.5, 2) / 3)) for _ in range(steps)]
+    return [
+        0.25 * math.exp(0.02 * chance.gauss(0, 1) / math.sqrt(chance.gammavariate(1.5, 2) / 3))
+        for _ in range(steps)
+    ]
 
 
 def periodic(chance: random.Random, steps: int = 100) -> list[float]:
-    return [time * (1.15 if step % 10 == 0 else 1) for step, time in enumerate(white(chance, steps))]
+    return [
+        time * (1.15 if step % 10 == 0 else 1) for step, time in enumerate(white(chance, steps))
+    ]
 
 
 NOISES = [white, correlated, heavy_tailed, periodic]
@@ -70,19 +75,26 @@ def test_a_stall_a_shift_and_a_late_warm_up_are_found_wherever_they_lie(
 def test_the_steps_and_their_cost_are_named() -> None:
     times = white(random.Random(1))
     (late,) = unsteady(lines(slower(times, range(30), 1.2)))
-    assert late.startswith("steps 21-50 took 20.9% longer per step than the others; that is 1.55 s, 5.9") and late.endswith(
-        "% of the window; more --warmup-steps may be needed"
-    )
+    assert late.startswith(
+        "steps 21-50 took 20.9% longer per step than the others; that is 1.55 s, 5.9"
+    ) and late.endswith("% of the window; more --warmup-steps may be needed")
     (shift,) = unsteady(lines(slower(times, range(50, 100), 1.1)))
-    assert shift.startswith("steps 71-120 took ") and shift.endswith("that is 1.1 s, 4.2% of the window")
+    assert shift.startswith("steps 71-120 took ") and shift.endswith(
+        "that is 1.1 s, 4.2% of the window"
+    )
     (stall,) = unsteady(lines(slower(times, range(57, 58), 100)))
     assert stall.startswith("1 of 100 steps took ") and ": step 78; that is 24." in stall
     (several,) = unsteady(lines(slower(times, range(2, 92, 6), 10)))
     assert ": steps 23, 29, 35, 41, 47 and 10 more; that is " in several
     # A stall hides no shift, and of lines that stand for ten steps all ten are named.
     assert len(unsteady(lines(slower(slower(times, range(50, 100), 1.2), range(7, 8), 100)))) == 2
-    (ten,) = unsteady([Stretch(10 * line + 10, 10, 50.0 if line == 4 else 5.0) for line in range(10)])
-    assert ten == "10 of 100 steps took 10 times as long as the median: steps 41-50; that is 45 s, 47.4% of the window"
+    (ten,) = unsteady(
+        [Stretch(10 * line + 10, 10, 50.0 if line == 4 else 5.0) for line in range(10)]
+    )
+    assert (
+        ten
+        == "10 of 100 steps took 10 times as long as the median: steps 41-50; that is 45 s, 47.4% of the window"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,8 +109,12 @@ def test_the_steps_and_their_cost_are_named() -> None:
         (range(96), 1.24, "steps 21-116 took "),
     ],
 )
-def test_exactly_the_slow_steps_are_named_with_their_own_share(places: range, by: float, named: str) -> None:
-    """A stretch of 3 or 4 steps is shorter than the shortest that is tested, and no other steps are added to it."""
+def test_exactly_the_slow_steps_are_named_with_their_own_share(
+    places: range, by: float, named: str
+) -> None:
+    """A stretch of 3 or 4 steps is shorter than the shortest that is tested, and no other steps are
+    added to it.
+    """
     chance, found = random.Random(5), []
     for _ in range(200):
         times = [0.5 * math.exp(chance.gauss(0, 0.005)) for _ in range(100)]
@@ -117,9 +133,13 @@ def test_a_single_slow_step_does_not_draw_a_stretch_to_it() -> None:
 
 def test_what_costs_less_than_two_percent_is_not_reported() -> None:
     times = [0.5] * 100
-    assert unsteady(lines(times)) == () and unsteady(lines(slower(times, range(50, 100), 1.015))) == ()
+    assert (
+        unsteady(lines(times)) == () and unsteady(lines(slower(times, range(50, 100), 1.015))) == ()
+    )
     assert unsteady(lines(slower(times, range(50, 100), 1.03)))
-    assert unsteady(lines(slower(times, range(3, 4), 2.9))) == () and unsteady(lines(slower(times, range(3, 4), 3.2)))
+    assert unsteady(lines(slower(times, range(3, 4), 2.9))) == () and unsteady(
+        lines(slower(times, range(3, 4), 3.2))
+    )
     assert slow_steps([1.0, 1.0, 1.0, 9.0]) == [] and stretch_apart([1.0] * 9 + [2.0] * 10) is None
     assert unsteady([]) == () == unsteady(lines([1.0]))
 
@@ -139,7 +159,9 @@ def test_a_long_window_is_searched_in_parts() -> None:
     assert abs(first - 4021) <= 130 and abs(last - 6020) <= 130
 
 
-def test_a_steady_window_is_as_good_as_never_taken_for_a_drifting_one_and_a_drifting_one_is_found() -> None:
+def test_a_steady_window_is_as_good_as_never_taken_for_a_drifting_one_and_a_drifting_one_is_found() -> (
+    None
+):
     chance = random.Random(3)
     said, found, windows = 0, 0, 2000
     for _ in range(windows):

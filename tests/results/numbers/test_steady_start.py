@@ -1,5 +1,5 @@
-"""Where the steady state of a run begins, on series whose start is known; benchmarks/steady_start.py has the shares of many
-more."""
+"""Where the steady state of a run begins, on series whose start is known;
+benchmarks/steady_start.py has the shares of many more."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def lines(times: Sequence[float], each: int = 1) -> list[Stretch]:
     return [Stretch(each * step, each, each * time) for step, time in enumerate(times, start=1)]
 
 
-def series(warm_up: Callable[[int], float], seed: int, steps: int = 120, noise: float = 0.02) -> list[float]:
+def series(
+    warm_up: Callable[[int], float], seed: int, steps: int = 120, noise: float = 0.02
+) -> list[float]:
     chance = random.Random(seed)
     return [0.25 * math.exp(chance.gauss(0, noise)) * warm_up(step) for step in range(1, steps + 1)]
 
@@ -32,8 +34,12 @@ def test_noise_alone_is_steady_from_the_first_step() -> None:
 
 
 def test_a_level_shift_is_found_to_the_step_or_two() -> None:
-    assert all(start and 39 <= start <= 43 for start in starts(lambda step: 1.1 if step <= 40 else 1.0))
-    assert all(start and 10 <= start <= 12 for start in starts(lambda step: 1.2 if step <= 10 else 1.0))
+    assert all(
+        start and 39 <= start <= 43 for start in starts(lambda step: 1.1 if step <= 40 else 1.0)
+    )
+    assert all(
+        start and 10 <= start <= 12 for start in starts(lambda step: 1.2 if step <= 10 else 1.0)
+    )
 
 
 def test_a_slow_first_step_is_warm_up() -> None:
@@ -51,9 +57,13 @@ def test_slower_steps_in_the_middle_are_no_warm_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "drift", [lambda step: 1 + step / 100, lambda step: 1.0 if step <= 100 else 1.3], ids=["slower all the time", "at the end"]
+    "drift",
+    [lambda step: 1 + step / 100, lambda step: 1.0 if step <= 100 else 1.3],
+    ids=["slower all the time", "at the end"],
 )
-def test_a_run_that_ends_at_another_level_than_most_of_it_has_no_steady_state(drift: Callable[[int], float]) -> None:
+def test_a_run_that_ends_at_another_level_than_most_of_it_has_no_steady_state(
+    drift: Callable[[int], float],
+) -> None:
     assert starts(drift, 10) == [None] * 10
 
 

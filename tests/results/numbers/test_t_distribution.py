@@ -1,4 +1,6 @@
-"""Student's t and Fisher's F against SciPy's, at few and many degrees of freedom, whole or not, and far into its tails."""
+"""Student's t and Fisher's F against SciPy's, at few and many degrees of freedom, whole or not, and
+far into its tails.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,18 @@ CHANCE = st.one_of(st.floats(1e-12, 0.5), st.floats(1e-12, 0.5).map(lambda tail:
 
 @given(FREEDOM, CHANCE)
 def test_a_quantile_is_scipys(freedom: float, chance: float) -> None:
-    # Around 0 a quantile is as uncertain as the last digit of its probability; SciPy's own has fewer digits there.
-    assert student(freedom, chance) == pytest.approx(float(stdtrit(freedom, chance)), rel=1e-9, abs=3e-8)
+    # Around 0 a quantile is as uncertain as the last digit of its probability; SciPy's own has
+    # fewer digits there.
+    assert student(freedom, chance) == pytest.approx(
+        float(stdtrit(freedom, chance)), rel=1e-9, abs=3e-8
+    )
 
 
 @given(FREEDOM, st.floats(-40, 40))
 def test_a_probability_is_scipys(freedom: float, t: float) -> None:
-    assert probability(freedom, t) == pytest.approx(float(stdtr(freedom, t)), rel=1e-9, abs=1e-9 if abs(t) < 1e-6 else 0)
+    assert probability(freedom, t) == pytest.approx(
+        float(stdtr(freedom, t)), rel=1e-9, abs=1e-9 if abs(t) < 1e-6 else 0
+    )
 
 
 def test_quantiles_end_at_infinity_and_are_symmetric() -> None:
@@ -33,5 +40,9 @@ def test_quantiles_end_at_infinity_and_are_symmetric() -> None:
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1, 400), st.floats(1, 400))
-def test_how_often_a_ratio_of_variances_is_exceeded_is_scipys(ratio: float, above: float, below: float) -> None:
-    assert fisher(ratio, above, below) == pytest.approx(float(fdtrc(above, below, ratio)), rel=1e-9, abs=1e-12)
+def test_how_often_a_ratio_of_variances_is_exceeded_is_scipys(
+    ratio: float, above: float, below: float
+) -> None:
+    assert fisher(ratio, above, below) == pytest.approx(
+        float(fdtrc(above, below, ratio)), rel=1e-9, abs=1e-12
+    )

@@ -1,4 +1,6 @@
-"""A window whose steps did not train has no number where that is certain, and a note where it is likely."""
+"""A window whose steps did not train has no number where that is certain, and a note where it is
+likely.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,19 @@ TERMS = Terms(warmup_steps=2, steps=12, global_batch=64)
 SKIPPED = "the optimizer skipped 3 of 10 steps of the window after an overflow"
 
 
-def window(losses: Mapping[int, float] | None = None, skipped: Mapping[int, float] | None = None) -> list[StepSample]:
-    """Return the lines of a training whose loss falls, except in the given steps; as in real logs, step 0 has none."""
-    values = {step: 7.0 - 0.1 * step if step else math.nan for step in range(13)} | dict(losses or {})
-    return [StepSample(step, loss=loss, skipped=(skipped or {}).get(step, 0.0)) for step, loss in values.items()]
+def window(
+    losses: Mapping[int, float] | None = None, skipped: Mapping[int, float] | None = None
+) -> list[StepSample]:
+    """Return the lines of a training whose loss falls, except in the given steps; as in real logs,
+    step 0 has none.
+    """
+    values = {step: 7.0 - 0.1 * step if step else math.nan for step in range(13)} | dict(
+        losses or {}
+    )
+    return [
+        StepSample(step, loss=loss, skipped=(skipped or {}).get(step, 0.0))
+        for step, loss in values.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +48,9 @@ def window(losses: Mapping[int, float] | None = None, skipped: Mapping[int, floa
         (window(skipped={5: 3.0}), [f"{SKIPPED}; a larger batch size, a lower loss scale or more --warmup-steps may help"]),
     ],
 )  # fmt: skip
-def test_signs_that_a_window_did_not_train_are_noted(samples: list[StepSample], notes: list[str]) -> None:
+def test_signs_that_a_window_did_not_train_are_noted(
+    samples: list[StepSample], notes: list[str]
+) -> None:
     assert verify_training(samples, TERMS) == notes
 
 
@@ -55,7 +68,9 @@ def test_few_lines_of_one_loss_may_be_rounded() -> None:
          "expected steps that train, the optimizer skipped all 10 steps of the window"),
     ],
 )  # fmt: skip
-def test_a_window_that_certainly_did_not_train_is_refused(samples: list[StepSample], message: str) -> None:
+def test_a_window_that_certainly_did_not_train_is_refused(
+    samples: list[StepSample], message: str
+) -> None:
     with pytest.raises(DataError, match=message) as refused:
         verify_training(samples, TERMS)
     assert refused.value.kind == "result_invalid"
@@ -64,9 +79,17 @@ def test_a_window_that_certainly_did_not_train_is_refused(samples: list[StepSamp
 def test_one_rank_with_a_loss_of_nan_spoils_the_loss_of_all() -> None:
     aggregate, steps = RankAggregate(), list(range(3, 13))
     for last in (1.0, math.nan):
-        aggregate.add(steps, {"step_time_s": [0.5] * 10, "loss": [1e-20, *(2.0 / step for step in steps[1:-1]), last]})
+        aggregate.add(
+            steps,
+            {
+                "step_time_s": [0.5] * 10,
+                "loss": [1e-20, *(2.0 / step for step in steps[1:-1]), last],
+            },
+        )
     with pytest.raises(DataError, match="got nan from step 12 on"):
         verify_training(aggregate.samples(), TERMS)
     finite = RankAggregate()
     finite.add(steps, {"step_time_s": [0.5] * 10, "loss": [1e-20] * 9 + [2e-20]})
-    assert verify_training(finite.samples(), TERMS) == []  # a loss may be smaller than any time or rate
+    assert (
+        verify_training(finite.samples(), TERMS) == []
+    )  # a loss may be smaller than any time or rate

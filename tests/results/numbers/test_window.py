@@ -22,7 +22,9 @@ def log(*steps: int) -> list[StepSample]:
         (range(1, 7), 0, 6, [1, 2, 3, 4, 5, 6]),
     ],
 )
-def test_the_window_is_what_is_printed_of_its_steps(steps: range, warmup_steps: int, last: int, window: list[int]) -> None:
+def test_the_window_is_what_is_printed_of_its_steps(
+    steps: range, warmup_steps: int, last: int, window: list[int]
+) -> None:
     assert [line.step for line in window_lines(log(*steps), warmup_steps, last)] == window
 
 
@@ -64,7 +66,11 @@ def test_a_log_of_other_steps_is_told_from_one_that_lacks_some(
 ) -> None:
     with pytest.raises(DataError) as caught:
         window_lines(log(*steps), warmup_steps, last)
-    assert (caught.value.kind, caught.value.message, caught.value.hint) == ("log_unmatched", message, hint)
+    assert (caught.value.kind, caught.value.message, caught.value.hint) == (
+        "log_unmatched",
+        message,
+        hint,
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,10 +84,16 @@ def test_a_log_of_other_steps_is_told_from_one_that_lacks_some(
             "the first missing is step 200"),
     ],
 )  # fmt: skip
-def test_a_log_that_lacks_lines_is_incomplete(steps: range, warmup_steps: int, last: int, message: str) -> None:
+def test_a_log_that_lacks_lines_is_incomplete(
+    steps: range, warmup_steps: int, last: int, message: str
+) -> None:
     with pytest.raises(DataError) as caught:
         window_lines(log(*steps), warmup_steps, last)
-    assert (caught.value.kind, caught.value.message, caught.value.hint) == ("result_invalid", message, "the log is incomplete")
+    assert (caught.value.kind, caught.value.message, caught.value.hint) == (
+        "result_invalid",
+        message,
+        "the log is incomplete",
+    )
 
 
 def test_a_line_before_the_first_step_is_no_step() -> None:

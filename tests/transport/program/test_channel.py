@@ -1,4 +1,6 @@
-"""The channel over a local program: the same promises as a channel over SSH, which `tests/contract` checks with a server."""
+"""The channel over a local program: the same promises as a channel over SSH, which `tests/contract`
+checks with a server.
+"""
 
 from __future__ import annotations
 
@@ -102,12 +104,23 @@ def test_a_program_that_somebody_kills_is_a_lost_connection() -> None:
 
 
 def test_a_command_runs_to_its_end_with_both_outputs() -> None:
-    script = "head -c 6000000 /dev/zero >&2; head -c 7000000 /dev/zero; head -c 1 /dev/zero >&2; exit 7"
-    done = completion.completed(HOST, ["sh"], bytes(1 << 20), 20, lambda _: sh(script, take_all=True), lambda: True)
-    assert (done.code, done.signal, len(done.stdout), len(done.stderr)) == (7, None, 7_000_000, 6_000_001)
+    script = (
+        "head -c 6000000 /dev/zero >&2; head -c 7000000 /dev/zero; head -c 1 /dev/zero >&2; exit 7"
+    )
+    done = completion.completed(
+        HOST, ["sh"], bytes(1 << 20), 20, lambda _: sh(script, take_all=True), lambda: True
+    )
+    assert (done.code, done.signal, len(done.stdout), len(done.stderr)) == (
+        7,
+        None,
+        7_000_000,
+        6_000_001,
+    )
 
 
-def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(channel_module, "_LEAVE_S", 0.1)
     started: list[ProgramChannel] = []
 
@@ -124,7 +137,14 @@ def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(monkeypatch
 def test_more_output_than_can_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "OUTPUT_LIMIT_BYTES", 1000)
     with pytest.raises(RunError) as caught:
-        completion.completed(HOST, ["head"], b"", 20, lambda _: sh("head -c 300000 /dev/zero", take_all=True), lambda: True)
+        completion.completed(
+            HOST,
+            ["head"],
+            b"",
+            20,
+            lambda _: sh("head -c 300000 /dev/zero", take_all=True),
+            lambda: True,
+        )
     assert caught.value.kind == "output_limit"
 
 
@@ -148,7 +168,10 @@ def test_a_channel_that_is_closed_lets_a_waiting_sender_and_reader_go() -> None:
         except TransportError as error:
             ends.append(type(error))
 
-    threads = [threading.Thread(target=send), threading.Thread(target=lambda: ends.append(channel.recv(LIMIT_S)))]
+    threads = [
+        threading.Thread(target=send),
+        threading.Thread(target=lambda: ends.append(channel.recv(LIMIT_S))),
+    ]
     for thread in threads:
         thread.start()
     time.sleep(0.1)
@@ -172,19 +195,27 @@ def test_what_lies_unread_is_seen_beside_a_thread_that_is_held_up() -> None:
     assert not channel.unread
 
 
-def test_the_terminals_interrupt_does_not_reach_the_program_and_it_ends_with_the_controller(tmp_path: Path) -> None:
+def test_the_terminals_interrupt_does_not_reach_the_program_and_it_ends_with_the_controller(
+    tmp_path: Path,
+) -> None:
     code = (
         "import os, sys, time\nfrom orchestrator.inventory import Host\n"
         "from orchestrator.transport.program import ProgramChannel\n"
         "channel = ProgramChannel(Host('lab1', '127.0.0.1'), ['cat'])\n"
         "print(channel._process.pid, os.getsid(channel._process.pid), flush=True)\ntime.sleep(60)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as controller:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
+    ) as controller:
         assert controller.stdout
         pid, session = map(int, controller.stdout.readline().split())
         assert pid == session != controller.pid
         controller.kill()
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), 5, "it stays")
+    wait_for(
+        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(),
+        5,
+        "it stays",
+    )
 
 
 def test_a_program_that_is_not_there_is_named() -> None:

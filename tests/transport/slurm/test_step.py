@@ -31,7 +31,9 @@ def no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, "the program's own words: CANCELLED\n", (1, None)),
     ],
 )  # fmt: skip
-def test_a_command_that_ended_is_told_from_its_step(code: int, stderr: str, ended: tuple[int | None, str | None]) -> None:
+def test_a_command_that_ended_is_told_from_its_step(
+    code: int, stderr: str, ended: tuple[int | None, str | None]
+) -> None:
     assert outcome("7", code, stderr.encode()) == ended
 
 
@@ -45,16 +47,26 @@ def test_a_command_that_ended_is_told_from_its_step(code: int, stderr: str, ende
         (143, "srun: error: Node failure on node3\nsrun: error: node3: task 0: Killed\n", "Node failure on node3"),
     ],
 )  # fmt: skip
-def test_a_step_that_ended_is_a_lost_connection_in_slurms_words(code: int, stderr: str, words: str) -> None:
+def test_a_step_that_ended_is_a_lost_connection_in_slurms_words(
+    code: int, stderr: str, words: str
+) -> None:
     error = outcome("7", code, stderr.encode())
-    assert isinstance(error, TransportError) and error.kind == "node_lost" and words in error.message
+    assert (
+        isinstance(error, TransportError) and error.kind == "node_lost" and words in error.message
+    )
 
 
 def test_only_lines_of_slurm_are_slurms() -> None:
-    assert said(b"srun: error: a\nslurmstepd-gpu01.x: error: b\nsrun: c\nmine: d\n srun: e\n") == ["a", "b", "c"]
+    assert said(b"srun: error: a\nslurmstepd-gpu01.x: error: b\nsrun: c\nmine: d\n srun: e\n") == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
-def test_a_step_has_one_task_a_node_and_no_variables_but_the_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_has_one_task_a_node_and_no_variables_but_the_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/bin")
@@ -64,7 +76,13 @@ def test_a_step_has_one_task_a_node_and_no_variables_but_the_listed(monkeypatch:
     assert {"--overlap", "--nodes=1", "--ntasks=1", "--nodelist=gpu01", "--export=PATH"} <= set(one)
     assert step.environment() == {"PATH": "/bin"}
     all_nodes = spawners("7", "gpu[01-03]", 3, ["python3"])
-    assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--no-kill", "--nodelist=gpu[01-03]"} <= set(all_nodes)
+    assert {
+        "--nodes=3",
+        "--ntasks=3",
+        "--ntasks-per-node=1",
+        "--no-kill",
+        "--nodelist=gpu[01-03]",
+    } <= set(all_nodes)
 
 
 def test_a_host_names_its_job_or_is_in_the_one_of_this_process() -> None:

@@ -1,4 +1,6 @@
-"""What a server seals with AES-GCM comes out as it went in, however it is cut, and what was not sealed so does not."""
+"""What a server seals with AES-GCM comes out as it went in, however it is cut, and what was not
+sealed so does not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ DATA, EXTENDED = 94, 95
 
 
 class Server:
-    """The far end of a socket: seals packets as RFC 4253, 6 and RFC 5647 have it, and sends what it is told to."""
+    """The far end of a socket: seals packets as RFC 4253, 6 and RFC 5647 have it, and sends what it
+    is told to.
+    """
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as door:
@@ -68,23 +72,39 @@ def said(reader: PacketReader) -> tuple[int, int, bytes]:
     """Return the next message: its kind, its channel, and what follows."""
     kind, message = reader.read_message()
     channel = message.get_int()
-    return kind, channel, bytes(message.data) if isinstance(message, Data) else message.get_remainder()
+    return (
+        kind,
+        channel,
+        bytes(message.data) if isinstance(message, Data) else message.get_remainder(),
+    )
 
 
 def joined(messages: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
     """Return messages with neighbouring pieces of one channel's data as one."""
-    groups = groupby(enumerate(messages), key=lambda item: item[1][:2] if item[1][0] == DATA else item[0])
-    return [(*some[0][1][:2], b"".join(message[2] for _, message in some)) for some in (list(group) for _, group in groups)]
+    groups = groupby(
+        enumerate(messages), key=lambda item: item[1][:2] if item[1][0] == DATA else item[0]
+    )
+    return [
+        (*some[0][1][:2], b"".join(message[2] for _, message in some))
+        for some in (list(group) for _, group in groups)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_messages_come_out_whole_and_in_order_however_their_bytes_are_cut(server: Server, seed: int) -> None:
+def test_messages_come_out_whole_and_in_order_however_their_bytes_are_cut(
+    server: Server, seed: int
+) -> None:
     chance = random.Random(seed)
     sizes = (0, 1, 9, 10, 11, 300, 32768, PACKET_BYTES)
     kinds = (DATA, DATA, DATA, EXTENDED)
-    sent = [(chance.choice(kinds), chance.randrange(2), chance.randbytes(chance.choice(sizes))) for _ in range(80)]
+    sent = [
+        (chance.choice(kinds), chance.randrange(2), chance.randbytes(chance.choice(sizes)))
+        for _ in range(80)
+    ]
     wire = b"".join(
-        server.data(channel, content) if kind == DATA else server.seal(struct.pack(">BI", kind, channel) + content)
+        server.data(channel, content)
+        if kind == DATA
+        else server.seal(struct.pack(">BI", kind, channel) + content)
         for kind, channel, content in sent
     )
 
@@ -106,7 +126,9 @@ def test_messages_come_out_whole_and_in_order_however_their_bytes_are_cut(server
     assert joined(got) == joined(sent)
 
 
-def test_neighbouring_data_of_one_channel_is_one_message_and_that_of_another_is_not(server: Server) -> None:
+def test_neighbouring_data_of_one_channel_is_one_message_and_that_of_another_is_not(
+    server: Server,
+) -> None:
     window = server.seal(struct.pack(">BII", 93, 0, 77))
     parts = [
         server.data(0, b"ab"),
@@ -124,19 +146,45 @@ def test_messages_are_counted_one_by_one_also_where_data_was_joined(server: Serv
     packets = [server.data(0, b"ab"), server.data(0, b"cd"), server.seal(b"\xc0what is this")]
     server.sock.sendall(b"".join(packets))
     server.reader.read_message()
-    assert server.reader.read_message()[1].seqno == 2  # MSG_UNIMPLEMENTED names the third, counted from nought
+    assert (
+        server.reader.read_message()[1].seqno == 2
+    )  # MSG_UNIMPLEMENTED names the third, counted from nought
 
 
 HOSTILE: dict[str, tuple[Callable[[Server], bytes], type[Exception], str | None]] = {
-    "one bit": (lambda far: bytes([*(sealed := far.data(0, b"abc"))[:-1], sealed[-1] ^ 1]), InvalidTag, None),
+    "one bit": (
+        lambda far: bytes([*(sealed := far.data(0, b"abc"))[:-1], sealed[-1] ^ 1]),
+        InvalidTag,
+        None,
+    ),
     "another length": (lambda far: b"\0\0\0\x10" + far.data(0, b"x" * 30)[4:], InvalidTag, None),
     "the same twice": (lambda far: 2 * far.seal(b"\xc0what is this"), InvalidTag, None),
-    "too long": (lambda far: struct.pack(">I", 1 << 20), paramiko.SSHException, "a packet of 1048576 bytes"),
+    "too long": (
+        lambda far: struct.pack(">I", 1 << 20),
+        paramiko.SSHException,
+        "a packet of 1048576 bytes",
+    ),
     "too short": (lambda far: bytes(40), paramiko.SSHException, "a packet of 0 bytes"),
-    "padding": (lambda far: far.seal(b"\xc0what is this", padding=200), paramiko.SSHException, "padding of 200 bytes"),
-    "no kind": (lambda far: far.seal(b"\xc0what is this", padding=31), paramiko.SSHException, "padding of 31 bytes"),
-    "more data": (lambda far: far.seal(struct.pack(">BII", DATA, 0, 4) + b"abc"), paramiko.SSHException, "data of 4 bytes"),
-    "less data": (lambda far: far.seal(struct.pack(">BII", DATA, 0, 2) + b"abc"), paramiko.SSHException, "data of 2 bytes"),
+    "padding": (
+        lambda far: far.seal(b"\xc0what is this", padding=200),
+        paramiko.SSHException,
+        "padding of 200 bytes",
+    ),
+    "no kind": (
+        lambda far: far.seal(b"\xc0what is this", padding=31),
+        paramiko.SSHException,
+        "padding of 31 bytes",
+    ),
+    "more data": (
+        lambda far: far.seal(struct.pack(">BII", DATA, 0, 4) + b"abc"),
+        paramiko.SSHException,
+        "data of 4 bytes",
+    ),
+    "less data": (
+        lambda far: far.seal(struct.pack(">BII", DATA, 0, 2) + b"abc"),
+        paramiko.SSHException,
+        "data of 2 bytes",
+    ),
     "no data": (lambda far: far.seal(bytes([DATA]) + b"abc"), paramiko.SSHException, "data of"),
     "an end": (lambda far: far.data(0, b"abc")[:-1], EOFError, None),
 }
@@ -144,7 +192,9 @@ HOSTILE: dict[str, tuple[Callable[[Server], bytes], type[Exception], str | None]
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("before", [b"", b"honest"], ids=["first", "behind-data"])
-def test_what_was_not_sealed_as_agreed_ends_the_connection(server: Server, name: str, before: bytes) -> None:
+def test_what_was_not_sealed_as_agreed_ends_the_connection(
+    server: Server, name: str, before: bytes
+) -> None:
     packets, error, text = HOSTILE[name]
     if before:
         before = server.data(0, before)
@@ -155,7 +205,9 @@ def test_what_was_not_sealed_as_agreed_ends_the_connection(server: Server, name:
             server.reader.read_message()
 
 
-def test_other_keys_are_asked_for_after_so_many_bytes_and_insisted_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_keys_are_asked_for_after_so_many_bytes_and_insisted_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(PacketReader, "REKEY_BYTES", 1000)
     monkeypatch.setattr(PacketReader, "REKEY_BYTES_OVERFLOW_MAX", 1000)
     server.near.settimeout(0.05)

@@ -1,6 +1,8 @@
-"""The parts of paramiko that are not its interface and that orch builds on: a version that lacks one fails here by its name.
+"""The parts of paramiko that are not its interface and that orch builds on: a version that lacks
+one fails here by its name.
 
-Paramiko may change them in any release, so `setup.cfg` excludes the next major one until these tests, and those of
+Paramiko may change them in any release, so `setup.cfg` excludes the next major one until these
+tests, and those of
 `tests/contract`, have passed with it.
 """
 
@@ -78,7 +80,9 @@ def missing(owner: type[Any], name: str, use: str) -> str:
     return f"{place}, which orch needs for {use}: adapt {PACKAGE}, or lower the bound in setup.cfg"
 
 
-@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in USED.items() for name in names])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(owner, name) for owner, names in USED.items() for name in names]
+)
 def test_what_orch_overrides_and_calls_is_there(owner: type[Any], name: str) -> None:
     assert hasattr(owner, name), missing(owner, name, USED[owner][name])
 
@@ -105,7 +109,9 @@ def test_methods_take_what_orch_passes() -> None:
     }
     for method, names in expected.items():
         taken = list(inspect.signature(method).parameters)
-        assert taken == names, f"paramiko {paramiko.__version__}: {method.__qualname__} takes {taken}, orch passes {names}"
+        assert taken == names, (
+            f"paramiko {paramiko.__version__}: {method.__qualname__} takes {taken}, orch passes {names}"
+        )
     keys = {"block_engine", "block_size", "mac_engine", "mac_size", "mac_key"} | {"aead", "iv_in"}
     taken = set(inspect.signature(packet.Packetizer.set_inbound_cipher).parameters)
     assert keys <= taken, (
@@ -115,22 +121,47 @@ def test_methods_take_what_orch_passes() -> None:
 
 def test_the_handlers_of_a_channel_are_those_that_orch_replaces() -> None:
     table = transport.Transport._channel_handler_table
-    for kind in (common.MSG_CHANNEL_DATA, common.MSG_CHANNEL_EOF, common.MSG_CHANNEL_CLOSE, common.MSG_CHANNEL_REQUEST):
-        assert callable(table.get(kind)), f"paramiko {paramiko.__version__} handles message {kind} of a channel elsewhere"
+    for kind in (
+        common.MSG_CHANNEL_DATA,
+        common.MSG_CHANNEL_EOF,
+        common.MSG_CHANNEL_CLOSE,
+        common.MSG_CHANNEL_REQUEST,
+    ):
+        assert callable(table.get(kind)), (
+            f"paramiko {paramiko.__version__} handles message {kind} of a channel elsewhere"
+        )
     assert {"feed", "close", "set_event", "__len__"} <= set(dir(buffered_pipe.BufferedPipe))
-    assert {"add_int", "add_string", "add_boolean", "add_byte", "rewind", "get_int", "get_string"} <= set(dir(Message))
+    assert {
+        "add_int",
+        "add_string",
+        "add_boolean",
+        "add_byte",
+        "rewind",
+        "get_int",
+        "get_string",
+    } <= set(dir(Message))
     assert hasattr(pkey, "UnknownKeyType")
 
 
 def test_every_private_name_that_is_used_is_listed_here() -> None:
-    ours = [node for path in (*PACKAGE.glob("*.py"), *PACKAGE.parent.glob("*.py")) for node in ast.walk(tree(path))]
+    ours = [
+        node
+        for path in (*PACKAGE.glob("*.py"), *PACKAGE.parent.glob("*.py"))
+        for node in ast.walk(tree(path))
+    ]
     defined = {node.name for node in ours if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    defined |= {node.attr for node in ours if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    defined |= {
+        node.attr
+        for node in ours
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
     used = {
         node.attr
         for path in PACKAGE.glob("*.py")
         for node in ast.walk(tree(path))
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
     }
     listed = {name for names in (*USED.values(), *MADE.values()) for name in names}
     assert used - defined <= listed, used - defined - listed
@@ -140,7 +171,9 @@ def test_every_private_name_that_is_used_is_listed_here() -> None:
 def assigned() -> set[str]:
     """Return the names that the package's classes assign in their bodies."""
     nodes = [node for path in PACKAGE.glob("*.py") for node in ast.walk(tree(path))]
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 @cache

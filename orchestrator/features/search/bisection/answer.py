@@ -1,4 +1,6 @@
-"""The result of a bisect, from the files of its bench alone: an answer, what is left open, and the evidence for it."""
+"""The result of a bisect, from the files of its bench alone: an answer, what is left open, and the
+evidence for it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from orchestrator.results.numbers.intervals import LEVEL
 
 __all__ = ["EXPLAINED", "Bisected", "Tried", "bisected", "recorded_change"]
 
-EXPLAINED, PART, UNPROVEN, GONE_AGAIN, FAILED, UNFINISHED = "explained", "part", "unproven", "gone", "failed", "unfinished"
+EXPLAINED, PART, UNPROVEN, GONE_AGAIN, FAILED, UNFINISHED = (
+    "explained",
+    "part",
+    "unproven",
+    "gone",
+    "failed",
+    "unfinished",
+)
 _HALF = 0.5
 _MARGIN = 0.02
 """A recorded change below this may be that of another day; its direction is not expected again."""
@@ -26,8 +35,9 @@ _MARGIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A set of differences that ran: the settings that it takes from B, the typical value, and its share of the change, None
-    where it is not known or is one of the sides. ``verifying``: in the verification. ``failure``: why it could not be run."""
+    """A set of differences that ran: the settings that it takes from B, the typical value, and its
+    share of the change, None where it is not known or is one of the sides. ``verifying``: in the
+    verification. ``failure``: why it could not be run."""
 
     settings: tuple[str, ...]
     n: int
@@ -39,15 +49,17 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Bisected:
-    """The result. ``verdict``: ``explained`` if it is certain that the verified set explains more than half of the change,
+    """The result. ``verdict``: ``explained`` if it is certain that the verified set explains more
+    than half of the change,
     ``part`` if it certainly explains some of it, ``unproven``, ``gone`` if the change was not seen again, ``failed`` if A or B
     has no number, or ``unfinished``.
 
     ``causes`` are settings of B of which it is certain that they take part, ``doubtful`` others of the verified set;
     ``untested`` are those of them without which the set was not run, because the time was too short. ``is_early``: it was too
     short for a further round of the search as well, which might have found another set. ``share``
-    is that of the set, of the verification alone; None for all differences together. ``change`` is that from A to B in the
-    verification, or before it in the search; ``before`` and ``after`` are typical values of the same runs, in ``unit``.
+    is that of the set, of the verification alone; None for all differences together. ``change`` is
+    that from A to B in the verification, or before it in the search; ``before`` and ``after`` are
+    typical values of the same runs, in ``unit``.
     ``alone`` are shares of single settings, of all runs.
     """
 
@@ -74,18 +86,24 @@ class Bisected:
     evidence: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON; numbers are unrounded, null where an end of an interval is infinite."""
+        """Return the result for JSON; numbers are unrounded, null where an end of an interval is
+        infinite.
+        """
         return {"schema": 1, **_finite(asdict(self))}
 
 
 def recorded_change(a: SideRecord, b: SideRecord) -> float | None:
-    """Return the logarithm of B over A as they were first measured; None if it is within two per cent."""
+    """Return the logarithm of B over A as they were first measured; None if it is within two per
+    cent.
+    """
     ratio = b.typical / a.typical
     return math.log(ratio) if abs(ratio - 1) >= _MARGIN else None
 
 
 def bisected(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Bisected:
-    """Return the result of a bisect; ``results`` are those of its runs if already read. Raise DataError if it is damaged."""
+    """Return the result of a bisect; ``results`` are those of its runs if already read. Raise
+    DataError if it is damaged.
+    """
     return answer_of(bench.record().bench_id, bisect_state(bench, reader_of(bench, results)))
 
 
@@ -100,7 +118,9 @@ def answer_of(bench_id: str, state: BisectState) -> Bisected:
     verdict = _verdict(state, whole, of_set)
     settings = [setting(difference) for difference in record.differences]
     chosen = [place for place, taken in enumerate(state.chosen or a) if taken]
-    singles = {place: tuple(int(other == place) for other in range(count)) for place in range(count)}
+    singles = {
+        place: tuple(int(other == place) for other in range(count)) for place in range(count)
+    }
     pooled = _pooled(state.speeds, state.verified)
     alone = {
         settings[place]: single_share
@@ -140,7 +160,12 @@ def _verdict(state: BisectState, whole: Change | None, of_set: Share | None) -> 
         return UNFINISHED
     if state.record.ended == GONE:
         return GONE_AGAIN
-    if state.record.ended != CONFIRMED or state.chosen is None or whole is None or not whole.is_certain:
+    if (
+        state.record.ended != CONFIRMED
+        or state.chosen is None
+        or whole is None
+        or not whole.is_certain
+    ):
         return UNPROVEN
     recorded = recorded_change(state.record.before, state.record.after)
     if recorded is not None and (whole.ratio - 1) * recorded < 0:
@@ -153,8 +178,9 @@ def _verdict(state: BisectState, whole: Change | None, of_set: Share | None) -> 
 
 
 def _certain(state: BisectState, whole: Change | None) -> set[int]:
-    """Return the places of the differences of which it is certain, by the verification alone, that the set needs them: without
-    each, the value is further from B's. Their levels are corrected for their number (Bonferroni)."""
+    """Return the places of the differences of which it is certain, by the verification alone, that
+    the set needs them: without each, the value is further from B's. Their levels are corrected for
+    their number (Bonferroni)."""
     chosen = state.chosen
     if chosen is None or whole is None:
         return set()
@@ -163,14 +189,18 @@ def _certain(state: BisectState, whole: Change | None) -> set[int]:
         return set(members)
     needed = set()
     for place in members:
-        to_rest = change(state.verified, chosen, reduced_sets(chosen)[place], 1 - (1 - LEVEL) / len(members))
+        to_rest = change(
+            state.verified, chosen, reduced_sets(chosen)[place], 1 - (1 - LEVEL) / len(members)
+        )
         if to_rest and to_rest.is_certain and (to_rest.ratio > 1) == (whole.ratio > 1):
             needed.add(place)
     return needed
 
 
 def _untested(state: BisectState) -> list[int]:
-    """Return the places of the members without which the verified set was left out of its verification for lack of time."""
+    """Return the places of the members without which the verified set was left out of its
+    verification for lack of time.
+    """
     if state.chosen is None:
         return []
     ran = {*state.record.rungs[-1].candidates, *state.refused}
@@ -182,7 +212,15 @@ def _tried(state: BisectState, settings: Sequence[str]) -> list[Tried]:
     for speeds, verifying in ((state.speeds, False), (state.verified, True)):
         for candidate, by_block in sorted(speeds.items(), key=lambda item: (sum(item[0]), item[0])):
             explained = None if is_side(candidate) else share(speeds, candidate)
-            rows.append(Tried(_taken(candidate, settings), len(by_block), _typical(speeds, candidate), explained, verifying))
+            rows.append(
+                Tried(
+                    _taken(candidate, settings),
+                    len(by_block),
+                    _typical(speeds, candidate),
+                    explained,
+                    verifying,
+                )
+            )
     rows += [
         Tried(_taken(candidate, settings), 0, None, None, False, why)
         for candidate, why in state.refused.items()

@@ -1,6 +1,8 @@
-"""Which run of a bisect comes next, and whether there is time for it: `steps` decides, this module asks and records.
+"""Which run of a bisect comes next, and whether there is time for it: `steps` decides, this module
+asks and records.
 
-A bisect is a bench of two cells, A and B as they are, that adds further cells round by round (`rounds`).
+A bisect is a bench of two cells, A and B as they are, that adds further cells round by round
+(`rounds`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ FAILED = "A or B has no number"
 
 
 class Bisection(Rounds):
-    """The runs of a bisect, one after another, until its answer is verified, the change is gone, or its budget is used up."""
+    """The runs of a bisect, one after another, until its answer is verified, the change is gone, or
+    its budget is used up.
+    """
 
     noun = "bisect"
 
@@ -64,14 +68,18 @@ class Bisection(Rounds):
         return []
 
     def _planned(self, state: BisectState, step: Step, limit: Limit) -> list[PlannedRun]:
-        """Record the runs of a round as owed and return them; none, with the reasons recorded, if no candidate can be run."""
+        """Record the runs of a round as owed and return them; none, with the reasons recorded, if
+        no candidate can be run.
+        """
         a, b = self.plan.cells[0], self.plan.cells[1]
         framework = self.plan.folders[a.framework].framework
         origins = (f"A, {state.record.before.bench}", f"B, {state.record.after.bench}")
         all_taken: Candidate = (1,) * state.count
 
         def spec_of(candidate: Candidate) -> RunSpec:
-            return applied(a, framework, dict(zip(state.record.differences, candidate, strict=True)), origins)
+            return applied(
+                a, framework, dict(zip(state.record.differences, candidate, strict=True)), origins
+            )
 
         others = [candidate for candidate in step.candidates if candidate != all_taken]
         specs, refused = self._possible(others, spec_of)
@@ -83,14 +91,20 @@ class Bisection(Rounds):
         def made(places: tuple[int, ...]) -> RungRecord:
             kept, repeats = (all_taken, *specs), 0 if is_empty else step.repeats
             why_not = tuple(refused.items())
-            return RungRecord(kept, repeats, a.steps, bool(verifies), places, why_not, verifies, step.is_early)
+            return RungRecord(
+                kept, repeats, a.steps, bool(verifies), places, why_not, verifies, step.is_early
+            )
 
         cells = [a, b, *specs.values()]
         if is_empty:
             self._recorded(cells, "balanced", 0, made, 0)
             return []
         took = len(cells) * step.repeats * limit.run_s
-        self._show([f"{_round(state, step)}; {plural(step.repeats, 'block')}, about {took:.0f} s of {limit.left_s:.0f} s"])
+        self._show(
+            [
+                f"{_round(state, step)}; {plural(step.repeats, 'block')}, about {took:.0f} s of {limit.left_s:.0f} s"
+            ]
+        )
         return self._begun(self._recorded(cells, "balanced", 0, made, step.repeats))
 
     def _in_time(self, run: PlannedRun) -> bool:
@@ -116,20 +130,28 @@ class Bisection(Rounds):
         return Limit(mean(took) if took else 0.0, left_s)
 
     def _show_shares(self, state: BisectState) -> None:
-        """Show what is known so far: the change from A to B, and the shares of the last round's candidates."""
+        """Show what is known so far: the change from A to B, and the shares of the last round's
+        candidates.
+        """
         all_taken: Candidate = (1,) * state.count
         notes = []
         if whole := change(state.speeds, all_taken, (0,) * state.count):
             ends = f"{whole.interval.low - 1:+.1%} to {whole.interval.high - 1:+.1%}"
-            notes.append(f"  B against A: {whole.ratio - 1:+.1%} ({ends}), {plural(whole.pairs, 'pair')}")
+            notes.append(
+                f"  B against A: {whole.ratio - 1:+.1%} ({ends}), {plural(whole.pairs, 'pair')}"
+            )
         last = state.record.rungs[-1].candidates if state.record.rungs else ()
         for candidate in last:
             explained = share(state.speeds, candidate) if candidate != all_taken else None
             if explained and isfinite(explained.low):
                 words = " ".join(
-                    setting(difference) for difference, taken in zip(state.record.differences, candidate, strict=True) if taken
+                    setting(difference)
+                    for difference, taken in zip(state.record.differences, candidate, strict=True)
+                    if taken
                 )
-                notes.append(f"  {words}: {explained.value:.0%} ({explained.low:.0%} to {explained.high:.0%}) of the change")
+                notes.append(
+                    f"  {words}: {explained.value:.0%} ({explained.low:.0%} to {explained.high:.0%}) of the change"
+                )
         self._show(notes)
 
 

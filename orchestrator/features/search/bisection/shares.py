@@ -1,9 +1,11 @@
 """How much of the change from A to B a candidate explains, from runs in common blocks.
 
-A candidate runs some differences as B has them and all others as A has them. In a block, A, B and the candidates run once each,
-one after the other, so drift is common to them. The share of a candidate is its change over that of B, of logarithms:
-log(candidate / A) / log(B / A), each the mean over blocks. Its interval is that of a ratio of two means with correlated errors
-(E. C. Fieller, "Some problems in interval estimation", Journal of the Royal Statistical Society B 16, 1954), with Student's t.
+A candidate runs some differences as B has them and all others as A has them. In a block, A, B and
+the candidates run once each, one after the other, so drift is common to them. The share of a
+candidate is its change over that of B, of logarithms: log(candidate / A) / log(B / A), each the
+mean over blocks. Its interval is that of a ratio of two means with correlated errors (E. C.
+Fieller, "Some problems in interval estimation", Journal of the Royal Statistical Society B 16,
+1954), with Student's t.
 
 >>> speeds = {(0, 0): {1: 100.0, 2: 102.0, 3: 99.0}, (1, 0): {1: 90.0, 2: 91.0, 3: 90.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 79.5}}
 >>> found = share(speeds, (1, 0))
@@ -30,8 +32,8 @@ Speeds = Mapping[Candidate, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of the change that a candidate explains, 1 for all of it, with its interval; the ends are infinite where the
-    change of B may be none."""
+    """The share of the change that a candidate explains, 1 for all of it, with its interval; the
+    ends are infinite where the change of B may be none."""
 
     value: float
     low: float
@@ -55,17 +57,24 @@ def shared_blocks(speeds: Speeds, *candidates: Candidate) -> list[int]:
     return sorted(set.intersection(*blocks))
 
 
-def change(speeds: Speeds, after: Candidate, before: Candidate, level: float = LEVEL) -> Change | None:
+def change(
+    speeds: Speeds, after: Candidate, before: Candidate, level: float = LEVEL
+) -> Change | None:
     """Return the change from one candidate to another; None with fewer than two blocks in common."""
     ends = ratio_interval(speeds.get(after, {}), speeds.get(before, {}), level)
     if ends is None:
         return None
-    logs = [math.log(speeds[after][block] / speeds[before][block]) for block in shared_blocks(speeds, after, before)]
+    logs = [
+        math.log(speeds[after][block] / speeds[before][block])
+        for block in shared_blocks(speeds, after, before)
+    ]
     return Change(math.exp(math.fsum(logs) / len(logs)), ends, len(logs))
 
 
 def share(speeds: Speeds, candidate: Candidate, level: float = LEVEL) -> Share | None:
-    """Return the share of the change that a candidate explains; None with fewer than two blocks with A, B and it."""
+    """Return the share of the change that a candidate explains; None with fewer than two blocks
+    with A, B and it.
+    """
     a, b = (0,) * len(candidate), (1,) * len(candidate)
     blocks = shared_blocks(speeds, a, b, candidate)
     count = len(blocks)
@@ -77,7 +86,10 @@ def share(speeds: Speeds, candidate: Candidate, level: float = LEVEL) -> Share |
     free = count - 1
     xx = math.fsum((value - x) ** 2 for value in part) / free
     zz = math.fsum((value - z) ** 2 for value in whole) / free
-    xz = math.fsum((of_part - x) * (other - z) for of_part, other in zip(part, whole, strict=True)) / free
+    xz = (
+        math.fsum((of_part - x) * (other - z) for of_part, other in zip(part, whole, strict=True))
+        / free
+    )
     reach = student(free, (1 + level) / 2) ** 2 / count
     square, middle, rest = z * z - reach * zz, x * z - reach * xz, x * x - reach * xx
     if square <= 0:

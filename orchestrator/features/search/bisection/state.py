@@ -6,8 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.features.search.bisection.shares import is_side
-from orchestrator.features.search.evidence import candidates_by_cell, failure_of, record_missing, refuse_unknown_runs
-from orchestrator.features.search.record import BisectRecord, Candidate, Difference, RungRecord, bisect_of
+from orchestrator.features.search.evidence import (
+    candidates_by_cell,
+    failure_of,
+    record_missing,
+    refuse_unknown_runs,
+)
+from orchestrator.features.search.record import (
+    BisectRecord,
+    Candidate,
+    Difference,
+    RungRecord,
+    bisect_of,
+)
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.spec import as_written, resolve
 from orchestrator.record import BenchDir
@@ -21,9 +32,11 @@ _MOST_FAILURES = 2
 
 @dataclass(frozen=True, slots=True)
 class BisectState:
-    """The progress of a bisect, from its evidence alone. ``speeds`` are the values of the search by candidate and block,
+    """The progress of a bisect, from its evidence alone. ``speeds`` are the values of the search by
+    candidate and block,
     ``verified`` those of the verification, which ``chosen`` names; None before it. ``refused`` maps candidates that cannot be
-    run, or failed, to the reason. ``failed_side`` is why A or B has no number, or failed twice; else empty."""
+    run, or failed, to the reason. ``failed_side`` is why A or B has no number, or failed twice;
+    else empty."""
 
     record: BisectRecord
     speeds: Mapping[Candidate, Mapping[int, float]]
@@ -40,7 +53,9 @@ class BisectState:
 
 
 def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> BisectState:
-    """Return the progress of a bisect; ``read`` returns the result of a finished run. Raise DataError for an invalid record."""
+    """Return the progress of a bisect; ``read`` returns the result of a finished run. Raise
+    DataError for an invalid record.
+    """
     record = bench.record()
     bisect, entries = bisect_of(record), record.plan
     if bisect is None or entries is None:
@@ -83,24 +98,50 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
         _verified(last, b) if last and last.confirms else None,
         tuple(evidence),
         refused,
-        next((f"{name}: {given_up[side][0]}" for side, name in ((a, "A"), (b, "B")) if side in given_up), ""),
+        next(
+            (
+                f"{name}: {given_up[side][0]}"
+                for side, name in ((a, "A"), (b, "B"))
+                if side in given_up
+            ),
+            "",
+        ),
     )
 
 
 def number_of(result: RunResult, record: BisectRecord) -> float | None:
     """Return the value of a run that a bisect compares; None without one, or if it is not above 0."""
     values = result.values if result.is_good else ()
-    number = next((value.number for value in values if value.metric == record.metric and tuple(value.key) == record.key), None)
+    number = next(
+        (
+            value.number
+            for value in values
+            if value.metric == record.metric and tuple(value.key) == record.key
+        ),
+        None,
+    )
     return number if number is not None and number > 0 else None
 
 
-def applied(spec: RunSpec, framework: Framework, differences: Mapping[Difference, int], origins: tuple[str, str]) -> RunSpec:
-    """Return the spec of A with some differences as B has them, those with a 1. ``origins`` name the two sides.
+def applied(
+    spec: RunSpec,
+    framework: Framework,
+    differences: Mapping[Difference, int],
+    origins: tuple[str, str],
+) -> RunSpec:
+    """Return the spec of A with some differences as B has them, those with a 1. ``origins`` name
+    the two sides.
 
     Raises ConfigError if that is impossible.
     """
-    values = {difference.name: difference.after if taken else difference.before for difference, taken in differences.items()}
-    fields = {name: getattr(spec, name) for name in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps")}
+    values = {
+        difference.name: difference.after if taken else difference.before
+        for difference, taken in differences.items()
+    }
+    fields = {
+        name: getattr(spec, name)
+        for name in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps")
+    }
     fields |= {name: value for name, value in values.items() if name in fields}
     fields |= {"timeout_s": spec.timeout_s, "container": spec.container or None}
     options = _part("options", spec.options, values)
@@ -118,22 +159,37 @@ def applied(spec: RunSpec, framework: Framework, differences: Mapping[Difference
     )
     named = {difference.name: origins[taken] for difference, taken in differences.items()}
     hosts = values.get("hosts")
-    return replace(made, hosts=tuple(str(hosts).split(",")) if hosts else spec.hosts, origins={**made.origins, **named})
+    return replace(
+        made,
+        hosts=tuple(str(hosts).split(",")) if hosts else spec.hosts,
+        origins={**made.origins, **named},
+    )
 
 
 def setting(difference: Difference, *, after: bool = True) -> str:
     """Return one side of a difference as text: ``NCCL_ALGO=Ring``, ``without NCCL_ALGO``."""
-    name, value = difference.name.rpartition(".")[2], difference.after if after else difference.before
+    name, value = (
+        difference.name.rpartition(".")[2],
+        difference.after if after else difference.before,
+    )
     return f"without {name}" if value is None else f"{name}={as_written(value)}"
 
 
 def _part(kind: str, of_spec: Mapping[str, object], values: Mapping[str, object]) -> dict[str, str]:
-    changed = {name.removeprefix(f"{kind}."): value for name, value in values.items() if name.startswith(f"{kind}.")}
-    return {name: as_written(value) for name, value in {**of_spec, **changed}.items() if value is not None}
+    changed = {
+        name.removeprefix(f"{kind}."): value
+        for name, value in values.items()
+        if name.startswith(f"{kind}.")
+    }
+    return {
+        name: as_written(value)
+        for name, value in {**of_spec, **changed}.items()
+        if value is not None
+    }
 
 
 def _verified(rung: RungRecord, b: Candidate) -> Candidate:
-    """Return the set that a verification is about. Files of earlier versions do not name it: they have B, the set, and parts of
-    it."""
+    """Return the set that a verification is about. Files of earlier versions do not name it: they
+    have B, the set, and parts of it."""
     others = [candidate for candidate in rung.candidates if candidate != b]
     return rung.verifies or (tuple(map(max, zip(*others, strict=True))) if others else b)

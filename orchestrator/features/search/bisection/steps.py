@@ -1,11 +1,13 @@
 """Which candidates a bisect runs next, as pure functions, and which set of differences it verifies.
 
-First A and B again, until it is certain that they still differ. Then each difference alone, the likeliest first; then all of
-those together that have an effect alone; then B without one difference at a time, which shows those that work only together;
-then halves, as in delta debugging (A. Zeller and R. Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE
-Transactions on Software Engineering 28, 2002, algorithm ddmin). The search ends with the smallest set that explains `MOST` of
-the change. What it has measured until then selected that set, so nothing is claimed from it: A, B, the set, and the set without
-each of its members are run again, a number of blocks that is chosen before, and the answer is that of these runs alone.
+First A and B again, until it is certain that they still differ. Then each difference alone, the
+likeliest first; then all of those together that have an effect alone; then B without one difference
+at a time, which shows those that work only together; then halves, as in delta debugging (A. Zeller
+and R. Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE Transactions on
+Software Engineering 28, 2002, algorithm ddmin). The search ends with the smallest set that explains
+`MOST` of the change. What it has measured until then selected that set, so nothing is claimed from
+it: A, B, the set, and the set without each of its members are run again, a number of blocks that is
+chosen before, and the answer is that of these runs alone.
 
 >>> speeds = {(0, 0): {1: 100.0, 2: 101.0, 3: 99.0, 4: 100.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 80.0, 4: 79.0}}
 >>> following(2, speeds, Limit(run_s=1.0, left_s=900.0))
@@ -18,12 +20,29 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.search.bisection.shares import Speeds, change, is_side, share, shared_blocks
+from orchestrator.features.search.bisection.shares import (
+    Speeds,
+    change,
+    is_side,
+    share,
+    shared_blocks,
+)
 from orchestrator.features.search.record import Candidate
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation
 
-__all__ = ["BLOCKS", "CONFIRMED", "GONE", "LEAST_BLOCKS", "MOST", "NO_TIME", "Limit", "Step", "following", "reduced_sets"]
+__all__ = [
+    "BLOCKS",
+    "CONFIRMED",
+    "GONE",
+    "LEAST_BLOCKS",
+    "MOST",
+    "NO_TIME",
+    "Limit",
+    "Step",
+    "following",
+    "reduced_sets",
+]
 
 BLOCKS = 4
 """Blocks of A and B before anything else."""
@@ -60,8 +79,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next round: candidates besides A and B, which run in every block; ``confirms``: the verification of the first one.
-    ``is_early``: of what is known so far, because the time is too short for another round of the search."""
+    """The next round: candidates besides A and B, which run in every block; ``confirms``: the
+    verification of the first one.
+    ``is_early``: of what is known so far, because the time is too short for another round of the search.
+    """
 
     candidates: tuple[Candidate, ...]
     repeats: int
@@ -70,7 +91,11 @@ class Step:
 
 
 def following(
-    count: int, speeds: Speeds, limit: Limit, refused: Collection[Candidate] = (), recorded: float | None = None
+    count: int,
+    speeds: Speeds,
+    limit: Limit,
+    refused: Collection[Candidate] = (),
+    recorded: float | None = None,
 ) -> Step | str:
     """Return the next round, or why there is none: `GONE` or `NO_TIME`.
 
@@ -92,8 +117,15 @@ def following(
         return _verification(outcome, speeds, limit, refused)
     guess = known.guess()
     blocks = min(known.blocks(candidate) for candidate in outcome)
-    step = _fitting(Step(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST), limit, count, sum(guess))
-    return step or (_verification(guess, speeds, limit, refused, is_early=True) if any(guess) else NO_TIME)
+    step = _fitting(
+        Step(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST),
+        limit,
+        count,
+        sum(guess),
+    )
+    return step or (
+        _verification(guess, speeds, limit, refused, is_early=True) if any(guess) else NO_TIME
+    )
 
 
 def without(candidate: Candidate, others: Candidate) -> Candidate:
@@ -106,7 +138,8 @@ def without(candidate: Candidate, others: Candidate) -> Candidate:
 
 
 def reduced_sets(chosen: Candidate) -> dict[int, Candidate]:
-    """Return a set without each of its members, by the place of that member; nothing for a set of one.
+    """Return a set without each of its members, by the place of that member; nothing for a set of
+    one.
 
     >>> reduced_sets((1, 0, 1))
     {0: (0, 0, 1), 2: (1, 0, 0)}
@@ -133,7 +166,9 @@ class _Known:
     def search(self) -> list[Candidate] | Candidate:
         """Return the candidates that have to be measured next, or the set of differences to verify."""
         singles = [self._of([place]) for place in range(self._count)]
-        for batch in (singles[start : start + _TOGETHER] for start in range(0, self._count, _TOGETHER)):
+        for batch in (
+            singles[start : start + _TOGETHER] for start in range(0, self._count, _TOGETHER)
+        ):
             if hits := [candidate for candidate in batch if self._explains(candidate)]:
                 return max(hits, key=self._share)
             if unknown := self._unknown(batch):
@@ -148,29 +183,51 @@ class _Known:
         return self._halved()
 
     def guess(self) -> Candidate:
-        """Return the set that the values so far speak for most: the smallest that explains the change, or what is left of B if
-        all are taken out of it without which it is as much changed; without any all with an effect alone, or the default.
+        """Return the set that the values so far speak for most: the smallest that explains the
+        change, or what is left of B if all are taken out of it without which it is as much changed;
+        without any all with an effect alone, or the default.
 
         What is left of B may not have run itself: the verification runs it.
         """
-        explaining = [candidate for candidate in self._speeds if not is_side(candidate) and self._explains(candidate)]
+        explaining = [
+            candidate
+            for candidate in self._speeds
+            if not is_side(candidate) and self._explains(candidate)
+        ]
         singles = [self._of([place]) for place in range(self._count)]
         effective = self._effective(singles)
         left_out = reduced_sets(self._all)
-        left = self._of([place for place, rest in left_out.items() if effective[place] or not self._explains(rest)])
-        if any(left) and left != self._all and left not in self._refused and self._explains(left) is None:
+        left = self._of(
+            [
+                place
+                for place, rest in left_out.items()
+                if effective[place] or not self._explains(rest)
+            ]
+        )
+        if (
+            any(left)
+            and left != self._all
+            and left not in self._refused
+            and self._explains(left) is None
+        ):
             explaining.append(left)
         largest = max(singles, key=self._low)
         default = effective if effective not in self._refused else largest
-        return min(explaining, key=lambda candidate: (sum(candidate), -self._share(candidate)), default=default)
+        return min(
+            explaining,
+            key=lambda candidate: (sum(candidate), -self._share(candidate)),
+            default=default,
+        )
 
     def _effective(self, singles: Sequence[Candidate]) -> Candidate:
-        """Return all differences together of which it is certain that each alone has an effect in the change's direction."""
+        """Return all differences together of which it is certain that each alone has an effect in
+        the change's direction.
+        """
         return self._of([place for place, single in enumerate(singles) if self._low(single) > 0])
 
     def _needed(self, singles: Sequence[Candidate]) -> list[Candidate] | Candidate:
-        """Return all differences together that have an effect alone, or without which B is certainly less changed; before that
-        is known, the candidates to measure."""
+        """Return all differences together that have an effect alone, or without which B is
+        certainly less changed; before that is known, the candidates to measure."""
         left_out = [without(self._all, single) for single in singles]
         if unknown := self._unknown(left_out):
             return unknown
@@ -184,9 +241,16 @@ class _Known:
         while sum(smallest) > 1:
             chunks = list(self._chunks(smallest, parts))
             tried = [*chunks, *(without(smallest, chunk) for chunk in chunks)]
-            tried = [candidate for candidate in dict.fromkeys(tried) if any(candidate) and candidate != smallest]
+            tried = [
+                candidate
+                for candidate in dict.fromkeys(tried)
+                if any(candidate) and candidate != smallest
+            ]
             if hits := [candidate for candidate in tried if self._explains(candidate)]:
-                smallest, parts = min(hits, key=lambda candidate: (sum(candidate), -self._share(candidate))), 2
+                smallest, parts = (
+                    min(hits, key=lambda candidate: (sum(candidate), -self._share(candidate))),
+                    2,
+                )
             elif unknown := self._unknown(tried):
                 return unknown
             elif parts >= sum(smallest):
@@ -205,7 +269,11 @@ class _Known:
         return tuple(int(place in places) for place in range(self._count))
 
     def _unknown(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        return [candidate for candidate in candidates if any(candidate) and self._explains(candidate) is None]
+        return [
+            candidate
+            for candidate in candidates
+            if any(candidate) and self._explains(candidate) is None
+        ]
 
     def _explains(self, candidate: Candidate) -> bool | None:
         """Return whether a candidate explains most of the change; None if that is not known yet."""
@@ -216,7 +284,9 @@ class _Known:
             return None
         if measured.low >= MOST or measured.high < MOST:
             return measured.low >= MOST
-        return measured.value >= MOST if measured.half <= _EXACT or measured.blocks >= _LAST else None
+        return (
+            measured.value >= MOST if measured.half <= _EXACT or measured.blocks >= _LAST else None
+        )
 
     def _share(self, candidate: Candidate) -> float:
         measured = share(self._speeds, candidate)
@@ -232,11 +302,15 @@ class _Known:
 
 
 def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool | None:
-    """Return whether B certainly differs from A, in the direction that was recorded; None if that is not known yet."""
+    """Return whether B certainly differs from A, in the direction that was recorded; None if that
+    is not known yet.
+    """
     whole = change(speeds, b, without(b, b), _SURE)
     if whole is None:
         return None
-    low, high, middle = (math.log(end) for end in (whole.interval.low, whole.interval.high, whole.ratio))
+    low, high, middle = (
+        math.log(end) for end in (whole.interval.low, whole.interval.high, whole.ratio)
+    )
     if recorded is not None:
         low, high = (low, high) if recorded > 0 else (-high, -low)
         middle = middle if recorded > 0 else -middle
@@ -250,8 +324,8 @@ def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool |
 
 
 def _fitting(step: Step, limit: Limit, count: int, members: int = 0) -> Step | None:
-    """Return as much of a round as fits and leaves time for a verification: fewer blocks, then fewer candidates; None if not
-    even two blocks of one candidate do.
+    """Return as much of a round as fits and leaves time for a verification: fewer blocks, then
+    fewer candidates; None if not even two blocks of one candidate do.
 
     ``members``: of the set that is in hand. If it has several, there has to be time for runs without two of them as well:
     without these the verification could not name one.
@@ -261,20 +335,32 @@ def _fitting(step: Step, limit: Limit, count: int, members: int = 0) -> Step | N
     kept_s = LEAST_BLOCKS * (sides + min(count, 2) - 1 + reduced) * limit.run_s
     for candidates in range(len(step.candidates), -1 if not step.candidates else 0, -1):
         for repeats in range(step.repeats, min(step.repeats, 2) - 1, -1):
-            if repeats > 0 and (candidates + sides) * repeats * limit.run_s + kept_s <= limit.left_s:
+            if (
+                repeats > 0
+                and (candidates + sides) * repeats * limit.run_s + kept_s <= limit.left_s
+            ):
                 return Step(step.candidates[:candidates], repeats)
     return None
 
 
 def _verification(
-    chosen: Candidate, speeds: Speeds, limit: Limit, refused: Collection[Candidate], *, is_early: bool = False
+    chosen: Candidate,
+    speeds: Speeds,
+    limit: Limit,
+    refused: Collection[Candidate],
+    *,
+    is_early: bool = False,
 ) -> Step | str:
-    """Return the verification of a set: as many blocks as its share needs by the scatter so far, or as fit.
+    """Return the verification of a set: as many blocks as its share needs by the scatter so far, or
+    as fit.
 
-    Where not even the least blocks fit, it goes without the last members' reduced sets; the answer says of which.
+    Where not even the least blocks fit, it goes without the last members' reduced sets; the answer
+    says of which.
     """
     also = [candidate for candidate in reduced_sets(chosen).values() if candidate not in refused]
-    candidates = tuple(dict.fromkeys([chosen, *(candidate for candidate in also if not is_side(candidate))]))
+    candidates = tuple(
+        dict.fromkeys([chosen, *(candidate for candidate in also if not is_side(candidate))])
+    )
     runs = len({*candidates, (0,) * len(chosen), (1,) * len(chosen)})
     fits = int(limit.left_s / (runs * limit.run_s)) if limit.run_s else _MOST_VERIFYING
     while fits < LEAST_BLOCKS and len(candidates) > 1:

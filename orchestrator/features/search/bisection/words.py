@@ -30,7 +30,9 @@ def answer(result: Bisected) -> str:
 
 
 def left_open(result: Bisected) -> list[str]:
-    """Return what remains after the answer: settings outside of it, and differences that no run can have either way."""
+    """Return what remains after the answer: settings outside of it, and differences that no run can
+    have either way.
+    """
     lines = []
     if result.verdict == PART:
         lines.append("what explains the rest could not be determined")
@@ -39,21 +41,30 @@ def left_open(result: Bisected) -> list[str]:
             lines.append(f"that {_and(unsure)} {_takes(unsure)} part in it is not certain")
         if untested := result.untested:
             runs = "runs without it" if len(untested) == 1 else "runs without each of them"
-            lines.append(f"that {_and(untested)} {_takes(untested)} part in it is not certain: no time was left for {runs}")
+            lines.append(
+                f"that {_and(untested)} {_takes(untested)} part in it is not certain: no time was left for {runs}"
+            )
         if result.is_early:
-            lines.append("no time was left to search further: a smaller set, or one that explains more, is possible")
+            lines.append(
+                "no time was left to search further: a smaller set, or one that explains more, is possible"
+            )
     shares = {text: result.alone[text] for text in result.outside if text in result.alone}
     for text, part in shares.items():
         lines.append(f"{text} alone explains {_share(part)} of it")
-    if unknown := [text for text in result.outside if text not in shares and result.verdict != "gone"]:
+    if unknown := [
+        text for text in result.outside if text not in shares and result.verdict != "gone"
+    ]:
         lines.append(f"not measured alone: {', '.join(unknown)}")
     return [one_line(line) for line in (*lines, *map(_fixed, result.fixed))]
 
 
 def differences(record: BisectRecord) -> list[str]:
-    """Return a line for each difference between A and B: first those that a run can have either way."""
+    """Return a line for each difference between A and B: first those that a run can have either
+    way.
+    """
     settable = [
-        f"{difference.name}: {_value(difference.before)} → {_value(difference.after)}" for difference in record.differences
+        f"{difference.name}: {_value(difference.before)} → {_value(difference.after)}"
+        for difference in record.differences
     ]
     return [one_line(line) for line in (*settable, *map(_fixed, record.fixed))]
 
@@ -64,13 +75,22 @@ def tried(result: Bisected) -> list[str]:
     for verifying in (False, True):
         rows = [row for row in result.tried if row.verifying == verifying]
         if rows:
-            lines += ["verification:" if verifying else "search:", *(_line(row, result) for row in rows)]
+            lines += [
+                "verification:" if verifying else "search:",
+                *(_line(row, result) for row in rows),
+            ]
     return lines
 
 
 def _line(row: Tried, result: Bisected) -> str:
     count = len(result.outside) + len(result.causes) + len(result.doubtful)
-    name = "A" if not row.settings else "B" if len(row.settings) == count else f"A with {' '.join(row.settings)}"
+    name = (
+        "A"
+        if not row.settings
+        else "B"
+        if len(row.settings) == count
+        else f"A with {' '.join(row.settings)}"
+    )
     if row.failure:
         return one_line(f"  {name}: not run: {row.failure}")
     share = f"  {_share(row.share)} of the change" if row.share else ""
@@ -95,7 +115,11 @@ def _change(result: Bisected) -> str:
 
 def _gone(result: Bisected) -> str:
     recorded = f"{result.recorded_ratio - 1:+.1%}"
-    said = "the change could not be reproduced" if recorded_change(result.a, result.b) else "A and B do not differ"
+    said = (
+        "the change could not be reproduced"
+        if recorded_change(result.a, result.b)
+        else "A and B do not differ"
+    )
     if result.change is None:
         return f"{said}; it was {recorded}"
     pairs = f"{plural(result.change.pairs, 'pair')} of runs"
@@ -130,7 +154,13 @@ def _fixed(fixed: Fixed) -> str:
 
 
 def _value(value: str | int | float | bool | None) -> str:
-    return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "not set"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def _and(texts: Sequence[str]) -> str:

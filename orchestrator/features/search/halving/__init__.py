@@ -1,4 +1,6 @@
-"""Search for faster settings than the default: which candidates are run, and which result is verified."""
+"""Search for faster settings than the default: which candidates are run, and which result is
+verified.
+"""
 
 from orchestrator.features.search.halving.answer import Tuned, tuned
 from orchestrator.features.search.halving.state import State, state_of

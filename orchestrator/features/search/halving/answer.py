@@ -25,8 +25,8 @@ _VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One candidate in one round: its speeds, in the unit of the tune, and their median over the default's, None if either has
-    no speed.
+    """One candidate in one round: its speeds, in the unit of the tune, and their median over the
+    default's, None if either has no speed.
 
     ``failure``: why a run of the candidate, in any round, has no number, or why none could be made.
     """
@@ -43,11 +43,12 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result. ``verdict``: ``faster`` with the settings, ``default`` if no candidate was faster, ``unconfirmed`` if time or
-    good runs were too few to decide, or ``unfinished``. ``gain`` is that of the confirmation, whatever its outcome. ``chosen``
-    are the options from the command line, ``batch_size`` is None if it stays that of the spec. ``global_batches`` are those
-    that the default and the best candidate trained with, most often if runs find their own batch size. Speeds are in ``unit``:
-    samples/s, or tokens/s of a language model."""
+    """The result. ``verdict``: ``faster`` with the settings, ``default`` if no candidate was
+    faster, ``unconfirmed`` if time or good runs were too few to decide, or ``unfinished``. ``gain``
+    is that of the confirmation, whatever its outcome. ``chosen`` are the options from the command
+    line, ``batch_size`` is None if it stays that of the spec. ``global_batches`` are those that the
+    default and the best candidate trained with, most often if runs find their own batch size.
+    Speeds are in ``unit``: samples/s, or tokens/s of a language model."""
 
     bench_id: str
     created: str
@@ -82,7 +83,9 @@ def unit_of(spec: RunSpec) -> str:
 
 
 def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
-    """Return the result of a tune; ``results`` are those of its runs if already read. Raise DataError for a damaged record."""
+    """Return the result of a tune; ``results`` are those of its runs if already read. Raise
+    DataError for a damaged record.
+    """
     record = bench.record()
     state = state_of(bench, reader_of(bench, results))
     last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
@@ -91,7 +94,10 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
     knobs = state.schedule.knobs if state.schedule else ()
     chosen = settings(knobs, best) if last else Settings({}, {})
     default = record.cells[0]
-    best_speed, base = (_median(last.speeds[who].values(), default) if last else None for who in (best, (0,) * len(best)))
+    best_speed, base = (
+        _median(last.speeds[who].values(), default) if last else None
+        for who in (best, (0,) * len(best))
+    )
     tune = tune_of(record)
     fastest = record.cells[tune.rungs[-1].cells[1]] if last and tune else default
     observed = state.pilot.observed if state.pilot else {}
@@ -102,7 +108,9 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
         why=state.ended,
         spec=default.as_dict(),
         chosen={
-            name: value for name, value in default.options.items() if default.origins.get(f"options.{name}") == "command line"
+            name: value
+            for name, value in default.options.items()
+            if default.origins.get(f"options.{name}") == "command line"
         },
         hosts=tuple(record.planned_with.hosts if record.planned_with else ())[: default.nodes],
         inventory=record.inventory,
@@ -112,7 +120,10 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
         env=chosen.env,
         options=chosen.options,
         batch_size=chosen.batch_size,
-        global_batches=(_global_batch(default, state.confirming), _global_batch(fastest, state.confirming)),
+        global_batches=(
+            _global_batch(default, state.confirming),
+            _global_batch(fastest, state.confirming),
+        ),
         unit=unit_of(default),
         gain=measured,
         median_speed=best_speed,
@@ -123,11 +134,14 @@ def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
 
 
 def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], int]:
-    """Return the runs of the last round with a best candidate, of that and of the default, and the number of other candidates;
-    all runs and 0 if no candidate has a good run. Raise DataError for a damaged record."""
+    """Return the runs of the last round with a best candidate, of that and of the default, and the
+    number of other candidates; all runs and 0 if no candidate has a good run. Raise DataError for a
+    damaged record."""
     record, state = bench.record(), state_of(bench, reader_of(bench, results))
     tune = tune_of(record)
-    ahead = [(number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))]
+    ahead = [
+        (number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))
+    ]
     if not ahead or tune is None or record.plan is None:
         return list(results), 0
     number, best = ahead[-1]
@@ -135,12 +149,21 @@ def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunRes
     rung = tune.rungs[number]
     cells = dict(zip((default, *state.rungs[number].rung.candidates), rung.cells, strict=True))
     places = {run_id: (entry.rung, entry.cell) for run_id, entry in record.plan.items()}
-    others = {candidate for measured in state.rungs for candidate in measured.speeds} - {default, best}
-    return [run for run in results if places.get(run.run_id) in ((number, cells[default]), (number, cells[best]))], len(others)
+    others = {candidate for measured in state.rungs for candidate in measured.speeds} - {
+        default,
+        best,
+    }
+    return [
+        run
+        for run in results
+        if places.get(run.run_id) in ((number, cells[default]), (number, cells[best]))
+    ], len(others)
 
 
 def _best(measured: RungResult) -> Candidate | None:
-    """Return the fastest candidate of a round except the default, or the one it confirms; None if no candidate has a speed."""
+    """Return the fastest candidate of a round except the default, or the one it confirms; None if
+    no candidate has a speed.
+    """
     if measured.rung.confirms:
         confirmed = measured.rung.candidates[0]
         return confirmed if any(measured.speeds[confirmed].values()) else None
@@ -159,16 +182,24 @@ def _verdict(state: State, measured: Change | None) -> str:
 
 
 def _global_batch(planned: RunSpec, runs: Sequence[RunResult]) -> int:
-    """Return the global batch of those of ``runs`` that are of a planned spec: they may have found their batch size themselves.
-    If repeats found different ones, the most frequent; the planned one if none has a number."""
-    batches = [run.spec.global_batch for run in runs if run.is_good and run.spec and run.spec.is_run_of(planned)]
+    """Return the global batch of those of ``runs`` that are of a planned spec: they may have found
+    their batch size themselves. If repeats found different ones, the most frequent; the planned one
+    if none has a number."""
+    batches = [
+        run.spec.global_batch
+        for run in runs
+        if run.is_good and run.spec and run.spec.is_run_of(planned)
+    ]
     return min(multimode(batches), default=planned.global_batch)
 
 
 def _tried(state: State, default: RunSpec) -> list[Tried]:
     rows = []
     for number, measured in enumerate(state.rungs, start=1):
-        base = _median(measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values(), default)
+        base = _median(
+            measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values(),
+            default,
+        )
         for candidate, by_repeat in measured.speeds.items():
             words = written(state.schedule.knobs if state.schedule else (), candidate)
             speeds = tuple(speed * default.items for speed in by_repeat.values() if speed)
@@ -176,7 +207,9 @@ def _tried(state: State, default: RunSpec) -> list[Tried]:
             ratio = middle / base if middle and base and any(candidate) else None
             rung, failed = measured.rung, len(by_repeat) - len(speeds)
             failure = state.failures.get(words, "") if failed or not by_repeat else ""
-            rows.append(Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure))
+            rows.append(
+                Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure)
+            )
     return rows
 
 

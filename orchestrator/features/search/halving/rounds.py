@@ -1,6 +1,8 @@
-"""Which run of a tune comes next, and whether there is time for it: `schedule` decides, this module asks and records.
+"""Which run of a tune comes next, and whether there is time for it: `schedule` decides, this module
+asks and records.
 
-A tune is a bench that begins with one run of the default, the pilot, and adds further cells round by round (`rounds`).
+A tune is a bench that begins with one run of the default, the pilot, and adds further cells round
+by round (`rounds`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from orchestrator.errors import DataError, RunError
 from orchestrator.features.search.halving import State, state_of
 from orchestrator.features.search.halving.answer import unit_of
 from orchestrator.features.search.halving.candidates import applied, written
-from orchestrator.features.search.halving.schedule import Rung, Times, TuneSchedule, following, least_s, ranked, reserve_s
+from orchestrator.features.search.halving.schedule import (
+    Rung,
+    Times,
+    TuneSchedule,
+    following,
+    least_s,
+    ranked,
+    reserve_s,
+)
 from orchestrator.features.search.record import Candidate, RungRecord, tune_of
 from orchestrator.features.search.rounds import Rounds
 from orchestrator.plan import RunSpec
@@ -26,13 +36,17 @@ from orchestrator.results.tally import durations
 __all__ = ["TOO_SHORT", "Search"]
 
 TOO_SHORT = "no time was left to try a candidate"
-"""The end of a tune whose budget does not suffice for one candidate; the same after a resume, which has the same budget."""
+"""The end of a tune whose budget does not suffice for one candidate; the same after a resume, which
+has the same budget.
+"""
 _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
 """Time limit of a candidate: a multiple of the pilot's time, and a minimum in seconds."""
 
 
 class Search(Rounds):
-    """The runs of a tune, one after another, until its answer is confirmed or its budget is used up."""
+    """The runs of a tune, one after another, until its answer is confirmed or its budget is used
+    up.
+    """
 
     noun = "tune"
 
@@ -51,7 +65,9 @@ class Search(Rounds):
         self._show_leaders(state)
         budget_s = self.plan.schedule.budget_s or float("inf")
         times, left_s = self._times(), budget_s - self.tally.used_s()
-        rung = following(state.schedule, state.rungs, times, left_s) if state.schedule.knobs else None
+        rung = (
+            following(state.schedule, state.rungs, times, left_s) if state.schedule.knobs else None
+        )
         if rung is None and state.schedule.knobs and not state.rungs:
             self._refuse(times, state.schedule.steps)
             return []
@@ -66,7 +82,9 @@ class Search(Rounds):
         )
         took = len(block) * times.run_s(rung.steps)
         self._show(
-            [f"{kind}; {plural(rung.steps, 'step')}, {plural(rung.repeats, 'repeat')}, about {took:.0f} s of {left_s:.0f} s"]
+            [
+                f"{kind}; {plural(rung.steps, 'step')}, {plural(rung.repeats, 'repeat')}, about {took:.0f} s of {left_s:.0f} s"
+            ]
         )
         return self._begun(block)
 
@@ -84,9 +102,18 @@ class Search(Rounds):
         specs, refused = self._possible(rung.candidates, spec_of)
 
         def made(places: tuple[int, ...]) -> RungRecord:
-            return RungRecord(tuple(specs), rung.repeats, rung.steps, rung.confirms, places, tuple(refused.items()))
+            return RungRecord(
+                tuple(specs),
+                rung.repeats,
+                rung.steps,
+                rung.confirms,
+                places,
+                tuple(refused.items()),
+            )
 
-        return self._recorded([default, *specs.values()], "random", schedule.seed + begun, made, rung.repeats)
+        return self._recorded(
+            [default, *specs.values()], "random", schedule.seed + begun, made, rung.repeats
+        )
 
     def _limit_s(self) -> float:
         """Return the time limit of a candidate's run in seconds."""
@@ -95,23 +122,38 @@ class Search(Rounds):
         return min(self.plan.cells[0].timeout_s, max(_LEAST_LIMIT_S, round(_PATIENCE * took)))
 
     def _timeout_s(self, spec: RunSpec) -> float:
-        """Return the time limit of a candidate: that of the default, times how much more a step of it computes."""
+        """Return the time limit of a candidate: that of the default, times how much more a step of
+        it computes.
+        """
         default = self.plan.cells[0]
-        return min(default.timeout_s, round(self._limit_s() * max(1.0, spec.global_batch / default.global_batch)))
+        return min(
+            default.timeout_s,
+            round(self._limit_s() * max(1.0, spec.global_batch / default.global_batch)),
+        )
 
     # -- time
 
     def _in_time(self, run: PlannedRun) -> bool:
-        """Return True if a run may start: it would end within the budget and leave time for the confirmation."""
+        """Return True if a run may start: it would end within the budget and leave time for the
+        confirmation.
+        """
         budget_s, used_s = self.plan.schedule.budget_s, self.tally.used_s()
         rung = self._entries()[run.run_id].rung
         if budget_s is None or rung is None:
             return budget_s is None or used_s < budget_s
         times = self._times()
         tune = tune_of(self.bench.record())
-        kept_s = 0.0 if tune and tune.rungs[rung].confirms else reserve_s(times, self.plan.cells[0].steps)
+        kept_s = (
+            0.0
+            if tune and tune.rungs[rung].confirms
+            else reserve_s(times, self.plan.cells[0].steps)
+        )
         default = self.plan.cells[0]
-        alike = self._good(lambda spec: replace(spec, steps=run.spec.steps, timeout_s=run.spec.timeout_s).is_run_of(run.spec))
+        alike = self._good(
+            lambda spec: replace(
+                spec, steps=run.spec.steps, timeout_s=run.spec.timeout_s
+            ).is_run_of(run.spec)
+        )
         # Until it has run, a step that computes twice as much is expected to take twice as long.
         more = max(1.0, run.spec.global_batch / default.global_batch)
         step_s = max([times.step_s, *map(_step_s, alike)]) if alike else times.step_s * more
@@ -121,11 +163,19 @@ class Search(Rounds):
         """Return the times of runs: medians over all good runs so far."""
         took = durations(self.bench.events())
         good = self._good(lambda _: True)
-        starts = [took[run.run_id] - _step_s(run) * run.spec.steps for run in good if run.spec and run.run_id in took]
-        return Times(max(0.0, median(starts)) if starts else 0.0, median(map(_step_s, good)) if good else 0.0)
+        starts = [
+            took[run.run_id] - _step_s(run) * run.spec.steps
+            for run in good
+            if run.spec and run.run_id in took
+        ]
+        return Times(
+            max(0.0, median(starts)) if starts else 0.0, median(map(_step_s, good)) if good else 0.0
+        )
 
     def _good(self, fits: Callable[[RunSpec], bool]) -> list[RunResult]:
-        return [run for run in self.tally.results() if run.throughput and run.spec and fits(run.spec)]
+        return [
+            run for run in self.tally.results() if run.throughput and run.spec and fits(run.spec)
+        ]
 
     # -- measurements, and messages about them
 
@@ -140,7 +190,9 @@ class Search(Rounds):
         base = [speed for speed in speeds[state.schedule.default].values() if speed]
         for candidate in ranked(speeds)[:3]:
             mean = median(speed for speed in speeds[candidate].values() if speed)
-            relative = f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
+            relative = (
+                f", {mean / median(base):.3f} of the default" if base and any(candidate) else ""
+            )
             default_spec = self.plan.cells[0]
             speed = f"{mean * default_spec.items:.1f} {unit_of(default_spec)}"
             notes.append(f"  {speed}{relative}: {written(state.schedule.knobs, candidate)}")
@@ -154,8 +206,14 @@ class Search(Rounds):
         self._end(TOO_SHORT)
 
     def _refuse_all(self) -> None:
-        message = f"the budget of {self.plan.schedule.budget_s:g} s was used up before the first run"
-        self.errors.append(RunError(message, kind="budget_over", hint="start a new orch tune with a larger --budget"))
+        message = (
+            f"the budget of {self.plan.schedule.budget_s:g} s was used up before the first run"
+        )
+        self.errors.append(
+            RunError(
+                message, kind="budget_over", hint="start a new orch tune with a larger --budget"
+            )
+        )
 
     def _leave(self, waiting: Sequence[PlannedRun]) -> None:
         super()._leave(waiting)
@@ -173,7 +231,11 @@ def _why(state: State) -> str:
     order = ranked(state.rungs[-1].speeds)
     if not any(map(any, order)):
         return "no candidate of the last round had a good run"
-    return "no time was left to confirm the best candidate" if any(order[0]) else "the default was the fastest"
+    return (
+        "no time was left to confirm the best candidate"
+        if any(order[0])
+        else "the default was the fastest"
+    )
 
 
 def _step_s(run: RunResult) -> float:

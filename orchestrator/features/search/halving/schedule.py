@@ -1,14 +1,17 @@
 """The schedule of `orch tune`, and its result: successive halving, as pure functions.
 
-A candidate has an index of a value for each knob, counted from 1; 0 leaves a knob unchanged, so ``(0, 0, …)`` is the default.
-The first round (rung) tries many candidates in short runs. Each further round tries half as many in runs of twice the window:
-half of them are the best of the previous round, the others are new ones derived from these (K. Jamieson and A. Talwalkar,
-"Non-stochastic best arm identification and hyperparameter optimization", 2016, halve without new ones). The default runs in
-every round. The best of many noisy speeds is too high by selection, so no gain is reported from these rounds: the last
-candidate and the default are run again, alternately, and the gain is that of these runs alone.
+A candidate has an index of a value for each knob, counted from 1; 0 leaves a knob unchanged, so
+``(0, 0, …)`` is the default. The first round (rung) tries many candidates in short runs. Each
+further round tries half as many in runs of twice the window: half of them are the best of the
+previous round, the others are new ones derived from these (K. Jamieson and A. Talwalkar,
+"Non-stochastic best arm identification and hyperparameter optimization", 2016, halve without new
+ones). The default runs in every round. The best of many noisy speeds is too high by selection, so
+no gain is reported from these rounds: the last candidate and the default are run again,
+alternately, and the gain is that of these runs alone.
 
 >>> stages(8, warmup_steps=20, steps=120, times=Times(20.0, 0.07), left_s=420.0)
-(Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70), Stage(candidates=2, repeats=1, steps=120))
+(Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70),
+Stage(candidates=2, repeats=1, steps=120))
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ __all__ = [
 _CONFIRMING = 5
 """Runs of the default, and of the best candidate, for which time is reserved."""
 _RESERVE = 1.25
-"""Seconds reserved per second of expected confirmation: full runs of the default are often the longest of a tune."""
+"""Seconds reserved per second of expected confirmation: full runs of the default are often the
+longest of a tune.
+"""
 _MOST_CONFIRMING = 8
 _MOST_CANDIDATES = 64
 _MOST_REPEATS = 4
@@ -65,7 +70,9 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The size of a round: number of candidates besides the default, repeats of each, and steps of a run including warm-up."""
+    """The size of a round: number of candidates besides the default, repeats of each, and steps of
+    a run including warm-up.
+    """
 
     candidates: int
     repeats: int
@@ -78,7 +85,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A round: candidates to run in addition to the default; ``confirms``: the last round, with only the best candidate."""
+    """A round: candidates to run in addition to the default; ``confirms``: the last round, with
+    only the best candidate.
+    """
 
     candidates: tuple[Candidate, ...]
     repeats: int
@@ -88,7 +97,9 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class RungResult:
-    """A finished round: samples/s of each candidate and the default, by repeat, None for a failed run."""
+    """A finished round: samples/s of each candidate and the default, by repeat, None for a failed
+    run.
+    """
 
     rung: Rung
     speeds: Mapping[Candidate, Mapping[int, float | None]]
@@ -96,7 +107,9 @@ class RungResult:
 
 @dataclass(frozen=True, slots=True)
 class TuneSchedule:
-    """The parameters of a tune's schedule: knobs, seed, and the steps of a full run, including warm-up."""
+    """The parameters of a tune's schedule: knobs, seed, and the steps of a full run, including
+    warm-up.
+    """
 
     knobs: tuple[Knob, ...]
     seed: int
@@ -109,13 +122,17 @@ class TuneSchedule:
         return (0,) * len(self.knobs)
 
 
-# --- what comes next ------------------------------------------------------------------------------------------------------
+# --- what comes next ------------------------------------------------------------------------------
 
 
-def following(schedule: TuneSchedule, done: Sequence[RungResult], times: Times, left_s: float) -> Rung | None:
-    """Return the next round after the finished ones, within the remaining time; None at the end of the tune.
+def following(
+    schedule: TuneSchedule, done: Sequence[RungResult], times: Times, left_s: float
+) -> Rung | None:
+    """Return the next round after the finished ones, within the remaining time; None at the end of
+    the tune.
 
-    Time for the confirmation is reserved from the start. There is no confirmation if the default was the fastest.
+    Time for the confirmation is reserved from the start. There is no confirmation if the default
+    was the fastest.
     """
     if done and done[-1].rung.confirms:
         return None
@@ -125,14 +142,28 @@ def following(schedule: TuneSchedule, done: Sequence[RungResult], times: Times, 
         if not done:
             size = len(design(schedule.knobs, schedule.seed, size))
         for_search_s = left_s - reserve_s(times, schedule.steps)
-        rungs = stages(size, warmup_steps=schedule.warmup_steps, steps=schedule.steps, times=times, left_s=for_search_s)
+        rungs = stages(
+            size,
+            warmup_steps=schedule.warmup_steps,
+            steps=schedule.steps,
+            times=times,
+            left_s=for_search_s,
+        )
         if rungs:
             tried = [candidate for measured in done for candidate in measured.speeds]
             size = rungs[0].candidates
-            new = survivors(schedule.knobs, order, tried, size) if done else design(schedule.knobs, schedule.seed, size)
+            new = (
+                survivors(schedule.knobs, order, tried, size)
+                if done
+                else design(schedule.knobs, schedule.seed, size)
+            )
             return Rung(tuple(new), rungs[0].repeats, rungs[0].steps)
     repeats = confirming(times, schedule.steps, left_s)
-    return Rung((order[0],), repeats, schedule.steps, confirms=True) if repeats and order and any(order[0]) else None
+    return (
+        Rung((order[0],), repeats, schedule.steps, confirms=True)
+        if repeats and order and any(order[0])
+        else None
+    )
 
 
 def least_s(times: Times, steps: int) -> float:
@@ -145,14 +176,17 @@ def reserve_s(times: Times, steps: int) -> float:
     return _RESERVE * 2 * _CONFIRMING * times.run_s(steps)
 
 
-# --- time -----------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
-def stages(most: int, *, warmup_steps: int, steps: int, times: Times, left_s: float) -> tuple[Stage, ...]:
-    """Return the rounds that fit into ``left_s`` seconds: as many candidates as possible, ``most`` at most, then repeats.
+def stages(
+    most: int, *, warmup_steps: int, steps: int, times: Times, left_s: float
+) -> tuple[Stage, ...]:
+    """Return the rounds that fit into ``left_s`` seconds: as many candidates as possible, ``most``
+    at most, then repeats.
 
-    Empty if there is no time. The last round, with two candidates, has the full window; each earlier one has half of the next
-    one's, but at least ten steps.
+    Empty if there is no time. The last round, with two candidates, has the full window; each
+    earlier one has half of the next one's, but at least ten steps.
     """
     for first in range(most, 0, -1):
         rounds = _halving(first, warmup_steps, steps)
@@ -162,7 +196,9 @@ def stages(most: int, *, warmup_steps: int, steps: int, times: Times, left_s: fl
 
 
 def confirming(times: Times, steps: int, left_s: float) -> int:
-    """Return the number of runs of the best candidate and of the default at the end: up to 8; 0 if 3 do not fit."""
+    """Return the number of runs of the best candidate and of the default at the end: up to 8; 0 if
+    3 do not fit.
+    """
     fits = int(left_s / (2 * times.run_s(steps)))
     return min(fits, _MOST_CONFIRMING) if fits >= ENOUGH_PAIRS else 0
 
@@ -172,8 +208,13 @@ def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:
     while sizes[-1] > 2:
         sizes.append(math.ceil(sizes[-1] / 2))
     window = steps - warmup_steps
-    windows = [max(min(window, _LEAST_WINDOW), math.ceil(window / 2**left)) for left in range(len(sizes))]
-    return [Stage(size, 1, warmup_steps + part) for size, part in zip(sizes, reversed(windows), strict=True)]
+    windows = [
+        max(min(window, _LEAST_WINDOW), math.ceil(window / 2**left)) for left in range(len(sizes))
+    ]
+    return [
+        Stage(size, 1, warmup_steps + part)
+        for size, part in zip(sizes, reversed(windows), strict=True)
+    ]
 
 
 def _repeated(single: Sequence[Stage], times: Times, left_s: float) -> tuple[Stage, ...]:
@@ -183,30 +224,45 @@ def _repeated(single: Sequence[Stage], times: Times, left_s: float) -> tuple[Sta
     while grown:
         grown = False
         for place in reversed(range(len(rungs))):
-            longer = [*rungs[:place], replace(rungs[place], repeats=rungs[place].repeats + 1), *rungs[place + 1 :]]
-            if longer[place].repeats <= _MOST_REPEATS and sum(stage.seconds(times) for stage in longer) <= left_s:
+            longer = [
+                *rungs[:place],
+                replace(rungs[place], repeats=rungs[place].repeats + 1),
+                *rungs[place + 1 :],
+            ]
+            if (
+                longer[place].repeats <= _MOST_REPEATS
+                and sum(stage.seconds(times) for stage in longer) <= left_s
+            ):
                 rungs, grown = longer, True
     return tuple(rungs)
 
 
-# --- what was measured ----------------------------------------------------------------------------------------------------
+# --- what was measured ----------------------------------------------------------------------------
 
 
 def ranked(speeds: Mapping[Candidate, Mapping[int, float | None]]) -> list[Candidate]:
-    """Return the candidates of one round, the fastest first, by the mean of the logarithms of their speeds.
+    """Return the candidates of one round, the fastest first, by the mean of the logarithms of their
+    speeds.
 
-    Candidates with a failed run or without runs are left out. Of equally fast ones, the one with fewer changes comes first.
+    Candidates with a failed run or without runs are left out. Of equally fast ones, the one with
+    fewer changes comes first.
     """
     means = {}
     for candidate, by_repeat in speeds.items():
         logs = [math.log(speed) for speed in by_repeat.values() if speed]
         if logs and len(logs) == len(by_repeat):
             means[candidate] = math.fsum(logs) / len(logs)
-    return sorted(means, key=lambda candidate: (-means[candidate], sum(map(bool, candidate)), candidate))
+    return sorted(
+        means, key=lambda candidate: (-means[candidate], sum(map(bool, candidate)), candidate)
+    )
 
 
-def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable[Candidate], size: int) -> list[Candidate]:
-    """Return ``size`` candidates for the round after one that ended in ``order``: the best of it, and new ones."""
+def survivors(
+    knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable[Candidate], size: int
+) -> list[Candidate]:
+    """Return ``size`` candidates for the round after one that ended in ``order``: the best of it,
+    and new ones.
+    """
     best = [candidate for candidate in order if any(candidate)]
     kept = best[: math.ceil(size / 2)]
     new = list(islice(children(knobs, kept, tried), size - len(kept)))
@@ -214,10 +270,15 @@ def survivors(knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable
 
 
 def gain(measured: RungResult) -> Change | None:
-    """Return the gain of the confirmed candidate over the default; None for fewer than two pairs of good runs."""
+    """Return the gain of the confirmed candidate over the default; None for fewer than two pairs of
+    good runs.
+    """
     (best,) = measured.rung.candidates
     default = (0,) * len(best)
-    faster, base = ({at: speed for at, speed in measured.speeds[key].items() if speed} for key in (best, default))
+    faster, base = (
+        {at: speed for at, speed in measured.speeds[key].items() if speed}
+        for key in (best, default)
+    )
     ratios = [speed / base[repeat] for repeat, speed in faster.items() if repeat in base]
     ends = ratio_interval(faster, base)
     return Change(geometric_mean(ratios), ends, len(ratios)) if ends else None

@@ -1,4 +1,6 @@
-"""The result of a tune: as lines for people, and as the two files that apply it, host variables and options."""
+"""The result of a tune: as lines for people, and as the two files that apply it, host variables and
+options.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def answer(tuned: Tuned) -> str:
         ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {plural(gain.pairs, 'pair')} of runs"
         speeds = f"medians {tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
         before, after = tuned.global_batches
-        work = f"; a step computes a global batch of {after} instead of {before}" if after != before else ""
+        work = (
+            f"; a step computes a global batch of {after} instead of {before}"
+            if after != before
+            else ""
+        )
         measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}{work}): {tuned.best}"
     return one_line(
         {
@@ -39,7 +45,9 @@ def answer(tuned: Tuned) -> str:
 
 
 def rungs(tuned: Tuned) -> list[str]:
-    """Return a line for each round, followed by a line for each of its candidates, the fastest first."""
+    """Return a line for each round, followed by a line for each of its candidates, the fastest
+    first.
+    """
     lines = []
     for number in dict.fromkeys(tried.rung for tried in tuned.tried):
         rows = [tried for tried in tuned.tried if tried.rung == number]
@@ -56,22 +64,38 @@ def _order(tried: Tried) -> float:
 def _line(tried: Tried) -> str:
     speeds = " ".join(f"{speed:.1f}" for speed in tried.speeds) or "–"
     of_default = "" if tried.of_default is None else f"  {tried.of_default:.3f}"
-    failed = f"  {tried.failed} failed: {tried.failure}" if tried.failed else f"  {tried.failure}" if tried.failure else ""
+    failed = (
+        f"  {tried.failed} failed: {tried.failure}"
+        if tried.failed
+        else f"  {tried.failure}"
+        if tried.failure
+        else ""
+    )
     return one_line(f"  {tried.settings}: {speeds}{of_default}{failed}")
 
 
 def inventory_file(tuned: Tuned, base: str) -> str:
-    """Return an inventory that sets the variables on top of ``base``, a path relative to the new file; empty for no base."""
+    """Return an inventory that sets the variables on top of ``base``, a path relative to the new
+    file; empty for no base.
+    """
     lines = [*_evidence(tuned), "schema: 1"]
     lines += [f"base: {json.dumps(base, ensure_ascii=False)}"] if base else []
     lines += ["hosts:", f"  {json.dumps(fold(tuned.hosts))}:", "    env:"]
-    lines += [f"      {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in tuned.env.items()]
+    lines += [
+        f"      {name}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in tuned.env.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def options_file(tuned: Tuned) -> str:
-    """Return the run file for ``--file`` that sets the options, and the batch size if it is another one."""
-    lines = [f"  {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in tuned.options.items()]
+    """Return the run file for ``--file`` that sets the options, and the batch size if it is another
+    one.
+    """
+    lines = [
+        f"  {name}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in tuned.options.items()
+    ]
     sizes = [f"batch_size: {tuned.batch_size}"] if tuned.batch_size else []
     return "\n".join([*_evidence(tuned), *sizes, *(["options:", *lines] if lines else [])]) + "\n"
 
@@ -79,7 +103,13 @@ def options_file(tuned: Tuned) -> str:
 def _evidence(tuned: Tuned) -> Sequence[str]:
     """Return comment lines: for what spec and hosts the result holds, and where its evidence is."""
     spec = tuned.spec
-    words = [spec["framework"], spec["model"], spec["dtype"], f"b{spec['batch_size']}", f"{spec['nodes']}n{spec['gpus']}g"]
+    words = [
+        spec["framework"],
+        spec["model"],
+        spec["dtype"],
+        f"b{spec['batch_size']}",
+        f"{spec['nodes']}n{spec['gpus']}g",
+    ]
     versions = ", ".join(f"{name} {version}" for name, version in tuned.versions.items())
     texts = [
         f"Written by orch tune, {tuned.created}, for {' '.join(words)} on {fold(tuned.hosts)}.",

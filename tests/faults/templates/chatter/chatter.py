@@ -1,4 +1,6 @@
-"""A rank that prints every byte there is, as many random ones as it is told to, and then the lines of a trainer."""
+"""A rank that prints every byte there is, as many random ones as it is told to, and then the lines
+of a trainer.
+"""
 
 import json
 import os
@@ -7,7 +9,12 @@ import sys
 import time
 
 STEP_S = 0.05
-rank, world, steps, hog = int(os.environ["RANK"]), int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
+rank, world, steps, hog = (
+    int(os.environ["RANK"]),
+    int(sys.argv[1]),
+    int(sys.argv[2]),
+    int(sys.argv[4]),
+)
 left = int(float(sys.argv[3]) * 1e6)
 where = f"node_rank={rank} host={socket.gethostname()} pid={os.getpid()} device=CPU"
 print(f"orch rank={rank} local_rank=0 world_size={world} {where}")
@@ -29,7 +36,10 @@ while rank == hog:
 for step in range(steps + 1):
     if rank == 0:
         took, samples = (STEP_S, world) if step else (0.0, 0)
-        print(f"orch step={step} t={time.monotonic():.6f} step_time_s={took:.6f} samples={samples} loss=nan", flush=True)
+        print(
+            f"orch step={step} t={time.monotonic():.6f} step_time_s={took:.6f} samples={samples} loss=nan",
+            flush=True,
+        )
     time.sleep(STEP_S)
 if rank == 0:
     done = {

@@ -1,4 +1,6 @@
-"""How two measured cells differ, as `orch bisect --dry-run` says it: what a run can have either way, and what no run can."""
+"""How two measured cells differ, as `orch bisect --dry-run` says it: what a run can have either
+way, and what no run can.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,16 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def made(project: Project) -> Made:
-    """Make a bench of one cell: its name, the seconds of a step, what is changed in its plan, variables of its hosts."""
+    """Make a bench of one cell: its name, the seconds of a step, what is changed in its plan,
+    variables of its hosts.
+    """
 
-    def make(name: str, seconds: float, change: Change = lambda plan: None, env: dict[str, str] | None = None) -> BenchDir:
+    def make(
+        name: str,
+        seconds: float,
+        change: Change = lambda plan: None,
+        env: dict[str, str] | None = None,
+    ) -> BenchDir:
         names = [f"{name}.{n}" for n in range(1, 5)]
         hosts = {f"node{n}": {"env": env or {}} for n in (1, 2, 3)}
         record = {
@@ -68,7 +77,9 @@ def dry(project: Project, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Project, made: Made) -> None:
+def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(
+    project: Project, made: Made
+) -> None:
     def changed(plan: dict[str, Any]) -> None:
         options(bucket_cap_mb=100)(plan)
         plan["spec"].update(env={"NCCL_ALGO": "Ring"})
@@ -90,7 +101,10 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(project: Pr
     )
     assert (found["case"], found["verdict"], found["before"]["n"]) == ("2n2g", "slower", 4)
     # in blocks, forwards and backwards
-    ran = [(run["spec"]["options"]["bucket_cap_mb"], run["spec"].get("env", {})) for run in found["runs"]]
+    ran = [
+        (run["spec"]["options"]["bucket_cap_mb"], run["spec"].get("env", {}))
+        for run in found["runs"]
+    ]
     a, b = (25, {}), (100, {"NCCL_ALGO": "Ring"})
     assert ran == [a, b, b, a, b, a, a, b]
     shown = project.orch("bisect", "a", "b", "--dry-run")
@@ -103,17 +117,29 @@ def test_hosts_that_are_left_out_run_nothing(project: Project, made: Made) -> No
     made("a", 0.5, options(bucket_cap_mb=25))
     made("b", 0.6, options(bucket_cap_mb=100))
     used = [
-        {slot["host"] for run in dry(project, "a", "b", *words)["runs"] for slot in run["placement"]["slots"]}
+        {
+            slot["host"]
+            for run in dry(project, "a", "b", *words)["runs"]
+            for slot in run["placement"]["slots"]
+        }
         for words in ((), ("-x", "node1"))
     ]
     assert used == [{"node1", "node2"}, {"node2", "node3"}]
 
 
-def test_variables_count_as_they_were_in_effect_and_what_no_run_can_change_is_said(project: Project, made: Made) -> None:
+def test_variables_count_as_they_were_in_effect_and_what_no_run_can_change_is_said(
+    project: Project, made: Made
+) -> None:
     made("a", 0.5, env={"HELD": "1", "TOKEN": "sha256 1", "ONCE": "x"})
-    made("b", 0.6, lambda plan: plan["spec"].update(env={"HELD": "2"}), env={"HELD": "1", "TOKEN": "sha256 2"})
+    made(
+        "b",
+        0.6,
+        lambda plan: plan["spec"].update(env={"HELD": "2"}),
+        env={"HELD": "1", "TOKEN": "sha256 2"},
+    )
     found = dry(project, "a", "b")
-    # of HELD the host's value is as good as the spec's; ONCE is on no host today, so that both sides can be had
+    # of HELD the host's value is as good as the spec's; ONCE is on no host today, so that both
+    # sides can be had
     assert [(one["name"], one["before"], one["after"]) for one in found["differences"]] == [
         ("env.HELD", "1", "2"),
         ("env.ONCE", "x", None),
@@ -122,15 +148,17 @@ def test_variables_count_as_they_were_in_effect_and_what_no_run_can_change_is_sa
         ("env.TOKEN", "(secret)", "its value is secret")
     ]
     made("d", 0.6, env={"HELD": "1", "TOKEN": "sha256 1", "ONCE": "None"})
-    assert [(one["name"], one["before"], one["after"]) for one in dry(project, "b", "d")["differences"]][1:] == [
-        ("env.ONCE", None, "None")
-    ]
+    assert [
+        (one["name"], one["before"], one["after"]) for one in dry(project, "b", "d")["differences"]
+    ][1:] == [("env.ONCE", None, "None")]
     made("c", 0.6, env={"TOKEN": "sha256 1", "ONCE": "x"})
     done = project.orch("bisect", "a", "c")
     assert done.returncode == 2 and "the inventory sets it on node1, node2 today" in done.stderr
 
 
-def test_other_hosts_are_a_difference_if_the_inventory_has_them(project: Project, made: Made) -> None:
+def test_other_hosts_are_a_difference_if_the_inventory_has_them(
+    project: Project, made: Made
+) -> None:
     made("a", 0.5)
     bench = made("b", 0.6)
     for run in bench.runs():
@@ -140,17 +168,25 @@ def test_other_hosts_are_a_difference_if_the_inventory_has_them(project: Project
         (run.path / "logs" / "node2").rename(run.path / "logs" / "node3")
     found = dry(project, "a", "b")
     (hosts,) = found["differences"]
-    assert (hosts["name"], hosts["before"], hosts["after"]) == ("hosts", "node1,node2", "node1,node3")
+    assert (hosts["name"], hosts["before"], hosts["after"]) == (
+        "hosts",
+        "node1,node2",
+        "node1,node3",
+    )
     assert [[slot["host"] for slot in run["placement"]["slots"]] for run in found["runs"]][:2] == [
         ["node1", "node2"],
         ["node1", "node3"],
     ]
-    (project.path / "cluster.yaml").write_text(INVENTORY.replace("  node3: {address: 10.11.0.4}\n", ""))
+    (project.path / "cluster.yaml").write_text(
+        INVENTORY.replace("  node3: {address: 10.11.0.4}\n", "")
+    )
     done = project.orch("bisect", "a", "b")
     assert done.returncode == 2 and "not all of them are in the inventory" in done.stderr
 
 
-def test_what_cannot_be_bisected_is_refused_before_any_host_is_contacted(project: Project, made: Made) -> None:
+def test_what_cannot_be_bisected_is_refused_before_any_host_is_contacted(
+    project: Project, made: Made
+) -> None:
     made("a", 0.5)
     made("b", 0.6)
     made("c", 0.6, options(compile=True))
@@ -158,7 +194,11 @@ def test_what_cannot_be_bisected_is_refused_before_any_host_is_contacted(project
         (("a", "b"), 2, "expected a difference that a run can take from A or from B, found none"),
         (("a",), 2, "B: expected a second bench, got none"),
         (("a", "--by", "dtype"), 2, "expected a field and two values"),
-        (("a", "c", "--case", "9n9g"), 2, "expected a configuration with numbers in A and in B, found none"),
+        (
+            ("a", "c", "--case", "9n9g"),
+            2,
+            "expected a configuration with numbers in A and in B, found none",
+        ),
         (("a", "c", "--metric", "all"), 2, "expected the name of one metric, got all"),
         (("a", "c", "--budget", "soon"), 2, "--budget: "),
     ):

@@ -1,4 +1,6 @@
-"""A bisect on fake nodes: which runs it makes, what it records, what ends it, and how another controller goes on."""
+"""A bisect on fake nodes: which runs it makes, what it records, what ends it, and how another
+controller goes on.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +42,42 @@ StepTime = Callable[[RunSpec], float]
 
 
 class Rig(FakeBench):
-    """A bisect of ``differences`` on the nodes a and b, whose steps take what ``step_s`` says, but for a little noise."""
+    """A bisect of ``differences`` on the nodes a and b, whose steps take what ``step_s`` says, but
+    for a little noise.
+    """
 
     def __init__(
-        self, directory: Path, differences: tuple[Difference, ...], step_s: StepTime, *, budget_s: float = 600.0
+        self,
+        directory: Path,
+        differences: tuple[Difference, ...],
+        step_s: StepTime,
+        *,
+        budget_s: float = 600.0,
     ) -> None:
         super().__init__(directory)
         self.differences, noise = differences, itertools.cycle(NOISE)
         framework = self.folder.framework
-        a, b = (applied(self.spec, framework, dict.fromkeys(differences, taken), ("A, one", "B, two")) for taken in (0, 1))
+        a, b = (
+            applied(self.spec, framework, dict.fromkeys(differences, taken), ("A, one", "B, two"))
+            for taken in (0, 1)
+        )
         sides = (SideRecord("one", "2n1g", 1000.0, 5), SideRecord("two", "2n1g", 800.0, 5))
-        search = BisectRecord(*sides, "samples_per_s", (), "samples/s", "higher", "slower", differences)
-        self.plan = Bench("bench-2", (a, b), {"simulated": FOLDER}, Schedule("balanced", 0, 4, budget_s=budget_s))
+        search = BisectRecord(
+            *sides, "samples_per_s", (), "samples/s", "higher", "slower", differences
+        )
+        self.plan = Bench(
+            "bench-2", (a, b), {"simulated": FOLDER}, Schedule("balanced", 0, 4, budget_s=budget_s)
+        )
         record = bench_record(
-            self.plan, {}, self.hosts, str(self.source), self.secrets, self.limits, (), ["orch"], {"bisect": search}
+            self.plan,
+            {},
+            self.hosts,
+            str(self.source),
+            self.secrets,
+            self.limits,
+            (),
+            ["orch"],
+            {"bisect": search},
         )
         self.bench = BenchDir.create(directory / "runs", record.as_dict())
         times: dict[str, float] = {}
@@ -64,7 +88,9 @@ class Rig(FakeBench):
             spec = record.cells[record.plan[order["run_id"]].cell]
             took = times.setdefault(order["run_id"], step_s(spec) * next(noise))
             return (
-                training(spec, step_s=took, after_s=0.0)(order) if took > 0 else {order["node_rank"]: Rank(code=3, after_s=0.0)}
+                training(spec, step_s=took, after_s=0.0)(order)
+                if took > 0
+                else {order["node_rank"]: Rank(code=3, after_s=0.0)}
             )
 
         self.runs(program)
@@ -74,7 +100,9 @@ class Rig(FakeBench):
             return self.cluster
 
         runs = self.bench.path.parent
-        return Controller.go_on(self.bench, runs, connect, retry_failed=retry_failed, argv=["orch", "resume"])
+        return Controller.go_on(
+            self.bench, runs, connect, retry_failed=retry_failed, argv=["orch", "resume"]
+        )
 
     def conduct(self, controller: Controller | None = None) -> tuple[list[str], Bisected]:
         errors, _ = (controller or self.controller()).conduct(self.show)
@@ -88,9 +116,16 @@ def slow(name: str, value: object, factor: float = 1.25) -> StepTime:
 def test_one_of_three_is_proven_and_the_others_are_excluded(tmp_path: Path) -> None:
     rig = Rig(tmp_path, (SEED, COMPUTE, ALGO), slow("compute_ms", 25.0))
     kinds, found = rig.conduct()
-    assert (kinds, found.verdict, found.causes, found.doubtful) == ([], "explained", ("compute_ms=25.0",), ())
+    assert (kinds, found.verdict, found.causes, found.doubtful) == (
+        [],
+        "explained",
+        ("compute_ms=25.0",),
+        (),
+    )
     assert found.share and 0.97 < found.share.low < 1 < found.share.high < 1.03
-    assert answer(found).startswith("compute_ms=25.0 explains 100 % (9") and "of the change from 51" in answer(found)
+    assert answer(found).startswith(
+        "compute_ms=25.0 explains 100 % (9"
+    ) and "of the change from 51" in answer(found)
     assert [line.partition(" ")[0] for line in left_open(found)] == ["seed=1", "NCCL_ALGO=Tree"]
     # each in blocks with A and B; the verification has runs of its own
     record = rig.bench.record()
@@ -101,17 +136,31 @@ def test_one_of_three_is_proven_and_the_others_are_excluded(tmp_path: Path) -> N
     assert list(found.evidence) == verifying and len(verifying) == 3 * bisect.rungs[-1].repeats
     repeats = [record.plan[run].repeat for run in verifying]
     assert all(repeats.count(repeat) == 3 for repeat in repeats)
-    assert record.cells[2].origins["options.seed"] == "B, two" and record.cells[2].origins["options.compute_ms"] == "A, one"
+    assert (
+        record.cells[2].origins["options.seed"] == "B, two"
+        and record.cells[2].origins["options.compute_ms"] == "A, one"
+    )
     assert json.loads(json.dumps(found.as_dict()))["share"]["value"] == pytest.approx(1, abs=0.02)
-    assert tried(found)[:2] == ["search:", f"  A: {found.tried[0].typical:.2f} samples/s, {found.tried[0].n} runs"]
+    assert tried(found)[:2] == [
+        "search:",
+        f"  A: {found.tried[0].typical:.2f} samples/s, {found.tried[0].n} runs",
+    ]
 
 
 def test_two_that_only_work_together_are_proven_together(tmp_path: Path) -> None:
     def step_s(spec: RunSpec) -> float:
-        return 0.5 * (1.25 if spec.options["compute_ms"] == 25.0 and spec.env.get("NCCL_ALGO") == "Tree" else 1.0)
+        return 0.5 * (
+            1.25
+            if spec.options["compute_ms"] == 25.0 and spec.env.get("NCCL_ALGO") == "Tree"
+            else 1.0
+        )
 
     kinds, found = Rig(tmp_path, (COMPUTE, SEED, ALGO), step_s).conduct()
-    assert (kinds, found.verdict, found.causes) == ([], "explained", ("compute_ms=25.0", "NCCL_ALGO=Tree"))
+    assert (kinds, found.verdict, found.causes) == (
+        [],
+        "explained",
+        ("compute_ms=25.0", "NCCL_ALGO=Tree"),
+    )
     assert answer(found).startswith("compute_ms=25.0 and NCCL_ALGO=Tree together explain ")
     assert abs(found.alone["compute_ms=25.0"].value) < 0.1
     unsure = replace(found, causes=found.causes[:1], doubtful=found.causes[1:])
@@ -119,18 +168,28 @@ def test_two_that_only_work_together_are_proven_together(tmp_path: Path) -> None
     assert "that NCCL_ALGO=Tree takes part in it is not certain" in left_open(unsure)
 
 
-def test_where_all_differences_are_needed_the_answer_names_all_and_not_those_of_a_smaller_set_beside(tmp_path: Path) -> None:
+def test_where_all_differences_are_needed_the_answer_names_all_and_not_those_of_a_smaller_set_beside(
+    tmp_path: Path,
+) -> None:
     def step_s(spec: RunSpec) -> float:
-        taken = spec.options["compute_ms"] == 25.0, spec.options["seed"] == 1, spec.env.get("NCCL_ALGO") == "Tree"
+        taken = (
+            spec.options["compute_ms"] == 25.0,
+            spec.options["seed"] == 1,
+            spec.env.get("NCCL_ALGO") == "Tree",
+        )
         return 0.5 + 0.05 * sum(taken)
 
     rig = Rig(tmp_path, (COMPUTE, SEED, ALGO), step_s)
     kinds, found = rig.conduct()
     assert (kinds, found.verdict, found.outside) == ([], "explained", ())
     assert found.causes == ("compute_ms=25.0", "seed=1", "NCCL_ALGO=Tree") and found.share is None
-    assert answer(found).startswith("compute_ms=25.0, seed=1 and NCCL_ALGO=Tree together explain the change")
+    assert answer(found).startswith(
+        "compute_ms=25.0, seed=1 and NCCL_ALGO=Tree together explain the change"
+    )
     bisect = bisect_of(rig.bench.record())
-    assert bisect and bisect.rungs[-1].verifies == (1, 1, 1) and len(bisect.rungs[-1].candidates) == 4
+    assert (
+        bisect and bisect.rungs[-1].verifies == (1, 1, 1) and len(bisect.rungs[-1].candidates) == 4
+    )
     # a bench of an earlier version does not name the set
     rungs = (*bisect.rungs[:-1], replace(bisect.rungs[-1], verifies=()))
     rig.bench.change(lambda record: replace(record, added={"bisect": replace(bisect, rungs=rungs)}))
@@ -139,20 +198,32 @@ def test_where_all_differences_are_needed_the_answer_names_all_and_not_those_of_
 
 def test_hosts_are_a_difference_like_any_other(tmp_path: Path) -> None:
     hosts = Difference("hosts", "a,b", "b,a")
-    rig = Rig(tmp_path, (hosts, SEED), lambda spec: 0.5 * (1.25 if spec.hosts == ("b", "a") else 1.0))
+    rig = Rig(
+        tmp_path, (hosts, SEED), lambda spec: 0.5 * (1.25 if spec.hosts == ("b", "a") else 1.0)
+    )
     kinds, found = rig.conduct()
     assert (kinds, found.verdict, found.causes) == ([], "explained", ("hosts=b,a",))
-    places = {tuple(slot["host"] for slot in run.manifest_content()["placement"]["slots"]) for run in rig.bench.runs()}
+    places = {
+        tuple(slot["host"] for slot in run.manifest_content()["placement"]["slots"])
+        for run in rig.bench.runs()
+    }
     assert places == {("a", "b"), ("b", "a")}
     with_hosts = [cell.hosts for cell in rig.bench.record().cells]
     assert with_hosts == [("a", "b"), ("b", "a"), ("b", "a"), ("a", "b")]
     (table,) = grouped(summarize(read_bench(rig.bench)).rows)
-    assert set(table.columns) == {"hosts", "seed"} and {table.column(row, "hosts") for row in table.rows} == {"a,b", "b,a"}
+    assert set(table.columns) == {"hosts", "seed"} and {
+        table.column(row, "hosts") for row in table.rows
+    } == {"a,b", "b,a"}
 
 
 def test_a_single_difference_is_proven_by_a_and_b_alone(tmp_path: Path) -> None:
     kinds, found = Rig(tmp_path, (COMPUTE,), slow("compute_ms", 25.0)).conduct()
-    assert (kinds, found.verdict, found.causes, found.share) == ([], "explained", ("compute_ms=25.0",), None)
+    assert (kinds, found.verdict, found.causes, found.share) == (
+        [],
+        "explained",
+        ("compute_ms=25.0",),
+        None,
+    )
     assert answer(found).endswith("because A and B were run again and differ in nothing else")
 
 
@@ -160,7 +231,9 @@ def test_where_nothing_differs_any_more_it_ends_after_a_and_b(tmp_path: Path) ->
     rig = Rig(tmp_path, (COMPUTE, SEED), lambda _: 0.5)
     kinds, found = rig.conduct()
     assert (kinds, found.verdict, found.causes) == ([], "gone", ()) and len(rig.bench.runs()) == 8
-    assert "the change could not be reproduced" in answer(found) and "it was -20.0%" in answer(found)
+    assert "the change could not be reproduced" in answer(found) and "it was -20.0%" in answer(
+        found
+    )
 
 
 def test_a_candidate_that_fails_is_a_result_and_a_side_that_fails_ends_it(tmp_path: Path) -> None:
@@ -174,8 +247,12 @@ def test_a_candidate_that_fails_is_a_result_and_a_side_that_fails_ends_it(tmp_pa
     assert (kinds, found.verdict, found.causes) == ([], "explained", ("compute_ms=25.0",))
     (row,) = [row for row in found.tried if row.settings == ("seed=1",)]
     assert row.n == 0 and "exit code 3" in row.failure
-    kinds, found = Rig(tmp_path / "two", (SEED, COMPUTE), lambda spec: 0.0 if spec.options["seed"] else 0.5).conduct()
-    assert kinds == ["rank_failed"] and found.verdict == "failed" and "no result: B: " in answer(found)
+    kinds, found = Rig(
+        tmp_path / "two", (SEED, COMPUTE), lambda spec: 0.0 if spec.options["seed"] else 0.5
+    ).conduct()
+    assert (
+        kinds == ["rank_failed"] and found.verdict == "failed" and "no result: B: " in answer(found)
+    )
 
 
 def test_a_side_that_failed_once_may_be_repeated_and_the_bisect_goes_on(tmp_path: Path) -> None:
@@ -187,7 +264,9 @@ def test_a_side_that_failed_once_may_be_repeated_and_the_bisect_goes_on(tmp_path
     rig = Rig(tmp_path, (SEED, COMPUTE), step_s)
     assert rig.conduct()[1].verdict == "failed" and len(rig.bench.record().left_out) == 6
     is_broken = False
-    assert rig.conduct(rig.go_on())[1].verdict == "failed", "it is repeated only where that is asked for"
+    assert rig.conduct(rig.go_on())[1].verdict == "failed", (
+        "it is repeated only where that is asked for"
+    )
     kinds, found = rig.conduct(rig.go_on(retry_failed=True))
     assert (kinds, found.verdict, found.causes) == ([], "explained", ("compute_ms=25.0",))
 
@@ -199,7 +278,9 @@ def test_without_time_nothing_is_claimed(tmp_path: Path) -> None:
     assert "no time was left" in answer(found)
 
 
-def test_a_controller_that_dies_is_followed_by_one_that_ends_as_it_would_have(tmp_path: Path) -> None:
+def test_a_controller_that_dies_is_followed_by_one_that_ends_as_it_would_have(
+    tmp_path: Path,
+) -> None:
     rig = Rig(tmp_path, (SEED, COMPUTE), slow("compute_ms", 25.0))
     over = 0
 

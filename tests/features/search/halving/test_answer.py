@@ -1,4 +1,6 @@
-"""What `orch summarize` shows of a tune: the default and the best beside each other, and where all else is."""
+"""What `orch summarize` shows of a tune: the default and the best beside each other, and where all
+else is.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,42 @@ ALGOS = ("", "Ring", "Tree", "PAT")
 """By cell, the default first."""
 FIRST = [("r2", 0, 0.50), ("r3", 1, 0.48), ("r4", 2, 0.40), ("r5", 3, 0.60)]
 """Runs of the first rung: cell, and seconds of a step. Tree is best."""
-LAST = [(f"r{6 + 2 * n + best}", 2 * best, 0.4 if best else 0.5) for n in range(3) for best in (0, 1)]
+LAST = [
+    (f"r{6 + 2 * n + best}", 2 * best, 0.4 if best else 0.5) for n in range(3) for best in (0, 1)
+]
 """The confirmation: three times the default and Tree."""
 
 
 def bench(root: Path, rungs: list[list[tuple[str, int, float]]]) -> BenchDir:
-    """Write a tune as its controller leaves it: the pilot ``r1`` and these rungs, of which the second one confirms."""
+    """Write a tune as its controller leaves it: the pilot ``r1`` and these rungs, of which the
+    second one confirms.
+    """
     plan: dict[str, Any] = {"r1": {"cell": 0, "repeat": 1}}
     kept = [{"candidates": [[1], [2], [3]], "repeats": 1, "steps": 12, "confirms": False, "cells": [0, 1, 2, 3]},
             {"candidates": [[2]], "repeats": 3, "steps": 12, "confirms": True, "cells": [0, 2]}]  # fmt: skip
     for number, runs in enumerate(rungs):
         for place, (run, cell, _) in enumerate(runs):
-            plan[run] = {"cell": cell, "repeat": 2 + number + place // len(kept[number]["cells"]), "rung": number}
-    cells = [{"spec": {**manifest("")["spec"], "env": {"NCCL_ALGO": algo} if algo else {}}, "origins": {}} for algo in ALGOS]
-    tune = {"knobs": [KNOB], "seed": 1, "numerics": False, "output": "", "held": {}, "rungs": kept[: len(rungs)], "ended": ""}
+            plan[run] = {
+                "cell": cell,
+                "repeat": 2 + number + place // len(kept[number]["cells"]),
+                "rung": number,
+            }
+    cells = [
+        {
+            "spec": {**manifest("")["spec"], "env": {"NCCL_ALGO": algo} if algo else {}},
+            "origins": {},
+        }
+        for algo in ALGOS
+    ]
+    tune = {
+        "knobs": [KNOB],
+        "seed": 1,
+        "numerics": False,
+        "output": "",
+        "held": {},
+        "rungs": kept[: len(rungs)],
+        "ended": "",
+    }
     record = {
         "bench_id": "b1",
         "created": "2025-01-01",
@@ -86,7 +110,9 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     bench(tmp_path, [FIRST, LAST])
 
     def summarize(form: str) -> str:
-        done = commands.orch(tmp_path, "summarize", "b1", "--format", form, environment={"COLUMNS": "150"})
+        done = commands.orch(
+            tmp_path, "summarize", "b1", "--format", form, environment={"COLUMNS": "150"}
+        )
         assert done.returncode == 0, done
         return done.stdout
 
@@ -96,18 +122,36 @@ def test_people_see_the_answer_and_two_rows_and_programs_see_all(tmp_path: Path)
     ]  # fmt: skip
     shown = " ".join(table.split())
     # 64 samples a step, of 0.5 s and of 0.4 s.
-    assert "1.250 times the speed of the default" in shown and "medians 160.0 against 128.0 samples/s): NCCL_ALGO=Tree" in shown
-    assert "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists all candidates" in shown
+    assert (
+        "1.250 times the speed of the default" in shown
+        and "medians 160.0 against 128.0 samples/s): NCCL_ALGO=Tree" in shown
+    )
+    assert (
+        "2 other candidates and 5 earlier runs are not shown: orch attach b1 lists all candidates"
+        in shown
+    )
     document = json.loads(summarize("json"))
-    assert sorted(row["median"] for row in document["rows"]) == pytest.approx([64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4])
+    assert sorted(row["median"] for row in document["rows"]) == pytest.approx(
+        [64 / 0.6, 64 / 0.5, 64 / 0.48, 64 / 0.4]
+    )
 
 
-def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_gone_on_with(tmp_path: Path) -> None:
-    made, seconds = bench(tmp_path, []), [0.0, 9.0]  # a controller that took its time before anything ran
+def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    made, seconds = (
+        bench(tmp_path, []),
+        [0.0, 9.0],
+    )  # a controller that took its time before anything ran
     (made.path / "r1").rename(tmp_path / "away")
     spec = made.record().cells[0]
     plan = Bench("b1", (spec,), {"pytorch": open_framework("pytorch")}, Schedule(budget_s=5))
-    first = Search(made, plan, lambda *_: None, clock=lambda: seconds.pop(0) if len(seconds) > 1 else seconds[0])
+    first = Search(
+        made,
+        plan,
+        lambda *_: None,
+        clock=lambda: seconds.pop(0) if len(seconds) > 1 else seconds[0],
+    )
     owed = [replace(plan.planned()[0], run_id="r1")]
     again = Search(made, plan, lambda *_: None)
     for search, runs in ((first, owed), (again, [])):
@@ -126,7 +170,9 @@ MICRO, GLOBAL = 2, 16
 
 
 def language(root: Path, global_batch: int | None = GLOBAL) -> tuple[BenchDir, Bench]:
-    """Write a tune of the micro-batch after its pilot, with a constant global batch or without, and its controller's plan."""
+    """Write a tune of the micro-batch after its pilot, with a constant global batch or without, and
+    its controller's plan.
+    """
     folder = open_framework("pytorch_lm")
     choices = {
         "nodes": NODES,
@@ -137,16 +183,41 @@ def language(root: Path, global_batch: int | None = GLOBAL) -> tuple[BenchDir, B
         "global_batch": global_batch,
     }
     spec = resolve(folder.framework, "gpt-tiny", device="cpu", choices=choices)
-    tune = {"knobs": [SIZE], "seed": 1, "numerics": False, "output": "", "held": {}, "rungs": [], "ended": ""}
-    record = {"bench_id": "b1", "created": "2025-01-01", "runs": ["r1"], "plan": {"r1": {"cell": 0, "repeat": 1}}}
-    record |= {"cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)}], "inventory": "lab.yaml", "tune": tune}
+    tune = {
+        "knobs": [SIZE],
+        "seed": 1,
+        "numerics": False,
+        "output": "",
+        "held": {},
+        "rungs": [],
+        "ended": "",
+    }
+    record = {
+        "bench_id": "b1",
+        "created": "2025-01-01",
+        "runs": ["r1"],
+        "plan": {"r1": {"cell": 0, "repeat": 1}},
+    }
+    record |= {
+        "cells": [{"spec": spec.as_dict(), "origins": dict(spec.origins)}],
+        "inventory": "lab.yaml",
+        "tune": tune,
+    }
     made = BenchDir.create(root / "runs", record)
 
     def pilot(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
         planned["spec"], planned["origins"] = spec.as_dict(), dict(spec.origins)
         planned["framework"] |= {"name": "pytorch_lm", "measures": "language_model"}
-        lines = [f"orch step={n} t={900 + n} step_time_s=1 samples={spec.global_batch if n else 0}\n" for n in range(STEPS + 1)]
-        facts = {"model": "gpt-tiny", "dtype": spec.dtype, "batch_size": MICRO, "global_batch": spec.global_batch}
+        lines = [
+            f"orch step={n} t={900 + n} step_time_s=1 samples={spec.global_batch if n else 0}\n"
+            for n in range(STEPS + 1)
+        ]
+        facts = {
+            "model": "gpt-tiny",
+            "dtype": spec.dtype,
+            "batch_size": MICRO,
+            "global_batch": spec.global_batch,
+        }
         logs[0]["rank-0.out"] = rank_line(0) + "".join(lines) + closing(**facts)
 
     build(made, "r1", pilot)
@@ -160,17 +231,28 @@ def test_candidates_that_cannot_be_run_are_losers_with_their_reason(tmp_path: Pa
     record = made.record()
     assert (tune := tune_of(record)) and record.plan
     (rung,) = tune.rungs
-    assert rung.candidates == ((1,),) and [candidate for candidate, _ in rung.refused] == [(2,), (3,)]
+    assert rung.candidates == ((1,),) and [candidate for candidate, _ in rung.refused] == [
+        (2,),
+        (3,),
+    ]
     default, doubled = (record.cells[cell] for cell in rung.cells)
-    assert (default.batch_size, doubled.batch_size) == (MICRO, 2 * MICRO) and started.spec in (default, doubled)
-    assert default.global_batch == doubled.global_batch == GLOBAL and doubled.options["accumulation"] == 1
+    assert (default.batch_size, doubled.batch_size) == (MICRO, 2 * MICRO) and started.spec in (
+        default,
+        doubled,
+    )
+    assert (
+        default.global_batch == doubled.global_batch == GLOBAL
+        and doubled.options["accumulation"] == 1
+    )
     result = tuned(made)
     assert (result.unit, result.global_batches) == ("tokens/s", (GLOBAL, GLOBAL))
     failures = {tried.settings: tried.failure for tried in result.tried}
     assert failures["batch_size=8"] == (
         "--global-batch: expected a divisor of the global batch 16, got 4 copies of the model with 8 samples each, 32"
     )
-    assert any("batch_size=6: –  --global-batch: expected a divisor" in line for line in rungs(result))
+    assert any(
+        "batch_size=6: –  --global-batch: expected a divisor" in line for line in rungs(result)
+    )
 
 
 def test_a_larger_batch_has_more_time_for_its_steps(tmp_path: Path) -> None:
@@ -178,23 +260,31 @@ def test_a_larger_batch_has_more_time_for_its_steps(tmp_path: Path) -> None:
     next(Search(made, plan, lambda *_: None).runs([]))
     record = made.record()
     assert (tune := tune_of(record))
-    limits = {record.cells[cell].batch_size: record.cells[cell].timeout_s for cell in tune.rungs[0].cells}
+    limits = {
+        record.cells[cell].batch_size: record.cells[cell].timeout_s for cell in tune.rungs[0].cells
+    }
     assert limits == {2: 240, 4: 480, 8: 960, 6: 720}
 
 
 def test_a_candidate_that_a_template_refuses_is_a_loser_too(tmp_path: Path) -> None:
     made, plan = language(tmp_path, None)
     folder = plan.folders["pytorch_lm"]
-    refusing = "{% if spec.batch_size == 8 %}{{ refuse('--batch-size', 'eight is too many') }}{% endif %}"
+    refusing = (
+        "{% if spec.batch_size == 8 %}{{ refuse('--batch-size', 'eight is too many') }}{% endif %}"
+    )
     sources = {name: refusing + text for name, text in folder.sources.items()}
     plan = replace(plan, folders={"pytorch_lm": replace(folder, sources=sources)})
     hosts = [Host(f"node{n}", f"10.0.0.{n}", gpus=0, slots=GPUS) for n in range(1, NODES + 1)]
     next(Search(made, plan, lambda *_: None, hosts=hosts).runs([]))
     record = made.record()
-    assert (tune := tune_of(record)) and tune.rungs[0].refused == (((2,), "--batch-size: pytorch_lm: eight is too many"),)
+    assert (tune := tune_of(record)) and tune.rungs[0].refused == (
+        ((2,), "--batch-size: pytorch_lm: eight is too many"),
+    )
 
 
-def test_the_answer_says_that_a_step_computes_more_and_the_run_file_has_its_batch_size(tmp_path: Path) -> None:
+def test_the_answer_says_that_a_step_computes_more_and_the_run_file_has_its_batch_size(
+    tmp_path: Path,
+) -> None:
     found = replace(
         tuned(bench(tmp_path, [FIRST, LAST])),
         batch_size=32,
@@ -209,11 +299,19 @@ def test_the_answer_says_that_a_step_computes_more_and_the_run_file_has_its_batc
     assert alone.single == {"batch_size": 32}
 
 
-def test_candidates_that_find_their_batch_size_are_told_with_the_one_that_they_found(tmp_path: Path) -> None:
+def test_candidates_that_find_their_batch_size_are_told_with_the_one_that_they_found(
+    tmp_path: Path,
+) -> None:
     """The default finds 16 sequences per rank, the best candidate 24; both were planned with 8."""
     made = bench(tmp_path, [FIRST, LAST])
     record = read_state(made.path / "bench.json")
-    step = {"tokens": 128, "micro_batches": 1, "model_ranks": 1, "recomputation": "none", "batch_size_up_to": 64}
+    step = {
+        "tokens": 128,
+        "micro_batches": 1,
+        "model_ranks": 1,
+        "recomputation": "none",
+        "batch_size_up_to": 64,
+    }
     for each in record["cells"]:
         each["spec"] |= {"batch_size": 8, "step": step}
     write_state(made.path / "bench.json", record)
@@ -221,7 +319,13 @@ def test_candidates_that_find_their_batch_size_are_told_with_the_one_that_they_f
         found = 24 if cell == 2 else 16
         env = {"NCCL_ALGO": ALGOS[cell]} if ALGOS[cell] else {}
 
-        def searched(planned: dict[str, Any], logs: Any, env: Any = env, found: int = found, seconds: float = seconds) -> None:
+        def searched(
+            planned: dict[str, Any],
+            logs: Any,
+            env: Any = env,
+            found: int = found,
+            seconds: float = seconds,
+        ) -> None:
             planned["spec"] |= {"env": env, "batch_size": 8, "step": step}
             planned["framework"] |= {"measures": "language_model"}
             planned["origins"] = {"env.NCCL_ALGO": "tune"} if env else {"timeout_s": "tune"}
@@ -230,7 +334,9 @@ def test_candidates_that_find_their_batch_size_are_told_with_the_one_that_they_f
                 f"orch step={n} t={900 + n * seconds} step_time_s={seconds} samples={sequences * (n > 0)}\n"
                 for n in range(STEPS + 1)
             ]
-            logs[0]["rank-0.out"] = rank_line(0) + "".join(steps) + closing(batch_size=found, global_batch=sequences)
+            logs[0]["rank-0.out"] = (
+                rank_line(0) + "".join(steps) + closing(batch_size=found, global_batch=sequences)
+            )
 
         build(made, run, searched, repeat=record["plan"][run]["repeat"])
     result = tuned(made)

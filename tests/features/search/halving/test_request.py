@@ -14,15 +14,22 @@ from tests.plan.mill_benches import FRAMEWORK, bench_of, cells_of, refusal
 
 
 def tune(**words: Any) -> Request:
-    return tune_request("resnet50", **{"shape": "", "sets": [], "budget": "20m", "single": {}, **words})
+    return tune_request(
+        "resnet50", **{"shape": "", "sets": [], "budget": "20m", "single": {}, **words}
+    )
 
 
 def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() -> None:
-    bench = bench_of(tune(shape="2n4g", sets=["seed=5"], single={"dtype": "fp16", "steps": 40}), seed=0)
+    bench = bench_of(
+        tune(shape="2n4g", sets=["seed=5"], single={"dtype": "fp16", "steps": 40}), seed=0
+    )
     assert cells_of(bench) == ["mill 2n4g fp16"] and bench.schedule == Schedule(budget_s=1200.0)
     assert (bench.cells[0].steps, bench.cells[0].options["seed"]) == (40, 5)
     assert cells_of(bench_of(tune())) == ["mill 4n8g fp32"]
-    assert bench_of(tune(single={"container": "podman:localhost/pt"})).cells[0].container == "podman:localhost/pt"
+    assert (
+        bench_of(tune(single={"container": "podman:localhost/pt"})).cells[0].container
+        == "podman:localhost/pt"
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,14 +44,21 @@ def test_a_tune_is_one_cell_run_once_within_its_budget_and_without_a_baseline() 
         ({"budget": "soon"}, "--budget: expected a time such as 90s, 30m, 1h30m or 90 (seconds), got 'soon'"),
     ],
 )  # fmt: skip
-def test_a_tune_that_cannot_be_is_refused_with_its_option(words: dict[str, Any], message: str) -> None:
+def test_a_tune_that_cannot_be_is_refused_with_its_option(
+    words: dict[str, Any], message: str
+) -> None:
     assert refusal(lambda: bench_of(tune(**words))) == message
 
 
 def test_a_knob_that_an_option_fixes_is_not_turned() -> None:
     assert [knob.name for knob in free_knobs(FRAMEWORK, tune())] == ["NCCL_ALGO", "layout", "seed"]
-    assert [knob.name for knob in free_knobs(FRAMEWORK, tune(sets=["seed=5"]))] == ["NCCL_ALGO", "layout"]
-    message = "--framework: mill has no parameters to tune. list them under tunes: in its framework.yaml"
+    assert [knob.name for knob in free_knobs(FRAMEWORK, tune(sets=["seed=5"]))] == [
+        "NCCL_ALGO",
+        "layout",
+    ]
+    message = (
+        "--framework: mill has no parameters to tune. list them under tunes: in its framework.yaml"
+    )
     assert refusal(lambda: free_knobs(replace(FRAMEWORK, tunes=()), tune())) == message
 
 
