@@ -93,8 +93,7 @@ def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     >>> facts = {f"node{n}": {"cores": 64, "kernel": "6.1", "gpus": [{"driver": "535.104"}]} for n in (1, 2, 3, 4)}
     >>> facts["node3"] = {"cores": 64, "kernel": "6.8", "gpus": [{"driver": "535.54"}]}
     >>> sentences(facts)
-    ('3 nodes agree, node3 differs in kernel (6.8 against 6.1), gpus.driver (535.54 against
-    535.104)',)
+    ('3 nodes agree, node3 differs in kernel (6.8 against 6.1), gpus.driver (535.54 against 535.104)',)
     """
     by_hosts: dict[tuple[str, ...], list[str]] = {}
     for difference in differences(facts):

@@ -13,8 +13,7 @@ Among lines of one kind and place the earliest counts, because it usually causes
 
 >>> failure = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
 >>> failure.kind, failure.cause, failure.line
-('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried
-to allocate 2.00 GiB.')
+('out_of_memory', 'the GPU had no memory left', 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.')
 
 Where no known failure is found, what a program itself said last is shown in place of a cause:
 

@@ -288,8 +288,7 @@ def _words(text: str) -> Sequence[str]:
     are no options.
 
     >>> _words("nodelist=n[1,2],n5,time=1h"), _words("-p gpu,debug --gres gpu:8 -t10 --exclusive")
-    (['nodelist=n[1,2],n5', 'time=1h'], ['partition=gpu,debug', 'gres=gpu:8', 'time=10',
-    'exclusive'])
+    (['nodelist=n[1,2],n5', 'time=1h'], ['partition=gpu,debug', 'gres=gpu:8', 'time=10', 'exclusive'])
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     words = " ".join(

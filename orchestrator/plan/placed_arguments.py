@@ -5,8 +5,7 @@ run.
 >>> command = training_command("python /opt/t.py --coordinator_address=10.0.0.1:1234 --num_processes 2 --process_id 0", bool)
 >>> places = placed_arguments(command)
 >>> list(places), placed_value(places["--coordinator_address"], "10.0.0.1:1234")
-(['--coordinator_address', '--num_processes', '--process_id'], '{{ master_addr }}:{{ master_port
-}}')
+(['--coordinator_address', '--num_processes', '--process_id'], '{{ master_addr }}:{{ master_port }}')
 """
 
 from __future__ import annotations

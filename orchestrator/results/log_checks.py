@@ -8,8 +8,8 @@ alone: commands differ in what they know of the run, such as its size or the clo
 >>> from orchestrator.logs.parse import parse
 >>> log = parse(b"Batch size: 128 global\\n", LogGrammar((), facts=("^Batch size: (?P<global_batch>[0-9]+) global",)))
 >>> verify_statements(log, {"global_batch": 256})  # doctest: +ELLIPSIS
-Traceback (most recent call last): orchestrator.errors.DataError: expected global_batch 256, the log
-says 128: 'Batch size: 128 global'...
+Traceback (most recent call last):
+orchestrator.errors.DataError: expected global_batch 256, the log says 128: 'Batch size: 128 global'...
 """
 
 from __future__ import annotations

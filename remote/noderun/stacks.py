@@ -225,10 +225,8 @@ def catches(pid, number):
 
 def waits_of(pid, thread):
     """Return how often a thread has begun to wait for anything; 0 if that cannot be read."""
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open("/proc/%d/task/%d/status" % (pid, thread)) as file,
-    ):
+    status = "/proc/%d/task/%d/status" % (pid, thread)
+    with contextlib.suppress(OSError, ValueError), open(status) as file:
         return next(
             (int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches")), 0
         )

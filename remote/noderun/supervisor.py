@@ -239,10 +239,8 @@ class Supervisor:
         disk as well.
         """
         self.owner = owner_record(self.run.order["owner"], state)
-        with (
-            contextlib.suppress(OSError),
-            open(OWNER_RECORD, "r+b") as file,
-        ):  # the record only informs others
+        # The record only informs others.
+        with contextlib.suppress(OSError), open(OWNER_RECORD, "r+b") as file:
             file.write(self.owner)
 
     def beat(self, order, connection):

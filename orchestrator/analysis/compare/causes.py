@@ -1,8 +1,7 @@
 """Differences between two benches other than their speed, the likeliest cause first.
 
 >>> distinctions([], {"orch": "0.1.0", "payload.train.py": "aa"}, {"orch": "0.2.0", "payload.train.py": "ab"})
-(Distinction(name='payload.train.py', before='aa', after='ab'), Distinction(name='orch',
-before='0.1.0', after='0.2.0'))
+(Distinction(name='payload.train.py', before='aa', after='ab'), Distinction(name='orch', before='0.1.0', after='0.2.0'))
 """
 
 from __future__ import annotations

@@ -305,8 +305,7 @@ def _expanded(pattern: str) -> tuple[list[str], int | None]:
     ConfigError.
 
     >>> _expanded("n[1:2]-[B:C]:23"), _expanded("[fd00::[8:9]]:22"), _expanded("n[:04:2]")
-    ((['n1-B', 'n1-C', 'n2-B', 'n2-C'], 23), (['fd00::8', 'fd00::9'], 22), (['n0', 'n2', 'n4'],
-    None))
+    ((['n1-B', 'n1-C', 'n2-B', 'n2-C'], 23), (['fd00::8', 'fd00::9'], 22), (['n0', 'n2', 'n4'], None))
     """
     match = re.fullmatch(r"\[(.+)\]:([0-9]{1,5})", pattern)
     if not match or not (

@@ -3,13 +3,11 @@
 >>> destination("/srv/bench").kind, destination("results").kind, destination("./a:b").kind
 ('directory', 'directory', 'directory')
 >>> destination("me@head:/srv/bench"), destination("head:bench").path
-(Destination(kind='machine', title='me@head:/srv/bench', path='/srv/bench', host='head', user='me',
-port=None), 'bench')
+(Destination(kind='machine', title='me@head:/srv/bench', path='/srv/bench', host='head', user='me', port=None), 'bench')
 >>> [(there.path, there.host, there.port) for there in map(destination, ("ssh://head:2222/srv/bench", "ssh://head/~/bench"))]
 [('/srv/bench', 'head', 2222), ('bench', 'head', None)]
 >>> destination("s3://team/bench/")
-Destination(kind='bucket', title='s3://team/bench', path='s3://team/bench', host='', user=None,
-port=None)
+Destination(kind='bucket', title='s3://team/bench', path='s3://team/bench', host='', user=None, port=None)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 >>> log = [StepSample(1, step_time_s=0.5), StepSample(2, step_time_s=0.7), StepSample(2, step_time_s=0.5)]
 >>> verify_once(log, warmup_steps=0, steps=2)  # doctest: +ELLIPSIS
-Traceback (most recent call last): orchestrator.errors.DataError: expected one line for step 2, got
-one with step_time_s 0.7 and one with step_time_s 0.5...
+Traceback (most recent call last):
+orchestrator.errors.DataError: expected one line for step 2, got one with step_time_s 0.7 and one with step_time_s 0.5...
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ prints, would otherwise seem to pause ten times as long.
 >>> samples[5].step_time_s
 1.45
 >>> notes
-['1 of 9 printed steps took 5.5 times as long as the median: it counts for itself, not for the 10
-steps of its line']
+['1 of 9 printed steps took 5.5 times as long as the median: it counts for itself, not for the 10 steps of its line']
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ throughput as it is gives no finding. How often each method is right and wrong i
 docs/results/methods.md, measured by ``benchmarks/steadiness.py``.
 
 >>> unsteady([Stretch(step, 1, 50.0 if step == 33 else 0.5) for step in range(21, 121)])
-('1 of 100 steps took 100 times as long as the median: step 33; that is 49.5 s, 49.7% of the
-window',)
+('1 of 100 steps took 100 times as long as the median: step 33; that is 49.5 s, 49.7% of the window',)
 """
 
 from __future__ import annotations

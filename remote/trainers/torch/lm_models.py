@@ -277,11 +277,8 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Return the loss of (batch, tokens) of token numbers, or logits without ``targets``."""
-        with (
-            torch.autocast(tokens.device.type, self.arithmetic.compute)
-            if self.arithmetic.autocast
-            else nullcontext()
-        ):
+        dtype, device = self.arithmetic.compute, tokens.device.type
+        with torch.autocast(device, dtype) if self.arithmetic.autocast else nullcontext():
             x = self.embedded(tokens)
             for block in self.blocks.values():
                 x = block(x)

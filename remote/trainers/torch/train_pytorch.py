@@ -425,11 +425,8 @@ def main() -> None:
     args.max_pool = chosen_pool(args, device)
     facts = searched(args, me, device)
     # A capture works neither on the default stream nor with parameters made there.
-    with (
-        torch.cuda.stream(torch.cuda.Stream(device))
-        if args.cuda_graphs == "true"
-        else nullcontext()
-    ):
+    graphs = args.cuda_graphs == "true"
+    with torch.cuda.stream(torch.cuda.Stream(device)) if graphs else nullcontext():
         of_rank, of_run = train(args, me, device)
     switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
     world.report(args, of_rank, {**facts, **of_run}, switches)

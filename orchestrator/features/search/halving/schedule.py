@@ -10,8 +10,7 @@ no gain is reported from these rounds: the last candidate and the default are ru
 alternately, and the gain is that of these runs alone.
 
 >>> stages(8, warmup_steps=20, steps=120, times=Times(20.0, 0.07), left_s=420.0)
-(Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70),
-Stage(candidates=2, repeats=1, steps=120))
+(Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70), Stage(candidates=2, repeats=1, steps=120))
 """
 
 from __future__ import annotations
