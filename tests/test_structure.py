@@ -154,6 +154,7 @@ HOMES = {
     "matplotlib": ["features/history/trend_chart.py", "features/site/trend_charts.py", "report/"],
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
+    "typing_extensions": ["api/plan.py"],
     "fsspec": ["features/store/bucket.py"],
     "aiohttp": ["features/store/bucket.py"],
     "botocore": ["features/store/bucket.py"],

@@ -1,6 +1,6 @@
-"""Arguments of Python as the options of `orch bench` take them, and as its command line has them.
+"""Arguments of `orchestrator.prepare` as the options of `orch bench` take them.
 
-Each function names the option where it raises ConfigError for a value of another type.
+The rows of `orchestrator.plan.options` say which there are, and what each takes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.plan.options import OPTIONS, check_names, long_form
 from orchestrator.plan.spec import as_written
 from orchestrator.plan.words import quoted
 
-__all__ = [
-    "Values", "assigned", "check_counts", "check_numbers", "check_texts", "command_words", "expected", "listed", "option_text",
-]  # fmt: skip
+__all__ = ["ARGUMENTS", "Values", "command_words", "expected", "read_options"]
 
 Values = str | int | float | Sequence[str | int | float]
 """One value, or several, each of which makes configurations of its own. A text may list several, as
 on the command line.
 """
+
+_FILES_AND_HOSTS = ("hosts", "exclude", "file", "templates")
+ARGUMENTS: Mapping[str, str] = {
+    f"{name}_s" if row.type == "duration" else name: name
+    for name, row in OPTIONS.items()
+    if row.plans or name in _FILES_AND_HOSTS
+}
+"""The rows of options by the arguments of `orchestrator.prepare`; a duration is in seconds."""
 
 
 def expected(what: str, got: object, where: str) -> ConfigError:
@@ -28,80 +35,84 @@ def expected(what: str, got: object, where: str) -> ConfigError:
     return ConfigError(f"expected {what}, got {got!r:.200}", where=where)
 
 
-def listed(values: object, where: str) -> list[Any]:
-    """Return the values of an option that can have several; a text, a path or a number is one, None
-    is not given.
+def read_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by row the options that are given, as a command line gives them. None is not given.
+
+    Raises ConfigError for a value of another type, TypeError for an unknown name.
     """
-    if values is None:
-        return []
-    if isinstance(values, str | int | float | Path):
-        return [values]
-    if (
-        isinstance(values, Iterable)
-        and not isinstance(values, bytes | Mapping)
-        and (several := list(values))
-    ):
-        return several
-    raise expected("one value or a list of values", values, where)
+    check_names(arguments, ARGUMENTS, "prepare")
+    given = {ARGUMENTS[name]: value for name, value in arguments.items() if value is not None}
+    return {name: _read(name, value) for name, value in given.items()}
 
 
-def option_text(values: object, where: str) -> str:
-    """Return values as a list on a command line."""
-    return values if isinstance(values, str) else ",".join(map(as_written, listed(values, where)))
+def command_words(given: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line with these options.
 
-
-def assigned(values: Mapping[str, Values] | None, where: str) -> list[str]:
-    """Return ``name=value,…`` for each option or variable. A text is one value, whatever is in it.
-
-    >>> assigned({"sizes": "1024,4096", "seed": [1, 2], "compile": True}, "--set")
-    ['sizes="1024,4096"', 'seed=1,2', 'compile=true']
-    """
-    if not isinstance(values, Mapping | None):
-        raise expected("values by name", values, where)
-    return [
-        f"{name}={','.join(quoted(as_written(value)) for value in listed(of_name, f'{where} {name}'))}"
-        for name, of_name in (values or {}).items()
-    ]
-
-
-def check_texts(**texts: object) -> None:
-    """Raise ConfigError unless each option is a text, or not given."""
-    for name, text in texts.items():
-        if text is not None and not isinstance(text, str):
-            raise expected("a text", text, f"--{name.replace('_', '-')}")
-
-
-def check_counts(**counts: object) -> None:
-    """Raise ConfigError unless each option is a whole number from 1 on, or not given."""
-    for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
-            raise expected("a whole number ≥ 1", count, f"--{name.replace('_', '-')}")
-
-
-def check_numbers(**numbers: object) -> None:
-    """Raise ConfigError unless each option is a number, or not given."""
-    for name, number in numbers.items():
-        if number is not None and type(number) not in (int, float):
-            raise expected("a number", number, f"--{name.removesuffix('_s').replace('_', '-')}")
-
-
-def command_words(options: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line.
-
-    >>> command_words({"timeout_s": 90, "baseline": False, "set": ["a=1", "b=2"], "label": None})
-    ['--timeout', '90', '--no-baseline', '--set', 'a=1', '--set', 'b=2']
+    >>> command_words({"timeout": 90, "baseline": False, "env": ["a=1", "b=2"], "label": ""})
+    ['--timeout', '90', '--no-baseline', '--env', 'a=1', '--env', 'b=2']
     """
     words = []
-    for name, value in options.items():
-        option = name.removesuffix("_s").replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{option}" if value else f"--no-{option}")
+    for name, value in given.items():
+        option = long_form(name)
+        if value is False:
+            words += [f"--no-{option[2:]}"] if OPTIONS[name].type == "switch" else []
+        elif value is True:
+            words.append(option)
         else:
-            listed = value if isinstance(value, (list, tuple)) else [value]
-            words += [
-                word
-                for item in listed
-                if item not in (None, "")
-                for word in (f"--{option}", str(item))
-            ]
+            for item in value if isinstance(value, list) else [value]:
+                words += [option, str(item)] if item != "" else []
     return words
+
+
+def _read(name: str, value: Any) -> Any:
+    row, option = OPTIONS[name], long_form(name)
+    if row.is_list:
+        if row.type == "texts":
+            return _assignments(value, option)
+        return value if isinstance(value, str) else ",".join(map(as_written, _items(value, option)))
+    if row.type == "hosts":
+        return ",".join(map(str, _items(value, option)))
+    if row.type in ("texts", "paths"):
+        types, what = (str, "texts") if row.type == "texts" else (str | Path, "paths")
+        items = _items(value, option) if value else []
+        if odd := [item for item in items if not isinstance(item, types)]:
+            raise expected(what, odd[0], option)
+        return items
+    least = row.least or 0
+    is_right, what = {
+        "text": (isinstance(value, str), "a text"),
+        "path": (isinstance(value, str | Path), "a path"),
+        "count": (type(value) is int and value >= least, f"a whole number ≥ {least}"),
+        "duration": (type(value) in (int, float), "a number"),
+        "flag": (isinstance(value, bool), "True or False"),
+        "switch": (isinstance(value, bool), "True or False"),
+    }[row.type]
+    if not is_right:
+        raise expected(what, value, option)
+    return value
+
+
+def _items(values: object, option: str) -> list[Any]:
+    """Return the values of an option that can have several; a text, a path or a number is one."""
+    if isinstance(values, str | int | float | Path):
+        return [values]
+    if isinstance(values, Iterable) and not isinstance(values, bytes | Mapping):
+        items = list(values)
+        if items:
+            return items
+    raise expected("one value or a list of values", values, option)
+
+
+def _assignments(values: Mapping[str, Values], option: str) -> list[str]:
+    """Return ``name=value,…`` for each name. A text is one value, whatever is in it.
+
+    >>> _assignments({"sizes": "1024,4096", "seed": [1, 2], "compile": True}, "--set")
+    ['sizes="1024,4096"', 'seed=1,2', 'compile=true']
+    """
+    if not isinstance(values, Mapping):
+        raise expected("values by name", values, option)
+    assignments = []
+    for name, of_name in values.items():
+        texts = [quoted(as_written(value)) for value in _items(of_name, f"{option} {name}")]
+        assignments.append(f"{name}={','.join(texts)}")
+    return assignments

@@ -6,24 +6,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator import yamlfile
-from orchestrator.api.arguments import (
-    Values,
-    assigned,
-    check_counts,
-    check_numbers,
-    check_texts,
-    command_words,
-    expected,
-    listed,
-    option_text,
-)
+from orchestrator.api.arguments import Values, command_words, expected, read_options
 from orchestrator.api.bench import Bench, of_folder, project_of
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import Prepared, begun, documents, plans, prepared
@@ -33,13 +23,16 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Redaction, nearest
 from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
+from orchestrator.plan.options import requested
 from orchestrator.plan.placement import taken
 from orchestrator.plan.request import check_measures, request_of
 from orchestrator.plan.spec import Skipped, skipped_words
-from orchestrator.plan.words import MOST_S, in_seconds
-from orchestrator.record.defaults import KEYS, Default, choices
+from orchestrator.record.defaults import choices, option_values
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from orchestrator.api.options import Options
     from orchestrator.controller.events import Observer, ProgressEvent
     from orchestrator.controller.peer import Interrupt
 
@@ -47,10 +40,6 @@ __all__ = ["Plan", "Values", "prepare", "run"]
 
 _log = logging.getLogger("orchestrator")
 _TRANSPORTS = "orchestrator.transport"
-_DEFAULTS = ("until_ci", "max_repeats", "order", "budget", "strict")
-"""Options of `request_of` that files of defaults may set, besides the choices that a run file may
-have too.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,141 +111,59 @@ class Plan:
 def prepare(
     model: str,
     *,
-    hosts: str | Path | Sequence[str] = "",
-    exclude: str | None = None,
-    nodes: Values | None = None,
-    gpus: Values | None = None,
-    shape: Values | None = None,
-    ladder: bool = False,
-    framework: Values | None = None,
-    dtype: Values | None = None,
-    batch_size: Values | None = None,
-    global_batch: int | None = None,
-    loader: Values | None = None,
-    cpu_binding: Values | None = None,
-    container: str | None = None,
-    options: Mapping[str, Values] | None = None,
-    env: Mapping[str, Values] | None = None,
-    file: str | Path | None = None,
-    steps: int | None = None,
-    warmup_steps: int | None = None,
-    timeout_s: float | None = None,
-    repeats: int | None = None,
-    until_ci: str | None = None,
-    max_repeats: int | None = None,
-    budget: str | None = None,
-    order: str | None = None,
-    baseline: bool = True,
-    baseline_shape: str = "",
-    strict: bool | None = None,
-    expect: Sequence[str] = (),
-    label: str = "",
-    templates: Sequence[str | Path] = (),
     limits: Limits | None = None,
     project: str | Path | None = None,
+    **options: Unpack[Options],
 ) -> Plan:
-    """Return the plan of a bench; contact no host and write nothing. Arguments are the options of
-    `orch bench`.
+    """Return the plan of a bench; contact no host and write nothing.
 
-    Those of type `Values` take one value or several, each of which makes configurations.
-    ``options`` are those of ``--set``,
-    ``file`` is a run file, ``timeout_s`` is in seconds; ``limits`` holds the options that limit a run in time and output.
+    ``options`` are those of `orch bench`, as `Options` lists them; one that is None is not given.
     What is not given falls back to the defaults of the project and the user, as on the command
-    line. ``project`` is its folder: by default ``ORCH_PROJECT`` or the current directory.
+    line. ``limits`` holds the options that limit a run in time and output. ``project`` is a folder:
+    by default ``ORCH_PROJECT`` or the current directory.
 
-    Raises ConfigError, or Faults of it, naming the option and what it expects.
+    Raises ConfigError, or Faults of it, naming the option and what it expects; TypeError for a name
+    that is no option.
     """
-    lists = {
-        "nodes": nodes, "gpus": gpus, "shape": shape, "framework": framework, "dtype": dtype, "batch_size": batch_size,
-        "loader": loader, "cpu_binding": cpu_binding,
-    }  # fmt: skip
-    texts: dict[str, Any] = {
-        name: text
-        for name, values in lists.items()
-        if (text := option_text(values, f"--{name.replace('_', '-')}"))
-    }
-    selector = ",".join(map(str, listed(hosts, "--hosts")))
-    bounds = listed(expect or None, "--expect")
-    more_templates = list(map(str, listed(templates or None, "--templates")))
-    single = {
-        "steps": steps, "warmup_steps": warmup_steps, "timeout_s": timeout_s, "global_batch": global_batch,
-        "container": container,
-    }  # fmt: skip
-    others: dict[str, Any] = {
-        "repeats": repeats, "until_ci": until_ci, "max_repeats": max_repeats, "budget": budget, "order": order,
-        "strict": strict, "ladder": ladder or None, "baseline": baseline and None, "baseline_shape": baseline_shape or None,
-        "label": label or None, "expect": bounds or None,
-    }  # fmt: skip
-    check_texts(
-        model=model, exclude=exclude, container=container, until_ci=until_ci, budget=budget, order=order,
-        baseline_shape=baseline_shape, label=label,
-    )  # fmt: skip
-    check_numbers(steps=steps, warmup_steps=warmup_steps, timeout_s=timeout_s)
-    check_counts(global_batch=global_batch, repeats=repeats, max_repeats=max_repeats)
-    if odd := [bound for bound in bounds if not isinstance(bound, str)]:
-        raise expected("texts", odd[0], "--expect")
+    given = read_options(options)
+    if not isinstance(model, str):
+        raise expected("a text", model, "model")
     if not isinstance(limits, Limits | None):
         raise expected("orchestrator.Limits", limits, "limits")
-    if not isinstance(file, str | Path | None):
-        raise expected("the path of a run file", file, "--file")
-    given = {name: value for name, value in others.items() if value is not None}
-    sets, variables = assigned(options, "--set"), assigned(env, "--env")
     of_project = project_of(project)
     defaults = of_project.defaults(os.environ)
-    bases = of_project.template_folders([Path(path) for path in more_templates], os.environ)
+    usual = option_values(defaults)
+    if not usual.get("wait"):
+        usual.pop("wait_limit", None)
+    chosen = {**usual, **given}
+    more_templates = [Path(path) for path in given.get("templates", ())]
+    bases = of_project.template_folders(more_templates, os.environ)
     request = request_of(
         model,
-        options=sets,
-        env=variables,
-        run_file=yamlfile.load(Path(file)) if file else None,
+        run_file=yamlfile.load(Path(given["file"])) if "file" in given else None,
         defaults=choices(defaults),
-        **texts,
-        **{name.removesuffix("_s"): value for name, value in single.items()},
-        **{
-            **{name: _as_option(name, defaults[name]) for name in _DEFAULTS if name in defaults},
-            **given,
-        },
+        **requested(chosen),
     )
     folders = [
         open_framework(name, bases)
         for name in request.framework_names(lambda: framework_for(model, bases))
     ]
     check_measures(request, [folder.framework for folder in folders])
-    left_out = (
-        exclude
-        if exclude is not None
-        else defaults["exclude"].value
-        if "exclude" in defaults
-        else ""
-    )
-    selected = select(of_project, selector, left_out, say=_log.info)
+    selected = select(of_project, given.get("hosts", ""), chosen.get("exclude", ""), say=_log.info)
     selection = without_suspects(selected, say=_log.warning)
     decided = prepared(
         request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning
     )
     for text in skipped_words(decided.plan.skipped):
         _log.warning(text)
-    named = {
-        "hosts": selector,
-        "exclude": exclude,
-        "file": file,
-        "templates": more_templates,
-        "set": sets,
-        "env": variables,
-    }
-    command = (
-        "orch",
-        "bench",
-        model,
-        *command_words(
-            {**named, **texts, **single, **given, "strict": given.get("strict") or None}
-        ),
-    )
-    keep_going, accept_new = (
-        bool(name in defaults and defaults[name].value) for name in ("keep_going", "accept_new")
-    )
     return Plan(
-        command, limits or _limits(defaults), keep_going, accept_new, decided, selection, bases
+        ("orch", "bench", model, *command_words(given)),
+        limits or Limits.of_options(usual),
+        bool(usual.get("keep_going")),
+        bool(usual.get("accept_new")),
+        decided,
+        selection,
+        bases,
     )
 
 
@@ -357,23 +264,3 @@ def _reports(redaction: Redaction) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = before
-
-
-def _limits(defaults: Mapping[str, Default]) -> Limits:
-    """Return the limits of a bench with the defaults that files set."""
-    values = {
-        option.limit: defaults[key].value
-        for key, option in KEYS.items()
-        if option.limit and key in defaults
-    }
-    if "wait" not in defaults or not defaults["wait"].value:
-        values.pop("wait_s", None)
-    else:
-        values.setdefault("wait_s", MOST_S)
-    if "output_limit" in defaults:
-        values["output_bytes"] = defaults["output_limit"].value << 20
-    return Limits(**values)
-
-
-def _as_option(name: str, default: Default) -> Any:
-    return in_seconds(default.value) if name == "budget" else default.value

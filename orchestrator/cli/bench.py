@@ -14,7 +14,6 @@ from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import (
     forget_path,
-    limits_of,
     open_frameworks,
     say,
     template_bases,
@@ -51,6 +50,7 @@ def bench(
     """
     from orchestrator import yamlfile
     from orchestrator.api.prepare import prepared
+    from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import requested
     from orchestrator.plan.profile import check_profiled, profile_of
@@ -75,7 +75,7 @@ def bench(
     for folder in folders if tracing else ():
         check_profiled(folder.framework)
     bench_id = new_bench_id()
-    limits = limits_of(given)
+    limits = Limits.of_options(given)
     gate, spares, accept_new = given["gate"], given["spares"], given["accept_new"]
 
     def checked(selection: Selection) -> str:

@@ -118,21 +118,12 @@ class Command(typer.core.TyperCommand):
         return super().invoke(ctx)
 
     def _values(self, defaults: Mapping[str, Default]) -> dict[str, Any]:
-        from orchestrator.plan.words import in_seconds
-        from orchestrator.record.defaults import KEYS
+        from orchestrator.record.defaults import option_values
 
         of_commands = ("all", "runs") if self.name in _RUNNING else ("all",)
-        keys = [name for name, row in KEYS.items() if row.commands in of_commands]
-        values = {
-            str(param.name): defaults[key].value
-            for param in self.params
-            if (key := _key(param)) in defaults and key in keys
-        }
-        # Options that take a duration as text.
-        return {
-            name: in_seconds(value) if name in ("budget", "wait_limit") else value
-            for name, value in values.items()
-        }
+        values = option_values(defaults, of_commands)
+        names = {_key(param): str(param.name) for param in self.params}
+        return {names[key]: value for key, value in values.items() if key in names}
 
 
 def _with_limit(args: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ only those of its own:
 
     @takes("tune", budget="20m")
     def tune(model: Model, given: Given) -> None:
-        limits = limits_of(given)
+        limits = Limits.of_options(given)
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli import complete
-from orchestrator.cli.connecting import set_debug
-from orchestrator.plan.options import OPTIONS, BenchOption
+from orchestrator.cli import complete, connecting
+from orchestrator.plan.options import OPTIONS, BenchOption, long_form
 
 __all__ = ["Given", "duration", "option", "takes"]
 
@@ -28,6 +27,7 @@ Given = Mapping[str, Any]
 
 _TYPES: Mapping[str, Any] = {
     "text": str,
+    "hosts": str,
     "texts": list[str] | None,
     "count": int | None,
     "flag": bool,
@@ -36,7 +36,7 @@ _TYPES: Mapping[str, Any] = {
     "path": Path | None,
     "paths": list[Path] | None,
 }
-_DEFAULTS: Mapping[str, Any] = {"text": "", "flag": False, "switch": False}
+_DEFAULTS: Mapping[str, Any] = {"text": "", "hosts": "", "flag": False, "switch": False}
 _ONE_VALUE = ("tune",)
 """Commands that measure one configuration: what is a list for a bench is one value for these."""
 
@@ -66,7 +66,7 @@ def option(name: str, **changes: Any) -> Any:
     place of the row's.
     """
     row = OPTIONS[name]
-    long = row.long or f"--{name.replace('_', '-')}"
+    long = long_form(name)
     forms = [f"{long}/--no-{long[2:]}" if row.type == "switch" else long]
     if row.short:
         forms.append(row.short)
@@ -82,8 +82,8 @@ def option(name: str, **changes: Any) -> Any:
         arguments["parser"] = duration(long, limit=limit)
     if row.completion:
         arguments["autocompletion"] = getattr(complete, row.completion)
-    if name == "debug":
-        arguments |= {"callback": set_debug, "is_eager": True}
+    if row.callback:
+        arguments |= {"callback": getattr(connecting, row.callback), "is_eager": True}
     return typer.Option(*forms, **{**arguments, **changes})
 
 

@@ -11,13 +11,12 @@ import typer
 
 from orchestrator.api.selection import Selection
 from orchestrator.cli import complete
-from orchestrator.cli.option_rows import Given, option
+from orchestrator.cli.option_rows import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.inventory import Host
-    from orchestrator.plan import Limits
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir, Project
     from orchestrator.record.benchfile import BenchRecord
@@ -71,28 +70,6 @@ def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> No
         message = f"expected the secrets that the bench was planned with, got other values of {', '.join(changed)}"
         hint = f"the former values cannot be recognised in logs: put them back until the logs are collected, or {remedy}"
         raise ConfigError(message, where=record.inventory, hint=hint)
-
-
-def limits_of(given: Given) -> Limits:
-    """Return the limits of the runs of a command, from those of its options that are given."""
-    from orchestrator.plan import Limits
-    from orchestrator.plan.options import OPTIONS
-    from orchestrator.plan.words import MOST_S, seconds
-
-    fields = {
-        row.default.limit: given.get(name)
-        for name, row in OPTIONS.items()
-        if row.default and row.default.limit
-    }
-    fields |= {"telemetry": given.get("telemetry")}
-    if "output_limit" in given:
-        fields["output_bytes"] = given["output_limit"] << 20
-    wait_s = MOST_S if given["wait"] else 0.0
-    if given["wait_limit"]:
-        wait_s = seconds(given["wait_limit"], "--wait-limit")
-    return Limits(
-        **{name: value for name, value in fields.items() if value is not None}, wait_s=wait_s
-    )
 
 
 def template_bases(templates: Sequence[Path] | None) -> tuple[Path, ...]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.words import MOST_S, seconds, shortest
 
 __all__ = ["Limits"]
@@ -67,6 +69,21 @@ class Limits:
             )
         if type(self.telemetry) is not bool:
             raise _refused("telemetry", "True or False", self.telemetry)
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, Any]) -> Limits:
+        """Return the limits that options of `OPTIONS` set, by name; others are the defaults."""
+        fields = {"telemetry": given.get("telemetry")}
+        for name, row in OPTIONS.items():
+            if row.default and row.default.limit:
+                fields[row.default.limit] = given.get(name)
+        if "output_limit" in given:
+            fields["output_bytes"] = given["output_limit"] << 20
+        if given.get("wait_limit"):
+            fields["wait_s"] = seconds(given["wait_limit"], "--wait-limit")
+        elif given.get("wait"):
+            fields["wait_s"] = MOST_S
+        return cls(**{name: value for name, value in fields.items() if value is not None})
 
     @staticmethod
     def read(text: str, where: str, field: str = "", *, least: float | None = None) -> float:

@@ -25,6 +25,7 @@ __all__ = [
     "DefaultKey",
     "InRunFile",
     "check_names",
+    "long_form",
     "requested",
     "single_choices",
 ]
@@ -44,12 +45,12 @@ FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
 class InRunFile:
     """How an option stands in a run file.
 
-    ``place`` says how often: ``list`` takes one value or several, ``run`` one value, also in an entry of ``include``, ``bench``
-    one value for all configurations. ``expected`` describes ``types`` in a message. ``key`` is the
-    key, if it is not the name.
+    ``place`` says how often: ``list`` takes one value or several, ``run`` one value, also in an
+    entry of ``include``, ``all_runs`` one value that every run has, ``bench`` one value of the
+    bench. ``expected`` describes ``types`` in a message. ``key`` is the key, if it is not the name.
     """
 
-    place: Literal["list", "run", "bench"]
+    place: Literal["list", "run", "all_runs", "bench"]
     types: tuple[type, ...]
     expected: str
     key: str = ""
@@ -77,9 +78,11 @@ class BenchOption:
 
     help: str
     group: str
-    # On the command line: a text, one text for each time it is given, a number, a flag, a flag with
-    # its --no- form, a time.
-    type: Literal["text", "texts", "count", "flag", "switch", "duration", "path", "paths"] = "text"
+    # On the command line: a text, hosts as a text, one text for each time it is given, a number, a
+    # flag, a flag with its --no- form, a time.
+    type: Literal[
+        "text", "hosts", "texts", "count", "flag", "switch", "duration", "path", "paths"
+    ] = "text"
     metavar: str = ""
     # The short form, as in "-n", and the long one where it is not the name.
     short: str = ""
@@ -91,6 +94,8 @@ class BenchOption:
     least: int | None = None
     # What completes it in a shell: a function of orchestrator.cli.complete.
     completion: str = ""
+    # What is called with its value before the command: a function of orchestrator.cli.connecting.
+    callback: str = ""
     # Other commands than `orch bench` that take it.
     others: tuple[str, ...] = ()
     # Part of the request: it changes which runs are planned.
@@ -151,11 +156,11 @@ OPTIONS: Mapping[str, BenchOption] = {
         run_file=_listed(str, int, expected="a text or a whole number"),
     ),
     "hosts": BenchOption(
-        "Inventory file, hosts such as gpu[01-04],@group, or slurm.", FIRST, short="-H", metavar="FILE|HOSTS",
+        "Inventory file, hosts such as gpu[01-04],@group, or slurm.", FIRST, "hosts", short="-H", metavar="FILE|HOSTS",
         completion="hosts", others=_RUNNING, default=DefaultKey("text", note="A path is from the folder of this file on."),
     ),
     "exclude": BenchOption(
-        "Hosts or devices to leave out, such as node2:gpu3.", WHERE, short="-x", metavar="HOSTS", completion="hosts",
+        "Hosts or devices to leave out, such as node2:gpu3.", WHERE, "hosts", short="-x", metavar="HOSTS", completion="hosts",
         others=_RUNNING, default=DefaultKey("text", commands="all"),
     ),
     "accept_new": BenchOption(
@@ -189,7 +194,7 @@ OPTIONS: Mapping[str, BenchOption] = {
     ),
     "container": BenchOption(
         "Start launch scripts in this image; none: on the hosts.", WHAT, metavar="ENGINE:IMAGE", others=("tune",), plans=True,
-        run_file=InRunFile("bench", (str,), "ENGINE:IMAGE, or none"),
+        run_file=InRunFile("all_runs", (str,), "ENGINE:IMAGE, or none"),
     ),
     "ladder": BenchOption(
         "1n1g, 1n2g … one full node, then 2, 4 … nodes.", WHAT, "flag", plans=True,
@@ -303,7 +308,9 @@ OPTIONS: Mapping[str, BenchOption] = {
         "Keep the last N hosts to replace any that are unreachable, unfit, held, or lost later.", WHERE, "count", "N",
         value=0, least=0,
     ),
-    "debug": BenchOption("Print each step of every login on stderr.", OUTPUT, "flag", short="-v", others=_RUNNING),
+    "debug": BenchOption(
+        "Print each step of every login on stderr.", OUTPUT, "flag", short="-v", callback="set_debug", others=_RUNNING,
+    ),
     "dry_run": BenchOption("Print the plan and the files of every node; contact no host.", FIRST, "flag", others=_RUNNING),
     "json": BenchOption("Print JSON on standard output.", OUTPUT, "flag", others=_RUNNING),
 }  # fmt: skip
@@ -315,6 +322,15 @@ COUNTS: Mapping[str, int] = {
 """The smallest value of each option that is a count in a spec."""
 
 
+def long_form(name: str) -> str:
+    """Return an option as a command line has it.
+
+    >>> long_form("batch_size"), long_form("options")
+    ('--batch-size', '--set')
+    """
+    return OPTIONS[name].long or f"--{name.replace('_', '-')}"
+
+
 def requested(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that change which runs are planned."""
     return {name: value for name, value in given.items() if OPTIONS[name].plans}
@@ -324,7 +340,7 @@ def single_choices(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options that every run has once, by their names in a run file."""
     single = {}
     for name, row in OPTIONS.items():
-        if row.run_file and (row.run_file.place == "run" or name == "container"):
+        if row.run_file and row.run_file.place in ("run", "all_runs"):
             value = given.get(name)
             if value not in (None, ""):
                 single[row.run_file.key or name] = value

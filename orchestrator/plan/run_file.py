@@ -30,16 +30,17 @@ _Types = Mapping[str, tuple[tuple[type, ...], str]]
 """The types of the values of each key, and how a message describes them."""
 
 
-def _at(place: str) -> _Types:
+def _at(*places: str) -> _Types:
     rows = [(name, option.run_file) for name, option in OPTIONS.items() if option.run_file]
-    return {row.key or name: (row.types, row.expected) for name, row in rows if row.place == place}
+    return {row.key or name: (row.types, row.expected) for name, row in rows if row.place in places}
 
 
 LISTS = _at("list")
 """Keys that take one value or a list of values; options and env map names to these."""
 OF_A_RUN = _at("run")
 """Keys that take one value, also in an entry of ``include``."""
-OF_THE_BENCH = _at("bench")
+OF_ALL_RUNS = _at("all_runs")
+OF_THE_BENCH = _at("bench", "all_runs")
 _KEYS = (*LISTS, *OF_A_RUN, *OF_THE_BENCH, "include", "exclude")
 MAPPINGS = ("options", "env")
 _WAYS = ("shape", "ladder", "nodes", "gpus")
@@ -130,7 +131,7 @@ class _Reader:
                 lists.append(alternatives)
         single |= self._typed(content, OF_A_RUN, ())
         bench = self._typed(content, OF_THE_BENCH, ())
-        single |= {name: bench[name] for name in ("container",) if name in bench}
+        single |= {name: bench[name] for name in OF_ALL_RUNS if name in bench}
         listed = _values_of(lists) | (
             {"nodes": set(), "gpus": set()} if bench.get("ladder") else {}
         )

@@ -12,7 +12,7 @@ such as a model's dtype, belong into a run file.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from orchestrator.inventory import nearest
 from orchestrator.plan import Limits
 from orchestrator.plan.options import OPTIONS, DefaultKey
 from orchestrator.plan.schedule import ORDERS
-from orchestrator.plan.words import share
+from orchestrator.plan.words import in_seconds, share
 
 __all__ = [
     "CHOICES",
@@ -32,6 +32,7 @@ __all__ = [
     "choices",
     "defaults",
     "json_schema",
+    "option_values",
     "value_of",
 ]
 
@@ -100,6 +101,20 @@ def choices(by_key: Mapping[str, Default]) -> dict[str, tuple[Any, str, str]]:
         name: (default.value, default.origin, default.where)
         for name, default in of_run_files.items()
     }
+
+
+def option_values(
+    by_key: Mapping[str, Default], commands: Collection[str] = ("all", "runs")
+) -> dict[str, Any]:
+    """Return the defaults that such ``commands`` take by themselves, as `DefaultKey` names them, in
+    the form of their command lines.
+    """
+    values = {}
+    for key, default in by_key.items():
+        if KEYS[key].commands in commands:
+            is_written = KEYS[key].kind == "duration" and OPTIONS[key].type == "text"
+            values[key] = in_seconds(default.value) if is_written else default.value
+    return values
 
 
 def _in_file(path: Path, shown: str) -> dict[str, Default]:

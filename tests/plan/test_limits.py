@@ -93,9 +93,9 @@ def test_the_help_of_an_option_says_the_default_of_the_limit(option: Any, name: 
 
 def test_options_that_are_not_given_leave_the_defaults() -> None:
     waiting = {"wait": True, "wait_limit": ""}
-    assert options.limits_of({"wait": False, "wait_limit": "", "lease": None}) == Limits()
-    assert options.limits_of({**waiting, "lease": 5.0, "stop_grace": 0.0}) == Limits(
+    assert Limits.of_options({"wait": False, "wait_limit": "", "lease": None}) == Limits()
+    assert Limits.of_options({**waiting, "lease": 5.0, "stop_grace": 0.0}) == Limits(
         lease_s=5.0, grace_s=0.0, wait_s=words.MOST_S
     )
-    assert options.limits_of({**waiting, "wait_limit": "2h"}) == Limits(wait_s=7200.0)
-    assert options.limits_of({**waiting, "output_limit": 2}).output_bytes == 2 << 20
+    assert Limits.of_options({**waiting, "wait_limit": "2h"}) == Limits(wait_s=7200.0)
+    assert Limits.of_options({**waiting, "output_limit": 2}).output_bytes == 2 << 20

@@ -26,7 +26,6 @@ from orchestrator.cli.options import (
     Wait,
     WaitLimit,
     forget_path,
-    limits_of,
     print_json,
     select,
     tell_path,
@@ -109,7 +108,7 @@ def accept(
                 where=where,
             )
         return
-    limits = limits_of(
+    limits = Limits.of_options(
         {
             "wait": wait,
             "wait_limit": wait_limit,

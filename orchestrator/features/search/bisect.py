@@ -14,7 +14,6 @@ from orchestrator.cli.compare import By
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import (
     find_bench,
-    limits_of,
     open_frameworks,
     print_json,
     select,
@@ -136,8 +135,9 @@ def bisect(
         _show(plan, selection, both, name, as_json)
         return
     from orchestrator.cli.controller import conduct
+    from orchestrator.plan import Limits
 
-    limits = limits_of(given)
+    limits = Limits.of_options(given)
     conduct(
         plan,
         [],

@@ -13,7 +13,7 @@ from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.cli import complete
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
-from orchestrator.cli.options import limits_of, open_frameworks, print_json, template_bases
+from orchestrator.cli.options import open_frameworks, print_json, template_bases
 from orchestrator.cli.submitting import hosts_for
 from orchestrator.features.search.output import options_path
 from orchestrator.plan.options import OFTEN, OUTPUT, WHAT
@@ -104,6 +104,7 @@ def tune(
         tune_request,
     )
     from orchestrator.features.search.halving.state import tune_record
+    from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import single_choices
     from orchestrator.plan.placement import taken
@@ -121,7 +122,7 @@ def tune(
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
     target, bench_id = _new_file(output), new_bench_id()
-    limits = limits_of(given)
+    limits = Limits.of_options(given)
 
     def plan_on(selection: Selection) -> Bench:
         return planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
