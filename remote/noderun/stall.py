@@ -134,6 +134,7 @@ class Stall:
     def __init__(self):
         self.size = 0
         self.since = 0.0
+        self.looked = 0.0
         self.rhythms = {}
         self.suspects = None
         self.read = {}
@@ -141,7 +142,7 @@ class Stall:
 
     def start(self, now):
         """Begin to count the silence of the logs."""
-        self.since = now
+        self.since = self.looked = now
 
     def overdue(self, order, sizes, now, grew):
         """Return why the run is to end: its logs stay empty or stop growing. Only logs that contain
@@ -166,13 +167,12 @@ class Stall:
         """
         if not order.get("examines"):
             return None
+        before, self.looked = self.looked, now
         living = [record["rank"] for record in ranks if "ended_mono_s" not in record]
         for rank in living:
             report = read_progress(os.path.join("ranks", "%d.progress" % rank))
             if report and report["marks"] > 1:  # one comes about when the module is imported
-                self.rhythms.setdefault(rank, Rhythm()).saw(
-                    report["step"], report["marks"], report["phase"], now
-                )
+                self.see_report(rank, report, now, before)
         reporting = {rank: self.rhythms[rank] for rank in living if rank in self.rhythms}
         if ranks and not living:
             reporting = {}  # what a launch script does after its ranks has no steps
@@ -181,7 +181,7 @@ class Stall:
                 sizes, (order.get("progress") or []) + (order.get("rank_logs") or [])
             )
             if watched:
-                self.see_logs(order, watched, now)
+                self.see_logs(order, watched, now, before)
                 reporting = {None: self.rhythms[None]}
         silent = {rank: rhythm.silent(now) for rank, rhythm in reporting.items()}
         if ranks and not living:
@@ -204,11 +204,22 @@ class Stall:
         }
         return "stalled", dict(fields, step=rhythm.count if longest is not None else None)
 
-    def see_logs(self, order, watched, now):
+    def see_report(self, rank, report, now, before):
+        """Take what a rank reports. The steps of its first report began after the look before."""
+        step, marks = report["step"], report["marks"]
+        if rank not in self.rhythms:
+            self.rhythms[rank] = Rhythm()
+            # A checkpoint's steps have no marks.
+            self.rhythms[rank].saw(max(0, step - marks), 1, "start", before)
+        self.rhythms[rank].saw(step, marks, report["phase"], now)
+
+    def see_logs(self, order, watched, now, before):
         """Take the last step that the logs name; their growth as long as they name none."""
-        known, self.step = self.step, self.newest_step(order.get("steps") or (), watched)
-        if known is None and self.step is not None:
-            self.rhythms.pop(None, None)  # the lines before the first step are no steps
+        first, last = self.new_steps(order.get("steps") or (), watched)
+        if self.step is None and first is not None:
+            self.rhythms[None] = Rhythm()  # the lines before the first step are no steps
+            self.rhythms[None].saw(first, first, "", before)
+        self.step = self.step if last is None else last
         rhythm = self.rhythms.setdefault(None, Rhythm())
         size = sum(watched.values())
         if self.step is None:
@@ -216,20 +227,23 @@ class Stall:
         else:
             rhythm.saw(self.step, self.step, "", now)
 
-    def newest_step(self, patterns, watched):
-        """Return the number of the last step in what the logs have grown by; the one before if
-        there is none.
+    def new_steps(self, patterns, watched):
+        """Return the first and the last step in what the logs have grown by; None if they name
+        none.
         """
-        step = self.step
+        first = last = None
         for name, size in watched.items() if patterns else ():
             begin = max(self.read.get(name, 0), size - MOST_NEW_BYTES)
             if size > begin:
                 data = read_slice(os.path.join("logs", name), begin, size - begin)
                 whole = data.rfind(b"\n") + 1  # the rest of a line comes later
                 self.read[name] = begin + whole if whole else size
-                found = last_step(data[:whole].decode("utf-8", "replace"), patterns)
-                step = step if found is None else found
-        return step
+                lines = data[:whole].decode("utf-8", "replace").splitlines()
+                found = find_step(reversed(lines), patterns)
+                if found is not None:
+                    last = found
+                    first = find_step(lines, patterns) if first is None else first
+        return first, last
 
     def grown(self, size):
         """Return how often the logs were seen to have grown, to this size now."""
@@ -237,15 +251,13 @@ class Stall:
         return (rhythm.count or 0) + (size != rhythm.marks)
 
 
-def last_step(text, patterns):
-    """Return the number of the last step that a text names, by patterns with a group ``step``; None
-    if it names none.
-    """
+def find_step(lines, patterns):
+    """Return the first step that lines name, by patterns with a group ``step``; None without."""
     compiled = []
     for pattern in patterns:
         with contextlib.suppress(re.error):  # written for a newer Python than this one
             compiled.append(re.compile(pattern))
-    for line in reversed(text.splitlines()):
+    for line in lines:
         for pattern in compiled:
             found = pattern.search(line[:MOST_LINE])
             if found and found.group("step"):

@@ -196,6 +196,40 @@ def test_a_first_step_that_takes_long_makes_the_mean_of_the_first_ones_longer() 
     assert not rhythm.silent(149.0) and rhythm.silent(151.0)
 
 
+@pytest.mark.parametrize(
+    ("step", "marks", "suspected"), [(26, 27, True), (1026, 27, True), (1026, 2, False)]
+)
+def test_the_first_report_of_a_rank_may_come_after_its_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, marks: int, suspected: bool
+) -> None:
+    """A resumed run begins at the step of its checkpoint, which says nothing about the time of one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ranks").mkdir()
+    judge, told = stall.Stall(), []
+    judge.start(0.0)
+    for second in range(40):
+        if second == 20:
+            record = (stall.PROGRESS_MAGIC, marks, step, 20.0, 20.0, b"step", marks)
+            (tmp_path / "ranks/0.progress").write_bytes(stall.PROGRESS_RECORD.pack(*record))
+        told.append(judge.look({"examines": True}, [{"rank": 0}], {}, float(second)))
+    assert [second for second, event in enumerate(told) if event] == ([24] if suspected else [])
+
+
+def test_steps_that_a_log_names_all_at_once_are_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    lines = "".join(f"step {number} loss 1\n" for number in range(1000, 1030))
+    (tmp_path / "logs/rank-0.out").write_text("joining\n" + lines)
+    order = {"examines": True, "progress": ["rank-0.out"], "steps": [r"step (?P<step>\d+) "]}
+    judge = stall.Stall()
+    judge.start(0.0)
+    sizes = [8] * 20 + [8 + len(lines)] * 20
+    told = [judge.look(order, [], {"rank-0.out": size}, float(at)) for at, size in enumerate(sizes)]
+    assert [second for second, event in enumerate(told) if event] == [24]
+
+
 def test_nothing_is_suspected_before_the_usual_is_known() -> None:
     rhythm = stall.Rhythm()
     for second, steps in enumerate((0, 0, 1, 1, 2)):
