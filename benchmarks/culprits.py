@@ -24,8 +24,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
+from orchestrator.lab import Lab
+from tests.support import faults
 
 REPOSITORY = Path(__file__).parents[1]
 TIMEOUT_S = 900

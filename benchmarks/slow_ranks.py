@@ -37,8 +37,11 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from orchestrator import lab
-from orchestrator.lab import cgroups, faults
+from orchestrator.lab import cgroups
+from tests.support import faults
 
 HOW: dict[str, tuple[int, str]] = {
     "sleep": (

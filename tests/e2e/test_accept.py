@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import lab as labs
-from orchestrator.lab import faults
 from tests.e2e.rig import Controller
-from tests.support import hashing, judge
+from tests.support import faults, hashing, judge
 
 pytestmark = pytest.mark.timeout(400)
 

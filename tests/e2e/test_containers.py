@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import lab as labs
-from orchestrator.lab import faults
 from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller
-from tests.support import judge, podman
+from tests.support import faults, judge, podman
 from tests.support.faultlab import shared_folder
 
 pytestmark = pytest.mark.timeout(300)

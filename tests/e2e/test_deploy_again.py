@@ -9,8 +9,8 @@ import re
 import shutil
 from pathlib import Path
 
-from orchestrator.lab import faults
 from tests.e2e.rig import QUICK, REPOSITORY, Controller
+from tests.support import faults
 
 
 def payload(controller: Controller, node: str) -> dict[str, tuple[bytes, int]]:

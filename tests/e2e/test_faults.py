@@ -11,10 +11,9 @@ import time
 
 import pytest
 
-from orchestrator.lab import faults
 from orchestrator.plan.limits import Limits
 from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller, running
-from tests.support import judge
+from tests.support import faults, judge
 from tests.support.faultlab import few_inodes, listener
 from tests.support.judge import LIMIT_S
 

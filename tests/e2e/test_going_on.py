@@ -8,9 +8,8 @@ import signal
 
 import pytest
 
-from orchestrator.lab import faults
 from tests.e2e.rig import LONG, SMALL, Controller
-from tests.support import judge
+from tests.support import faults, judge
 
 SLOW = (
     "--set",

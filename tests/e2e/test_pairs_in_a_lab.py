@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.lab import faults
 from tests.e2e.rig import Controller, Done
+from tests.support import faults
 from tests.support.trainers import needs
 
 STEPS = (13, 25)

@@ -8,9 +8,9 @@ import json
 import re
 from pathlib import Path
 
-from orchestrator.lab import faults, machine
+from orchestrator.lab import machine
 from tests.e2e.rig import LONG, QUICK, SMALL, Controller
-from tests.support import judge
+from tests.support import faults, judge
 
 
 def captures(controller: Controller, node: str) -> set[str]:

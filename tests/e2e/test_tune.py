@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator.inventory.read import open_inventory
-from orchestrator.lab import faults
 from tests.e2e.rig import REPOSITORY, Controller
-from tests.support import judge
+from tests.support import faults, judge
 
 WORDS = (
     "resnet50",

@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
+from orchestrator.lab import Lab
 from tests.e2e.rig import Controller
-from tests.support import hashing, plain_pairs
+from tests.support import faults, hashing, plain_pairs
 from tests.support.faultlab import mend
 
 SUITE = """\

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
-from orchestrator.lab import Lab, cgroups, faults
-from tests.support import judge
+from orchestrator.lab import Lab
+from tests.support import faults, judge, node_groups
 from tests.support.faultlab import MakeLab, Ssh, answers, held_line, let_go
 from tests.support.judge import LIMIT_S
 
@@ -254,7 +254,7 @@ def test_every_boot_has_an_identity_of_its_own_and_a_clock_where_asked_for(
     assert [round(one[1], -1) for one in (first, second, third)] == [0, 86400, 0]
 
 
-@pytest.mark.skipif(bool(cgroups.obstacle("freezer")), reason="no control groups")
+@pytest.mark.skipif(bool(node_groups.obstacle("freezer")), reason="no control groups")
 def test_a_frozen_node_sees_no_signal_and_can_be_killed_as_it_is(make_lab: MakeLab) -> None:
     lab = make_lab(nodes=1)
     faults.freeze(lab, "node1")
@@ -267,7 +267,7 @@ def test_a_frozen_node_sees_no_signal_and_can_be_killed_as_it_is(make_lab: MakeL
     assert answers(lab, "node1", timeout_s=LIMIT_S)
 
 
-@pytest.mark.skipif(bool(cgroups.obstacle("memory")), reason="no control groups")
+@pytest.mark.skipif(bool(node_groups.obstacle("memory")), reason="no control groups")
 def test_a_node_short_of_memory_loses_its_largest_program_until_the_limit_is_lifted(
     make_lab: MakeLab, ssh: Ssh
 ) -> None:

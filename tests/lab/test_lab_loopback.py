@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
-from tests.support import judge
+from orchestrator.lab import Lab
+from tests.support import faults, judge
 from tests.support.faultlab import AsUser, MakeLab, Ssh
 from tests.support.judge import LIMIT_S
 

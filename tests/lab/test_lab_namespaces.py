@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
-from orchestrator.lab import faults, namespaces
+from orchestrator.lab import namespaces
+from tests.support import faults
 from tests.support.faultlab import MakeLab, Ssh
 from tests.support.judge import LIMIT_S
 

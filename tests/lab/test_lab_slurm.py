@@ -15,9 +15,10 @@ import pytest
 
 from orchestrator import lab as labs
 from orchestrator.errors import ConfigError
-from orchestrator.lab import faults, programs
+from orchestrator.lab import programs
 from orchestrator.lab.slurm import require
 from tests.lab.test_lab_leftovers import _nothing_is_left
+from tests.support import faults
 from tests.support.faultlab import MakeLab, Ssh
 from tests.support.judge import LIMIT_S
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
-from tests.support import judge
+from orchestrator.lab import Lab
+from tests.support import faults, judge
 from tests.support.judge import LIMIT_S, Proc
 
 Answer = subprocess.CompletedProcess[bytes]

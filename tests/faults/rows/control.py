@@ -9,11 +9,10 @@ import signal
 import time
 from pathlib import Path
 
-from orchestrator.lab import faults
 from tests.e2e.rig import Controller
 from tests.faults.rows.common import GRACE_S, LEASE_S, running
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge
 
 # Two cells of two repeats, a second each.
 CELLS = ("resnet50", "-f", "simulated", "--no-baseline", "--gpus", "1", "--repeats", "2", "--stop-grace", "0.5",

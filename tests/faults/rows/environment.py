@@ -13,13 +13,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from orchestrator.lab import faults
 from orchestrator.plan.framework import run_path
 from tests.e2e.rig import Controller
 from tests.faults.rows.common import QUICK, running
 from tests.faults.rows.network import CHATTER, serving, stopping
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge
 
 DAY_S = 86400.0
 

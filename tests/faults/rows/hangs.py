@@ -17,10 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from orchestrator.lab import cgroups, faults
 from tests.e2e.rig import SMALL, Controller
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge, node_groups
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
 INJECTED = Path(__file__).parents[1] / "injected"
@@ -118,7 +117,7 @@ def ended(trial: Trial, process: subprocess.Popen[str], within_s: float) -> dict
     judge.wait_for(is_stopping, within_s * 2, lambda: f"it goes on; said: {said(controller)}")
     trial.detected_s = time.monotonic() - begun
     for name in trial.nodes:
-        cgroups.thaw(trial.lab, name)
+        node_groups.thaw(trial.lab, name)
     controller.end(process, 60)
     error: dict[str, Any] = controller.manifest()["outcome"]["error"]
     trial.notes.append(f"{trial.detected_s:.1f} s: {error.get('host')}: {error['message']}")
@@ -136,7 +135,7 @@ def accusing(controller: Controller) -> list[str]:
 
 
 def _no_freezer() -> str:
-    return cgroups.obstacle("freezer")
+    return node_groups.obstacle("freezer")
 
 
 @row("R1", "a rank is stopped (SIGSTOP)", trials=30, limit_s=300, short=False)
@@ -204,7 +203,7 @@ def cut_link(trial: Trial) -> None:
 def frozen_rank(trial: Trial) -> None:
     process, _, rank = hanging(trial)
     pid = trial.controller.rank_process(trial.nodes[rank]).pid
-    cgroups.freeze(trial.lab, trial.nodes[rank], lambda: [pid])
+    node_groups.freeze(trial.lab, trial.nodes[rank], lambda: [pid])
     named(trial, process, rank, SOON_S, "is frozen")
 
 

@@ -12,14 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from orchestrator import lab as labs
-from orchestrator.lab import faults
 from orchestrator.plan.limits import Limits
 from tests.e2e.rig import SMALL, Controller
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, QUICK, running
 from tests.faults.rows.setup import on_node, server
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge
 from tests.support.faultlab import listener
 
 TEMPLATES = Path(__file__).parents[1] / "templates"

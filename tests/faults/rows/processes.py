@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator import lab as labs
-from orchestrator.lab import cgroups, faults
 from orchestrator.procs import own_groups
 from tests.e2e.rig import Controller, Done, outer_environment
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, LONG, QUICK, running
@@ -25,7 +24,7 @@ from tests.faults.rows.network import CHATTER, spread, stopping
 from tests.faults.rows.setup import on_node
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge, node_groups
 
 RANK_S = 0.5
 """At most so many seconds after its end is a rank known to be gone."""
@@ -473,7 +472,7 @@ def _mute_python(controller: Controller) -> Iterator[None]:
         slow.unlink()
 
 
-@row("P6", "the kernel kills a rank for memory", skip=lambda: cgroups.obstacle("memory"))
+@row("P6", "the kernel kills a rank for memory", skip=lambda: node_groups.obstacle("memory"))
 def out_of_memory(trial: Trial) -> None:
     controller, victim = trial.controller, trial.random.choice(trial.nodes)
     rank = trial.nodes.index(victim)

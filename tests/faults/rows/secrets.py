@@ -18,14 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from orchestrator.lab import faults
 from tests.e2e.rig import ORCH, Controller, Done
 from tests.faults.rows.common import LONG, running
 from tests.faults.rows.hostile import at_terminal
 from tests.faults.rows.setup import inventory, on_node, server
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
-from tests.support import judge, secret_forms
+from tests.support import faults, judge, secret_forms
 from tests.support.faultlab import few_inodes
 from tests.support.secret_forms import parts
 

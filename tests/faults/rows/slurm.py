@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator import lab as labs
-from orchestrator.lab import Lab, faults
+from orchestrator.lab import Lab
 from tests.e2e.rig import Controller, outer_environment
 from tests.faults.rows.common import DETECT_S, GRACE_S, LEASE_S, LONG
 from tests.faults.rows.control import BENCH, BENCH_S, _as_if_undisturbed
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge
 
 SPAWNER_S = 70.0
 """A spawner that nobody can reach ends by itself after 60 s."""

@@ -11,14 +11,13 @@ import time
 from functools import partial
 from pathlib import Path
 
-from orchestrator.lab import faults
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import run_path
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
 from tests.faults.rows.workload import workload
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge
 
 
 def temporaries(trial: Trial, node: str) -> list[str]:

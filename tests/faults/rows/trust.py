@@ -11,12 +11,11 @@ import signal
 import subprocess
 from pathlib import Path
 
-from orchestrator.lab import faults
 from tests.e2e.rig import GRACE_S, LONG, Controller
 from tests.faults.rows.network import behind_a_jump_host
 from tests.faults.rows.setup import Server, inventory, on_node, refused, server
 from tests.faults.suite import Trial, row
-from tests.support import judge
+from tests.support import faults, judge
 
 REACH = ("check", "--only", "reach")
 

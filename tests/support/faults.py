@@ -30,24 +30,7 @@ from orchestrator.procs import (
     namespace,
     snapshot,
 )
-
-__all__ = [
-    "boot",
-    "cpu",
-    "crash",
-    "freeze",
-    "heal",
-    "kill",
-    "link",
-    "loss",
-    "memory",
-    "pair_rate",
-    "partition",
-    "rate",
-    "sshd_start",
-    "sshd_stop",
-    "thaw",
-]
+from tests.support import node_groups
 
 _NFT_TABLE = """\
 add table inet lab
@@ -76,7 +59,7 @@ def kill(lab: Lab, name: str) -> None:
 def _end(lab: Lab, node: LabNode) -> None:
     # Frozen processes die only when they are thawed, and must not do anything else then.
     _signal_all(lab, node.name, signal.SIGSTOP)
-    cgroups.thaw(lab, node.name)
+    node_groups.thaw(lab, node.name)
     with held_namespaces([node.pid], "net"):
         end_all(partial(members, lab, node))
 
@@ -101,15 +84,15 @@ def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:
 
 def freeze(lab: Lab, name: str) -> None:
     """Freeze every process of a node: connections stay open, but nothing answers."""
-    if cgroups.obstacle("freezer"):
+    if node_groups.obstacle("freezer"):
         _signal_all(lab, name, signal.SIGSTOP)
     else:
-        cgroups.freeze(lab, name, partial(members, lab, lab.node(name)))
+        node_groups.freeze(lab, name, partial(members, lab, lab.node(name)))
 
 
 def thaw(lab: Lab, name: str) -> None:
     """Resume a frozen node."""
-    cgroups.thaw(lab, name)
+    node_groups.thaw(lab, name)
     _signal_all(lab, name, signal.SIGCONT)
 
 
@@ -117,17 +100,17 @@ def memory(lab: Lab, name: str, limit_bytes: int) -> None:
     """Limit a node's memory; `heal` removes the limit. Raises ConfigError if the machine does not
     support it.
     """
-    cgroups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
+    node_groups.limit_memory(lab, name, limit_bytes, partial(members, lab, lab.node(name)))
 
 
-def cpu(lab: Lab, name: str, percent: float, period_us: int = cgroups.PERIOD_US) -> None:
+def cpu(lab: Lab, name: str, percent: float, period_us: int = node_groups.PERIOD_US) -> None:
     """Limit a node to ``percent`` of one core; `heal` removes the limit. Raises ConfigError if the
     machine cannot do this.
 
     Within a period the node computes as fast as ever, until its share is used up: what it does
     between two waits is slower by the same factor only if that takes several periods.
     """
-    cgroups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)), period_us)
+    node_groups.limit_cpu(lab, name, percent, partial(members, lab, lab.node(name)), period_us)
 
 
 def _signal_all(lab: Lab, name: str, number: signal.Signals) -> None:
