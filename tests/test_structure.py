@@ -131,7 +131,6 @@ HOMES = {
     "paramiko": ["transport/ssh/"],
     "invoke": ["transport/ssh/"],
     "cryptography": ["transport/ssh/", "lab/identity.py"],
-    "ClusterShell": ["inventory/hostset.py"],
     "yaml": ["yamlfile.py"],
     "pydantic_core": ["inventory/fields.py", "inventory/values.py"],
     "pydantic": [
@@ -226,7 +225,7 @@ FRAMEWORKS = {
 }
 PACKAGES = ["ground", *MAY_USE]
 HEAVY = [
-    "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "ClusterShell", "cryptography",
+    "fabric", "paramiko", "rich", "pydantic", "numpy", "scipy", "matplotlib", "jinja2", "yaml", "cryptography",
 ]  # fmt: skip
 MAX_LINES = 500
 SIMULATED = (

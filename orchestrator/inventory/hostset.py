@@ -24,6 +24,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from itertools import product
 from math import prod
 from types import MappingProxyType
+from typing import TypeAlias
 
 from orchestrator.errors import ConfigError
 
@@ -51,9 +52,10 @@ _NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
 _ADDRESS_RANGE = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3})\.(\d{1,3}-\d{1,3})")
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?")
 _PIECES = re.compile(r"\[([^\[\]]*)\]")
-# Names of more digits in a row are no range; ClusterShell refuses those of 100, which files from
-# elsewhere may have.
-_FOLDABLE = re.compile(r"(?!.*[0-9]{19})[A-Za-z0-9._-]+")
+# Names of more digits in a row are no range for `expand`; files from elsewhere may have them.
+_FOLDABLE = re.compile(r"(?!.*[0-9]{10})[A-Za-z0-9._-]+")
+# Hosts of one pattern: for each place of a number in it the numbers, as written.
+_Block: TypeAlias = "tuple[frozenset[str], ...]"
 # Run directories are read on laptops too, and on Windows these words name devices.
 _RESERVED = re.compile(r"(all|con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
@@ -103,14 +105,63 @@ def fold(names: Iterable[str]) -> str:
     """Return ``names`` as one short, sorted expression, which `expand` turns back into the same set
     of names.
     """
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+    blocks: dict[str, list[_Block]] = {}
+    others = []
+    for name in dict.fromkeys(names):
+        if _FOLDABLE.fullmatch(name):
+            pieces = re.split("([0-9]+)", name)
+            numbers = tuple(frozenset([number]) for number in pieces[1::2])
+            blocks.setdefault("%s".join(pieces[::2]), []).append(numbers)
+        else:
+            others.append(name)
+    words = []
+    for pattern in sorted(blocks):
+        for block in sorted(_merge(blocks[pattern]), key=_block_order):
+            words.append(pattern % tuple(map(_spans, block)))
+    return ",".join([*words, *others])
 
-    distinct = list(dict.fromkeys(names))
-    foldable = [name for name in distinct if _FOLDABLE.fullmatch(name)]
-    others = [name for name in distinct if not _FOLDABLE.fullmatch(name)]
-    nodes = NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP)
-    nodes.fold_axis = None  # otherwise the user's ClusterShell settings would change the text
-    return ",".join([str(nodes), *others] if foldable else others)
+
+def _merge(blocks: list[_Block]) -> list[_Block]:
+    """Join blocks that differ in the numbers of one place, until none do."""
+    count = 0
+    while count != len(blocks):
+        count = len(blocks)
+        for place in reversed(range(len(blocks[0]))):
+            joined: dict[_Block, frozenset[str]] = {}
+            for block in blocks:
+                rest = block[:place] + block[place + 1 :]
+                joined[rest] = joined.get(rest, frozenset()) | block[place]
+            blocks = [(*rest[:place], numbers, *rest[place:]) for rest, numbers in joined.items()]
+    return blocks
+
+
+def _block_order(block: _Block) -> tuple[int, list[tuple[int, str, str]]]:
+    """Sort key: the blocks of most hosts first."""
+    sizes = []
+    for numbers in block:
+        ordered = sorted(numbers, key=_number_order)
+        sizes.append((-len(ordered), ordered[0], ordered[-1]))
+    return -prod(map(len, block)), sizes
+
+
+def _number_order(number: str) -> tuple[int, str]:
+    return len(number), number
+
+
+def _spans(numbers: frozenset[str]) -> str:
+    """Return numbers as text, in brackets if they are several; those padded alike are one span."""
+    spans: list[list[str]] = []
+    for number in sorted(numbers, key=_number_order):
+        if spans and int(number) == int(spans[-1][-1]) + 1 and _same_padding(spans[-1][0], number):
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    text = ",".join(map("-".join, spans))
+    return text if len(numbers) == 1 else f"[{text}]"
+
+
+def _same_padding(first: str, number: str) -> bool:
+    return len(first) == len(number) or first == "0" or not first.startswith("0")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

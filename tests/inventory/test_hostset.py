@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from itertools import product
+
 import pytest
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given, settings
@@ -137,6 +140,28 @@ def test_fold_undoes_expand(names: list[str]) -> None:
     folded = fold(names)
     assert set(expand(folded) if names else []) == set(names)
     assert fold(expand(folded) if names else []) == folded
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(NUMBERED, NAMES), max_size=30))
+def test_sets_of_one_number_are_folded_as_clustershell_folds_them(names: list[str]) -> None:
+    names = [name for name in names if len(re.findall("[0-9]+", name)) < 2]
+    nodes = NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP)
+    nodes.fold_axis = None  # the user's own settings of ClusterShell may have another
+    assert fold(names) == str(nodes)
+
+
+@pytest.mark.parametrize("stem", ["r{}n{:02}", "10.0.{}.{}", "{:03}-a{}-b{}"])
+def test_a_rectangle_of_hosts_is_one_expression(stem: str) -> None:
+    ranges = [range(8, 8 + count) for count in (3, 5, 2)[: stem.count("{")]]
+    names = [stem.format(*numbers) for numbers in product(*ranges)]
+    nodes = NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP)
+    nodes.fold_axis = None
+    assert fold(names) == str(nodes)
+
+
+def test_a_set_that_is_no_rectangle_is_folded_along_its_last_numbers() -> None:
+    assert fold(["r1n1", "r1n2", "r2n2", "r3n2"]) == "r[2-3]n2,r1n[1-2]"
 
 
 SPANS = st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(1, 4), st.integers(1, 3))
