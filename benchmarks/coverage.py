@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from orchestrator.controller.stopping import decide, widest
+from orchestrator.controller.stop_rule import decide, widest
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import MOST, ORDERS, Schedule

@@ -77,18 +77,18 @@ DOORS = {
     "analysis": (
         "compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"
     ),
-    "api": "allocation bench find opened plan prepare progress sealing selection",
+    "api": "allocation bench connection_cache find plan prepare progress sealing selection",
     "checks": "among check differences facts gpus interfaces judge load",
     "cli": (
         "compare complete connecting controller dry_run main node_states option_rows options process sealing signals submitting"
     ),
-    "controller": "busy controller earlier events fitness peer stage stopping",
+    "controller": "busy controller earlier_benches events fitness peer stage stop_rule",
     "devices": "gpu_states nvidia_smi vendor",
     "inventory": (
         "allocation containers devices fields foreign_files formats hostset json_schema reserved schema secrets values versions"
     ),
     "logs": "failures matches metrics nccl near_miss notes numbers parse patterns steps text",
-    "nodes": "cluster collect conversation deploy fanout headroom node preflight remains",
+    "nodes": "cluster collect conversation deploy fanout headroom leftovers node preflight",
     "plan": (
         "baselines bench command_line containers environment expectations folders framework job measures options "
         "payload placement profile published_schema render request run_file run_schema scaffold scaling schedule schema "

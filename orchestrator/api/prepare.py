@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api.opened import Opened
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection, note_references
 from orchestrator.errors import ConfigError
 from orchestrator.plan.baselines import borrowable, without
@@ -63,7 +63,7 @@ def prepared(
     Raises ConfigError like `planned`, and for a variable whose value the inventory keeps secret,
     because specs are recorded.
     """
-    from orchestrator.controller.earlier import usable_baseline
+    from orchestrator.controller.earlier_benches import usable_baseline
     from orchestrator.results.expectations import check_planned
 
     check_variables(request, selection.inventory)
@@ -164,7 +164,7 @@ def begun(
     accept_new: bool,
     keep_going: bool = False,
     added: Mapping[str, Any] | None = None,
-    opened: Opened | None = None,
+    opened: ConnectionCache | None = None,
 ) -> Controller:
     """Return the controller of a planned bench on these hosts of a selection, whose folder it has
     made in ``root``.
@@ -181,7 +181,7 @@ def begun(
 
     origins = {run.run_id: run.path.parent.name for run in borrowed}
     disk_room(root, len(plan.cells) * plan.schedule.most, len(hosts))
-    opened = opened or Opened()
+    opened = opened or ConnectionCache()
     chosen = replace(selection, hosts=(*selection.hosts, *opened.spares)).devices
     notes, job = selection.notes, submission(selection.project, plan.bench_id)
     options = job.options if job else ()

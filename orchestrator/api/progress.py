@@ -30,7 +30,7 @@ from orchestrator.controller.events import (
     TakingOver,
     Waiting,
 )
-from orchestrator.controller.stopping import block_words
+from orchestrator.controller.stop_rule import block_words
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun

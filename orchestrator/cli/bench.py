@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.find import new_bench_id, new_seed
-from orchestrator.api.opened import Opened
 from orchestrator.cli import complete
 from orchestrator.cli.defaults import choices, say_choices
 from orchestrator.cli.node_states import without_suspects
@@ -108,7 +108,7 @@ def bench(
             dry_run=dry_run,
             as_json=as_json,
         ) as chosen,
-        Opened() as opened,
+        ConnectionCache() as opened,
     ):
         chosen = selection = without_suspects(chosen, given["with_suspects"])
         first = checked(selection) if gate else ""  # and not after the gate

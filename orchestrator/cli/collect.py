@@ -148,16 +148,16 @@ def _collect(
     not be verified.
     """
     from orchestrator.nodes.collect import collect_host
-    from orchestrator.nodes.remains import Remains
+    from orchestrator.nodes.leftovers import Leftovers
 
     node = cluster.nodes[host]
     collected = collect_host(node, run, max_bytes=max_bytes, moved=moved)
     if collected.complete:
         return collected, []
-    remains = Remains.of(node.ask("left", run=run.run_id, timeout_s=60), host)
-    return collected, Remains(unverified=remains.unverified, containers=remains.containers).errors(
-        host
-    )
+    remains = Leftovers.of(node.ask("left", run=run.run_id, timeout_s=60), host)
+    return collected, Leftovers(
+        unverified=remains.unverified, containers=remains.containers
+    ).errors(host)
 
 
 def _lost(run_id: str, collected: Collected) -> OrchError:

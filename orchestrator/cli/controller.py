@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from orchestrator.api.opened import Opened
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.prepare import begun
 from orchestrator.api.selection import Selection
 from orchestrator.cli.connecting import trust_of
@@ -58,7 +58,7 @@ def conduct(
     detach: bool,
     keep_going: bool = False,
     added: Mapping[str, Any] | None = None,
-    opened: Opened | None = None,
+    opened: ConnectionCache | None = None,
     output: Path | None = None,
 ) -> None:
     """Run a planned bench and print its table, or the result of the feature that has ``added`` to

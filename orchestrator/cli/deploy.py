@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.api.opened import Opened
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.cli import complete
 from orchestrator.cli.options import (
     AcceptNew,
@@ -79,7 +79,7 @@ def deploy(
     selection = select(hosts, exclude)
     selection.project.prepare()
     memory = Memory(selection.project.deployed, folders)
-    with Opened() as opened:
+    with ConnectionCache() as opened:
         if skip_unreachable:
             selection = reached(selection, accept_new, opened)
         sent, facts, unchanged = deploy_to(opened.of(selection, accept_new).open(), folders, memory)
@@ -144,7 +144,7 @@ def check(
         else []
     )
     selection = select(hosts, exclude, devices=devices or [])
-    with Opened() as opened:
+    with ConnectionCache() as opened:
         if skip_unreachable:
             selection = reached(selection, accept_new, opened)
         cluster = opened.of(selection, accept_new).open()

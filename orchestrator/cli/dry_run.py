@@ -9,8 +9,8 @@ import typer
 from orchestrator.api.prepare import documents, plans, remembered_interfaces
 from orchestrator.api.selection import Selection
 from orchestrator.cli.options import print_json
-from orchestrator.controller.earlier import earlier_times
-from orchestrator.controller.stopping import plan_words
+from orchestrator.controller.earlier_benches import earlier_times
+from orchestrator.controller.stop_rule import plan_words
 from orchestrator.inventory import fold
 from orchestrator.plan.bench import PORTS, Bench
 from orchestrator.plan.placement import taken

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.api.opened import Opened
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection
 from orchestrator.cli.option_rows import option
 
@@ -19,7 +19,7 @@ Devices = Annotated[list[str] | None, option("devices")]
 SkipUnreachable = Annotated[bool, option("skip_unreachable")]
 
 
-def reached(selection: Selection, accept_new: bool, opened: Opened) -> Selection:
+def reached(selection: Selection, accept_new: bool, opened: ConnectionCache) -> Selection:
     """Return the selection without the hosts that cannot be reached, which are named on stderr and
     in its notes; ``opened`` gets the connections to the others.
 

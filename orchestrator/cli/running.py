@@ -57,7 +57,7 @@ def status(
     from orchestrator.inventory import fold
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
-    from orchestrator.nodes.remains import Remains
+    from orchestrator.nodes.leftovers import Leftovers
     from orchestrator.record import BenchDir as Benches
     from orchestrator.record import Project, holder
     from orchestrator.record.benchfile import is_outside_its_lab
@@ -78,7 +78,9 @@ def status(
             )
         errors |= failed
     doubtful = [
-        fault for name, answer in answers.items() for fault in Remains.of(answer, name).errors(name)
+        fault
+        for name, answer in answers.items()
+        for fault in Leftovers.of(answer, name).errors(name)
     ]
     benches = [Benches.open(folder) for folder in reversed(bench_folders(project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
@@ -376,7 +378,7 @@ def cancel(
     from orchestrator.errors import Faults
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
-    from orchestrator.nodes.remains import Remains
+    from orchestrator.nodes.leftovers import Leftovers
     from orchestrator.record.benchfile import reached_inventory
     from orchestrator.report.text import one_line
 
@@ -416,7 +418,7 @@ def cancel(
             errors += [
                 fault
                 for name, answer in answers.items()
-                for fault in Remains.of(answer, name).errors(name)
+                for fault in Leftovers.of(answer, name).errors(name)
             ]
         typer.echo(
             f"no orch processes left on {fold(cluster.nodes)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.api.opened import Opened
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection
 from orchestrator.plural import plural
 
@@ -43,7 +43,7 @@ def with_spares(
     selection: Selection,
     spares: Sequence[Host],
     plan: Bench,
-    opened: Opened,
+    opened: ConnectionCache,
     *,
     accept_new: bool,
     waits: bool,

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from orchestrator.controller.active_hosts import ActiveHosts
 from orchestrator.controller.busy import is_busy, wait_until_free
 from orchestrator.controller.events import LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
-from orchestrator.controller.members import Members
 from orchestrator.controller.reattach import Trace, find
 from orchestrator.controller.root_cause import with_cause
 from orchestrator.controller.spares import lost_hosts
@@ -20,8 +20,8 @@ from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.collect import collect_host
 from orchestrator.nodes.fanout import each
+from orchestrator.nodes.leftovers import Leftovers
 from orchestrator.nodes.node import Node
-from orchestrator.nodes.remains import Remains
 from orchestrator.plan.bench import PORTS, PlannedRun, plan_run
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.record import BenchDir, RunDir
@@ -49,7 +49,7 @@ class Campaign:
     """Everything that the runs of one bench share."""
 
     bench: BenchDir
-    members: Members
+    active: ActiveHosts
     stage: Stage
     next_port: Callable[[], int]
     errors: list[OrchError] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Campaign:
         """
         for index, run in enumerate(() if self.stage.interrupt.signal else runs):
             if not self.stage.interrupt.signal:
-                self.members.ready(run, needed)
+                self.active.ready(run, needed)
             if self.stage.interrupt.signal:
                 break
             self.stage.observe(RunBegun(index, run))
@@ -75,7 +75,7 @@ class Campaign:
                 run = self._when_free(index, run)
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
-            is_made_again = self.members.replaced(run, outcome.faults, needed)
+            is_made_again = self.active.replaced(run, outcome.faults, needed)
             if not is_made_again:
                 self.errors += [*([outcome.error] if outcome.error else []), *outcome.unreached]
             self.errors += outcome.leftovers
@@ -98,7 +98,7 @@ class Campaign:
     def _when_free(self, index: int, run: PlannedRun) -> PlannedRun:
         """Wait until the nodes are free, and return another attempt at a run that was not started."""
         self.stage.cluster.open()
-        wait_until_free(self.stage, [host.name for host in self.members.hosts])
+        wait_until_free(self.stage, [host.name for host in self.active.hosts])
         attempt = supersede(self.bench, run)
         self.stage.observe(RunBegun(index, attempt))
         return attempt
@@ -122,7 +122,7 @@ class Campaign:
     def _execute(self, run: PlannedRun) -> Outcome:
         rundir = self.bench.run(run.run_id)
         for attempt in range(1, _PORT_TRIES + 1):
-            hosts = self.members.of(run)
+            hosts = self.active.of(run)
             plan = plan_run(
                 run.folder,
                 run.spec,
@@ -134,7 +134,7 @@ class Campaign:
             self._write(rundir, plan, run)
             launch = self._launch(plan, run)
             try:
-                self.stage.cluster.ready_for_runs(self.members.hosts)
+                self.stage.cluster.ready_for_runs(self.active.hosts)
                 outcome = launch.run()
                 break
             except OrchError as error:
@@ -165,19 +165,19 @@ class Campaign:
         plan = plan_run(
             run.folder,
             run.spec,
-            self.members.hosts,
+            self.active.hosts,
             run_id=run.run_id,
             repeat=run.repeat,
             port=port,
         )
         names = [slot.host for slot in plan.placement.slots]
-        absent = {error.host: error for error in self.members.connect() if error.host in names}
+        absent = {error.host: error for error in self.active.connect() if error.host in names}
         nodes, ask_s = self.stage.cluster.nodes, self.stage.limits.ask_s
         there = [name for name in names if name not in absent]
         traces, mute = each(there, lambda name: find(nodes[name], run.run_id, timeout_s=ask_s))
         absent |= mute
-        lost = lost_hosts(self.members.hosts, absent.values())
-        if absent and not (len(lost) == len(absent) and self.members.may_replace(lost, run)):
+        lost = lost_hosts(self.active.hosts, absent.values())
+        if absent and not (len(lost) == len(absent) and self.active.may_replace(lost, run)):
             _close(traces)
             raise Faults(list(absent.values()))
         states = {trace.state for trace in traces.values()}
@@ -246,10 +246,10 @@ class Campaign:
         ]
         return StartRecord.of(started[-1].fields) if started else None
 
-    def _stop(self, run_id: str, host: str, reason: str) -> Remains:
+    def _stop(self, run_id: str, host: str, reason: str) -> Leftovers:
         node, limits = self.stage.cluster.nodes[host], self.stage.limits
         timeout_s = limits.ask_s + limits.grace_s
-        return Remains.of(
+        return Leftovers.of(
             node.ask(
                 "stop", run=run_id, grace_s=limits.grace_s, reason=reason, timeout_s=timeout_s
             ),
@@ -258,7 +258,7 @@ class Campaign:
 
     def _write(self, rundir: RunDir, plan: Plan, run: PlannedRun) -> None:
         facts = {
-            slot.host: self.members.facts[run.spec.framework][slot.host]
+            slot.host: self.active.facts[run.spec.framework][slot.host]
             for slot in plan.placement.slots
         }
         rundir.write_manifest(manifest_of(plan, run.folder, self.bench.path.name, facts))
@@ -289,7 +289,7 @@ class Campaign:
             for host in hosts
             if host in nodes and not outcome.answers.get(host, Answer()).silent
         ]
-        remains: dict[str, Remains] = {}
+        remains: dict[str, Leftovers] = {}
         results, errors = each(reachable, lambda host: self._collect(rundir, host, remains))
         for host, failure in errors.items():
             self.stage.journal(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
@@ -318,7 +318,7 @@ class Campaign:
         silent = [
             host
             for host, failure in errors.items()
-            if isinstance(failure, TransportError) and self.members.spares
+            if isinstance(failure, TransportError) and self.active.spares
         ]
         faults = (*outcome.faults, *each(silent, self._greeted)[1].values())
         rest = tuple(leftovers)
@@ -337,7 +337,7 @@ class Campaign:
         """
         self.stage.cluster.reconnect(host).ask("status", timeout_s=self.stage.limits.ask_s)
 
-    def _collect(self, rundir: RunDir, host: str, remains: dict[str, Remains]) -> Clean:
+    def _collect(self, rundir: RunDir, host: str, remains: dict[str, Leftovers]) -> Clean:
         """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also
         if that fails.
 
@@ -362,9 +362,9 @@ class Campaign:
             )
             raise
 
-    def _collect_from(self, node: Node, rundir: RunDir, remains: dict[str, Remains]) -> Clean:
+    def _collect_from(self, node: Node, rundir: RunDir, remains: dict[str, Leftovers]) -> Clean:
         host = node.host.name
-        left = Remains.of(
+        left = Leftovers.of(
             node.ask("left", run=rundir.run_id, timeout_s=self.stage.limits.ask_s), host
         )
         if left.left:
@@ -375,7 +375,7 @@ class Campaign:
                 reason="left over",
                 timeout_s=self.stage.limits.ask_s,
             )
-            left = Remains.of(answer, host)
+            left = Leftovers.of(answer, host)
         remains[host] = left
         collected = collect_host(node, rundir, max_bytes=self.stage.limits.output_bytes)
         if collected.odd:

@@ -17,15 +17,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TextIO
 
+from orchestrator.controller.active_hosts import ActiveHosts
 from orchestrator.controller.campaign import Campaign, ports
-from orchestrator.controller.earlier import earlier_times
+from orchestrator.controller.earlier_benches import earlier_times
 from orchestrator.controller.events import Decided, Observer, PlanMade, ProgressEvent, RunOver
-from orchestrator.controller.members import Members
-from orchestrator.controller.pace import Pace
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.resume import remaining
+from orchestrator.controller.scheduler import BlockScheduler
 from orchestrator.controller.stage import Stage
-from orchestrator.controller.stopping import plan_words
+from orchestrator.controller.stop_rule import plan_words
 from orchestrator.errors import (
     DataError,
     Faults,
@@ -60,7 +60,7 @@ writes its lines to the given log, and the context sets the interrupt if the ben
 
 
 class Scheduler(Protocol):
-    """Decides which run comes next: `Pace` if all cells are planned, a feature if it adds further
+    """Decides which run comes next: `BlockScheduler` if all cells are planned, a feature if it adds further
     ones.
     """
 
@@ -223,10 +223,10 @@ class Controller:
                         name: {host: dict(of_host) for host, of_host in of.items()}
                         for name, of in self.seen.items()
                     }
-                    members = Members(
-                        self.bench, self._members, stage, facts, self.spares, scheduler.again
+                    active = ActiveHosts(
+                        self.bench, self._cell_hosts, stage, facts, self.spares, scheduler.again
                     )
-                    campaign = Campaign(self.bench, members, stage, next_port)
+                    campaign = Campaign(self.bench, active, stage, next_port)
                     owed = self.owes(campaign)
                     profiled = self._profiled(scheduler)
                     needed = [*scheduler.needs(owed), *self.plan.profiled()]
@@ -251,7 +251,7 @@ class Controller:
         return errors, results
 
     @property
-    def _members(self) -> list[Host]:
+    def _cell_hosts(self) -> list[Host]:
         spares = {host.name for host in self.spares}
         return [host for host in self.cluster.hosts if host.name not in spares]
 
@@ -271,12 +271,12 @@ class Controller:
 
     def _scheduler(self, observe: Observer) -> Scheduler:
         if kind := kind_of(self.bench.record().added):
-            scheduler: Scheduler = kind.scheduler(self.bench, self.plan, observe, self._members)
+            scheduler: Scheduler = kind.scheduler(self.bench, self.plan, observe, self._cell_hosts)
             return scheduler
         expected = earlier_times(self.bench.path.parent, self.plan)
         if words := plan_words(self.plan, expected):
             observe(PlanMade(words))
-        return Pace(self.bench, self.plan, expected, observe, keep_going=self.keep_going)
+        return BlockScheduler(self.bench, self.plan, expected, observe, keep_going=self.keep_going)
 
     def _detached(self, show: Show) -> NoReturn:
         """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows

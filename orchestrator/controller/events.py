@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.checks import Check
-from orchestrator.controller.stopping import Width
+from orchestrator.controller.stop_rule import Width
 from orchestrator.errors import OrchError
 from orchestrator.plan import Schedule
 from orchestrator.plan.bench import PlannedRun

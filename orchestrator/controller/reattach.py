@@ -19,8 +19,8 @@ from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.collect import left_behind
 from orchestrator.nodes.conversation import SupervisorLine
+from orchestrator.nodes.leftovers import Leftovers
 from orchestrator.nodes.node import Node
-from orchestrator.nodes.remains import Remains
 from orchestrator.record.node_record import ExitRecord
 
 __all__ = ["Reattachment", "Trace", "ask_beside", "find"]
@@ -189,7 +189,7 @@ class Reattachment:
                 reason="its supervisor died",
                 timeout_s=self.ask_s,
             )
-            remains = Remains.of(answer, self.name)
+            remains = Leftovers.of(answer, self.name)
         except OrchError:
             return False
         rest = remains.words or "its remaining ranks were ended"

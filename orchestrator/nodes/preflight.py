@@ -20,7 +20,7 @@ from orchestrator.nodes.fanout import each
 from orchestrator.plan import Framework
 from orchestrator.plan.containers import container_of, inside
 from orchestrator.plan.environment import env_file, visible_devices
-from orchestrator.plan.payload import inside_source
+from orchestrator.plan.payload import probe_source
 
 __all__ = ["capture"]
 
@@ -55,7 +55,7 @@ def capture(
         look = (
             {
                 "container": around.look(
-                    f"orch-preflight-{capture_id}-{name}", inside_source().decode()
+                    f"orch-preflight-{capture_id}-{name}", probe_source().decode()
                 )
             }
             if around

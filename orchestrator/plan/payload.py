@@ -25,7 +25,7 @@ from orchestrator.plan.bundle import bundle
 __all__ = [
     "SKIPPED",
     "imported_files",
-    "inside_source",
+    "probe_source",
     "is_payload_name",
     "packed",
     "payload_bytes",
@@ -228,9 +228,9 @@ def rank_source() -> bytes:
 
 
 @cache
-def inside_source() -> bytes:
+def probe_source() -> bytes:
     """Return the source of the program that preflight starts in a container."""
-    return bundle(shipped("remote") / "noderun", "inside")
+    return bundle(shipped("remote") / "noderun", "container_probe")
 
 
 @cache

@@ -24,8 +24,8 @@ one part only, and parts import each other only by
 ``rank`` wraps each rank of a run, as ``rank_wrapper.py -- ARGV…``: it gives the rank its own log files and records how it
 ended. It imports few parts and few modules, because all ranks of a node start at the same moment.
 
-``telemetry`` samples the node while a run lasts, in a process that the supervisor forks. ``inside`` is what preflight starts
-in a container.
+``telemetry`` samples the node while a run lasts, in a process that the supervisor forks.
+Preflight starts ``container_probe`` in a container.
 
 Modules that only some requests need are imported inside those requests: every request on every node
 starts this program anew.

@@ -5,7 +5,7 @@ import glob
 import os
 
 from noderun.files import read_slice
-from noderun.listings import first_line
+from noderun.sysfs import first_line
 
 AMD_VENDOR = "0x1002"
 

@@ -8,7 +8,7 @@ testing/sysfs-bus-pci (numa_node).
 import json
 import os
 
-from noderun.listings import first_line, names_in
+from noderun.sysfs import first_line, names_in
 
 BINDING_FILE = "cpu_binding.json"
 

@@ -6,7 +6,7 @@ import glob
 import os
 
 from noderun.groups import own_groups
-from noderun.listings import VIRTUAL, first_line
+from noderun.sysfs import VIRTUAL, first_line
 
 MOST_LINKS = 16
 PORT_ERRORS = (

@@ -8,9 +8,9 @@ import os
 import signal
 import time
 
-from noderun.control import die_with_parent, name_process
 from noderun.examine import examine
 from noderun.files import read_slice
+from noderun.prctl import die_with_parent, name_process
 from noderun.processes import descendants
 from noderun.records import write_json
 from noderun.stacks import ask_collectives

@@ -9,12 +9,12 @@ out.
 import os
 import time
 
-from noderun.listings import first_line, names_in
 from noderun.processes import is_python, lives, numbers_of, processes
 from noderun.records import read_record
 from noderun.sockets import connections, interfaces
 from noderun.stacks import Question, RasQuestion, own_words
 from noderun.stall import read_progress
+from noderun.sysfs import first_line, names_in
 
 EXAMINE_SCHEMA = 1
 WINDOW_S = 0.5

@@ -26,12 +26,12 @@ from noderun.groups import usable_memory_bytes
 from noderun.installed import framework_facts, installed, program_digest
 from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
-from noderun.listings import names_in
 from noderun.lock import holder, run_of
 from noderun.meter import Meter
 from noderun.network import infiniband_ports, interface_facts, networks, resolved, route_to
 from noderun.processes import bearers, boot_id, name_of, owners, processes
-from noderun.told import TOLD_S, begin, kernel_log, not_written, said
+from noderun.sysfs import names_in
+from noderun.vendor_tools import TOLD_S, begin, kernel_log, not_written, said
 
 METERED_S = 0.25
 MOST_LEFT = 16

@@ -5,8 +5,8 @@ out-of-memory kills.
 import os
 
 from noderun.files import read_slice
-from noderun.listings import first_line
 from noderun.processes import processes
+from noderun.sysfs import first_line
 
 
 def own_groups(controller):

@@ -9,8 +9,8 @@ import signal
 import stat
 
 from noderun.files import digest_of, why
-from noderun.listings import names_in
 from noderun.logs import MAX_FILES
+from noderun.sysfs import names_in
 
 
 def installed(python, names, environment):

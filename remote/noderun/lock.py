@@ -11,9 +11,9 @@ import socket
 import time
 
 from noderun.files import Refused, read_slice
-from noderun.listings import first_line
 from noderun.peers import peer_of, user_of, who_is
 from noderun.processes import LAB_MARKS
+from noderun.sysfs import first_line
 
 OWNER_RECORD = "owner.json"
 

@@ -4,7 +4,7 @@ over the networks, and which interfaces lost their link."""
 import os
 import resource
 
-from noderun.listings import VIRTUAL, first_line, names_in
+from noderun.sysfs import VIRTUAL, first_line, names_in
 
 MOST_MARKS = 96
 

@@ -4,8 +4,8 @@ import os
 import socket
 import time
 
-from noderun.listings import first_line, names_in
-from noderun.told import MOST_LINES
+from noderun.sysfs import first_line, names_in
+from noderun.vendor_tools import MOST_LINES
 
 
 def interface_facts(name):

@@ -9,7 +9,7 @@ import socket
 import sys
 
 from noderun.files import user_name
-from noderun.listings import names_in
+from noderun.sysfs import names_in
 
 SUPERVISOR = "orch-supervisor"
 

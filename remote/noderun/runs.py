@@ -15,10 +15,10 @@ import socket
 from noderun.containers import CONTAINER, container_of
 from noderun.files import read_slice
 from noderun.groups import group_of, members, remove_group
-from noderun.listings import names_in
 from noderun.lock import OWNER_RECORD, abstract_name, node_marks, this_machine
 from noderun.peers import own_supervisor_has, refuse_others
 from noderun.processes import bearers
+from noderun.sysfs import names_in
 
 
 def runs_of(own, run_id=None):

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 
-from noderun.listings import names_in
+from noderun.sysfs import names_in
 
 ESTABLISHED = "01"
 LISTENING = "0A"

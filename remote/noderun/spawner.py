@@ -16,10 +16,10 @@ import socket
 import time
 
 from noderun.channel import reply
-from noderun.control import name_process
 from noderun.files import Refused
 from noderun.lock import abstract_name, node_marks
 from noderun.peers import is_own, refuse_others
+from noderun.prctl import name_process
 from noderun.supervisor import become_supervisor, start_supervisor
 
 SPAWN_S = 0.1

@@ -13,12 +13,12 @@ import socket
 import sys
 import time
 
-from noderun.control import adopt_orphans, name_process
-from noderun.ends import Ends
+from noderun.exit_watch import ExitWatch
 from noderun.files import TAIL_BYTES, Refused, read_slice, unwritten
 from noderun.groups import remove_group
 from noderun.lock import OWNER_RECORD, hold_node, this_machine
 from noderun.peers import SUPERVISOR, is_own
+from noderun.prctl import adopt_orphans, name_process
 from noderun.processes import boot_id, descendants, ending, in_step, send_signal
 from noderun.records import write_whole
 from noderun.run import RESERVE_BYTES, STUCK_S, Run
@@ -50,7 +50,7 @@ class Supervisor:
     def __init__(self, directory):
         self.run = Run(directory, self.tell)
         self.connections = {}
-        self.ends = Ends()
+        self.ends = ExitWatch()
         self.owner = b""
         self.is_job_ending = False
         self.name_socket = socket.socket(

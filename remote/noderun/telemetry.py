@@ -16,7 +16,6 @@ import select
 import time
 
 from noderun.amd import AmdGpus
-from noderun.control import die_with_parent
 from noderun.counters import Interfaces, Packages, PortErrors, Ports, Quota, Usage
 from noderun.foreign import Foreign
 from noderun.nvml import (
@@ -27,6 +26,7 @@ from noderun.nvml import (
     NvidiaStates,
     nvidia_devices,
 )
+from noderun.prctl import die_with_parent
 
 TELEMETRY_SCHEMA = 1
 ENERGY_SHARE = 0.0025

@@ -8,8 +8,8 @@ import time
 from noderun.channel import reply
 from noderun.facts import CAPTURE_S
 from noderun.files import own_directory, root_directory
-from noderun.listings import names_in
 from noderun.runs import belonging, remove_run, runs_of, supervisor_lives
+from noderun.sysfs import names_in
 
 MOST_NAMES = 1000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.api.opened import Opened
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.prepare import begun, remembered_interfaces
 from orchestrator.api.selection import Selection
 from orchestrator.cli.spares import with_spares
@@ -37,10 +37,10 @@ def selected(rig: FakeBench) -> Selection:
 
 
 def members(
-    rig: FakeBench, opened: Opened | None = None, *, waits: bool = False
+    rig: FakeBench, opened: ConnectionCache | None = None, *, waits: bool = False
 ) -> tuple[list[str], list[str]]:
     """Return the hosts of the bench, and the spares that are left."""
-    opened = opened or Opened()
+    opened = opened or ConnectionCache()
     opened.cluster = rig.cluster
     selection = with_spares(
         selected(rig), rig.spares, rig.plan, opened, accept_new=False, waits=waits
@@ -66,7 +66,7 @@ def test_a_bench_that_waits_keeps_a_held_host_for_which_no_spare_is_left(tmp_pat
     assert members(bench_in(tmp_path / "free"), waits=True) == (["a", "b"], ["c"])
     rig = bench_in(tmp_path / "held")
     rig.a.facts, rig.b.facts = HELD, UNFIT
-    opened = Opened()
+    opened = ConnectionCache()
     assert members(rig, opened, waits=True) == (
         ["a", "c"],
         [],
@@ -83,7 +83,9 @@ def test_the_devices_that_were_chosen_of_a_spare_are_recorded_so_that_the_bench_
 ) -> None:
     rig = bench_in(tmp_path / "bench")
     hosts = tuple(with_devices(host, "0,1") for host in rig.hosts)
-    opened = Opened(rig.cluster, spares=tuple(with_devices(host, "2,3") for host in rig.spares))
+    opened = ConnectionCache(
+        rig.cluster, spares=tuple(with_devices(host, "2,3") for host in rig.spares)
+    )
     selection = replace(selected(rig), hosts=hosts)
     plan, root = replace(rig.plan, bench_id="bench-2"), tmp_path / "others"
     begin: dict[str, Any] = {"argv": ["orch"], "accept_new": False, "opened": opened}

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.controller.controller import Controller
 from orchestrator.controller.events import Decided, RunBegun, RunOver, Started
-from orchestrator.controller.pace import Pace
+from orchestrator.controller.scheduler import BlockScheduler
 from orchestrator.controller.spares import lost_hosts
 from orchestrator.errors import Faults, RunError, TransportError
 from orchestrator.inventory import Redaction
@@ -330,7 +330,7 @@ def test_nothing_is_measured_again_for_a_bench_that_is_complete(tmp_path: Path) 
 
 def test_nothing_is_planned_again_without_time_for_it_in_the_budget(tmp_path: Path) -> None:
     rig, now = FakeBench(tmp_path, repeats=3, budget_s=3600.0, spares=["c"]), [0.0]
-    pace = Pace(rig.bench, rig.plan, (), rig.observe, lambda: now[0])
+    pace = BlockScheduler(rig.bench, rig.plan, (), rig.observe, lambda: now[0])
     assert pace.again(rig.first, lambda spec: True) == 0, "no run is over"
     at_start(rig, 0, lambda: None)
     assert conducted(rig) == []

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.bundle import bundle, parts
-from orchestrator.plan.payload import inside_source, rank_source, runner_source, telemetry_source
+from orchestrator.plan.payload import probe_source, rank_source, runner_source, telemetry_source
 from tests.support.judge import LIMIT_S
 from tests.support.machine import old_interpreters, python_name
 
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
 BUNDLES = {
     "serve": runner_source,
     "rank": rank_source,
-    "inside": inside_source,
+    "inside": probe_source,
     "telemetry": telemetry_source,
 }
 

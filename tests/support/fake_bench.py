@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from orchestrator.controller.active_hosts import ActiveHosts
 from orchestrator.controller.campaign import Campaign
 from orchestrator.controller.controller import Controller
 from orchestrator.controller.events import Observer, ProgressEvent, RunOver
 from orchestrator.controller.launch import Launch
-from orchestrator.controller.members import Members
 from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.stage import Stage
 from orchestrator.inventory.read import open_inventory
@@ -155,7 +155,10 @@ class FakeBench:
         """Return what executes the runs of this bench."""
         numbers = iter(range(20000, 30000))
         return Campaign(
-            self.bench, Members(self.bench, self.hosts, self.stage), self.stage, numbers.__next__
+            self.bench,
+            ActiveHosts(self.bench, self.hosts, self.stage),
+            self.stage,
+            numbers.__next__,
         )
 
     def launch(self, **changes: Any) -> Launch:
@@ -220,7 +223,7 @@ def left_in_the_middle(rig: FakeBench, started: tuple[str, ...]) -> Campaign:
     """
     rig.runs(training(rig.spec, after_s=0.4))
     campaign, launch = rig.campaign, rig.launch()
-    campaign.members.facts["simulated"] = {name: {} for name in rig.nodes}
+    campaign.active.facts["simulated"] = {name: {} for name in rig.nodes}
     campaign._write(rig.run(), launch.plan, rig.first)
     for name in launch.hosts:
         launch._stage(name)

@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.inventory import Host
 from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_of
-from orchestrator.plan.payload import inside_source
+from orchestrator.plan.payload import probe_source
 from tests.support import judge, podman
 from tests.support.machine import Line, Machine, supervisors
 
@@ -354,7 +354,7 @@ def facts_of(node: Machine, around: Container, **request: Any) -> dict[str, Any]
         "probe_timeout_s": 30,
         "ports": [],
     }
-    look = around.look(f"orch-preflight-{os.getpid()}", inside_source().decode())
+    look = around.look(f"orch-preflight-{os.getpid()}", probe_source().decode())
     answer = node.ask("facts", **(asked | {"capture": "0" * 16, "container": look} | request))
     facts: dict[str, Any] = answer["facts"]
     return facts

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from noderun import told
+from noderun import vendor_tools
 from noderun.files import root_directory
 from noderun.installed import program_digest
 from noderun.network import infiniband_ports
@@ -209,11 +209,11 @@ def test_the_last_lines_of_the_driver_are_told_with_their_age(
         ours.send(f"{record}\n SUBSYSTEM=pci\n".encode())
     ours.close()
     monkeypatch.setattr(
-        told,
+        vendor_tools,
         "os",
         SimpleNamespace(**{**vars(os), "open": lambda path, flags: os.dup(theirs.fileno())}),
     )
-    found = told.kernel_log("NVRM: ")
+    found = vendor_tools.kernel_log("NVRM: ")
     assert [text for _, text in found["lines"]] == lines and found["total"] == sum(
         "NVRM: " in one for one in records
     )
@@ -224,7 +224,7 @@ def test_the_last_lines_of_the_driver_are_told_with_their_age(
 
 
 def test_a_kernel_log_that_is_closed_to_us_says_why(tmp_path: Path) -> None:
-    assert told.kernel_log("NVRM: ", str(tmp_path / "none")) == {
+    assert vendor_tools.kernel_log("NVRM: ", str(tmp_path / "none")) == {
         "closed": "No such file or directory"
     }
 

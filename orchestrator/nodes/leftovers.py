@@ -14,13 +14,13 @@ from typing import Any
 
 from orchestrator.errors import RunError
 
-__all__ = ["Remains"]
+__all__ = ["Leftovers"]
 
 _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class Leftovers:
     """``left`` has (process id, run id) of processes that still run. ``unverified`` has, by run id,
     what may belong to that run as (process id, name); it is empty for a run whose processes cannot
     be seen from where the node was asked. ``alive`` are runs whose supervisor was ordered to stop
@@ -33,7 +33,7 @@ class Remains:
     containers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], host: str) -> Remains:
+    def of(cls, answer: Mapping[str, Any], host: str) -> Leftovers:
         """Return what a node's answer to stop, left or status says. Raises RunError result_invalid
         if it is malformed.
         """

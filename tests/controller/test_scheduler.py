@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.controller.events import BlockOver, Decided, RunsPlanned
-from orchestrator.controller.pace import Pace
+from orchestrator.controller.scheduler import BlockScheduler
 from orchestrator.errors import RunError
 from orchestrator.record.journal import Event
 from orchestrator.record.state_file import read_state
@@ -26,13 +26,17 @@ class Clock:
         return self.now
 
 
-def paced(rig: FakeBench, clock: Clock, expected_s: float | None = None) -> Pace:
+def paced(rig: FakeBench, clock: Clock, expected_s: float | None = None) -> BlockScheduler:
     expected = [] if expected_s is None else [(rig.spec, expected_s)]
-    return Pace(rig.bench, rig.plan, expected, rig.observe, clock)
+    return BlockScheduler(rig.bench, rig.plan, expected, rig.observe, clock)
 
 
 def executed(
-    rig: FakeBench, pace: Pace, step_s: list[float], clock: Clock | None = None, took_s: float = 0.0
+    rig: FakeBench,
+    pace: BlockScheduler,
+    step_s: list[float],
+    clock: Clock | None = None,
+    took_s: float = 0.0,
 ) -> list[int]:
     """Execute what a pace yields, each run with the next step time; return the repeats in order."""
     repeats = []

@@ -3,7 +3,7 @@ replaced by spares once lost.
 
 A host may be lost at any time: before the first run of a controller, in a run, between two. Each is
 one call of
-`Members.replaced`, so that a bench that is resumed goes on as one that was not interrupted.
+`ActiveHosts.replaced`, so that a bench that is resumed goes on as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.record import BenchDir
 from orchestrator.record.benchfile import BenchRecord
 from orchestrator.record.journal import Event
 
-__all__ = ["Again", "Members"]
+__all__ = ["Again", "ActiveHosts"]
 
 Again = Callable[[PlannedRun, Callable[[RunSpec], bool]], int | None]
 """Plans new attempts of all finished runs of the specs that meet a condition, and of the run that
@@ -37,7 +37,7 @@ such a bench does not do it."""
 
 
 @dataclass(slots=True)
-class Members:
+class ActiveHosts:
     """``spares`` take the places of hosts that are lost, if ``again`` plans new attempts of the
     runs that were made with these.
     ``facts`` of hosts by framework are those that the command has captured already, and then those that preflight captures.

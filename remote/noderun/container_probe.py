@@ -26,7 +26,7 @@ LIBRARIES = (
 )
 
 
-def inside_main():
+def probe_main():
     """Read one request of a line from standard input, and print what is found here as one line of
     JSON.
     """
@@ -69,4 +69,4 @@ def nccl_library():
 
 
 if __name__ == "__main__":
-    inside_main()
+    probe_main()

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.nodes.cluster import Cluster
 
-__all__ = ["Opened"]
+__all__ = ["ConnectionCache"]
 
 
 @dataclass(slots=True)
-class Opened:
+class ConnectionCache:
     """The connections that a command has opened so far, facts of their hosts by framework, and
     spares that are fit.
 
@@ -47,7 +47,7 @@ class Opened:
             self.cluster.close()
         self.cluster = None
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> ConnectionCache:
         return self
 
     def __exit__(

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunError
-from orchestrator.nodes.remains import Remains
+from orchestrator.nodes.leftovers import Leftovers
 
 
 def test_nothing_left_is_nothing_to_say() -> None:
-    remains = Remains.of({"left": [], "stopped": ["r1"]}, "a")
+    remains = Leftovers.of({"left": [], "stopped": ["r1"]}, "a")
     assert (remains.words, remains.errors("a"), remains.processes) == ("", [], ())
 
 
@@ -21,7 +21,7 @@ def test_every_kind_of_rest_is_an_error_of_its_run_and_node() -> None:
         "unverified": {"r3": [[11, "sleep"], [12, "python3"]], "r4": []},
         "alive": ["r5"],
     }
-    remains = Remains.of(answer, "a")
+    remains = Leftovers.of(answer, "a")
     errors = remains.errors("a")
     assert [(error.host, error.run_id, error.kind, error.exit_code) for error in errors] == [
         ("a", "r1", "rank_failed", 1),
@@ -44,7 +44,7 @@ def test_every_kind_of_rest_is_an_error_of_its_run_and_node() -> None:
 
 
 def test_a_container_that_may_be_left_is_not_verified_and_says_why() -> None:
-    remains = Remains.of(
+    remains = Leftovers.of(
         {
             "left": [],
             "containers": {"r1": ["docker: no answer within 8 s"], "r2": ["container orch-r2-0"]},
@@ -62,11 +62,11 @@ def test_a_container_that_may_be_left_is_not_verified_and_says_why() -> None:
     )
     assert remains.processes == ((0, "docker: no answer within 8 s"), (0, "container orch-r2-0"))
     with pytest.raises(RunError, match="something malformed"):
-        Remains.of({"left": [], "containers": ["r1"]}, "a")
+        Leftovers.of({"left": [], "containers": ["r1"]}, "a")
 
 
 def test_a_crowd_is_counted_and_not_listed() -> None:
-    (error,) = Remains(left=tuple((pid, "r1") for pid in range(100, 130))).errors("a")
+    (error,) = Leftovers(left=tuple((pid, "r1") for pid in range(100, 130))).errors("a")
     assert error.message.endswith("118, 119 and 10 more still run after SIGKILL")
 
 
@@ -76,5 +76,5 @@ def test_a_crowd_is_counted_and_not_listed() -> None:
 )
 def test_an_answer_that_is_none_is_named_as_such(answer: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="malformed") as caught:
-        Remains.of(answer, "a")
+        Leftovers.of(answer, "a")
     assert (caught.value.kind, caught.value.host) == ("result_invalid", "a")

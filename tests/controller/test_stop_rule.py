@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.controller import stopping
-from orchestrator.controller.earlier import expected
-from orchestrator.controller.stopping import Decision, Width, decide, given_up, widest
+from orchestrator.controller import stop_rule as stopping
+from orchestrator.controller.earlier_benches import expected
+from orchestrator.controller.stop_rule import Decision, Width, decide, given_up, widest
 from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.metrics import Metric

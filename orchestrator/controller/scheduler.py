@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.controller.deterministic import DeterministicFailure, deterministic_failure
 from orchestrator.controller.events import BlockOver, Decided, Observer, RunsPlanned
-from orchestrator.controller.stopping import decide, end_words, given_up, left_out_words, widest
+from orchestrator.controller.stop_rule import decide, end_words, given_up, left_out_words, widest
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
@@ -26,10 +26,10 @@ from orchestrator.record.owed import add_block, leave_out, supersede
 from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally, longest
 
-__all__ = ["Pace"]
+__all__ = ["BlockScheduler"]
 
 
-class Pace:
+class BlockScheduler:
     """The runs of a bench, one after another, until it has measured enough or its budget is used
     up.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from noderun import ends
+from noderun import exit_watch
 from noderun.processes import started
 from orchestrator.plan.payload import runner_source
 from tests.support import judge
@@ -38,7 +38,7 @@ def test_the_end_of_a_followed_process_is_told_once(
 ) -> None:
     if not is_named:  # as in Python before 3.9
         monkeypatch.delattr(os, "pidfd_open")
-    followed = ends.Ends()
+    followed = exit_watch.ExitWatch()
     processes = {child.pid: started(child.pid), os.getpid(): started(os.getpid())}
     assert followed.follow(processes) and followed.follow(processes) and len(followed.handles) == 2
     handle = followed.handles[child.pid]
@@ -58,15 +58,15 @@ def test_the_end_of_a_followed_process_is_told_once(
 def test_another_process_with_the_number_of_one_that_has_ended_is_not_followed(
     child: subprocess.Popen[bytes],
 ) -> None:
-    followed = ends.Ends()
+    followed = exit_watch.ExitWatch()
     assert not followed.follow({child.pid: (started(child.pid) or 0) - 1}) and not followed.handles
 
 
 def test_without_handles_of_the_kernel_no_end_is_promised(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ends, "handle_of", lambda pid: None)
-    assert not ends.Ends().follow({child.pid: started(child.pid)})
+    monkeypatch.setattr(exit_watch, "handle_of", lambda pid: None)
+    assert not exit_watch.ExitWatch().follow({child.pid: started(child.pid)})
 
 
 @HAS_PIDFD

@@ -15,7 +15,7 @@ for it.
 """
 
 
-class Ends:
+class ExitWatch:
     """Handles of processes, by process id. A handle becomes readable when its process ends, and
     nothing else does that.
 
