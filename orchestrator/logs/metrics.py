@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
+
+from orchestrator.documents import Invalid, read
 
 __all__ = [
     "ACROSS",
@@ -104,17 +106,8 @@ class Metric:
 
 
 def metric_of(content: Mapping[str, Any]) -> Metric:
-    """Return the metric that a manifest holds. Raises KeyError, TypeError or ValueError for what is
-    none.
-    """
-    values = {field.name: content[field.name] for field in fields(Metric) if field.name in content}
-    metric = Metric(**{**values, "keys": tuple(values.get("keys", ()))})
-    texts = (metric.name, metric.unit, metric.help, metric.group, *metric.keys)
-    numbers = (metric.factor, metric.ema)
-    if not all(isinstance(text, str) for text in texts) or not all(
-        type(number) in (int, float) for number in numbers
-    ):
-        raise TypeError("framework.log.metrics")
+    """Return the metric that a manifest holds. Raises Invalid for what is none."""
+    metric = read(Metric, content)
     choices = (
         (metric.better, BETTER),
         (metric.scope, METRIC_SCOPES),
@@ -129,7 +122,7 @@ def metric_of(content: Mapping[str, Any]) -> Metric:
         or not (is_average or metric.ema == 0)
         or not all(value in allowed for value, allowed in choices)
     ):
-        raise ValueError("framework.log.metrics")
+        raise Invalid("expected a metric that a folder can declare", metric.name)
     return metric
 
 

@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.documents import Invalid, Reader
 from orchestrator.errors import RunError
 
 __all__ = ["Leftovers"]
 
 _MOST_NAMED = 20
+_READER = Reader(null_is_missing=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,8 @@ class Leftovers:
         if it is malformed.
         """
         try:
-            left = tuple((int(pid), str(run)) for pid, run in answer.get("left", ()))
-            doubtful = answer.get("unverified") or {}
-            rows_of = {
-                str(run): tuple((int(pid), str(name)) for pid, name in rows)
-                for run, rows in doubtful.items()
-            }
-            unproved = {
-                str(run): tuple(map(str, texts))
-                for run, texts in (answer.get("containers") or {}).items()
-            }
-            return cls(left, rows_of, tuple(map(str, answer.get("alive", ()))), unproved)
-        except (TypeError, ValueError, AttributeError) as fault:
+            return _READER.read(cls, answer)
+        except Invalid as fault:
             message = f"expected the processes that are left, got something malformed: {fault}"
             raise RunError(message, kind="result_invalid", host=host) from fault
 

@@ -16,8 +16,10 @@ half.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from orchestrator.documents import Invalid, read
 
 __all__ = ["RECOMPUTATIONS", "Transformer", "transformer_of"]
 
@@ -104,15 +106,10 @@ def transformer_of(content: Mapping[str, Any]) -> Transformer:
     """Return the transformer that a folder or a manifest describes. Without ``kv_heads`` and
     ``head_width``, each head has keys of its own, and heads divide the width. Raises KeyError,
     TypeError or ValueError for what is none."""
-    values = {
-        field.name: content[field.name] for field in fields(Transformer) if field.name in content
-    }
-    values.setdefault("kv_heads", values["heads"])
+    values = {"kv_heads": content["heads"], **content}
     if "head_width" not in values:
         values["head_width"] = values["width"] // values["heads"]
-    transformer = Transformer(**values)
-    for field in fields(Transformer):
-        value = getattr(transformer, field.name)
-        if type(value) is not (bool if field.name in ("gated", "tied") else int) or value < 0:
-            raise ValueError(f"transformer.{field.name}")
+    transformer = read(Transformer, values)
+    if min(asdict(transformer).values()) < 0:
+        raise Invalid("expected sizes ≥ 0")
     return transformer

@@ -1,19 +1,19 @@
 """The parts of ``bench.json`` and their readers: planned runs, hosts and frameworks they were
 planned with.
 
-Readers raise KeyError for a missing value, and TypeError or ValueError for an invalid one.
+Readers raise ValueError, or what plan raises for an invalid value.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError
+from orchestrator.documents import read
 from orchestrator.inventory import Host, public_vars
 from orchestrator.inventory.secrets import SHOWN, hidden
 from orchestrator.plan import RunSpec, Skipped
@@ -27,17 +27,10 @@ __all__ = [
     "PlannedWith",
     "cells",
     "created",
-    "entries",
     "expectations",
-    "json_object",
-    "names",
-    "plain",
-    "planned_with",
+    "paths",
     "profile",
     "skipped",
-    "text",
-    "texts",
-    "whole",
 ]
 
 
@@ -70,7 +63,11 @@ class PlannedWith:
     and of what in the files decides what runs (``launch``)."""
 
     hosts: Mapping[str, Mapping[str, Any]]
-    frameworks: Mapping[str, Mapping[str, Any]]
+    frameworks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for host in self.hosts.values():
+            read(dict[str, Any], host.get("env", {}))
 
     @classmethod
     def of(
@@ -161,126 +158,51 @@ def _launch_digest(folder: FrameworkFolder) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def text(value: Any) -> str:
-    """Return a value that must be text."""
-    if not isinstance(value, str):
-        raise TypeError(f"got {type(value).__name__}")
-    return value
-
-
 def expectations(value: Any) -> tuple[Expectation, ...]:
     """Return what a bench is expected to measure."""
-    try:
-        return tuple(map(expectation_of, texts(value)))
-    except ConfigError as error:
-        raise ValueError(error.message) from error
+    return tuple(map(expectation_of, read(tuple[str, ...], value)))
 
 
 def profile(value: Any) -> Profile:
     """Return what is traced of the extra runs of a bench."""
-    try:
-        return profile_of(text(value))
-    except ConfigError as error:
-        raise ValueError(error.message) from error
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    """Return a value that must be a list of texts."""
-    if not isinstance(value, list):
-        raise TypeError(f"got {type(value).__name__}")
-    return tuple(map(text, value))
+    return profile_of(read(str, value))
 
 
 def paths(value: Any) -> tuple[Path, ...]:
-    """Return folders: a list, or the only one, which an early version wrote as text."""
-    return tuple(map(Path, texts([value] if isinstance(value, str) else value)))
+    """Return folders: a list, or what an early version wrote: the only one as text, or null."""
+    if value is None or isinstance(value, str):
+        return tuple(map(Path, filter(None, [value])))
+    return read(tuple[Path, ...], value)
 
 
 def created(value: Any) -> str:
-    """Return when a bench was created: a date, or the seconds that an early version wrote."""
-    return str(value) if type(value) in (int, float) else text(value)
-
-
-def json_object(value: Any) -> dict[str, Any]:
-    """Return a value that must be an object."""
-    if not isinstance(value, dict):
-        raise TypeError(f"got {type(value).__name__}")
-    return value
-
-
-def names(value: Any) -> dict[str, str]:
-    """Return a value that must be an object with texts as values."""
-    return {name: text(other) for name, other in json_object(value).items()}
-
-
-def whole(value: Any) -> int:
-    """Return a value that must be a whole number."""
-    if type(value) is not int:
-        raise TypeError(f"got {value!r} for a whole number")
-    return value
+    """Return when a bench was created: a date, or what an early version wrote: seconds, or null."""
+    if value is None:
+        return ""
+    return str(value) if type(value) in (int, float) else read(str, value)
 
 
 def cells(value: Any) -> tuple[RunSpec, ...]:
     """Return the cells of a bench."""
-    return tuple(spec_of(json_object(cell)["spec"], cell.get("origins", {})) for cell in value)
+    return tuple(spec_of(cell.spec, cell.origins) for cell in read(tuple[_Cell, ...], value))
 
 
 def skipped(value: Any) -> tuple[Skipped, ...]:
     """Return the configurations that a bench skips."""
-    return tuple(_skipped(json_object(entry)) for entry in value)
+    configurations = read(tuple[Skipped, ...], value)
+    for configuration in configurations:
+        read(dict[str, str | float | bool | None], configuration.choices)
+        read(_Shape, configuration.choices)
+    return configurations
 
 
-def _skipped(written: Mapping[str, Any]) -> Skipped:
-    choices = json_object(written["choices"])
-    whole(choices["nodes"]), whole(choices["gpus"])
-    if odd := [
-        name
-        for name, part in choices.items()
-        if not isinstance(part, (int, float, str, type(None)))
-    ]:
-        raise TypeError(f"got no number or text for {', '.join(odd)}")
-    return Skipped(
-        text(written["framework"]), text(written["model"]), choices, text(written["reason"])
-    )
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    nodes: int
+    gpus: int
 
 
-def entries(value: Any) -> dict[str, PlanEntry]:
-    """Return the planned runs of a bench by run id."""
-    written = {run_id: json_object(entry) for run_id, entry in json_object(value).items()}
-    return {
-        run_id: PlanEntry(
-            whole(entry["cell"]),
-            whole(entry["repeat"]),
-            whole(entry["rung"]) if "rung" in entry else None,
-            whole(entry.get("attempt", 1)),
-        )
-        for run_id, entry in written.items()
-    }
-
-
-def planned_with(value: Any) -> PlannedWith:
-    """Return the hosts and frameworks that the runs of a bench were planned with."""
-    hosts = {name: json_object(host) for name, host in json_object(value["hosts"]).items()}
-    for host in hosts.values():
-        json_object(host.get("env", {}))
-    return PlannedWith(hosts, json_object(value.get("frameworks", {})))
-
-
-def plain(kind: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return a reader that builds a ``kind`` from an object whose values are numbers, texts or
-    null.
-    """
-
-    def read(value: Any) -> Any:
-        if odd := [
-            name
-            for name, part in json_object(value).items()
-            if not isinstance(part, (int, float, str, type(None)))
-        ]:
-            raise TypeError(f"got no number or text for {', '.join(odd)}")
-        try:
-            return kind(**value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-
-    return read
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    spec: Mapping[str, Any]
+    origins: Mapping[str, str] = field(default_factory=dict)

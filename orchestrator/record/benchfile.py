@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, DataError
+from orchestrator.documents import Invalid, closed, keys_of, read, stored
+from orchestrator.errors import ConfigError
 from orchestrator.feature import providers
 from orchestrator.inventory import Host, is_loopback
 from orchestrator.inventory.reserved import LAB_VARIABLE
@@ -24,6 +24,7 @@ from orchestrator.plan.expectations import Expectation
 from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith
+from orchestrator.record.state_file import damaged, damaged_part
 from orchestrator.version import __version__
 
 __all__ = ["BenchRecord", "bench_record", "is_outside_its_lab", "kind_of", "reached_inventory"]
@@ -47,28 +48,31 @@ class BenchRecord:
     """
 
     bench_id: str
-    created: str = ""
+    created: str = field(default="", metadata=stored(by=parts.created))
     orch: str = ""
     argv: tuple[str, ...] = ()
     inventory: str = ""
-    templates: tuple[Path, ...] = ()
+    templates: tuple[Path, ...] = field(default=(), metadata=stored(by=parts.paths))
     runs: tuple[str, ...] = ()
     borrowed: Mapping[str, str] = field(default_factory=dict)
     superseded: Mapping[str, str] = field(default_factory=dict)
-    cells: tuple[RunSpec, ...] = ()
+    cells: tuple[RunSpec, ...] = field(default=(), metadata=stored(by=parts.cells))
     plan: Mapping[str, PlanEntry] | None = None
-    schedule: Schedule = Schedule(order="interleaved")
-    limits: Limits | None = None
+    # The key that the first version wrote.
+    schedule: Schedule = field(
+        default=Schedule(order="interleaved"), metadata=stored(key="course", by=closed(Schedule))
+    )
+    limits: Limits | None = field(default=None, metadata=stored(by=closed(Limits)))
     planned_with: PlannedWith | None = None
     added: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     label: str = ""
-    skipped: tuple[Skipped, ...] = ()
-    expect: tuple[Expectation, ...] = ()
+    skipped: tuple[Skipped, ...] = field(default=(), metadata=stored(by=parts.skipped))
+    expect: tuple[Expectation, ...] = field(default=(), metadata=stored(by=parts.expectations))
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
-    profile: Profile | None = None
+    profile: Profile | None = field(default=None, metadata=stored(by=parts.profile))
     spares: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
     lab: str = ""
@@ -78,29 +82,23 @@ class BenchRecord:
         """Return the record in a ``bench.json``. Raises DataError (state_damaged) naming the
         invalid field.
         """
-        values: dict[str, Any] = {}
-        for name, (key, read) in _READERS.items():
-            if key not in content or (content[key] is None and name in _MAY_BE_NULL):
-                continue
-            values[name] = _read(
-                key, read, content[key], _EXPECTED.get(key, "a valid value"), where
-            )
-        if kind := kind_of(content.keys() - _KEYS):
-            values["added"] = {
-                key: _read(
-                    key, partial(kind.part_of, key), content[key], f"the record of a {key}", where
-                )
-                for key in kind.KEYS
-                if key in content
-            }
-        values.setdefault("bench_id", Path(where).parent.name)
-        record = cls(**values)
+        try:
+            record = read(cls, {"bench_id": Path(where).parent.name, **content, "added": {}})
+        except Invalid as error:
+            expected = _EXPECTED.get(str(error.steps[0]), "")
+            raise damaged_part(where, error, expected) from error
+        kind = kind_of(content.keys() - _KEYS)
+        added = {}
+        for key in kind.KEYS & content.keys() if kind else ():
+            try:
+                added[key] = kind.part_of(key, content[key])
+            except ValueError as error:
+                fault = error if isinstance(error, Invalid) else Invalid(str(error))
+                raise damaged_part(where, fault.within(key), f"the record of a {key}") from error
+        record = replace(record, added=added)
         if any(not 0 <= entry.cell < len(record.cells) for entry in (record.plan or {}).values()):
-            raise DataError(
-                "plan: expected only runs of its cells, a run has an unknown cell",
-                kind="state_damaged",
-                where=where,
-            )
+            message = "plan: expected only runs of its cells, a run has an unknown cell"
+            raise damaged(where, message)
         return record
 
     def as_dict(self) -> dict[str, Any]:
@@ -240,16 +238,6 @@ def kind_of(keys: Collection[str]) -> Any:
     )
 
 
-def _read(key: str, read: Callable[[Any], Any], value: Any, expected: str, where: str) -> Any:
-    try:
-        return read(value)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise DataError(
-            f"{key}: expected {expected}, {missing}", kind="state_damaged", where=where
-        ) from error
-
-
 def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> bool:
     """Return True for a bench of a lab, outside of any lab: its nodes are only reached in there."""
     planned = record.planned_with.hosts.values() if record.planned_with else ()
@@ -322,37 +310,7 @@ def bench_record(
     return record.planned(plan, plan.planned())
 
 
-_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "bench_id": ("bench_id", parts.text),
-    "created": ("created", parts.created),
-    "orch": ("orch", parts.text),
-    "argv": ("argv", parts.texts),
-    "inventory": ("inventory", parts.text),
-    "templates": ("templates", parts.paths),
-    "runs": ("runs", parts.texts),
-    "borrowed": ("borrowed", parts.names),
-    "superseded": ("superseded", parts.names),
-    "cells": ("cells", parts.cells),
-    "plan": ("plan", parts.entries),
-    # The key that the first version wrote.
-    "schedule": ("course", parts.plain(Schedule)),
-    "limits": ("limits", parts.plain(Limits)),
-    "planned_with": ("planned_with", parts.planned_with),
-    "notes": ("notes", parts.texts),
-    "left_out": ("left_out", parts.texts),
-    "label": ("label", parts.text),
-    "skipped": ("skipped", parts.skipped),
-    "expect": ("expect", parts.expectations),
-    "devices": ("devices", parts.names),
-    "job": ("job", parts.texts),
-    "profile": ("profile", parts.profile),
-    "spares": ("spares", parts.texts),
-    "replaced": ("replaced", parts.names),
-    "lab": ("lab", parts.text),
-}
-"""For each field of a record: its key in the file and its reader."""
-_KEYS = {key for key, _ in _READERS.values()}
-_MAY_BE_NULL = {"templates", "limits", "planned_with", "plan", "created"}
+_KEYS = keys_of(BenchRecord) - {"added"}
 _EXPECTED = {
     "runs": "a list of run ids",
     "superseded": "an object of run ids",
@@ -361,4 +319,3 @@ _EXPECTED = {
     "expect": "a list of bounds",
     "skipped": "a list of configurations with the reasons why they are impossible",
 }
-assert {*_READERS, "added"} == {item.name for item in fields(BenchRecord)}

@@ -8,11 +8,12 @@ if they are invalid.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
+from orchestrator.documents import Invalid, Reader, read, stored
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import LogGrammar
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
@@ -32,6 +33,7 @@ __all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "Start
 
 _MOST_RANKS = 1 << 20
 """A bound, so that a forged manifest cannot make its reader count forever."""
+_LENIENT = Reader(lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,16 @@ class StartRecord:
     bound_s: float
     hosts: Mapping[str, NodeStart]
 
+    def __post_init__(self) -> None:
+        for host in self.hosts:
+            check_name(host, "start")
+
     @classmethod
     def of(cls, value: Any) -> StartRecord | None:
         """Return the recorded start; None if it is missing or incomplete."""
         try:
-            hosts = {
-                check_name(host, "start"): NodeStart(
-                    *(_number(node[name]) for name in ("started_mono_s", "offset_s", "bound_s"))
-                )
-                for host, node in value["hosts"].items()
-            }
-            return cls(_number(value["skew_s"]), _number(value["bound_s"]), hosts)
-        except (KeyError, TypeError, AttributeError, OverflowError, DataError):
+            return read(cls, value)
+        except Invalid:
             return None
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,29 +111,32 @@ class RecordedOutcome:
 
     state: str
     error: OrchError | None = None
-    clean: Mapping[str, Clean] = field(default_factory=dict)
-    answers: Mapping[str, Answer] = field(default_factory=dict)
-    released: bool = True
+    clean: Mapping[str, Clean] = field(
+        default_factory=dict,
+        metadata=stored(by=partial(_LENIENT.read, dict[str, Clean]), annotates=True),
+    )
+    answers: Mapping[str, Answer] = field(
+        default_factory=dict,
+        metadata=stored(by=partial(_LENIENT.read, dict[str, Answer]), annotates=True),
+    )
+    released: bool = field(default=True, metadata=stored(annotates=True))
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any, run_id: str) -> RecordedOutcome | None:
-        """Return the recorded outcome, None if there is none. Raises TypeError if it is not an
+        """Return the recorded outcome, None if there is none. Raises Invalid if it is not an
         object.
         """
-        if value is not None and not isinstance(value, dict):
-            raise TypeError("outcome")
-        if not value:
+        content = read(dict[str, Any], {} if value is None else value)
+        if not content:
             return None
-        error = value.get("error")
-        return cls(
-            str(value.get("state") or ""),
-            recorded_error(error, run_id) if error else None,
-            {host: _clean(node) for host, node in _objects(value, "clean")},
-            {host: _answer(node) for host, node in _objects(value, "answers")},
-            value.get("released") is not False,
-            {key: kept for key, kept in value.items() if key not in _OUTCOME_KEYS},
-        )
+        error = content.get("error")
+        known = {
+            "state": str(content.get("state") or ""),
+            "error": recorded_error(error, run_id) if error else None,
+            "evidence": {key: kept for key, kept in content.items() if key not in _OUTCOME_KEYS},
+        }
+        return read(cls, content | known)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome for JSON."""
@@ -213,47 +216,86 @@ class Manifest:
         results depend on is invalid.
         """
         try:
-            spec = spec_of(content["spec"], content.get("origins") or {})
-            placement = _placement(content["placement"], spec, where)
-            repeat, facts, payload = (
-                content.get("repeat", 1),
-                content.get("facts") or {},
-                content.get("payload") or {},
-            )
-            if type(repeat) is not int or not isinstance(facts, dict):
-                raise TypeError("repeat or facts")
-            if not isinstance(payload, dict) or not all(
-                isinstance(digest, str) for digest in payload.values()
-            ):
-                raise TypeError("payload")
-            program = content["framework"]
-            return cls(
-                run_id=run_id,
-                bench_id=_text(content, "bench_id"),
-                repeat=repeat,
-                spec=spec,
-                framework=_text(program, "name") or spec.framework,
-                digest=_text(program, "digest"),
-                simulated=program.get("simulated") is True,
-                caveat=str((program.get("caveats") or {}).get(spec.device, "")),
-                measure=MEASURES[program.get("measures", TRAINING)],
-                grammar=grammar_of((content.get("reread") or program)["log"], spec),
-                payload=payload,
-                placement=placement,
-                facts=facts,
-                start=StartRecord.of(content.get("start")),
-                outcome=RecordedOutcome.of(content.get("outcome"), run_id),
-                reread=_reread(content.get("reread"), _text(program, "digest")),
-                planned_units={
-                    metric["name"]: metric["unit"] for metric in program["log"].get("metrics", ())
-                },
-                transformer=transformer_of(program["transformer"])
-                if program.get("transformer")
-                else None,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"expected a run's manifest, {error} is missing or of the wrong type"
+            return _manifest(read(_Document, content), run_id)
+        except _FAULTS as error:
+            message = f"expected a run's manifest, {error}"
             raise DataError(message, kind="state_damaged", where=where, run_id=run_id) from error
+
+
+_FAULTS = (KeyError, TypeError, ValueError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """The framework of a run as its manifest describes it."""
+
+    log: Mapping[str, Any]
+    name: str = ""
+    digest: str = ""
+    simulated: bool = False
+    measures: str = TRAINING
+    caveats: Mapping[str, str] = field(default_factory=dict)
+    transformer: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reread:
+    """The grammar by which logs are read instead of the planned one, and since when."""
+
+    log: Mapping[str, Any]
+    digest: str = ""
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A placement as a manifest has it; earlier versions left out addresses and devices."""
+
+    slots: tuple[Mapping[str, Any], ...]
+    master_addr: str = ""
+    master_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The keys of ``manifest.json`` that are read."""
+
+    spec: Mapping[str, Any]
+    framework: _Program
+    placement: _Placed
+    bench_id: str = ""
+    repeat: int = 1
+    origins: Mapping[str, str] | None = None
+    payload: Mapping[str, str] | None = None
+    facts: Mapping[str, Any] | None = None
+    start: StartRecord | None = field(default=None, metadata=stored(annotates=True))
+    outcome: Mapping[str, Any] | None = None
+    reread: _Reread | None = None
+
+
+def _manifest(document: _Document, run_id: str) -> Manifest:
+    program, reread = document.framework, document.reread
+    spec = spec_of(document.spec, document.origins or {})
+    return Manifest(
+        run_id=run_id,
+        bench_id=document.bench_id,
+        repeat=document.repeat,
+        spec=spec,
+        framework=program.name or spec.framework,
+        digest=program.digest,
+        simulated=program.simulated,
+        caveat=program.caveats.get(spec.device, ""),
+        measure=MEASURES[program.measures],
+        grammar=grammar_of((reread or program).log, spec),
+        payload=document.payload or {},
+        placement=_placement(document.placement, spec),
+        facts=document.facts or {},
+        start=document.start,
+        outcome=RecordedOutcome.of(document.outcome, run_id),
+        reread=_reread_words(reread, program.digest) if reread else "",
+        planned_units={metric["name"]: metric["unit"] for metric in program.log.get("metrics", ())},
+        transformer=transformer_of(program.transformer) if program.transformer else None,
+    )
 
 
 def read_manifest(run: RunDir) -> Manifest:
@@ -318,76 +360,19 @@ def manifest_of(
     }
 
 
-def _placement(written: Mapping[str, Any], spec: RunSpec, where: str) -> Placement:
-    slots = tuple(
-        Slot(
-            check_name(slot["host"], where),
-            _text(slot, "address"),
-            slot["node_rank"],
-            slot["first_rank"],
-            slot["nproc"],
-            _text(slot, "devices"),
-        )
-        for slot in written["slots"]
-    )
-    if not slots or max(spec.world_size, *(slot.nproc for slot in slots)) > _MOST_RANKS:
-        raise ValueError("placement")
+def _placement(written: _Placed, spec: RunSpec) -> Placement:
+    slots = tuple(read(Slot, {"address": "", "devices": "", **slot}) for slot in written.slots)
+    for slot in slots:
+        check_name(slot.host, "placement")
+    if max(spec.world_size, *(slot.nproc for slot in slots), 0) > _MOST_RANKS:
+        raise Invalid(f"expected at most {_MOST_RANKS} ranks", "placement")
     if [rank for slot in slots for rank in slot.ranks] != list(range(spec.world_size)):
-        raise ValueError("placement")
-    port = written.get("master_port", 0)
-    if type(port) is not int:
-        raise TypeError("placement.master_port")
-    return Placement(slots, _text(written, "master_addr"), port, spec.world_size)
+        raise Invalid(f"expected ranks 0 to {spec.world_size - 1} in order", "placement")
+    return Placement(slots, written.master_addr, written.master_port, spec.world_size)
 
 
-def _reread(value: Mapping[str, Any] | None, planned: str) -> str:
-    """Return in words that the logs are read with another grammar than the planned one; empty if
-    they are not.
-    """
-    if value is None:
-        return ""
-    digest, at = _text(value, "digest"), _text(value, "at")
-    return f"log read again on {at[:10]} with framework folder {digest[:12]}, planned with {planned[:12]}"
-
-
-def _clean(node: Mapping[str, Any]) -> Clean:
-    return Clean(
-        node.get("checked") is True, _as_tuple(node.get("left")), _as_tuple(node.get("unverified"))
-    )
-
-
-def _answer(node: Mapping[str, Any]) -> Answer:
-    def seconds(name: str) -> float:
-        value = node.get(name)
-        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
-
-    return Answer(seconds("longest_silence_s"), seconds("round_trip_s"), node.get("silent") is True)
-
-
-def _objects(content: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
-    value = content.get(key)
+def _reread_words(reread: _Reread, planned: str) -> str:
     return (
-        [(name, entry) for name, entry in value.items() if isinstance(entry, dict)]
-        if isinstance(value, dict)
-        else []
+        f"log read again on {reread.at[:10]} with framework folder {reread.digest[:12]}, "
+        f"planned with {planned[:12]}"
     )
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    """Return a list as a tuple, an empty value as an empty tuple, and any other value as a tuple of
-    one.
-    """
-    return tuple(value) if isinstance(value, list) else (value,) if value else ()
-
-
-def _text(content: Mapping[str, Any], key: str) -> str:
-    value = content.get(key, "")
-    if not isinstance(value, str):
-        raise TypeError(key)
-    return value
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise TypeError("a number")
-    return float(value)

@@ -10,8 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from types import NoneType
+from typing import Any, Literal
 
+from orchestrator.documents import Invalid, Reader, check_schema, read, short, stored
 from orchestrator.errors import DataError
 from orchestrator.record.rundir import RunDir
 
@@ -25,7 +28,6 @@ __all__ = [
     "RankRecord",
     "cause_of",
     "exit_record",
-    "short",
 ]
 
 SCHEMA = 1
@@ -34,6 +36,8 @@ STATES = ("finished", "failed", "stopped")
 _CPUS = r"\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?){0,999}"
 _OWN_KINDS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
 """Kinds of errors for which a node stops a run by itself; its reason then begins with the kind."""
+_READER = Reader(null_is_missing=True)
+_LENIENT = Reader(lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +52,18 @@ class LogFile:
 class Bound:
     """The CPUs that a rank was bound to by ``binding``, as the kernel lists them: ``0-3,8``."""
 
-    rank: int
-    binding: str
+    binding: Literal["numa", "cores"]
     cpus: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(_CPUS, self.cpus, re.ASCII):
+            raise ValueError(f"expected a list of CPUs, got {short(self.cpus)}")
 
     @property
     def cpu_set(self) -> frozenset[int]:
         """The CPUs as numbers."""
         bounds = [part.split("-") for part in self.cpus.split(",")]
         return frozenset(cpu for ends in bounds for cpu in range(int(ends[0]), int(ends[-1]) + 1))
-
-    @classmethod
-    def of(cls, rank: int, value: Any) -> Bound | None:
-        """Return what the wrapper of a rank wrote; None if it bound nothing, or wrote nothing
-        valid.
-        """
-        if not isinstance(value, dict):
-            return None
-        binding, cpus = value.get("binding"), value.get("cpus")
-        is_valid = (
-            binding in ("numa", "cores")
-            and isinstance(cpus, str)
-            and re.fullmatch(_CPUS, cpus, re.ASCII)
-        )
-        return cls(rank, str(binding), str(cpus)) if is_valid else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +79,18 @@ class RankRecord:
     note: str = ""
     started_mono_s: float | None = None
     ended_mono_s: float | None = None
-    slowed_us: Mapping[str, int] = field(default_factory=dict)
-    bound: Bound | None = None
+    slowed_us: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata=stored(by=partial(_LENIENT.read, dict[str, int]), annotates=True),
+    )
+    bound: Bound | None = field(default=None, metadata=stored(annotates=True))
 
     @classmethod
     def of(cls, value: Any) -> RankRecord:
         """Return the record of a rank as its node wrote it. Raises ValueError naming the expected
         value.
         """
-        if not isinstance(value, dict):
-            raise ValueError("ranks: expected a list of objects")
-        slowed = value.get("slowed_us")
-        return cls(
-            _whole(value, "rank"),
-            _whole_or_none(value, "code"),
-            _text_or_none(value, "signal"),
-            _text_or_none(value, "note") or "",
-            _seconds(value, "started_mono_s"),
-            _seconds(value, "ended_mono_s"),
-            # The driver's counters only annotate a number, so invalid ones are dropped.
-            {name: time for name, time in slowed.items() if type(time) is int}
-            if isinstance(slowed, dict)
-            else {},
-            Bound.of(_whole(value, "rank"), value.get("bound")),
-        )
+        return _READER.read(cls, value)
 
     @property
     def how(self) -> str:
@@ -130,6 +110,23 @@ class Processors:
     switches: tuple[int, int]
 
 
+def _growth(value: Any) -> dict[str, tuple[tuple[float, int], ...]]:
+    """Return when each log was seen to have grown, from the sizes of all logs at each time."""
+    growth: dict[str, list[tuple[float, int]]] = {}
+    for seconds, sizes in read(tuple[tuple[float, Mapping[str, int]], ...], value):
+        for name, size in sizes.items():
+            marks = growth.setdefault(name, [])
+            if not marks or size > marks[-1][1]:
+                marks.append((float(seconds), size))
+    return {name: tuple(marks) for name, marks in growth.items()}
+
+
+def _losses(value: Any) -> dict[str, int]:
+    """Return counts by name, without zeros."""
+    counts = read(dict[str, int], value)
+    return {name: count for name, count in counts.items() if count > 0}
+
+
 @dataclass(frozen=True, slots=True)
 class Meter:
     """What a node measured of a run. ``growth``: by log with samples, when it was seen to have
@@ -137,37 +134,25 @@ class Meter:
     node sent over its networks, None if it did not say.
     ``links_lost``: by network interface, how often it lost its link, without zeros."""
 
-    growth: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    growth: Mapping[str, tuple[tuple[float, int], ...]] = field(
+        default_factory=dict, metadata=stored(by=_growth)
+    )
     processors: Processors | None = None
     sent_bytes: int | None = None
-    links_lost: Mapping[str, int] = field(default_factory=dict)
+    links_lost: Mapping[str, int] = field(default_factory=dict, metadata=stored(by=_losses))
 
-    @classmethod
-    def of(cls, value: Any) -> Meter:
-        """Return what the node wrote; nothing if it is invalid, or if the node runner is older."""
+
+def _log_files(value: Any) -> dict[str, LogFile]:
+    files = {}
+    for name, entry in read(dict[str, Any], value).items():
         try:
-            growth: dict[str, list[tuple[float, int]]] = {}
-            for seconds, sizes in value["growth"]:
-                for name, size in sizes.items():
-                    if not growth.get(name) or size > growth[name][-1][1]:
-                        growth.setdefault(name, []).append((float(seconds), int(size)))
-            load = value.get("processors")
-            processors = None
-            if load is not None:
-                first, last = map(int, load["switches"])
-                processors = Processors(
-                    int(load["count"]), float(load["busy_s"]), float(load["own_s"]), (first, last)
-                )
-            sent = value.get("sent_bytes")
-            marks = {name: tuple(times) for name, times in growth.items()}
-            lost = {
-                str(name): int(count)
-                for name, count in value.get("links_lost", {}).items()
-                if int(count) > 0
-            }
-            return cls(marks, processors, None if sent is None else int(sent), lost)
-        except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
-            return cls()
+            files[name] = read(LogFile, entry)
+        except Invalid as error:
+            raise Invalid("expected bytes and sha256", name) from error
+    return files
+
+
+_processes = partial(_LENIENT.read, tuple[tuple[int, str], ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +165,7 @@ class ExitRecord:
 
     run_id: str
     node_rank: int
-    state: str
+    state: Literal["finished", "failed", "stopped"]
     code: int | None
     signal: str | None
     reason: str = ""
@@ -188,49 +173,29 @@ class ExitRecord:
     stopped_mono_s: float | None = None
     ended_mono_s: float | None = None
     oom_kills: int = 0
-    ranks: tuple[RankRecord, ...] = ()
-    files: Mapping[str, LogFile] = field(default_factory=dict)
-    left_over: tuple[tuple[int, str], ...] = ()
-    stuck: tuple[tuple[int, str], ...] = ()
-    meter: Meter = field(default_factory=Meter)
+    ranks: tuple[RankRecord, ...] = field(default=(), metadata=stored(required=True))
+    files: Mapping[str, LogFile] = field(
+        default_factory=dict, metadata=stored(by=_log_files, required=True)
+    )
+    left_over: tuple[tuple[int, str], ...] = field(
+        default=(), metadata=stored(by=_processes, annotates=True)
+    )
+    stuck: tuple[tuple[int, str], ...] = field(
+        default=(), metadata=stored(by=_processes, annotates=True)
+    )
+    meter: Meter = field(default_factory=Meter, metadata=stored(annotates=True))
 
     @classmethod
     def of(cls, value: Any) -> ExitRecord:
         """Return an exit record as a node wrote it. Raises ValueError naming the expected value."""
-        if not isinstance(value, dict):
-            raise ValueError("expected an object")
-        if not _is_whole(value.get("schema")) or value["schema"] != SCHEMA:
-            raise ValueError(f"expected schema {SCHEMA}, got {short(value.get('schema'))}")
-        state, code, signal = value.get("state"), value.get("code"), value.get("signal")
-        if (
-            state not in STATES
-            or not (code is None or _is_whole(code))
-            or not isinstance(signal, (str, type(None)))
-        ):
+        written = read(dict[str, Any], value)
+        check_schema(written, SCHEMA)
+        state, code, signal = (written.get(key) for key in ("state", "code", "signal"))
+        is_end = state in STATES and type(code) in (int, NoneType)
+        if not is_end or not isinstance(signal, str | None):
             got = f"state {short(state)}, code {short(code)}, signal {short(signal)}"
             raise ValueError(f"expected state 'finished' with code 0, got {got}")
-        ranks, files = value.get("ranks"), value.get("files")
-        if not isinstance(ranks, list):
-            raise ValueError("ranks: expected a list of objects")
-        if not isinstance(files, dict):
-            raise ValueError(f"files: expected an object, got {short(files)}")
-        return cls(
-            run_id=_text_or_none(value, "run_id") or "",
-            node_rank=_whole(value, "node_rank"),
-            state=state,
-            code=code,
-            signal=signal,
-            reason=_text_or_none(value, "reason") or "",
-            started_mono_s=_seconds(value, "started_mono_s"),
-            stopped_mono_s=_seconds(value, "stopped_mono_s"),
-            ended_mono_s=_seconds(value, "ended_mono_s"),
-            oom_kills=_whole_or_none(value, "oom_kills") or 0,
-            ranks=tuple(map(RankRecord.of, ranks)),
-            files={name: _log_file(name, entry) for name, entry in files.items()},
-            left_over=_processes(value.get("left_over")),
-            stuck=_processes(value.get("stuck")),
-            meter=Meter.of(value.get("meter")),
-        )
+        return _READER.read(cls, {**written, "run_id": written.get("run_id") or ""})
 
     @property
     def how(self) -> str:
@@ -278,60 +243,3 @@ def exit_record(run: RunDir, host: str) -> ExitRecord | None:
         raise DataError(
             str(error), kind="result_invalid", host=host, where="exit.json", phase="summarize"
         ) from error
-
-
-def short(value: Any) -> str:
-    """Return a value's representation for a message, in at most 120 characters."""
-    text = repr(value)
-    return text if len(text) <= 120 else f"{text[:117]}…"
-
-
-def _log_file(name: str, entry: Any) -> LogFile:
-    if (
-        not isinstance(entry, dict)
-        or not _is_whole(entry.get("bytes"))
-        or not isinstance(entry.get("sha256"), str)
-    ):
-        raise ValueError(f"files.{name}: expected bytes and sha256")
-    return LogFile(entry["bytes"], entry["sha256"])
-
-
-def _processes(value: Any) -> tuple[tuple[int, str], ...]:
-    """Return a list of process ids and names, which only annotates the record, without invalid
-    entries.
-    """
-    rows = value if isinstance(value, list) else []
-    pairs = [row for row in rows if isinstance(row, list) and len(row) == 2]
-    return tuple((pid, name) for pid, name in pairs if _is_whole(pid) and isinstance(name, str))
-
-
-def _is_whole(value: Any) -> bool:
-    """Return True for an int that is not a bool: in Python, JSON's ``false`` equals 0 and ``true``
-    1.
-    """
-    return type(value) is int
-
-
-def _whole(record: Mapping[str, Any], key: str) -> int:
-    value = record.get(key)
-    if type(value) is not int:
-        raise ValueError(f"{key}: expected a whole number, got {short(value)}")
-    return value
-
-
-def _whole_or_none(record: Mapping[str, Any], key: str) -> int | None:
-    return None if record.get(key) is None else _whole(record, key)
-
-
-def _text_or_none(record: Mapping[str, Any], key: str) -> str | None:
-    value = record.get(key)
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{key}: expected text, got {short(value)}")
-    return value
-
-
-def _seconds(record: Mapping[str, Any], key: str) -> float | None:
-    value = record.get(key)
-    if value is not None and type(value) not in (int, float):
-        raise ValueError(f"{key}: expected seconds, got {short(value)}")
-    return value

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final, Literal
 
+from orchestrator.documents import Invalid, read
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder
-from orchestrator.record.bench_parts import text
 from orchestrator.record.state_file import damaged, read_state, write_state
 
 __all__ = [
@@ -32,7 +32,9 @@ __all__ = [
     "past_states",
 ]
 
-GOOD, SUSPECT, OUT = "good", "suspect", "out"
+GOOD: Final = "good"
+SUSPECT: Final = "suspect"
+OUT: Final = "out"
 _FORGET = "remove it to forget all states; orch accept determines them again"
 _MOST_PAST = 200
 """States of a host that are kept besides its current one."""
@@ -47,7 +49,7 @@ class NodeState:
     person said it.
     """
 
-    state: str
+    state: Literal["good", "suspect", "out"]
     address: str
     reason: str
     evidence: str
@@ -64,11 +66,11 @@ def node_states(path: Path) -> dict[str, NodeState]:
     if not path.exists():
         return {}
     try:
-        return {host: _state(entry) for host, entry in read_state(path)["nodes"].items()}
+        return read(dict[str, NodeState], read_state(path).get("nodes"))
     except DataError as error:
         error.hint = "; ".join(filter(None, (error.hint, _FORGET)))
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except Invalid as error:
         raise damaged(path, f"nodes: expected a state of each host, {error}", _FORGET) from error
 
 
@@ -80,9 +82,8 @@ def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
     if not current:
         return {}
     try:
-        written = read_state(path).get("past", {})
-        past = {host: tuple(map(_state, entries)) for host, entries in written.items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        past = read(dict[str, tuple[NodeState, ...]], read_state(path).get("past", {}))
+    except Invalid as error:
         hint = "orch nodes shows the current ones"
         raise damaged(
             path, f"past: expected the earlier states of each host, {error}", hint
@@ -166,12 +167,3 @@ def judged(
 def now() -> str:
     """Return the time as states have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _state(entry: Mapping[str, Any]) -> NodeState:
-    state = NodeState(
-        *(text(entry[name]) for name in ("state", "address", "reason", "evidence", "since"))
-    )
-    if state.state not in (GOOD, SUSPECT, OUT):
-        raise ValueError(f"got {state.state!r}")
-    return state

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.documents import read
+
 __all__ = ["PastAcceptance", "oldest_first"]
 
 
@@ -27,49 +29,53 @@ class PastAcceptance:
 
     @classmethod
     def of_certificate(cls, content: Mapping[str, Any]) -> PastAcceptance:
-        """Return it from a certificate. Raises KeyError, TypeError or AttributeError for what is
-        none.
-        """
-        nodes = content["nodes"]
-        failed = [
-            [node["host"], (*node["why"], "")[0]] for node in nodes if node["verdict"] == "fail"
-        ]
+        """Return it from a certificate. Raises Invalid for what is none."""
+        certificate = read(_Certificate, content)
+        nodes = certificate.nodes
+        failed = [(node.host, (*node.why, "")[0]) for node in nodes if node.verdict == "fail"]
         findings = [
-            finding
-            for finding in (*content["links"], *content["cluster"])
-            if finding["verdict"] == "fail"
+            (finding.subject, finding.text)
+            for finding in (*certificate.links, *certificate.cluster)
+            if finding.verdict == "fail"
         ]
-        return cls.of(
-            {
-                **content,
-                "hosts": [node["host"] for node in nodes],
-                "failed": failed + [[finding["subject"], finding["text"]] for finding in findings],
-                "undecided": [node["host"] for node in nodes if node["verdict"] == "undecided"],
-            }
+        return cls(
+            certificate.acceptance_id,
+            certificate.created,
+            certificate.suite,
+            certificate.verdict,
+            hosts=tuple(node.host for node in nodes),
+            failed=(*failed, *findings),
+            undecided=tuple(node.host for node in nodes if node.verdict == "undecided"),
         )
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> PastAcceptance:
-        """Return it from its `asdict` as JSON has it. Raises KeyError, TypeError or ValueError for
-        anything else.
-        """
-        return cls(
-            _text(content["acceptance_id"]),
-            _text(content["created"]),
-            _text(content["suite"]),
-            _text(content["verdict"]),
-            tuple(map(_text, content["hosts"])),
-            tuple((_text(subject), _text(why)) for subject, why in content["failed"]),
-            tuple(map(_text, content["undecided"])),
-        )
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    host: str
+    verdict: str
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    subject: str
+    text: str
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Certificate:
+    """The keys of a certificate that a list shows."""
+
+    acceptance_id: str
+    created: str
+    suite: str
+    verdict: str
+    nodes: tuple[_Node, ...]
+    links: tuple[_Finding, ...]
+    cluster: tuple[_Finding, ...]
 
 
 def oldest_first(made: Iterable[PastAcceptance]) -> tuple[PastAcceptance, ...]:
     """Return acceptances in the order in which they were made."""
     return tuple(sorted(made, key=lambda past: (past.created, past.acceptance_id)))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"got {value!r} in place of a text")
-    return value

@@ -16,6 +16,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
+from orchestrator.documents import Invalid
 from orchestrator.errors import DataError
 from orchestrator.files import write_atomic
 from orchestrator.record.sealed import is_broken, sealed, unsealed
@@ -25,6 +26,7 @@ __all__ = [
     "SCHEMA",
     "check_name",
     "damaged",
+    "damaged_part",
     "json_bytes",
     "map_bytes",
     "read_bytes",
@@ -146,3 +148,11 @@ def json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
 def damaged(path: Path | str, message: str, hint: str = "") -> DataError:
     """Return the error for a file of the project that is not as it was written."""
     return DataError(message, kind="state_damaged", where=str(path), hint=hint)
+
+
+def damaged_part(path: Path | str, error: Invalid, expected: str = "") -> DataError:
+    """Return the error for a key of a file; ``expected`` says what, where the error says less."""
+    key, rest = error.steps[0], error.inside()
+    is_plain = not expected and not rest.steps and rest.message.startswith("expected")
+    message = rest.message if is_plain else f"expected {expected or 'a valid value'}, {rest}"
+    return damaged(path, f"{key}: {message}")

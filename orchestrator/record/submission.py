@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.documents import read
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 from orchestrator.procs import is_same_process, start_ticks
 from orchestrator.record.project import Project
@@ -71,14 +72,6 @@ def _path(project: Project, bench_id: str) -> Path:
 
 def _read(path: Path) -> Submission | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        options = tuple(map(str, value["options"]))
-        return Submission(
-            str(value["bench_id"]),
-            str(value["job"]),
-            options,
-            int(value["process"]),
-            int(value["ticks"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return read(Submission, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
         return None

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.documents import short
 from orchestrator.errors import DataError
-from orchestrator.record.node_record import short
 
 __all__ = ["MOST_BYTES", "TELEMETRY", "Event", "Gpu", "Telemetry", "telemetry_of", "too_large"]
 

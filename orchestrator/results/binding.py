@@ -1,14 +1,14 @@
 """The CPUs that ranks were bound to, from the records of their wrappers, which read them back from
 the kernel.
 
->>> bound = [Bound(rank, "cores", cpus) for rank, cpus in enumerate(("0-1", "2-3", "2-3"))]
->>> binding_words({"n1": bound[:2], "n2": bound[:2]}), shared_cores({"n1": bound})
+>>> bound = {rank: Bound("cores", cpus) for rank, cpus in enumerate(("0-1", "2-3", "2-3"))}
+>>> binding_words({"n1": bound, "n2": bound}), shared_cores({"n1": bound})
 ('cores: 0-1, 2-3 on n[1-2]', ['ranks 1 and 2 share CPUs 2-3 of n1: fewer cores than ranks'])
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 
 from orchestrator.inventory import fold
@@ -19,35 +19,37 @@ from orchestrator.results.notes import SHARED_CORES
 __all__ = ["binding_words", "bound_ranks", "shared_cores"]
 
 
-def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, list[Bound]]:
-    """Return by host the ranks that were bound to CPUs, in order."""
+def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, dict[int, Bound]]:
+    """Return by host the CPUs of the ranks that were bound to some, in order."""
     bound = {
-        host: [rank.bound for rank in record.ranks if rank.bound]
+        host: {rank.rank: rank.bound for rank in record.ranks if rank.bound}
         for host, record in records.items()
     }
     return {host: ranks for host, ranks in bound.items() if ranks}
 
 
-def binding_words(bound: Mapping[str, Sequence[Bound]]) -> str:
+def binding_words(bound: Mapping[str, Mapping[int, Bound]]) -> str:
     """Return how ranks were bound: the CPUs of each local rank, for hosts where they are the same;
     empty for not at all.
     """
     hosts_by_words: dict[str, list[str]] = {}
     for host, ranks in bound.items():
-        words = f"{ranks[0].binding}: {', '.join(dict.fromkeys(rank.cpus for rank in ranks))}"
+        first, *_ = ranks.values()
+        words = f"{first.binding}: {', '.join(dict.fromkeys(rank.cpus for rank in ranks.values()))}"
         hosts_by_words.setdefault(words, []).append(host)
     return "; ".join(f"{words} on {fold(hosts)}" for words, hosts in hosts_by_words.items())
 
 
-def shared_cores(bound: Mapping[str, Sequence[Bound]]) -> list[Note]:
+def shared_cores(bound: Mapping[str, Mapping[int, Bound]]) -> list[Note]:
     """Return a warning for each two ranks of a node that have CPUs in common though each should
     have cores of its own.
     """
-    texts = []
+    notes = []
     for host, ranks in bound.items():
-        for first, second in combinations([rank for rank in ranks if rank.binding == "cores"], 2):
-            if first.cpu_set & second.cpu_set:
-                texts.append(
-                    SHARED_CORES(first=first.rank, second=second.rank, cpus=first.cpus, host=host)
+        of_cores = [rank for rank in ranks if ranks[rank].binding == "cores"]
+        for first, second in combinations(of_cores, 2):
+            if ranks[first].cpu_set & ranks[second].cpu_set:
+                notes.append(
+                    SHARED_CORES(first=first, second=second, cpus=ranks[first].cpus, host=host)
                 )
-    return texts
+    return notes

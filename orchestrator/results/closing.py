@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.documents import short
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD
 from orchestrator.logs.parse import Parsed
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.record.evidence import invalid
 from orchestrator.record.manifest import Manifest
-from orchestrator.record.node_record import short
 from orchestrator.results.notes import OUTPUT_DTYPE, PROGRAM_REMARK
 
 __all__ = ["arithmetic", "as_trained", "closing_of", "remarks"]

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.documents import short
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.notes import LINES_LEFT_OUT, LOG_CUT
@@ -23,7 +24,6 @@ from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.measures import TOKENS_PER_S
 from orchestrator.plan.spec import default_step
 from orchestrator.plural import plural
-from orchestrator.record.node_record import short
 from orchestrator.results.language_model import language_values
 from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
 from orchestrator.results.measured import expected_of, metrics_of

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.documents import short
 from orchestrator.errors import DataError
 from orchestrator.logs.parse import Parsed
 from orchestrator.logs.steps import ABSURD
@@ -17,7 +18,6 @@ from orchestrator.notes import Note
 from orchestrator.plan.placement import Slot
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plural import plural
-from orchestrator.record.node_record import short
 from orchestrator.results.notes import RANK_PARTS_UNUSED
 from orchestrator.strictjson import strict_json
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import median
 
+from orchestrator.documents import short
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError, recorded_error
 from orchestrator.inventory import fold
 from orchestrator.logs import is_named, nccl
@@ -24,7 +25,7 @@ from orchestrator.plan.placement import Slot
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
-from orchestrator.record.node_record import ExitRecord, exit_record, short
+from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.results.binding import binding_words, bound_ranks, shared_cores
 from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator.documents import read
 from orchestrator.errors import OrchError
 from orchestrator.features.accept.certificate import certificate_of
 from orchestrator.features.accept.record import AcceptanceDir, acceptances
@@ -23,7 +24,9 @@ def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...
     """
     entries = remembered(cache, [folder.path for folder in acceptances(root)], _read)
     made = [
-        PastAcceptance.of(entry["acceptance"]) for entry in entries.values() if entry["acceptance"]
+        read(PastAcceptance, entry["acceptance"])
+        for entry in entries.values()
+        if entry["acceptance"]
     ]
     damaged = {name: entry["damaged"] for name, entry in entries.items() if entry["damaged"]}
     return oldest_first(made), damaged

@@ -11,17 +11,21 @@ for each stage.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import DataError
+from orchestrator.documents import Invalid, read, stored
 from orchestrator.files import PROJECT_HINT, failures, is_file, make_folder, sync_directory
-from orchestrator.record.bench_parts import names, text, texts
 from orchestrator.record.rundir import BenchDir
-from orchestrator.record.state_file import check_name, damaged, read_state, write_state
+from orchestrator.record.state_file import (
+    check_name,
+    damaged,
+    damaged_part,
+    read_state,
+    write_state,
+)
 
 __all__ = [
     "CERTIFICATE",
@@ -33,7 +37,6 @@ __all__ = [
 ]
 
 _RECORD, _CHECKS = "acceptance.json", "checks.json"
-_OF_CHECK = ("host", "name", "verdict", "found", "expected", "hint")
 CERTIFICATE = "certificate"
 """The name of the files that are derived from an acceptance, without their extensions."""
 
@@ -45,6 +48,18 @@ class Attempt:
     stage: str
     bench_id: str
     hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """A check in ``checks.json``."""
+
+    host: str
+    name: str
+    verdict: str
+    found: str
+    expected: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +90,9 @@ class AcceptanceRecord:
     notes: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     over: Mapping[str, str] = field(default_factory=dict)
-    earlier: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Mapping[str, Any] = field(
+        default_factory=dict, metadata=stored(by=lambda value: earlier_values(value))
+    )
     out: Mapping[str, str] = field(default_factory=dict)
     sign: str = ""
 
@@ -89,14 +106,10 @@ class AcceptanceRecord:
         """Return the record in an ``acceptance.json``. Raises DataError (state_damaged) naming the
         invalid field.
         """
-        values = {}
-        for item in fields(cls):
-            try:
-                values[item.name] = _READERS[item.name](content[item.name])
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                message = f"{item.name}: expected a valid value, {error}"
-                raise DataError(message, kind="state_damaged", where=where) from error
-        return cls(**values)
+        try:
+            return read(cls, content)
+        except Invalid as error:
+            raise damaged_part(where, error) from error
 
     def of_stage(self, name: str) -> list[Attempt]:
         """Return the benches of a stage; the last one counts."""
@@ -208,8 +221,8 @@ class AcceptanceDir:
                 path, f"{where}.checks: expected a list of checks, got {type(checks).__name__}"
             )
         try:
-            return facts, [{name: text(check[name]) for name in _OF_CHECK} for check in checks]
-        except (TypeError, KeyError) as error:
+            return facts, [asdict(check) for check in read(tuple[_Check, ...], checks)]
+        except Invalid as error:
             raise damaged(path, f"{where}.checks: expected texts of each check, {error}") from error
 
 
@@ -219,58 +232,23 @@ def acceptances(root: Path) -> Iterator[AcceptanceDir]:
         yield AcceptanceDir(path.parent)
 
 
-def _attempts(value: Any) -> tuple[Attempt, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"got {type(value).__name__}")
-    return tuple(
-        Attempt(text(entry["stage"]), text(entry["bench_id"]), texts(entry["hosts"]))
-        for entry in value
-    )
+@dataclass(frozen=True, slots=True)
+class _Measurement:
+    spec: str
+    units: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    id: str
+    measured: Mapping[str, _Measurement]
 
 
 def earlier_values(value: Any) -> Mapping[str, Any]:
     """Return the values of an earlier acceptance: nothing, or its id and by name of a measurement
-    its spec and units.
+    its spec and units. Raises Invalid.
     """
-    if value:
-        text(value["id"])
-        for measurement in value["measured"].values():
-            text(measurement["spec"])
-            for numbers in measurement["units"].values():
-                if not all(
-                    type(number) in (int, float) and math.isfinite(number) for number in numbers
-                ):
-                    raise ValueError("measured: got no finite number")
-    elif value != {}:
-        raise TypeError(f"got {type(value).__name__}")
-    read: Mapping[str, Any] = value
-    return read
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "acceptance_id": text,
-    "created": text,
-    "orch": text,
-    "argv": texts,
-    "suite": text,
-    "document": text,
-    "references": texts,
-    "device": text,
-    "inventory": text,
-    "hosts": names,
-    "stages": texts,
-    "left_out": names,
-    "budget_s": _number,
-    "templates": texts,
-    "notes": texts,
-    "attempts": _attempts,
-    "over": names,
-    "earlier": earlier_values,
-    "out": names,
-    "sign": text,
-}
-assert set(_READERS) == {item.name for item in fields(AcceptanceRecord)}
+    values = read(dict[str, Any], value)
+    if values:
+        read(_Earlier, values)
+    return values

@@ -6,8 +6,10 @@ or link is the cause.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from orchestrator.documents import Invalid, Reader, stored
 
 __all__ = ["MOST_NAMED", "VERDICT_KEY", "Verdict", "subject"]
 
@@ -15,7 +17,8 @@ VERDICT_KEY = "hang"
 """The key of the verdict in the outcome of a manifest."""
 
 MOST_NAMED = 16
-_LONGEST = 2000
+_REQUIRED = stored(required=True)
+_READER = Reader(most_text=2000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +36,21 @@ class Verdict:
 
     kind: str
     words: str
-    rest: str = ""
-    host: str = ""
-    ranks: tuple[int, ...] = ()
+    rest: str = field(default="", metadata=_REQUIRED)
+    host: str = field(default="", metadata=_REQUIRED)
+    ranks: tuple[int, ...] = field(default=(), metadata=_REQUIRED)
+
+    def __post_init__(self) -> None:
+        if any(rank < 0 for rank in self.ranks):
+            raise ValueError(f"expected ranks, got {self.ranks}")
 
     @classmethod
     def of(cls, value: Any) -> Verdict | None:
         """Return the recorded verdict; None if there is none or it makes no sense."""
-        if not isinstance(value, dict):
+        try:
+            return _READER.read(cls, value)
+        except Invalid:
             return None
-        texts = [
-            text
-            for name in ("kind", "words", "rest", "host")
-            if isinstance(text := value.get(name), str)
-        ]
-        ranks = value.get("ranks")
-        if (
-            len(texts) < 4
-            or not isinstance(ranks, list)
-            or not all(type(rank) is int and rank >= 0 for rank in ranks)
-        ):
-            return None
-        kind, words, rest, host = (text[:_LONGEST] for text in texts)
-        return cls(kind, words, rest, host, tuple(ranks))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict for JSON."""

@@ -9,8 +9,11 @@ become empty values, and nothing is longer than its bound.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
+
+from orchestrator.documents import Invalid, Reader, stored
 
 __all__ = [
     "Call",
@@ -23,9 +26,8 @@ __all__ = [
     "Thread",
 ]
 
-_MOST_RANKS = 256
-_MOST_ROWS = 128
-_MOST_TEXT = 200
+_READER = Reader(lenient=True, most_text=200, most_rows=256)
+_MOST_S = 1e9
 _PHASES = ("input", "compute", "collective", "step")
 _DECLARES = 1 << 7
 """Bits of the phases that a rank has ever marked, in order, and the one by which it promises to
@@ -40,9 +42,9 @@ class Progress:
     phases of a step those that it has ever marked, None if it does not say. ``declares``: it marks
     every phase that may take long."""
 
-    step: int
-    phase: str
-    marks: int
+    step: int = 0
+    phase: str = ""
+    marks: int = 0
     silent_s: float = 0.0
     marked: frozenset[str] | None = None
     declares: bool = False
@@ -60,21 +62,21 @@ class Thread:
     """A thread: its state as in ``ps``, where in the kernel it waits, its system call, what the
     descriptor of that call is, and the processor seconds that it used while it was watched."""
 
-    name: str
-    state: str
-    channel: str
-    call: str
-    of: str
-    cpu_s: float
+    name: str = ""
+    state: str = ""
+    channel: str = field(default="", metadata=stored(key="wchan"))
+    call: str = ""
+    of: str = ""
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process that a rank has started, for example a worker of its data loader."""
 
-    pid: int
-    name: str
-    state: str
+    pid: int = 0
+    name: str = ""
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,11 @@ class Collective:
     sizes; ``over`` if done.
     """
 
-    group: str
-    number: int
-    name: str
-    sizes: str
-    over: bool
+    group: str = ""
+    number: int = 0
+    name: str = ""
+    sizes: str = ""
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class Call:
     """A Python call that a thread is in: its function and file, of the innermost ones the source
     line (``code``). ``polls``: the line stands in a short loop that waits for a condition."""
 
-    name: str
+    name: str = ""
     file: str = ""
     code: str = ""
     polls: bool = False
@@ -129,18 +131,18 @@ class RankSeen:
     """
 
     rank: int
-    pid: int
-    state: str
-    was: str
-    channel: str
-    call: str
-    of: str
-    window_s: float
-    cpu_s: float
-    children_cpu_s: float
-    io_bytes: int
-    frozen: bool
-    progress: Progress | None
+    pid: int = 0
+    state: str = ""
+    was: str = ""
+    channel: str = field(default="", metadata=stored(key="wchan"))
+    call: str = ""
+    of: str = ""
+    window_s: float = 0.0
+    cpu_s: float = 0.0
+    children_cpu_s: float = 0.0
+    io_bytes: int = 0
+    frozen: bool = False
+    progress: Progress | None = None
     threads: tuple[Thread, ...] = ()
     children: tuple[Process, ...] = ()
     connections: tuple[Connection, ...] = ()
@@ -151,8 +153,8 @@ class RankSeen:
     earlier: tuple[Collective, ...] = ()
     calls: tuple[Call, ...] = ()
     beside: tuple[tuple[Call, ...], ...] = ()
-    is_unanswered: bool = False
-    uses_device: bool = False
+    is_unanswered: bool = field(default=False, metadata=stored(key="unanswered"))
+    uses_device: bool = field(default=False, metadata=stored(key="device"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,146 +169,90 @@ class HangReport:
     @classmethod
     def of(cls, value: Any) -> HangReport:
         """Return the report that a node sent; an entry that makes no sense is left out."""
-        rows = _list(_dict(value).get("ranks"), _MOST_RANKS)
-        now = _seconds(_dict(value), "mono")
-        ranks = {seen.rank: seen for row in rows if (seen := _rank(row, now)) is not None}
-        ended = (
-            number
-            for number in _list(_dict(value).get("ended"), _MOST_RANKS)
-            if type(number) is int and number >= 0
-        )
-        stopped = tuple(
-            _process({"pid": pid, "name": name, "state": "T"})
-            for pid, name in _pairs(_dict(value).get("stopped"))
-        )
+        try:
+            report = _READER.read(_Report, value)
+        except Invalid:
+            return cls()
+        ranks = {}
+        for row in report.ranks:
+            with suppress(Invalid):
+                seen = _rank(row, report.mono)
+                ranks[seen.rank] = seen
         return cls(
-            tuple(ranks[number] for number in sorted(ranks)), tuple(sorted(set(ended))), stopped
+            tuple(ranks[number] for number in sorted(ranks)),
+            tuple(sorted({number for number in report.ended if number >= 0})),
+            tuple(Process(pid, name, "T") for pid, name in report.stopped),
         )
 
 
-def _rank(value: Any, now: float) -> RankSeen | None:
-    row = _dict(value)
-    if type(row.get("rank")) is not int or row["rank"] < 0:
-        return None
-    progress, pipe = row.get("progress"), row.get("blocked_pipe")
-    collectives = row.get("collectives")
-    return RankSeen(
-        rank=row["rank"],
-        pid=_whole(row, "pid"),
-        state=_text(row, "state"),
-        was=_text(row, "was"),
-        channel=_text(row, "wchan"),
-        call=_text(row, "call"),
-        of=_text(row, "of"),
-        window_s=_seconds(row, "window_s"),
-        cpu_s=_seconds(row, "cpu_s"),
-        children_cpu_s=_seconds(row, "children_cpu_s"),
-        io_bytes=_whole(row, "io_bytes"),
-        frozen=row.get("frozen") is True,
-        progress=_progress(_dict(progress), now) if progress is not None else None,
-        threads=tuple(map(_thread, _list(row.get("threads"), _MOST_ROWS))),
-        children=tuple(_process(_dict(child)) for child in _list(row.get("children"), _MOST_ROWS)),
-        connections=tuple(
-            connection
-            for item in _list(row.get("connections"), _MOST_ROWS)
-            if (connection := _connection(item)) is not None
-        ),
-        pipe=_text(_dict(pipe), "pipe") if pipe is not None else None,
-        readers=tuple(_reader(item) for item in _list(_dict(pipe).get("readers"), 8)),
-        python=tuple(
-            line[:_MOST_TEXT] for line in _list(row.get("python"), 200) if isinstance(line, str)
-        ),
-        collectives=tuple(map(_collective, _list(collectives, _MOST_ROWS))) or None,
-        earlier=tuple(map(_collective, _list(row.get("earlier"), _MOST_ROWS))),
-        calls=_calls(row.get("calls")),
-        beside=tuple(_calls(thread) for thread in _list(row.get("beside"), _MOST_ROWS)),
-        is_unanswered=row.get("unanswered") is True,
-        uses_device=row.get("device") is True,
-    )
+_Row = tuple[str, int, str, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """A report as it is sent; ``mono`` is the time of the node's monotonic clock in seconds."""
+
+    mono: float = 0.0
+    ranks: tuple[Mapping[str, Any], ...] = ()
+    ended: tuple[int, ...] = ()
+    stopped: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipe:
+    pipe: str = ""
+    readers: tuple[tuple[int, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """What a rank has written of its progress: at ``t`` seconds of the node's clock, and with a
+    bit for each phase that it marks."""
+
+    step: int = 0
+    phase: str = ""
+    marks: int = 0
+    t: float = 0.0
+    marked: int | None = None
+
+
+def _rank(row: Mapping[str, Any], now: float) -> RankSeen:
+    """Return what was seen of a rank. Raises Invalid without its number."""
+    pipe, progress = row.get("blocked_pipe"), row.get("progress")
+    blocked = _READER.read(_Pipe, pipe if isinstance(pipe, dict) else {})
+    known: dict[str, Any] = {
+        "connections": _connections(row.get("connections")),
+        "pipe": blocked.pipe if pipe is not None else None,
+        "readers": tuple(Process(*reader) for reader in blocked.readers),
+        "collectives": row.get("collectives") or None,
+    }
+    if progress is not None:
+        known["progress"] = _progress(progress if isinstance(progress, dict) else {}, now)
+    seen = _READER.read(RankSeen, {**row, **known})
+    if seen.rank < 0:
+        raise Invalid(f"expected a rank, got {seen.rank}", "rank")
+    return seen
 
 
 def _progress(row: Mapping[str, Any], now: float) -> Progress:
-    silent_s = max(0.0, now - (_seconds(row, "t") or now))
-    bits = row.get("marked")
-    marked = (
-        frozenset(phase for bit, phase in enumerate(_PHASES) if bits >> bit & 1)
-        if type(bits) is int
-        else None
-    )
-    declares = type(bits) is int and bool(bits & _DECLARES)
+    marks = _READER.read(_Marks, row)
+    is_timed = 0 < marks.t <= now < _MOST_S
+    bits = marks.marked
+    marked = None
+    if bits is not None:
+        marked = frozenset(phase for bit, phase in enumerate(_PHASES) if bits >> bit & 1)
     return Progress(
-        _whole(row, "step"), _text(row, "phase"), _whole(row, "marks"), silent_s, marked, declares
+        marks.step,
+        marks.phase,
+        marks.marks,
+        now - marks.t if is_timed else 0.0,
+        marked,
+        bool((bits or 0) & _DECLARES),
     )
 
 
-def _calls(value: Any) -> tuple[Call, ...]:
-    rows = map(_dict, _list(value, _MOST_ROWS))
-    return tuple(
-        Call(_text(row, "name"), _text(row, "file"), _text(row, "code"), row.get("polls") is True)
-        for row in rows
-    )
-
-
-def _pairs(value: Any) -> list[list[Any]]:
-    return [pair for pair in _list(value, _MOST_ROWS) if isinstance(pair, list) and len(pair) == 2]
-
-
-def _thread(value: Any) -> Thread:
-    row = _dict(value)
-    name, state, channel, call, of = (
-        _text(row, key) for key in ("name", "state", "wchan", "call", "of")
-    )
-    return Thread(name, state, channel, call, of, _seconds(row, "cpu_s"))
-
-
-def _process(row: Mapping[str, Any]) -> Process:
-    return Process(_whole(row, "pid"), _text(row, "name"), _text(row, "state"))
-
-
-def _reader(value: Any) -> Process:
-    items = [*_list(value, 3), None, None, None]
-    return _process(dict(zip(("pid", "name", "state"), items, strict=False)))
-
-
-def _connection(value: Any) -> Connection | None:
-    items = _list(value, 7)
-    types = (str, int, str, int, int, int, int)
-    if len(items) != 7 or any(
-        type(item) is not kind for item, kind in zip(items, types, strict=True)
-    ):
-        return None
-    return Connection(*items)
-
-
-def _collective(value: Any) -> Collective:
-    row = _dict(value)
-    return Collective(
-        _text(row, "group"),
-        _whole(row, "number"),
-        _text(row, "name"),
-        _text(row, "sizes"),
-        row.get("over") is True,
-    )
-
-
-def _dict(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any, most: int) -> list[Any]:
-    return value[:most] if isinstance(value, list) else []
-
-
-def _text(row: Mapping[str, Any], key: str) -> str:
-    value = row.get(key)
-    return value[:_MOST_TEXT] if isinstance(value, str) else ""
-
-
-def _whole(row: Mapping[str, Any], key: str) -> int:
-    value = row.get(key)
-    return value if type(value) is int else 0
-
-
-def _seconds(row: Mapping[str, Any], key: str) -> float:
-    value: Any = row.get(key)
-    return float(value) if type(value) in (int, float) and abs(value) < 1e9 else 0.0
+def _connections(value: Any) -> tuple[Connection, ...]:
+    try:
+        return tuple(Connection(*row) for row in _READER.read(tuple[_Row, ...], value))
+    except Invalid:
+        return ()

@@ -3,10 +3,11 @@ whose cells come round by round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.features.search.record import SearchRecord, TuneRecord, bisect, search_of, tune
+from orchestrator.documents import read
+from orchestrator.features.search.record import BisectRecord, SearchRecord, TuneRecord, search_of
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult
 
@@ -18,15 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS", "in_short", "part_of", "scheduler", "show"]
 
-_READERS: Mapping[str, Callable[[Any], SearchRecord]] = {"tune": tune, "bisect": bisect}
-KEYS = frozenset(_READERS)
+_RECORDS: Mapping[str, type[SearchRecord]] = {"tune": TuneRecord, "bisect": BisectRecord}
+KEYS = frozenset(_RECORDS)
 
 
 def part_of(key: str, value: Any) -> SearchRecord:
-    """Return the record of a search that stands under a key. Raises KeyError, TypeError or
-    ValueError for an invalid one.
-    """
-    return _READERS[key](value)
+    """Return the record of a search that stands under a key. Raises Invalid."""
+    return read(_RECORDS[key], value)
 
 
 def scheduler(bench: BenchDir, plan: Bench, observe: Observer, hosts: Sequence[Host]) -> Rounds:

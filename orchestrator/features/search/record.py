@@ -5,13 +5,13 @@ rounds so far.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.documents import Invalid, read, stored
 from orchestrator.plan import Knob
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
-from orchestrator.record import bench_parts as parts
 from orchestrator.record.benchfile import BenchRecord
 
 __all__ = [
@@ -24,11 +24,9 @@ __all__ = [
     "SideRecord",
     "TuneRecord",
     "add_rung",
-    "bisect",
     "bisect_of",
     "end_search",
     "search_of",
-    "tune",
     "tune_of",
 ]
 
@@ -62,6 +60,16 @@ class RungRecord:
     is_early: bool = False
 
 
+def _rungs(value: Any) -> tuple[RungRecord, ...]:
+    rungs = read(tuple[RungRecord, ...], value)
+    for index, rung in enumerate(rungs):
+        if len(rung.cells) != len(rung.candidates) + 1:
+            raise Invalid("expected one cell for each candidate and one for the default", index)
+        if rung.verifies and rung.verifies not in rung.candidates:
+            raise Invalid("expected one of the candidates to be verified", index)
+    return rungs
+
+
 @dataclass(frozen=True, slots=True)
 class TuneRecord:
     """A tune: its parameters, the variables fixed by hosts, the file of its result (empty: next to
@@ -72,7 +80,7 @@ class TuneRecord:
     numerics: bool
     output: str
     held: Mapping[str, str]
-    rungs: tuple[RungRecord, ...] = ()
+    rungs: tuple[RungRecord, ...] = field(default=(), metadata=stored(by=_rungs))
     ended: str = ""
 
 
@@ -108,6 +116,10 @@ class SideRecord:
     typical: float
     n: int
 
+    def __post_init__(self) -> None:
+        if not self.typical > 0:
+            raise ValueError(f"expected a typical value above 0, got {self.typical}")
+
 
 @dataclass(frozen=True, slots=True)
 class BisectRecord:
@@ -125,7 +137,7 @@ class BisectRecord:
     verdict: str
     differences: tuple[Difference, ...]
     fixed: tuple[Fixed, ...] = ()
-    rungs: tuple[RungRecord, ...] = ()
+    rungs: tuple[RungRecord, ...] = field(default=(), metadata=stored(by=_rungs))
     ended: str = ""
 
 
@@ -170,96 +182,3 @@ def _with(record: BenchRecord, **values: Any) -> BenchRecord:
     """Return the record with other values in its search; what other features add stays as it is."""
     key = "tune" if tune_of(record) else "bisect"
     return replace(record, added={**record.added, key: replace(record.added[key], **values)})
-
-
-def tune(value: Any) -> TuneRecord:
-    """Return the record of a tune."""
-    knobs = tuple(_knob(parts.json_object(knob)) for knob in value["knobs"])
-    rungs = tuple(map(rung, value["rungs"]))
-    if type(value["numerics"]) is not bool:
-        raise TypeError("got no boolean for numerics")
-    return TuneRecord(
-        knobs,
-        parts.whole(value["seed"]),
-        value["numerics"],
-        parts.text(value["output"]),
-        parts.names(value["held"]),
-        rungs,
-        parts.text(value["ended"]),
-    )
-
-
-def _knob(written: Mapping[str, Any]) -> Knob:
-    values = tuple(map(tuple, written["values"]))
-    when = {
-        name: tuple(among) for name, among in parts.json_object(written.get("when", {})).items()
-    }
-    networks, multiplies = tuple(written["networks"]), parts.text(written.get("multiplies", ""))
-    return Knob(
-        tuple(written["env"]),
-        written["option"],
-        values,
-        networks,
-        written["numerics"],
-        written["default"],
-        multiplies,
-        when,
-    )
-
-
-def rung(written: Mapping[str, Any]) -> RungRecord:
-    """Return a round of a tune or a bisect."""
-    candidates = tuple(tuple(map(parts.whole, candidate)) for candidate in written["candidates"])
-    cells = tuple(map(parts.whole, written["cells"]))
-    if len(cells) != len(candidates) + 1 or type(written["confirms"]) is not bool:
-        raise ValueError(
-            "got a rung that does not have one cell per candidate and one for the default"
-        )
-    refused = tuple(
-        (tuple(map(parts.whole, candidate)), parts.text(reason))
-        for candidate, reason in written.get("refused", [])
-    )
-    verifies, is_early = (
-        tuple(map(parts.whole, written.get("verifies", ()))),
-        written.get("is_early", False),
-    )
-    if type(is_early) is not bool or (verifies and verifies not in candidates):
-        raise ValueError("got a rung that verifies none of its candidates")
-    numbers = parts.whole(written["repeats"]), parts.whole(written["steps"])
-    return RungRecord(candidates, *numbers, written["confirms"], cells, refused, verifies, is_early)
-
-
-def bisect(value: Any) -> BisectRecord:
-    """Return the record of a bisect. Raises KeyError, TypeError or ValueError for an invalid one."""
-    words = {
-        name: parts.text(value[name]) for name in ("metric", "unit", "better", "verdict", "ended")
-    }
-    key = tuple(value["key"])
-    if not all(type(part) in (str, int) for part in key):
-        raise TypeError("got a key of other values than texts and whole numbers")
-    return BisectRecord(
-        before=_side(value["before"]),
-        after=_side(value["after"]),
-        key=key,
-        differences=tuple(_difference(entry) for entry in value["differences"]),
-        fixed=tuple(
-            Fixed(*(parts.text(entry[name]) for name in ("name", "before", "after", "why")))
-            for entry in value["fixed"]
-        ),
-        rungs=tuple(rung(entry) for entry in value["rungs"]),
-        **words,
-    )
-
-
-def _side(value: Mapping[str, Any]) -> SideRecord:
-    typical, n = value["typical"], value["n"]
-    if type(typical) not in (int, float) or type(n) is not int or not typical > 0:
-        raise TypeError("got a side without a number of runs and a value above 0")
-    return SideRecord(parts.text(value["bench"]), parts.text(value["case"]), typical, n)
-
-
-def _difference(value: Mapping[str, Any]) -> Difference:
-    sides = value["before"], value["after"]
-    if not all(isinstance(side, (str, int, float, type(None))) for side in sides):
-        raise TypeError("got no number, text or null for a difference")
-    return Difference(parts.text(value["name"]), *sides)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from orchestrator.documents import read
 from orchestrator.record.archive_record import Head
 from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.record.state_file import damaged
@@ -257,7 +258,7 @@ def _entries(tables: sqlite3.Connection, most: int) -> tuple[dict[str, Entry], l
                 for bench_id, bench in benches.get(row["seal"], {}).items()
             }
             accepted = (
-                PastAcceptance.of(json.loads(row["acceptance"]))
+                read(PastAcceptance, json.loads(row["acceptance"]))
                 if row["acceptance"] is not None
                 else None
             )
