@@ -26,8 +26,9 @@ from pathlib import Path
 
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import PlannedRun, plan_run
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import BenchDir
 
@@ -152,7 +153,7 @@ def written(root: Path, asked: argparse.Namespace) -> tuple[Path, int]:
         (asked.ranks,),
         single={"steps": asked.steps, "batch_size": BATCH},
     )
-    (spec,) = checked_specs(request, [folder], hosts)
+    (spec,) = configure(request, [folder], hosts).specs
     run = PlannedRun("wide.000", 1, spec, folder, "wide")
     plan = plan_run(folder, spec, hosts, run_id=run.run_id, repeat=1, port=20000)
     bench = BenchDir.create(root, {"bench_id": "wide", "runs": [run.run_id]})

@@ -90,9 +90,10 @@ DOORS = {
     "logs": "failures matches metrics nccl near_miss notes numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom leftovers node preflight",
     "plan": (
-        "baselines bench command_line containers environment expectations folders framework job measures options "
-        "payload placement profile published_schema render request run_file run_schema scaffold scaling schedule schema "
-        "schema_faults spec transformer trial variables words"
+        "baselines bench command_line configurations containers environment expectations folders "
+        "framework job measures options payload placement planning profile published_schema render "
+        "request run_file run_schema scaffold scaling schedule schema schema_faults spec "
+        "transformer trial variables words"
     ),
     "record": (
         "archive archive_record bench_groups bench_parts benchfile borrow defaults evidence "

@@ -16,7 +16,13 @@ from orchestrator import yamlfile
 from orchestrator.api.arguments import Values, command_words, expected, read_options
 from orchestrator.api.bench import Bench, of_folder, project_of
 from orchestrator.api.find import new_bench_id, new_seed
-from orchestrator.api.prepare import Prepared, begun, documents, plans, prepared
+from orchestrator.api.prepare import (
+    Prepared,
+    begin_bench,
+    plan_documents,
+    prepare_bench,
+    render_plans,
+)
 from orchestrator.api.progress import Progress, write
 from orchestrator.api.selection import Selection, select, without_suspects
 from orchestrator.errors import ConfigError
@@ -25,7 +31,8 @@ from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.plan.options import requested
 from orchestrator.plan.placement import taken
-from orchestrator.plan.request import check_measures, request_of
+from orchestrator.plan.planning import check_measures
+from orchestrator.plan.request import request_of
 from orchestrator.plan.spec import Skipped, skipped_words
 from orchestrator.record.defaults import choices, option_values
 
@@ -89,7 +96,8 @@ class Plan:
         the files stands for it.
         """
         by_run = {
-            run.run_id: decided for run, decided in plans(self._prepared.plan, self._selection)
+            run.run_id: decided
+            for run, decided in render_plans(self._prepared.plan, self._selection)
         }
         if run_id not in self.runs:
             raise ConfigError(
@@ -105,7 +113,7 @@ class Plan:
         """Return what ``orch bench --dry-run --json`` prints: for each run its manifest and the
         files of every node.
         """
-        return documents(self._prepared.plan, self._selection)
+        return plan_documents(self._prepared.plan, self._selection)
 
 
 def prepare(
@@ -151,7 +159,7 @@ def prepare(
     check_measures(request, [folder.framework for folder in folders])
     selected = select(of_project, given.get("hosts", ""), chosen.get("exclude", ""), say=_log.info)
     selection = without_suspects(selected, say=_log.warning)
-    decided = prepared(
+    decided = prepare_bench(
         request, folders, selection, bench_id=new_bench_id(), seed=new_seed(), say=_log.warning
     )
     for text in skipped_words(decided.plan.skipped):
@@ -185,7 +193,7 @@ def run(
     if observe is not None and not callable(observe):
         raise expected("a function of an event", observe, "observe")
     selection, decided = plan._selection, plan._prepared
-    controller = begun(
+    controller = begin_bench(
         decided.plan,
         decided.borrowed,
         selection,

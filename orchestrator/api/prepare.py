@@ -13,10 +13,11 @@ from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection, note_references
 from orchestrator.errors import ConfigError
 from orchestrator.plan.baselines import borrowable, without
-from orchestrator.plan.bench import PORTS, Bench, PlannedRun, plan_run
+from orchestrator.plan.bench import Bench, PlannedRun, plan_run
 from orchestrator.plan.placement import idle, taken
+from orchestrator.plan.planning import plan_bench
 from orchestrator.plan.render import Plan, without_secrets
-from orchestrator.plan.request import Request, planned
+from orchestrator.plan.request import Request
 
 if TYPE_CHECKING:
     from orchestrator.controller.controller import Controller
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Prepared",
-    "begun",
+    "begin_bench",
     "check_variables",
-    "documents",
-    "plans",
-    "prepared",
+    "plan_documents",
+    "render_plans",
+    "prepare_bench",
     "remembered_interfaces",
 ]
 
@@ -47,7 +48,7 @@ class Prepared:
     borrowed: tuple[RunDir, ...]
 
 
-def prepared(
+def prepare_bench(
     request: Request,
     folders: Sequence[FrameworkFolder],
     selection: Selection,
@@ -60,14 +61,14 @@ def prepared(
     """Plan a bench on the hosts of a selection, with the baselines that earlier benches of the
     project do not lend.
 
-    Raises ConfigError like `planned`, and for a variable whose value the inventory keeps secret,
+    Raises ConfigError like `plan_bench`, and for a variable whose value the inventory keeps secret,
     because specs are recorded.
     """
     from orchestrator.controller.earlier_benches import usable_baseline
     from orchestrator.results.expectations import check_planned
 
     check_variables(request, selection.inventory)
-    plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
+    plan = plan_bench(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
     check_planned(plan)
     if profile:
         profile.check(spec.world_size for spec in plan.cells)
@@ -96,31 +97,20 @@ def check_variables(request: Request, inventory: Inventory) -> None:
             raise ConfigError("expected a variable that is not secret", where=place, hint=hint)
 
 
-def plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
+def render_plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Plan]]:
     """Return each planned run with the files of every node, without secret values."""
     from orchestrator.checks.interfaces import with_interface
 
-    hosts, facts = taken(plan.cells, selection.hosts), remembered_interfaces(plan, selection)
-    placed = {
-        True: [with_interface(host, facts.get(host.name, {})) for host in hosts],
-        False: hosts,
-    }
+    hosts = taken(plan.cells, selection.hosts)
+    facts = remembered_interfaces(plan, selection)
+    with_interfaces = [with_interface(host, facts.get(host.name, {})) for host in hosts]
     redaction = selection.inventory.redaction()
-    decided = [
-        (
-            run,
-            plan_run(
-                run.folder,
-                run.spec,
-                placed[run.spec.nodes > 1],
-                run_id=run.run_id,
-                repeat=run.repeat,
-                port=PORTS.start,
-            ),
-        )
-        for run in plan.planned()
-    ]
-    return [(run, without_secrets(of_run, redaction)) for run, of_run in decided]
+    rendered = []
+    for run in plan.planned():
+        on = with_interfaces if run.spec.nodes > 1 else hosts
+        of_run = plan_run(run.folder, run.spec, on, run_id=run.run_id, repeat=run.repeat)
+        rendered.append((run, without_secrets(of_run, redaction)))
+    return rendered
 
 
 def remembered_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[str, Any]]:
@@ -129,16 +119,14 @@ def remembered_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[s
     from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.nodes.deploy import remembered_facts
 
-    hosts, facts = (
-        taken(plan.cells, selection.hosts),
-        remembered_facts(selection.project.deployed, selection.hosts),
-    )
+    hosts = taken(plan.cells, selection.hosts)
+    known = remembered_facts(selection.project.deployed, selection.hosts)
     return with_interfaces(
-        hosts, {host.name: facts[host.name] for host in hosts if host.name in facts}
+        hosts, {host.name: known[host.name] for host in hosts if host.name in known}
     )
 
 
-def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
+def plan_documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
     """Return for each planned run its manifest and the files of every node, without secret values."""
     from orchestrator.record.manifest import manifest_of
 
@@ -147,11 +135,11 @@ def documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
             **manifest_of(decided, run.folder, run.bench_id, {}),
             "nodes": [asdict(node) for node in decided.nodes],
         }
-        for run, decided in plans(plan, selection)
+        for run, decided in render_plans(plan, selection)
     ]
 
 
-def begun(
+def begin_bench(
     plan: Bench,
     borrowed: Sequence[RunDir],
     selection: Selection,

@@ -49,12 +49,13 @@ def bench(
     times in balanced order. An impossible configuration is skipped, and listed with the reason.
     """
     from orchestrator import yamlfile
-    from orchestrator.api.prepare import prepared
+    from orchestrator.api.prepare import prepare_bench
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import requested
+    from orchestrator.plan.planning import check_measures, plan_bench
     from orchestrator.plan.profile import check_profiled, profile_of
-    from orchestrator.plan.request import check_measures, planned, request_of
+    from orchestrator.plan.request import request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
 
@@ -84,7 +85,7 @@ def bench(
         """
         first = planned_gate(gate, selection, bases) if gate else ""
         members, _ = set_aside(selection, spares)
-        prepared(
+        prepare_bench(
             request,
             folders,
             members,
@@ -110,33 +111,33 @@ def bench(
         ) as chosen,
         ConnectionCache() as opened,
     ):
-        chosen = selection = without_suspects(chosen, given["with_suspects"])
-        first = checked(selection) if gate else ""  # and not after the gate
+        good = without_suspects(chosen, given["with_suspects"])
+        first = checked(good) if gate else ""  # and not after the gate
         if first and dry_run:
             say(f"gate: first {first}")
+        passed = good
         if given["skip_unreachable"] and not dry_run:
-            selection = reached(selection, accept_new, opened)
-            spares = max(
-                0, spares - (len(chosen.hosts) - len(selection.hosts))
-            )  # one takes the place of each that is left out
+            passed = reached(good, accept_new, opened)
+            # One spare takes the place of each that is left out.
+            spares = max(0, spares - (len(good.hosts) - len(passed.hosts)))
         if gate and not dry_run:
             opened.close()
-            selection = gated(
-                selection,
+            passed = gated(
+                passed,
                 gate,
                 bases,
                 limits,
                 accept_new=accept_new,
                 with_suspects=given["with_suspects"],
             )
-        selection, aside = set_aside(selection, spares)
+        selection, aside = set_aside(passed, spares)
         seed = new_seed()
         if aside and not dry_run:
-            plan = planned(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
+            plan = plan_bench(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
             selection = with_spares(
                 selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s)
             )
-        decided = prepared(
+        decided = prepare_bench(
             request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say
         )
         if as_json or not dry_run:

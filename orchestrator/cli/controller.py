@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from orchestrator.api.connection_cache import ConnectionCache
-from orchestrator.api.prepare import begun
+from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
 from orchestrator.cli.connecting import trust_of
 from orchestrator.cli.job import ended_after, regain
@@ -73,7 +73,7 @@ def conduct(
         opened.close()
     hosts = taken(plan.cells, selection.hosts)
     root = selection.project.runs
-    controller = begun(
+    controller = begin_bench(
         plan,
         borrowed,
         selection,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from orchestrator.api.prepare import documents, plans, remembered_interfaces
+from orchestrator.api.prepare import plan_documents, remembered_interfaces, render_plans
 from orchestrator.api.selection import Selection
 from orchestrator.cli.options import print_json
 from orchestrator.controller.earlier_benches import earlier_times
@@ -42,9 +42,9 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     each run.
     """
     if as_json:
-        print_json(documents(plan, selection))
+        print_json(plan_documents(plan, selection))
         return
-    of_runs = plans(plan, selection)
+    of_runs = render_plans(plan, selection)
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
     if plan.profile:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.plan.bench import PORTS, Bench, plan_run
+from orchestrator.plan.bench import Bench, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec, Skipped, impossible
 
@@ -103,9 +103,7 @@ def possible(
     for spec in specs:
         try:
             _check_division(spec)
-            plan_run(
-                folders[spec.framework], spec, hosts, run_id="plan", repeat=1, port=PORTS.start
-            )
+            plan_run(folders[spec.framework], spec, hosts)
         except ConfigError as error:
             choices = {"nodes": spec.nodes, "gpus": spec.gpus, "dtype": spec.dtype}
             left_out = impossible(spec.framework, spec.model, choices, error)

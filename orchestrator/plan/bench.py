@@ -144,11 +144,14 @@ def plan_run(
     spec: RunSpec,
     hosts: Sequence[Host],
     *,
-    run_id: str,
-    repeat: int,
-    port: int,
+    run_id: str = "plan",
+    repeat: int = 1,
+    port: int = PORTS.start,
 ) -> Plan:
-    """Return the complete plan of one run, with the exact content of every file."""
+    """Return the complete plan of one run, with the exact content of every file.
+
+    Without the name and port of a run, it shows whether there can be one. Raises ConfigError.
+    """
     placement = place(spec, hosts, port)
     by_name = {host.name: host for host in hosts}
     return render(

@@ -1,4 +1,4 @@
-"""The configurations of a bench as specs, each rendered as a check: the possible ones, and the
+"""The configurations of a request as specs, each rendered as a check: the possible ones, and the
 others with their reasons.
 """
 
@@ -10,22 +10,23 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import Host, fold
-from orchestrator.plan.bench import PORTS, plan_run
+from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.spec import RunSpec, Skipped, check_value, impossible, resolve
+from orchestrator.plan.matrix import Axis, axis, combined, names_of
+from orchestrator.plan.options import OPTIONS, long_form
+from orchestrator.plan.placement import ladder
+from orchestrator.plan.request import Request
+from orchestrator.plan.run_file import RunFile
+from orchestrator.plan.spec import RunSpec, Skipped, impossible, read_value, resolve
+from orchestrator.plan.trial import refused_everywhere
 
-__all__ = [
-    "Configurations",
-    "check_values",
-    "configurations",
-    "device_of",
-    "placed",
-    "ranks_by_default",
-    "spec_of",
-]
+__all__ = ["Configurations", "check_choices", "configure"]
 
-_NAMES = {"--timeout": "timeout_s", "--set": "options", "--env": "env"}
-"""The names of choices whose option has another one."""
+_CHOICES = {
+    long_form(name): row.run_file.key or name for name, row in OPTIONS.items() if row.run_file
+}
+"""The names of choices in a run file by their options."""
+_SHAPE = {"nodes", "gpus"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +38,22 @@ class Configurations:
     specs: tuple[RunSpec, ...]
     skipped: tuple[tuple[Skipped, ConfigError], ...]
 
-    def check(self, *, strict: bool) -> None:
-        """Raise the errors of the skipped configurations, each once, if none is possible, or with
-        ``strict`` if any is not.
-        """
-        distinct = list({str(error): error for _, error in self.skipped}.values())
-        if distinct and (strict or not self.specs):
-            raise distinct[0] if len(distinct) == 1 else Faults(distinct)
 
-
-def configurations(
-    model: str,
-    choices: Iterable[Mapping[str, Any]],
-    folders: Sequence[FrameworkFolder],
-    hosts: Sequence[Host],
-    origins_of: Mapping[str, str],
-    places: Mapping[tuple[str, Any], str],
+def configure(
+    request: Request, folders: Sequence[FrameworkFolder], hosts: Sequence[Host]
 ) -> Configurations:
-    """Return the configurations that ``choices`` make of ``folders``; the first folder is used
-    where none is named.
+    """Return the configurations of a request on these hosts, in the requested order.
 
-    ``choices`` hold values by name, as `run_file.RunFile` does; ``origins_of`` has the origin of each that is not from the
-    run file, ``places`` where in the run file the others are. Without ``nodes`` and ``gpus``, all
-    hosts are used, with one rank for each GPU.
+    The first folder is used where none is named; without ``nodes`` and ``gpus``, all hosts are
+    used, with one rank for each GPU. Raises ConfigError, or Faults of several, for a value that
+    none can have, if none is possible, and for a strict request if any is not.
     """
-    device, choices = device_of(hosts), list(choices)
-    widest = hosts[
-        : max((choice.get("nodes", len(hosts)) for choice in choices), default=len(hosts))
-    ]
+    given, lists = _axes(request, folders[0], hosts)
+    device = _device_of(hosts)
+    choices = _choices(request, folders, given, lists, device)
+    commanded = names_of(given) | request.single.keys()
+    origins_of = {**request.origins, **dict.fromkeys(commanded, "command line")}
+    widest = hosts[: max(choice.get("nodes", len(hosts)) for choice in choices)]
     by_name = {folder.framework.name: folder for folder in folders}
     swept = _swept(choices)
     specs: dict[str, RunSpec] = {}
@@ -72,59 +61,125 @@ def configurations(
     for choice in choices:
         folder = by_name[choice.get("framework", folders[0].framework.name)]
         whole = {"nodes": len(hosts), **choice}
-        origins = {name: origins_of.get(name, "run file") for name in choice}
-        origins.setdefault("nodes", "all selected hosts")
-        origins.setdefault("framework", "the first that has the model")
+        origins = {"nodes": "all selected hosts", "framework": "the first that has the model"}
+        origins |= {name: origins_of.get(name, "run file") for name in choice}
         if "gpus" not in choice:
-            whole["gpus"], origins["gpus"] = ranks_by_default(folder, widest)
+            whole["gpus"], origins["gpus"] = _ranks_by_default(folder, widest)
         try:
-            spec = spec_of(folder, model, device, whole, origins)
-            plan_run(folder, spec, hosts, run_id="plan", repeat=1, port=PORTS.start)
-        except ConfigError as fault:
-            error = placed(
-                fault,
-                {name: value for name, value in choice.items() if name not in origins_of},
-                places,
+            spec = resolve(
+                folder.framework, request.model, device=device, choices=whole, origins=origins
             )
-            named = {
-                name: value
-                for name, value in whole.items()
-                if name in ("nodes", "gpus") or name in swept
-            }
-            left_out = impossible(folder.framework.name, model, named, error)
+            plan_run(folder, spec, hosts)
+        except ConfigError as fault:
+            of_file = {name: value for name, value in choice.items() if name not in origins_of}
+            error = _with_place(fault, of_file, request.run_file.places)
+            named = {name: whole[name] for name in whole if name in swept}
+            left_out = impossible(folder.framework.name, request.model, named, error)
             skipped.setdefault(repr(left_out), (left_out, error))
         else:
             specs.setdefault(repr(spec.as_dict()), spec)
+    if skipped and (request.strict or not specs):
+        _raise_each_once(error for _, error in skipped.values())
     return Configurations(tuple(specs.values()), tuple(skipped.values()))
 
 
-def check_values(
-    values: Iterable[tuple[str, Any]],
-    folders: Sequence[FrameworkFolder],
-    device: str,
-    places: Mapping[tuple[str, Any], str],
+def check_choices(
+    request: Request, folders: Sequence[FrameworkFolder], device: str, shape: tuple[int, int]
 ) -> None:
-    """Raise ConfigError, or Faults with several, for values that no configuration of any of these
-    frameworks can have.
-
-    ``places`` says where in a run file a value is; others come from the command line.
-    """
-    faults: dict[str, ConfigError] = {}
-    for name, value in values:
-        errors = [error for folder in folders if (error := _fault(folder, device, name, value))]
-        if value is not None and len(errors) == len(folders):
-            place = places.get((name, value))
-            fault = (
-                ConfigError(errors[0].message, where=place, hint=errors[0].hint)
-                if place
-                else errors[0]
-            )
-            faults.setdefault(str(fault), fault)
-    if faults:
-        raise next(iter(faults.values())) if len(faults) == 1 else Faults(list(faults.values()))
+    """Raise ConfigError, or Faults with several, for what is possible on no hosts.
+    `refused_everywhere` says what ``shape`` is for."""
+    by_name = {folder.framework.name: folder for folder in folders}
+    given = [axis("framework", request.frameworks)] if request.frameworks else []
+    errors = []
+    for choice in _choices(request, folders, given, request.run_file.lists, device):
+        folder = by_name[choice.get("framework", folders[0].framework.name)]
+        if error := refused_everywhere(folder, request.model, device, choice, shape):
+            errors.append(_with_place(error, choice, request.run_file.places))
+    _raise_each_once(errors)
 
 
-def device_of(hosts: Iterable[Host]) -> str:
+def _raise_each_once(errors: Iterable[ConfigError]) -> None:
+    """Raise errors that differ, if there are some: one by itself, several as Faults."""
+    distinct = list({str(error): error for error in errors}.values())
+    if distinct:
+        raise distinct[0] if len(distinct) == 1 else Faults(distinct)
+
+
+def _choices(
+    request: Request,
+    folders: Sequence[FrameworkFolder],
+    given: Sequence[Axis],
+    lists: Sequence[Axis],
+    device: str,
+) -> list[dict[str, Any]]:
+    """Return the choices of each configuration. Raises ConfigError, or Faults, if there is none,
+    and for values that none can have."""
+    file = request.run_file
+    entries = [choices for alternatives in (*given, *lists) for choices in alternatives]
+    errors = []
+    for choices in (*entries, *file.include, file.single, request.single):
+        for name, value in choices.items():
+            if error := _refused_by_all(folders, device, name, value):
+                place = file.places.get((name, value), error.where)
+                errors.append(ConfigError(error.message, where=place, hint=error.hint))
+    _raise_each_once(errors)
+    combinations = combined(lists, given, file.include, file.exclude)
+    if not combinations:
+        raise ConfigError(
+            "expected at least one configuration after exclude: and the options of the command line, got none",
+            where="--file",
+        )
+    return [{**file.single, **combination, **request.single} for combination in combinations]
+
+
+def _refused_by_all(
+    folders: Sequence[FrameworkFolder], device: str, name: str, value: Any
+) -> ConfigError | None:
+    """Return why no configuration of these frameworks can have a value; None if some can."""
+    first = None
+    for folder in folders if value is not None else ():
+        try:
+            read_value(folder.framework, device, name, value)
+        except ConfigError as error:
+            first = first or error
+        else:
+            return None
+    return first
+
+
+def _axes(
+    request: Request, folder: FrameworkFolder, hosts: Sequence[Host]
+) -> tuple[list[Axis], list[Axis]]:
+    """Return the axes of the command line and those of the run file; a ladder is an axis of either."""
+    file = request.run_file
+    given = [axis("framework", request.frameworks)] if request.frameworks else []
+    given += [axis(name, values) for name, values in request.axes.items()]
+    lists = list(file.lists)
+    shapes = request.shapes
+    if not shapes and (request.ladder or file.ladder):
+        most = max(request.nodes or _values_of("nodes", file), default=len(hosts))
+        ranks = request.gpus or _values_of("gpus", file)
+        shapes = ladder(most, max(ranks) if ranks else _ranks_by_default(folder, hosts[:most])[0])
+    of_shapes = tuple({"nodes": nodes, "gpus": gpus} for nodes, gpus in dict.fromkeys(shapes))
+    if request.shapes or request.ladder:
+        given.append(of_shapes)
+    elif file.ladder:
+        lists = [alternatives for alternatives in lists if not names_of([alternatives]) & _SHAPE]
+        lists.append(of_shapes)
+    else:
+        sizes = {"nodes": request.nodes, "gpus": request.gpus}
+        given += [axis(name, values) for name, values in sizes.items() if values]
+    return given, lists
+
+
+def _values_of(name: str, file: RunFile) -> tuple[int, ...]:
+    listed = [
+        choice[name] for alternatives in file.lists for choice in alternatives if name in choice
+    ]
+    return tuple(listed or ([file.single[name]] if name in file.single else []))
+
+
+def _device_of(hosts: Iterable[Host]) -> str:
     """Return the device of these hosts. Raises ConfigError if some have GPUs and some have none."""
     by_device: dict[str, list[str]] = {}
     for host in hosts:
@@ -139,7 +194,7 @@ def device_of(hosts: Iterable[Host]) -> str:
     return next(iter(by_device), "cpu")
 
 
-def ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[int, str]:
+def _ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[int, str]:
     """Return the number of ranks per node without a choice, and its origin. Raises ConfigError if
     it is unknown.
     """
@@ -156,63 +211,26 @@ def ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[in
     return min((host.capacity or 0 for host in hosts), default=1), "inventory"
 
 
-def spec_of(
-    folder: FrameworkFolder,
-    model: str,
-    device: str,
-    whole: Mapping[str, Any],
-    origins: Mapping[str, str],
-) -> RunSpec:
-    """Return the spec with these values by name; those with the origin ``run file`` may be
-    overridden by no other. Raises ConfigError."""
-    sources: dict[bool, dict[str, dict[str, Any]]] = {
-        is_file: {"": {}, "options": {}, "env": {}} for is_file in (True, False)
-    }
-    for name, value in whole.items():
-        kind, dot, rest = name.partition(".")
-        if value is not None:
-            sources[origins[name] == "run file"][kind if dot else ""][rest or name] = value
-    file, command = sources[True], sources[False]
-    return resolve(
-        folder.framework,
-        model,
-        device=device,
-        choices={**command[""], **{f"{name}_origin": origin for name, origin in origins.items()}},
-        run_file={**file[""], "options": file["options"], "env": file["env"]},
-        sets=command["options"],
-        env=command["env"],
-    )
-
-
-def placed(
+def _with_place(
     error: ConfigError, choice: Mapping[str, Any], places: Mapping[tuple[str, Any], str]
 ) -> ConfigError:
     """Return an error that names an option with the place in the run file of the choice that stands
     for it, if there is one.
     """
     option, _, own_name = error.where.partition(" ")
-    name = _NAMES.get(option, option.removeprefix("--").replace("-", "_")) + (
-        f".{own_name}" if own_name else ""
-    )
-    place = places.get((name, choice.get(name))) if option.startswith("--") else None
-    return (
-        ConfigError(error.message, kind=error.kind, where=place, hint=error.hint)
-        if place
-        else error
-    )
+    name = _CHOICES.get(option, "")
+    if own_name:
+        name = f"{name}.{own_name}"
+    place = places.get((name, choice.get(name)))
+    if not place:
+        return error
+    return ConfigError(error.message, kind=error.kind, where=place, hint=error.hint)
 
 
 def _swept(choices: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the names whose values differ between these configurations, except that of the
-    framework.
+    """Return the names by which configurations are told apart: their shapes, and all whose values
+    differ between them, except that of the framework.
     """
     names = {name for choice in choices for name in choice} - {"framework"}
-    return {name for name in names if len({choice.get(name) for choice in choices}) > 1}
-
-
-def _fault(folder: FrameworkFolder, device: str, name: str, value: Any) -> ConfigError | None:
-    try:
-        check_value(folder.framework, device, name, value)
-    except ConfigError as error:
-        return error
-    return None
+    differing = {name for name in names if len({choice.get(name) for choice in choices}) > 1}
+    return _SHAPE | differing

@@ -262,6 +262,16 @@ class Framework:
             return of_model[key], f"{self.name} default for {model}"
         return self.defaults[key], f"{self.name} default"
 
+    def default_option(self, name: str, device: str, model: str) -> tuple[Any, str]:
+        """Return the default of an option on ``device`` for ``model``, and its origin in words."""
+        option = self.options[name]
+        if device in option.device_default:
+            return option.device_default[device], f"{self.name} default on {device}"
+        of_model = self.models.get(model, {}).get("defaults", {}).get("options", {})
+        if name in of_model:
+            return of_model[name], f"{self.name} default for {model}"
+        return option.default, f"{self.name} default"
+
     def dtype_flag(self, dtype: str, device: str) -> str:
         """Return the program's own name for ``dtype``. Raises ConfigError listing the types
         available on this device.

@@ -26,12 +26,16 @@ from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, w
 from orchestrator.plural import plural
 
 __all__ = [
-    "RunSpec", "Skipped", "default_step", "as_written", "by_reason", "check_value", "impossible", "resolve", "skipped_words",
+    "RunSpec", "Skipped", "default_step", "as_written", "by_reason", "impossible", "read_value", "resolve", "skipped_words",
     "with_batch_size",
 ]  # fmt: skip
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
+_DEFAULTED = (
+    "nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s",
+)  # fmt: skip
+"""Fields of a spec that a framework may have defaults for."""
 _MOST = 1 << 40
 """Counts above this are refused; a framework folder and a published table allow no larger ones
 either.
@@ -201,97 +205,69 @@ def resolve(
     *,
     device: str,
     choices: Mapping[str, Any],
-    run_file: Mapping[str, Any] | None = None,
-    sets: Mapping[str, str] | None = None,
-    env: Mapping[str, str] | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> RunSpec:
-    """Return the spec of one cell. ``choices`` come from the command line, ``sets`` from ``--set``,
-    ``env`` from ``--env``.
+    """Return the spec of one configuration.
 
-    The three together with ``run_file`` must hold ``nodes`` and ``gpus``; any other value that is
-    None or missing falls back to the run file, then to the framework. The run file has options and
-    variables as mappings under ``options`` and ``env``. Raises ConfigError for a model, type,
-    loader, option or number that the framework does not support.
+    ``choices`` hold its values by name, as `run_file.RunFile` does, among them ``nodes`` and
+    ``gpus``; one that is None or missing is the framework's. ``origins`` says where each is from,
+    by default the command line. Raises ConfigError for what the framework does not support.
     """
-    file_values = dict(run_file or {})
-    for key in framework.measure.fixed:
-        _check_fixed(framework, key, {**file_values, **choices}.get(key))
     if model not in framework.models:
         raise ConfigError(
             f"{framework.name} has no model {model!r}",
             where="model",
             hint=f"it has {', '.join(framework.models)}{nearest(model, framework.models)}",
         )
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {
-        "model": "command line",
-        "framework": choices.get("framework_origin", "command line"),
+    given = {
+        name: read_value(framework, device, name, value)
+        for name, value in choices.items()
+        if value is not None
     }
-    for key in (
-        "nodes",
-        "gpus",
-        "batch_size",
-        "dtype",
-        "loader",
-        "steps",
-        "warmup_steps",
-        "timeout_s",
-    ):
-        if choices.get(key) is not None:
-            values[key], origins[key] = choices[key], choices.get(f"{key}_origin", "command line")
-        elif key in file_values:
-            values[key], origins[key] = file_values[key], "run file"
+    chosen_by = dict.fromkeys(("model", "framework", *given), "command line") | dict(origins or {})
+    values: dict[str, Any] = {}
+    sources = {"model": chosen_by["model"], "framework": chosen_by["framework"]}
+    for name in _DEFAULTED:
+        if name in given:
+            values[name], sources[name] = given[name], chosen_by[name]
         else:
-            values[key], origins[key] = framework.default(key, device, model)
-    for key, value in values.items():
-        _check_number(key, value)
+            values[name], sources[name] = framework.default(name, device, model)
     if values["steps"] <= values["warmup_steps"]:
         raise ConfigError(
             f"expected more steps than the {values['warmup_steps']} warm-up steps, got {values['steps']}",
             where="--steps",
             hint="--steps includes the warm-up; the steps after it are measured",
         )
-    _check_loader(framework, values["loader"])
     framework.dtype_flag(values["dtype"], device)
-    options = _options(
-        framework, device, model, file_values.get("options", {}), sets or {}, origins
-    )
+    options: dict[str, Any] = {}
+    for option in framework.options:
+        name = f"options.{option}"
+        if name in given:
+            options[option], sources[name] = given[name], chosen_by[name]
+        else:
+            options[option], sources[name] = framework.default_option(option, device, model)
     world_size = values["nodes"] * values["gpus"]
     check_ranks(framework, options, world_size)
-    global_batch, follows = choices.get("global_batch") or file_values.get("global_batch"), ""
-    if global_batch is not None:
-        _check_number("global_batch", global_batch)
-        follows = with_global_batch(framework, global_batch, world_size, values, options, origins)
-    container = choices.get("container") or file_values.get("container", "")
-    if container:
-        check_choice(container, "--container")
-        origins["container"] = (
-            choices.get("container_origin", "command line")
-            if choices.get("container")
-            else "run file"
+    follows = ""
+    if "global_batch" in given:
+        follows = with_global_batch(
+            framework, given["global_batch"], world_size, values, options, sources
         )
-    cpu_binding = choices.get("cpu_binding") or file_values.get("cpu_binding", "")
-    if cpu_binding:
-        check_binding(cpu_binding, "--cpu-binding")
-        origins["cpu_binding"] = (
-            choices.get("cpu_binding_origin", "command line")
-            if choices.get("cpu_binding")
-            else "run file"
-        )
-    variables = {name: (value, "run file") for name, value in file_values.get("env", {}).items()}
-    variables |= {name: (value, "command line") for name, value in (env or {}).items()}
-    origins |= {f"env.{name}": origin for name, (_, origin) in variables.items()}
+    variables = sorted(name for name in given if name.startswith("env."))
+    for name in ("container", "cpu_binding", *variables):
+        if name in given:
+            sources[name] = chosen_by[name]
     return RunSpec(
         framework=framework.name,
         model=model,
         device=device,
         options=options,
-        env={name: value for name, (value, _) in sorted(variables.items())},
-        origins=origins,
+        env={name.removeprefix("env."): given[name] for name in variables},
+        origins=sources,
         step=step_of(framework, options),
         follows=follows,
-        container=container,
-        cpu_binding=cpu_binding,
+        container=given.get("container", ""),
+        cpu_binding=given.get("cpu_binding", ""),
         **values,
     )
 
@@ -319,26 +295,27 @@ def with_batch_size(
     return replace(spec, batch_size=batch_size, options=options, step=step_of(framework, options))
 
 
-def check_value(framework: Framework, device: str, name: str, value: Any) -> None:
-    """Raise ConfigError if no configuration of this framework can have this value, whatever its
-    other values and its device.
+def read_value(framework: Framework, device: str, name: str, value: Any) -> Any:
+    """Return a value as a spec has it: that of an option parsed, any other as it is.
 
-    ``name`` is a field of `RunSpec`, ``options.<name>`` or ``env.<name>``.
+    ``name`` is a field of `RunSpec`, ``options.<name>`` or ``env.<name>``. Raises ConfigError if no
+    configuration of this framework can have the value, whatever its other values and its device.
     """
     kind, _, option = name.partition(".")
     _check_number(name, value)
     _check_fixed(framework, name, value)
-    if name == "container":
-        check_choice(value, "--container")
-    if name == "cpu_binding":
-        check_binding(value, "--cpu-binding")
     if kind == "options":
         _check_option(framework, option)
-        framework.options[option].parse(option, value)
+        return framework.options[option].parse(option, value)
+    if name == "container":
+        check_choice(value, "--container")
+    elif name == "cpu_binding":
+        check_binding(value, "--cpu-binding")
     elif name == "loader":
         _check_loader(framework, value)
     elif name == "dtype" and not any(value in table for table in framework.dtypes.values()):
         framework.dtype_flag(value, device)
+    return value
 
 
 def _check_fixed(framework: Framework, key: str, value: Any) -> None:
@@ -392,7 +369,7 @@ def default_step(
     """Return what a step computes by the defaults of a folder, and by those of its options that a
     program has ``reported``. Raises ConfigError for a reported value that an option does not take.
     """
-    options = _options(framework, device, model, {}, {}, {})
+    options = {name: framework.default_option(name, device, model)[0] for name in framework.options}
     names = framework.step
     of_step = (
         (
@@ -408,36 +385,6 @@ def default_step(
     for name in set(of_step) & (reported or {}).keys():
         options[name] = framework.options[name].parse(name, as_written((reported or {})[name]))
     return as_reported(step_of(framework, options), framework, reported or {})
-
-
-def _options(
-    framework: Framework,
-    device: str,
-    model: str,
-    from_file: Mapping[str, Any],
-    sets: Mapping[str, str],
-    origins: dict[str, str],
-) -> dict[str, Any]:
-    for name in (*from_file, *sets):
-        _check_option(framework, name)
-    of_model = framework.models.get(model, {}).get("defaults", {}).get("options", {})
-    values = {}
-    for name, option in framework.options.items():
-        if name in sets:
-            values[name], origin = option.parse(name, sets[name]), "command line"
-        elif name in from_file:
-            values[name], origin = option.parse(name, str(from_file[name])), "run file"
-        elif device in option.device_default:
-            values[name], origin = (
-                option.device_default[device],
-                f"{framework.name} default on {device}",
-            )
-        elif name in of_model:
-            values[name], origin = of_model[name], f"{framework.name} default for {model}"
-        else:
-            values[name], origin = option.default, f"{framework.name} default"
-        origins[f"options.{name}"] = origin
-    return values
 
 
 def as_written(value: Any) -> str:

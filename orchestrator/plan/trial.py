@@ -15,8 +15,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.plan.bench import PORTS, plan_run
-from orchestrator.plan.configurations import spec_of
+from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.render import RenderedFile, folded
 from orchestrator.plan.sandbox import check_syntax
@@ -89,12 +88,11 @@ def _trial(
     option = "".join(f"{name}={value}" for name, value in sets.items())
     trial = Trial(f"{nodes}n{gpus}g", device, dtype, option)
     choices: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "dtype": dtype}
+    choices |= {f"options.{name}": value for name, value in sets.items()}
     try:
-        spec = resolve(
-            framework, next(iter(framework.models)), device=device, choices=choices, sets=sets
-        )
+        spec = resolve(framework, next(iter(framework.models)), device=device, choices=choices)
         hosts = _hosts(folder, device, nodes, SHAPES[-1][1])
-        plan = plan_run(folder, spec, hosts, run_id="check", repeat=1, port=PORTS.start)
+        plan = plan_run(folder, spec, hosts, run_id="check")
     except ConfigError as error:
         is_of_template = error.kind == "template_error"
         return replace(trial, error=error) if is_of_template else replace(trial, refused=str(error))
@@ -125,9 +123,8 @@ def refused_everywhere(
     for nodes, gpus in (shape, *SHAPES):
         whole = {"nodes": nodes, "gpus": gpus, **choice}
         try:
-            spec = spec_of(folder, model, device, whole, dict.fromkeys(whole, "run file"))
-            hosts = _hosts(folder, device, spec.nodes, spec.gpus)
-            plan_run(folder, spec, hosts, run_id="check", repeat=1, port=PORTS.start)
+            spec = resolve(folder.framework, model, device=device, choices=whole)
+            plan_run(folder, spec, _hosts(folder, device, spec.nodes, spec.gpus))
         except ConfigError as error:
             if error.where != "model" and not error.where.startswith("--"):
                 return None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api.connection_cache import ConnectionCache
-from orchestrator.api.prepare import begun, remembered_interfaces
+from orchestrator.api.prepare import begin_bench, remembered_interfaces
 from orchestrator.api.selection import Selection
 from orchestrator.cli.spares import with_spares
 from orchestrator.errors import Faults
@@ -89,7 +89,7 @@ def test_the_devices_that_were_chosen_of_a_spare_are_recorded_so_that_the_bench_
     selection = replace(selected(rig), hosts=hosts)
     plan, root = replace(rig.plan, bench_id="bench-2"), tmp_path / "others"
     begin: dict[str, Any] = {"argv": ["orch"], "accept_new": False, "opened": opened}
-    controller = begun(plan, (), selection, hosts, LIMITS, (), root, **begin)
+    controller = begin_bench(plan, (), selection, hosts, LIMITS, (), root, **begin)
     (spare,) = reopen(controller.bench).spares
     assert (spare.name, spare.vars["cuda_visible_devices"]) == ("c", "2,3")
     controller.ownership.release()

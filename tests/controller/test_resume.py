@@ -22,9 +22,10 @@ from orchestrator.errors import ConfigError, DataError, Faults, RunError
 from orchestrator.inventory.devices import chosen
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.record import ownership
 from orchestrator.record.benchfile import bench_record
@@ -56,7 +57,7 @@ def bench(tmp_path: Path) -> BenchDir:
     inventory = open_inventory(str(source))
     folder = open_framework("simulated")
     request = Request("resnet50", nodes=(2,), gpus=(1,), axes={"dtype": ("fp32",)})
-    (spec,) = checked_specs(request, [folder], inventory.hosts)
+    (spec,) = configure(request, [folder], inventory.hosts).specs
     plan = Bench("bench-1", (spec,), {"simulated": folder}, Schedule(repeats=2))
     limits = Limits(lease_s=7.0)
     record = bench_record(
@@ -94,7 +95,7 @@ def test_devices_that_options_chose_are_those_of_the_resumed_bench(
     inventory = open_inventory(str(tmp_path / "gpu.yaml"))
     hosts = chosen(inventory, inventory.hosts, ["1-2"], {})
     folder = open_framework("simulated")
-    (spec,) = checked_specs(Request("resnet50", nodes=(1,), gpus=(2,)), [folder], hosts)
+    (spec,) = configure(Request("resnet50", nodes=(1,), gpus=(2,)), [folder], hosts).specs
     plan = Bench("bench-2", (spec,), {"simulated": folder}, Schedule(repeats=1))
     record = bench_record(
         plan,

@@ -17,9 +17,10 @@ from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.bench import Bench
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.bench_parts import PlanEntry
@@ -37,7 +38,7 @@ HOSTS = [
     for name, address in (("a", "127.0.0.2"), ("b", "127.0.0.3"))
 ]
 FOLDER = open_framework("simulated")
-CELLS = checked_specs(Request("resnet50", nodes=(1, 2), gpus=(1,)), [FOLDER], HOSTS)
+CELLS = configure(Request("resnet50", nodes=(1, 2), gpus=(1,)), [FOLDER], HOSTS).specs
 
 
 def runs(spec: RunSpec, speeds: list[float | None]) -> list[RunResult]:

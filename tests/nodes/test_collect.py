@@ -14,8 +14,9 @@ from orchestrator.errors import RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.nodes.collect import collect_host, is_complete, left_behind, settle
 from orchestrator.plan.bench import plan_run
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import RunDir
 from tests.support import judge
@@ -42,7 +43,7 @@ def node(tmp_path: Path) -> FakeNode:
 def planned(host: Host) -> dict[str, Any]:
     """Return the manifest of the run as its controller writes it before the start."""
     folder = open_framework("simulated")
-    (spec,) = checked_specs(Request("resnet50", nodes=(1,), gpus=(1,)), [folder], [host])
+    (spec,) = configure(Request("resnet50", nodes=(1,), gpus=(1,)), [folder], [host]).specs
     return manifest_of(
         plan_run(folder, spec, [host], run_id=RUN, repeat=1, port=20000), folder, "bench", {}
     )

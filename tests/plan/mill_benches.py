@@ -14,7 +14,8 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Knob, Option
-from orchestrator.plan.request import Request, planned
+from orchestrator.plan.planning import plan_bench
+from orchestrator.plan.request import Request
 from tests.support.mill import MILL
 
 TEMPLATE = "{% if options.layout == 'off' and spec.nodes > 1 %}{{ refuse('--set layout', 'off needs one node') }}{% endif %}"
@@ -42,7 +43,7 @@ CPUS = [Host(f"c{n}", f"10.0.0.{n}", gpus=0, slots=2) for n in range(1, 5)]
 def bench_of(
     request: Request, *folders: FrameworkFolder, hosts: list[Host] = HOSTS, seed: int = 7
 ) -> Bench:
-    return planned(request, folders or (FOLDER,), hosts, bench_id="b1", seed=seed)
+    return plan_bench(request, folders or (FOLDER,), hosts, bench_id="b1", seed=seed)
 
 
 def cells_of(bench: Bench) -> list[str]:

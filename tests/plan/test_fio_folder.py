@@ -45,7 +45,8 @@ def planned(model: str = "randread", **sets: str) -> Plan:
     variables = {"python": sys.executable, "runner_python": sys.executable}
     own = {key: sets.pop(key) for key in ("fio_directory",) if key in sets}
     steps = {"nodes": 1, "gpus": 2, "steps": int(sets.pop("steps", "2")), "warmup_steps": 1}
-    spec = resolve(folder.framework, model, device="cpu", choices=steps, sets=sets)
+    choices = steps | {f"options.{name}": text for name, text in sets.items()}
+    spec = resolve(folder.framework, model, device="cpu", choices=choices)
     host = Host("node1", "10.11.0.2", slots=2, vars=variables | own)
     return plan_run(folder, spec, [host], run_id="b1.001", repeat=1, port=20000)
 

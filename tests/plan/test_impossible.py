@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.plan.request import checked_specs, request_of
+from orchestrator.plan.configurations import configure
+from orchestrator.plan.request import request_of
 from tests.plan.mill_benches import (
     CPUS,
     FOLDER,
@@ -162,7 +163,7 @@ def test_each_cell_is_rendered_as_a_check_before_there_is_a_bench() -> None:
         refusal(lambda: bench_of(replace(request, nodes=(2, 4))))
         == "--set layout: mill: off needs one node"
     )
-    assert [spec.nodes for spec in checked_specs(request, [FOLDER], HOSTS)] == [1]
+    assert [spec.nodes for spec in configure(request, [FOLDER], HOSTS).specs] == [1]
 
 
 def test_what_the_hosts_cannot_carry_is_refused() -> None:

@@ -437,8 +437,7 @@ def test_who_asks_our_own_trainer_to_split_layers_is_told_which_folders_do(optio
             opened("pytorch_lm").framework,
             "llama3-8b",
             device="cuda",
-            choices={"nodes": 2, "gpus": 8},
-            sets={option: "2"},
+            choices={"nodes": 2, "gpus": 8, f"options.{option}": "2"},
         )
     folders = "megatron_lm, torchtitan have" if option == "tensor_parallel" else "megatron_lm has"
     assert str(caught.value.hint).endswith(f"; {folders} {option}")

@@ -19,9 +19,9 @@ SHAPE = {"nodes": 2, "gpus": 4}
 
 def spec_of(tmp_path: Path, device: str = "cuda", model: str = "nine", **kwargs: Any) -> RunSpec:
     framework = read_folder(folder_of(tmp_path / "lm", LANGUAGE_MODEL)).framework
-    return resolve(
-        framework, model, device=device, choices=SHAPE | kwargs.pop("choices", {}), **kwargs
-    )
+    choices = SHAPE | kwargs.get("choices", {})
+    choices |= {f"options.{name}": text for name, text in kwargs.get("sets", {}).items()}
+    return resolve(framework, model, device=device, choices=choices)
 
 
 def test_a_step_is_what_its_options_say(tmp_path: Path) -> None:

@@ -68,8 +68,7 @@ def planned(
         folder.framework,
         model or next(iter(folder.framework.models)),
         device=device,
-        choices=choices,
-        sets=options,
+        choices=choices | {f"options.{name}": text for name, text in options.items()},
     )
     return plan_run(folder, spec, hosts, run_id="b1.001", repeat=1, port=20000)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan.request import Request, check_measures, request_of
+from orchestrator.plan.planning import check_measures
+from orchestrator.plan.request import Request, request_of
 from orchestrator.plan.run_file import RunFile
 from orchestrator.plan.schedule import LEAST, MOST, Schedule
 from tests.plan.mill_benches import (

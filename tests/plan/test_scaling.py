@@ -14,7 +14,8 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.plan.baselines import baseline_of, is_baseline
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder, read_folder
-from orchestrator.plan.request import planned, request_of
+from orchestrator.plan.planning import plan_bench
+from orchestrator.plan.request import request_of
 from orchestrator.plan.spec import RunSpec
 from tests.support.mill import MILL
 from tests.support.own_folders import LANGUAGE_MODEL, folder_of
@@ -30,7 +31,7 @@ def tokens(tmp_path: Path) -> FrameworkFolder:
 
 def bench(folder: FrameworkFolder, model: str, **words: Any) -> Bench:
     single = words.pop("single", {})
-    return planned(request_of(model, **single, **words), [folder], HOSTS, bench_id="b1", seed=0)
+    return plan_bench(request_of(model, **single, **words), [folder], HOSTS, bench_id="b1", seed=0)
 
 
 def by_shape(cells: tuple[RunSpec, ...]) -> dict[str, RunSpec]:

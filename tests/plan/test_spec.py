@@ -4,6 +4,7 @@ name the remedy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.baselines import baseline_of, missing_baselines
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.plan.spec import RunSpec, resolve
 from tests.support.mill import MILL
 
@@ -23,9 +25,19 @@ FOLDER = FrameworkFolder(MILL, {"launch.sh.j2": ""}, {"rank_wrapper.py": b""})
 SHAPE = {"nodes": 2, "gpus": 4}
 
 
-def resolved(device: str = "cuda", model: str = "resnet50", **kwargs: Any) -> RunSpec:
-    kwargs["choices"] = SHAPE | kwargs.get("choices", {})
-    return resolve(MILL, model, device=device, **kwargs)
+def resolved(
+    device: str = "cuda",
+    model: str = "resnet50",
+    *,
+    choices: Mapping[str, Any] = {},
+    sets: Mapping[str, str] = {},
+    run_file: Mapping[str, Any] = {},
+) -> RunSpec:
+    given = SHAPE | choices | {f"options.{name}": text for name, text in sets.items()}
+    commanded = {name for name, value in given.items() if value is not None}
+    origins = dict.fromkeys(run_file.keys() - commanded, "run file")
+    whole = {**given, **{name: run_file[name] for name in origins}}
+    return resolve(MILL, model, device=device, choices=whole, origins=origins)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +63,8 @@ def test_defaults_yield_to_the_run_file_and_both_to_the_command_line(
     [
         ("cuda", {}, {}, 224, "mill default"),
         ("cpu", {}, {}, 32, "mill default on cpu"),
-        ("cpu", {}, {"options": {"image_size": 64}}, 64, "run file"),
-        ("cpu", {"image_size": "48"}, {"options": {"image_size": 64}}, 48, "command line"),
+        ("cpu", {}, {"options.image_size": "64"}, 64, "run file"),
+        ("cpu", {"image_size": "48"}, {"options.image_size": "64"}, 48, "command line"),
     ],
 )
 def test_options_follow_the_same_line(
@@ -147,7 +159,7 @@ def test_no_text_makes_an_option_of_another_type(text: str) -> None:
         ({"sets": {"layout": "of"}}, "--set layout: expected one of auto, on, off, got 'of'"),
         ({"sets": {"imagesize": "64"}}, "--set imagesize: mill has no option 'imagesize'. it has image_size=224, rate=0.1, "
                                         "compile=False, layout=auto, note=; did you mean 'image_size'?"),
-        ({"run_file": {"options": {"colour": 1}}}, "--set colour: mill has no option 'colour'. it has image_size=224, "
+        ({"run_file": {"options.colour": "1"}}, "--set colour: mill has no option 'colour'. it has image_size=224, "
                                                    "rate=0.1, compile=False, layout=auto, note="),
     ],
 )  # fmt: skip
@@ -163,7 +175,7 @@ HOSTS = [Host(f"n{n}", f"10.0.0.{n}", gpus=8) for n in range(1, 5)]
 
 
 def shapes(request: Request, hosts: list[Host] = HOSTS) -> list[str]:
-    return [spec.shape for spec in checked_specs(request, [FOLDER], hosts)]
+    return [spec.shape for spec in configure(request, [FOLDER], hosts).specs]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +197,7 @@ def test_the_shapes_that_a_request_means(request_: Request, expected: list[str])
 
 def test_axes_make_cells_with_shapes_varying_fastest() -> None:
     request = Request("resnet50", nodes=(1, 2), axes={"dtype": ("fp32", "fp16")})
-    made = checked_specs(request, [FOLDER], HOSTS)
+    made = configure(request, [FOLDER], HOSTS).specs
     assert [(spec.dtype, spec.nodes) for spec in made] == [
         ("fp32", 1),
         ("fp32", 2),
@@ -202,7 +214,7 @@ def test_the_smallest_host_of_those_used_sets_the_ranks_per_node() -> None:
 
 def test_hosts_with_and_without_gpus_do_not_mix_and_the_remedy_is_given() -> None:
     with pytest.raises(ConfigError) as caught:
-        checked_specs(Request("resnet50"), [FOLDER], [*HOSTS, Host("c1", "10.0.0.9", gpus=0)])
+        configure(Request("resnet50"), [FOLDER], [*HOSTS, Host("c1", "10.0.0.9", gpus=0)])
     assert str(caught.value) == (
         "--hosts: expected hosts of one kind, got n[1-4] with GPUs and c1 without. exclude one kind: -x c1"
     )
@@ -214,14 +226,14 @@ def test_unknown_numbers_of_gpus_must_be_said() -> None:
         ConfigError,
         match=r"--gpus: the inventory does not give the number of GPUs of n1. give --gpus N",
     ):
-        checked_specs(Request("resnet50"), [FOLDER], hosts)
+        configure(Request("resnet50"), [FOLDER], hosts)
     assert shapes(Request("resnet50", gpus=(4,)), hosts) == ["2n4g"]
 
 
 def test_a_baseline_is_the_same_spec_on_one_rank_and_wanted_once() -> None:
-    wide = checked_specs(
+    wide = configure(
         Request("resnet50", nodes=(2, 4), axes={"dtype": ("fp32", "fp16")}), [FOLDER], HOSTS
-    )
+    ).specs
     missing = missing_baselines(wide)
     assert [(spec.shape, spec.dtype) for spec in missing] == [("1n1g", "fp32"), ("1n1g", "fp16")]
     assert missing[0] == replace(wide[0], nodes=1, gpus=1) == baseline_of(wide[1])

@@ -123,9 +123,8 @@ def planned(framework: str, case: Case, on: Sequence[Host] = ()) -> Plan:
     folder = opened(framework)
     on = on or hosts(case.shape[0], case.shape[1])
     choices = {"nodes": case.shape[0], "gpus": case.shape[1], **case.choices}
-    spec = resolve(
-        folder.framework, case.model, device=on[0].device, choices=choices, sets=case.sets
-    )
+    choices |= {f"options.{name}": text for name, text in case.sets.items()}
+    spec = resolve(folder.framework, case.model, device=on[0].device, choices=choices)
     return plan_run(folder, spec, on, run_id="b1.001", repeat=1, port=PORT)
 
 

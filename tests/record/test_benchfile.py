@@ -16,11 +16,12 @@ from orchestrator.cli.options import known_secrets
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.expectations import expectation_of
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
 from orchestrator.plan.profile import profile_of
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
 from orchestrator.record.bench_parts import PlanEntry
@@ -33,9 +34,9 @@ HOSTS = [
     Host("b", "127.0.0.3", gpus=0, slots=2),
 ]
 FOLDER = open_framework("simulated")
-CELLS = checked_specs(
+CELLS = configure(
     Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS
-)
+).specs
 PLAN = Bench(
     "b1",
     CELLS,

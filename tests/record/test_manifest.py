@@ -13,8 +13,9 @@ import pytest
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import plan_run
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.record.manifest import (
     Answer,
     Clean,
@@ -33,9 +34,9 @@ HOSTS = [
     Host(name, f"127.0.0.{index}", gpus=0, slots=2) for index, name in enumerate("ab", start=2)
 ]
 FOLDER = open_framework("simulated")
-(SPEC,) = checked_specs(
+(SPEC,) = configure(
     Request("resnet50", shapes=((2, 2),), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS
-)
+).specs
 PLAN = plan_run(FOLDER, SPEC, HOSTS, run_id="r1", repeat=3, port=20007)
 FACTS = {"a": {"kernel": "6.1"}, "b": {"kernel": "6.1"}}
 START = StartRecord(

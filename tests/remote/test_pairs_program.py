@@ -103,8 +103,9 @@ def by_torchrun(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
 
 
 def spec_of(nodes: int, gpus: int, steps: int, **sets: str) -> RunSpec:
-    choices = {"nodes": nodes, "gpus": gpus, "steps": steps, "warmup_steps": 1}
-    return resolve(FRAMEWORK, "pairs", device="cpu", choices=choices, sets=sets)
+    choices: dict[str, object] = {"nodes": nodes, "gpus": gpus, "steps": steps, "warmup_steps": 1}
+    choices |= {f"options.{name}": text for name, text in sets.items()}
+    return resolve(FRAMEWORK, "pairs", device="cpu", choices=choices)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from jsonschema import Draft202012Validator
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory.hosts import Host
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import framework_for, open_framework
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.formats import json as jsonout
 from orchestrator.results.read import read_run
@@ -101,8 +102,8 @@ def test_choices_that_mean_nothing_are_refused(
 ) -> None:
     found = open_framework("pinger", (templates,))
     with pytest.raises(ConfigError, match=f"{where}: pinger measures metrics of its own"):
-        checked_specs(Request("ping", axes=axis), [found], HOSTS)
-    (spec,) = checked_specs(Request("ping"), [found], HOSTS)
+        configure(Request("ping", axes=axis), [found], HOSTS)
+    (spec,) = configure(Request("ping"), [found], HOSTS).specs
     assert (spec.batch_size, spec.loader, spec.shape) == (1, "none", "2n2g")
 
 

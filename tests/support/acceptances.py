@@ -20,7 +20,8 @@ from orchestrator.inventory import Host
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import open_framework
-from orchestrator.plan.request import planned, request_of
+from orchestrator.plan.planning import plan_bench
+from orchestrator.plan.request import request_of
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import bench_record
 from orchestrator.record.manifest import RecordedOutcome, manifest_of, write_outcome
@@ -84,7 +85,7 @@ def acceptance(
         run_file=yamlfile.Document(choices_of(document, stage, nodes, gpus).value, {}, "x"),
         baseline=False,
     )
-    plan = planned(request, [folder], hosts, bench_id=f"{name}.bench", seed=1)
+    plan = plan_bench(request, [folder], hosts, bench_id=f"{name}.bench", seed=1)
     record = AcceptanceRecord(
         acceptance_id=name,
         created="2026-11-24T08:00:00Z",

@@ -20,9 +20,10 @@ from orchestrator.controller.peer import Interrupt
 from orchestrator.controller.stage import Stage
 from orchestrator.inventory.read import open_inventory
 from orchestrator.plan.bench import Bench, PlannedRun, plan_run
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.benchfile import bench_record
@@ -99,7 +100,7 @@ class FakeBench:
         request = Request(
             "resnet50", nodes=nodes, gpus=(1,), single={"steps": 6, "warmup_steps": 1}
         )
-        specs = checked_specs(request, [self.folder], self.hosts)
+        specs = configure(request, [self.folder], self.hosts).specs
         self.spec = specs[0]
         self.plan = Bench(
             "bench-1",

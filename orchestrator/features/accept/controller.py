@@ -17,7 +17,7 @@ from typing import Any
 import typer
 
 from orchestrator.api.find import new_bench_id, new_seed
-from orchestrator.api.prepare import begun
+from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
 from orchestrator.checks import Check, same_machine
 from orchestrator.checks.check import failed
@@ -45,7 +45,8 @@ from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import FrameworkFolder, framework_for
 from orchestrator.plan.placement import taken
-from orchestrator.plan.request import Request, planned, request_of
+from orchestrator.plan.planning import plan_bench
+from orchestrator.plan.request import Request, request_of
 from orchestrator.plan.words import shortest
 from orchestrator.plural import plural
 from orchestrator.record.refused import errors_between_runs
@@ -85,7 +86,7 @@ def bench_of(
     folders = open_frameworks(
         request.framework_names(lambda: framework_for(stage.bench, bases, read)), bases
     )
-    return planned(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
+    return plan_bench(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
 
 
 def request_for(stage: SuiteStage, document: Document, nodes: int, ranks: int) -> Request:
@@ -258,7 +259,7 @@ class Acceptance:
                     )
                     return "" if is_measured else str(error)
                 self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
-                controller = begun(
+                controller = begin_bench(
                     plan,
                     [],
                     self.selection,

@@ -17,9 +17,10 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.features.accept.controller import ranks_of, request_for
 from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, suite_of
 from orchestrator.inventory import Host, Inventory, nearest
+from orchestrator.plan.configurations import check_choices
 from orchestrator.plan.folders import FrameworkFolder, framework_for
 from orchestrator.plan.framework import Framework
-from orchestrator.plan.request import Request, check_choices
+from orchestrator.plan.request import Request
 from orchestrator.results.expectations import check_names
 from orchestrator.yamlfile import Document
 

@@ -215,14 +215,14 @@ def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bo
     """Print the differences, then A and B as `orch bench --dry-run` prints them."""
     from dataclasses import asdict
 
-    from orchestrator.api.prepare import documents
+    from orchestrator.api.prepare import plan_documents
     from orchestrator.cli.dry_run import show_plan
     from orchestrator.features.search.bisection.state import setting
     from orchestrator.features.search.bisection.words import differences
     from orchestrator.report.text import one_line
 
     if as_json:
-        print_json({"case": name, **asdict(both.record), "runs": documents(plan, selection)})
+        print_json({"case": name, **asdict(both.record), "runs": plan_documents(plan, selection)})
         return
     typer.echo(
         f"bisect: {name}: A {both.record.before.typical:.6g}, B {both.record.after.typical:.6g} {both.record.unit}"

@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, OrchError
 from orchestrator.features.search.record import Candidate, RungRecord, add_rung, end_search
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
-from orchestrator.plan.bench import PORTS, Bench, PlannedRun, ordered, plan_run
+from orchestrator.plan.bench import Bench, PlannedRun, ordered, plan_run
 from orchestrator.plural import plural
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry
@@ -151,7 +151,7 @@ class Rounds(ABC):
                 spec = spec_of(candidate)
                 if self._hosts:
                     folder = self.plan.folders[spec.framework]
-                    plan_run(folder, spec, self._hosts, run_id="plan", repeat=1, port=PORTS.start)
+                    plan_run(folder, spec, self._hosts)
             except ConfigError as error:
                 refused[candidate] = (
                     f"{error.where}: {error.message}" if error.where else error.message

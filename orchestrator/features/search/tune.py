@@ -108,7 +108,7 @@ def tune(
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import single_choices
     from orchestrator.plan.placement import taken
-    from orchestrator.plan.request import planned
+    from orchestrator.plan.planning import plan_bench
 
     numerics = allows_numerics(allow)
     as_json, framework = given["json"], given["framework"]
@@ -125,7 +125,7 @@ def tune(
     limits = Limits.of_options(given)
 
     def plan_on(selection: Selection) -> Bench:
-        return planned(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
+        return plan_bench(request, [folder], selection.hosts, bench_id=bench_id, seed=0)
 
     with hosts_for(
         request,

@@ -27,10 +27,11 @@ from orchestrator.features.search.record import (
 )
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
+from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.limits import Limits
-from orchestrator.plan.request import Request, checked_specs
+from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.benchfile import BenchRecord, bench_record
@@ -42,9 +43,9 @@ HOSTS = [
     Host("b", "127.0.0.3", gpus=0, slots=2),
 ]
 FOLDER = open_framework("simulated")
-CELLS = checked_specs(
+CELLS = configure(
     Request("resnet50", shapes=((1, 1), (2, 1)), axes={"dtype": ("fp32",)}), [FOLDER], HOSTS
-)
+).specs
 PLAN = Bench("b1", CELLS, {"simulated": FOLDER}, Schedule(order="random", seed=7))
 KNOB = Knob(
     ("NCCL_ALGO",),

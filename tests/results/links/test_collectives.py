@@ -42,10 +42,9 @@ FRAMEWORK = open_framework("collectives").framework
 
 
 def spec_of(collective: str, nodes: int = 1, gpus: int = 2, **sets: Any) -> RunSpec:
-    texts = {key: str(value) for key, value in sets.items()}
-    return resolve(
-        FRAMEWORK, collective, device="cpu", choices={"nodes": nodes, "gpus": gpus}, sets=texts
-    )
+    choices: dict[str, Any] = {"nodes": nodes, "gpus": gpus}
+    choices |= {f"options.{name}": str(value) for name, value in sets.items()}
+    return resolve(FRAMEWORK, collective, device="cpu", choices=choices)
 
 
 # --- the program ----------------------------------------------------------------------------------

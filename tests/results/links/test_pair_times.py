@@ -29,10 +29,10 @@ HOSTS = {"nodes": ["node1", "node2", "node3", "node4"]}
 
 
 def spec_of(nodes: int = 3, gpus: int = 2, **sets: str) -> RunSpec:
-    choices = {"nodes": nodes, "gpus": gpus, "steps": 4, "warmup_steps": 1}
-    return resolve(
-        FRAMEWORK, "pairs", device="cpu", choices=choices, sets={"size_bytes": "1000000", **sets}
-    )
+    choices: dict[str, Any] = {"nodes": nodes, "gpus": gpus, "steps": 4, "warmup_steps": 1}
+    options = {"size_bytes": "1000000", **sets}
+    choices |= {f"options.{name}": text for name, text in options.items()}
+    return resolve(FRAMEWORK, "pairs", device="cpu", choices=choices)
 
 
 def line(**values: Any) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.features.search.bisection.shares import is_side
 from orchestrator.features.search.evidence import (
@@ -26,6 +27,8 @@ from orchestrator.results import RunResult
 
 __all__ = ["BisectState", "applied", "bisect_state", "number_of", "setting"]
 
+_FIELDS = ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps")
+_CHOSEN = (*_FIELDS, "options.", "env.")
 _MOST_FAILURES = 2
 """Failed runs of a candidate after which it is not run again."""
 
@@ -138,25 +141,17 @@ def applied(
         difference.name: difference.after if taken else difference.before
         for difference, taken in differences.items()
     }
-    fields = {
-        name: getattr(spec, name)
-        for name in ("nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps")
-    }
-    fields |= {name: value for name, value in values.items() if name in fields}
-    fields |= {"timeout_s": spec.timeout_s, "container": spec.container or None}
-    options = _part("options", spec.options, values)
+    choices: dict[str, Any] = {name: getattr(spec, name) for name in _FIELDS}
+    choices |= {"timeout_s": spec.timeout_s, "container": spec.container or None}
+    choices |= {f"options.{name}": value for name, value in spec.options.items()}
+    choices |= {f"env.{name}": value for name, value in spec.env.items()}
+    choices |= {name: value for name, value in values.items() if name.startswith(_CHOSEN)}
+    for name, value in choices.items():
+        if name.startswith("options.") and value is not None:
+            choices[name] = as_written(value)
     if spec.follows:
-        fields["global_batch"] = spec.global_batch
-        options.pop(spec.follows.removeprefix("options."), None)
-        fields.pop(spec.follows, None)
-    made = resolve(
-        framework,
-        spec.model,
-        device=spec.device,
-        choices=fields,
-        sets=options,
-        env=_part("env", spec.env, values),
-    )
+        choices |= {"global_batch": spec.global_batch, spec.follows: None}
+    made = resolve(framework, spec.model, device=spec.device, choices=choices)
     named = {difference.name: origins[taken] for difference, taken in differences.items()}
     hosts = values.get("hosts")
     return replace(
@@ -173,19 +168,6 @@ def setting(difference: Difference, *, after: bool = True) -> str:
         difference.after if after else difference.before,
     )
     return f"without {name}" if value is None else f"{name}={as_written(value)}"
-
-
-def _part(kind: str, of_spec: Mapping[str, object], values: Mapping[str, object]) -> dict[str, str]:
-    changed = {
-        name.removeprefix(f"{kind}."): value
-        for name, value in values.items()
-        if name.startswith(f"{kind}.")
-    }
-    return {
-        name: as_written(value)
-        for name, value in {**of_spec, **changed}.items()
-        if value is not None
-    }
 
 
 def _verified(rung: RungRecord, b: Candidate) -> Candidate:

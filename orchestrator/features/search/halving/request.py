@@ -25,10 +25,11 @@ def tune_request(
     if len(shapes) > 1:
         hint = "tune each shape by itself: good settings of one may not suit another"
         raise ConfigError(f"expected one shape, got {shape}", where="--shape", hint=hint)
+    given = {name: value for name, value in single.items() if value is not None}
     fixed = single_values(assignments(sets, "--set"), "--set")
     axes = {f"options.{name}": (value,) for name, value in fixed.items()}
     return Request(
-        model, shapes=shapes, single=single, axes=axes, repeats=1, budget=budget, baseline=False
+        model, shapes=shapes, single=given, axes=axes, repeats=1, budget=budget, baseline=False
     )
 
 
@@ -50,7 +51,7 @@ def free_knobs(framework: Framework, request: Request) -> list[Knob]:
         raise ConfigError(
             f"{framework.name} has no parameters to tune", where="--framework", hint=hint
         )
-    fixed = {*request.axes, *(name for name, value in request.single.items() if value is not None)}
+    fixed = {*request.axes, *request.single}
     return [
         knob for knob in framework.tunes if not {f"options.{knob.option}", knob.multiplies} & fixed
     ]
