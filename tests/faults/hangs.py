@@ -234,11 +234,15 @@ class World:
     def judge(self, reason: str) -> tuple[tuple[int, ...], str]:
         """Return who is named for the end of the run, and the sentence: the verdict, or the first
         failure by the clock of the ranks, as the controller takes it, and not the first that was
-        heard."""
+        heard. A rank that lost another may exit before the kernel has closed the GPUs of that one:
+        the controller sees in its last lines, which are not read here, that it is no cause."""
         if reason and (ended_by := self.hang.ended_by):
             return ended_by.ranks, ended_by.sentence
         self.stop(A_NODE_FAILED)
-        record = min((event for _, event in self.failures), key=lambda event: event["ended_mono_s"])
+        record = min(
+            (event for _, event in self.failures),
+            key=lambda event: (event["signal"] is None, event["ended_mono_s"]),
+        )
         how = record["signal"] or f"exit code {record['code']}"
         first = RunError(
             f"rank {record['rank']} ended with {how}",

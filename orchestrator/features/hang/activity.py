@@ -15,6 +15,7 @@ from orchestrator.features.hang.node_report import Collective, RankSeen
 from orchestrator.features.hang.waits import (
     BACKWARD,
     calls_of,
+    computes_inside,
     is_a_loop,
     is_for_itself,
     waits_for_others,
@@ -178,6 +179,8 @@ def _waits(seen: RankSeen) -> Activity | None:
     place = waits_for_others(seen)
     if place and not (marked and is_a_loop(place)):
         if place == BACKWARD and _computes(seen) and not seen.uses_device:
+            return None
+        if _computes(seen) and computes_inside(seen):
             return None
         return Activity("waits", f"waits in {place}", place=place)
     if marked and seen.progress:

@@ -41,7 +41,48 @@ def differing(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
             if count * 2 <= len(members) or len({calls[number] for number in odd}) > 1:
                 return None
             return odd, _difference(at, calls[odd[0]], most)
-    return None
+    return _apart(ranks)
+
+
+def _apart(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
+    """Return the ranks that wait in another process group than most others, with the same calls
+    before it: each group waits for the ranks that wait in the other one. DistributedDataParallel
+    has a group of its own. None where a group lacks a rank, or most cannot be told."""
+    if len(ranks) < _LEAST_RANKS:
+        return None
+    done = {number: _calls_done(seen) for number, seen in ranks.items()}
+    waits = {
+        number: entry
+        for number, seen in ranks.items()
+        if (entry := next((one for one in seen.collectives or () if not one.over), None))
+    }
+    if len(waits) < len(ranks) or len({frozenset(calls.items()) for calls in done.values()}) > 1:
+        return None
+    (most, count), *others = Counter(map(_place, waits.values())).most_common()
+    groups = {entry.group for entry in waits.values()}
+    if len(others) != 1 or count * 2 <= len(ranks) or len(groups) != 2:
+        return None
+    if not groups <= next(iter(done.values())).keys():
+        return None
+    odd = [number for number, entry in waits.items() if _place(entry) != most]
+    _, number, name = most
+    own = waits[odd[0]]
+    words = f"called {_spell((_call(own)[0], ''), own.number)}"
+    return odd, f"{words}, the others {_spell((name, ''), number)}"
+
+
+def _calls_done(seen: RankSeen) -> dict[str, int]:
+    """Return the number of the last call that a rank is done with, by group."""
+    done = {}
+    for group, calls in _by_group(seen).items():
+        numbers = [number for number, entry in calls.items() if entry.over]
+        if numbers:
+            done[group] = max(numbers)
+    return done
+
+
+def _place(entry: Collective) -> tuple[str, int, str]:
+    return entry.group, entry.number, _call(entry)[0]
 
 
 def describe_conflict(ranks: Mapping[int, RankSeen]) -> str:

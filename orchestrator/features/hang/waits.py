@@ -15,6 +15,7 @@ from orchestrator.features.hang.node_report import Call, RankSeen
 __all__ = [
     "BACKWARD",
     "calls_of",
+    "computes_inside",
     "is_a_loop",
     "is_apart",
     "is_for_itself",
@@ -66,6 +67,7 @@ _DEVICE_CODE = re.compile(
 )
 """Calls that wait for a GPU, and so for the collectives that are queued there."""
 _DEVICE_FILES = re.compile(r"torch/(cuda|xpu|accelerator)/\w+\.py$|torch/_tensor\w*\.py$")
+_INSTALLED = re.compile(r"/lib(64)?/python3|/(site|dist)-packages/|^<")
 _LIBRARY = re.compile(r"/lib(64)?/python3[^/]*/(?!site-packages/|dist-packages/)")
 _OPAQUE = re.compile(
     r"/(tensorflow|jax|jaxlib|paddle|mxnet|oneflow|mindspore|horovod|deepspeed|mpi4py|ray)/"
@@ -174,19 +176,26 @@ def is_for_itself(seen: RankSeen, *, computes: bool) -> bool:
     )
 
 
+def computes_inside(seen: RankSeen) -> bool:
+    """Return True if the program's own code runs inside of a collective's function, such as a hook
+    or a handler of a signal: what computes there is not the collective."""
+    calls = calls_of(seen)
+    at = _find_collective(calls)
+    return at > 0 and bool(calls[0].file) and not _INSTALLED.search(calls[0].file)
+
+
+def _find_collective(calls: Sequence[Call]) -> int:
+    """Return the place of the collective among the innermost calls of a thread, -1 without one."""
+    for at, call in enumerate(calls[:_DEEP]):
+        if _COLLECTIVE_NAMES.fullmatch(call.name.rpartition(".")[2]):
+            return at
+    return 0 if calls and _COLLECTIVE_FILES.search(calls[0].file) else -1
+
+
 def _collective(calls: Sequence[Call]) -> str:
     """Return the name of the collective among the innermost calls of a thread, empty without one."""
-    found = next(
-        (
-            call
-            for call in calls[:_DEEP]
-            if _COLLECTIVE_NAMES.fullmatch(call.name.rpartition(".")[2])
-        ),
-        None,
-    )
-    if found is None and calls and _COLLECTIVE_FILES.search(calls[0].file):
-        found = calls[0]
-    return found.name.rpartition(".")[2] if found else ""
+    at = _find_collective(calls)
+    return calls[at].name.rpartition(".")[2] if at >= 0 else ""
 
 
 def _named(call: Call) -> str:

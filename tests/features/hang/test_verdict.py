@@ -569,6 +569,41 @@ def test_what_was_called_differently_first_counts_and_not_what_is_waited_for() -
     )
 
 
+def test_the_one_in_another_process_group_than_most_is_named() -> None:
+    """DistributedDataParallel reduces gradients in a group of its own, with all ranks."""
+    past = (
+        Collective("5", 36, "gloo:all_reduce", "[[9]]", True),
+        Collective("0", 32, "gloo:all_reduce", "[[]]", True),
+    )
+
+    def waiting(group: str, number: int, name: str, before: int = 32) -> RankSeen:
+        done = (past[0], replace(past[1], number=before))
+        pending = Collective(group, number, name, "[[]]", False)
+        return at("step", collectives=(*done, pending), earlier=done)
+
+    most = waiting("5", 37, "gloo:all_reduce")
+    told = judged(most, waiting("0", 33, "gloo:barrier"), most, most)
+    assert told.sentence == (
+        "rank 1 on node2 called barrier 33, the others all-reduce 37; ranks 0, 2, 3 wait in all-reduce 37"
+    )
+    assert judged(most, waiting("0", 32, "gloo:all_reduce", before=31), most, most).ranks == ()
+    assert judged(most, waiting("7", 1, "gloo:barrier"), most, most).ranks == ()
+    assert judged(most, waiting("0", 33, "gloo:barrier")).ranks == ()
+
+
+def test_the_program_own_code_inside_of_a_collective_is_no_wait() -> None:
+    """Such as a hook of the program; a collective of C++ or of a library computes while it waits."""
+    reduce = Call(
+        "all_reduce", "/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+    )
+    recorded = OUT.collectives
+    inside = calling(Call("check", "/home/me/hooks.py"), reduce, collectives=recorded, cpu_s=0.5)
+    told = judged(in_call(118), inside, in_call(118))
+    assert (told.ranks, told.kind) == ((1,), "computes")
+    itself = calling(reduce, collectives=recorded, cpu_s=0.5)
+    assert judged(in_call(118), itself, in_call(118)).ranks == ()
+
+
 def test_one_mark_a_step_is_no_evidence() -> None:
     """Its ranks wait in the phase in which they also compute."""
     marks = Progress(118, "compute", 119, 20.0, frozenset({"compute"}))
