@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from orchestrator.errors import OrchError
 
@@ -75,7 +75,7 @@ def stored(
     required: bool = False,
     annotates: bool = False,
 ) -> Mapping[str, Any]:
-    """Return the metadata of a dataclass field that its annotation cannot say.
+    """Return the metadata of a dataclass field that its type cannot say, for `field` or `Annotated`.
 
     ``key`` is its name in the document. ``by`` reads what is not null. A ``required`` field has a default for
     code, but must be in the document. An invalid value of a field that only ``annotates`` others
@@ -156,7 +156,7 @@ class Reader:
         if kind is Path:
             return lambda value: Path(self._of(str)(value))
         if kind not in _SINGULAR:
-            return _instance(kind)
+            return _instance(origin or kind)
         if kind is str and self._most_text is not None:
             return self._cut_text
         return _plain((kind,))
@@ -177,7 +177,7 @@ class Reader:
         reads = [self._of(kind) for kind in of]
 
         def read_row(value: Any) -> tuple[Any, ...]:
-            if not isinstance(value, list) or len(value) != len(reads):
+            if not isinstance(value, list | tuple) or len(value) != len(reads):
                 raise _unexpected(f"a list of {len(reads)}", value)
             return tuple(read(item) for read, item in zip(reads, value, strict=True))
 
@@ -222,7 +222,7 @@ class Reader:
         return read_mapping
 
     def _object(self, kind: Any) -> Read:
-        types = get_type_hints(kind)
+        types = get_type_hints(kind, include_extras=True)
         parts = [_Field(self._of, item, types[item.name]) for item in fields(kind) if item.init]
 
         def read_object(value: Any) -> Any:
@@ -257,7 +257,10 @@ class _Field:
     """A field of a dataclass as it is read from an object."""
 
     def __init__(self, of: Callable[[Any], Read], item: Any, kind: Any) -> None:
-        key, by, required, annotates = item.metadata.get("document", ("", None, False, False))
+        said = item.metadata
+        if get_origin(kind) is Annotated:
+            kind, said = get_args(kind)
+        key, by, required, annotates = said.get("document", ("", None, False, False))
         self.name = item.name
         self.key = key or item.name
         self.annotates = annotates

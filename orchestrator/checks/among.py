@@ -10,8 +10,8 @@ from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.differences import same_sizes
+from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.checks.network import training_interface
-from orchestrator.devices.gpu_states import gpu_states
 from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
@@ -34,7 +34,8 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
     seen: dict[tuple[str, str], str] = {}
     errors: list[OrchError] = []
     for name, values in facts.items():
-        identity = (str(values["host_key"]), str(values["boot_id"]))
+        node = node_facts(values)
+        identity = (node.host_key, node.boot_id)
         if identity in seen and identity[0]:
             message = f"{seen[identity]} and {name} are one machine (same host key, same boot)"
             errors.append(
@@ -46,29 +47,24 @@ def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
     return errors
 
 
-def local_routes(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+def local_routes(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a failed check for every node that finds itself at the address of another one, as at
     ``localhost``.
 
     Its ranks would wait for a master on their own machine. Where several nodes are one machine, as
     in a rehearsal, it is right.
     """
-    boots = Counter(str(values.get("boot_id")) for values in facts.values())
+    boots = Counter(values.boot_id for values in facts.values())
     hint = (
         "give the other host an address that every node can reach (address: in the "
         "inventory), and see /etc/hosts on the node"
     )
     checks = []
     for host, values in facts.items():
-        routes, route = values.get("routes"), values.get("route")
-        addresses = (
-            [str(peer) for peer, name in routes.items() if name == "lo"]
-            if isinstance(routes, Mapping)
-            else []
-        )
-        if not addresses and isinstance(route, Mapping) and route.get("local"):
-            addresses = [str(route.get("to"))]
-        if addresses and boots[str(values.get("boot_id"))] > 1:
+        addresses = [peer for peer, name in values.routes.items() if name == "lo"]
+        if not addresses and values.route and values.route.local:
+            addresses = [values.route.to]
+        if addresses and boots[values.boot_id] > 1:
             checks.append(
                 ok(host, "route", "to the master through lo: several nodes are this machine")
             )
@@ -78,19 +74,19 @@ def local_routes(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     return checks
 
 
-def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+def shared(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a passed check for every node whose work directory other nodes see too, as on an NFS
     home.
     """
     by_first: dict[str, list[str]] = {}
     for host, values in facts.items():
-        if first := values.get("workdir_first"):
-            by_first.setdefault(str(first), []).append(host)
+        if first := values.workdir_first:
+            by_first.setdefault(first, []).append(host)
     return [
         ok(
             host,
             "shared",
-            f"{facts[host]['workdir']} is one directory on {fold(hosts)}; each node has its own folder in it",
+            f"{facts[host].workdir} is one directory on {fold(hosts)}; each node has its own folder in it",
         )
         for hosts in by_first.values()
         if len(hosts) > 1
@@ -98,13 +94,11 @@ def shared(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     ]
 
 
-def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+def unlike(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a failed check for every node whose copy of the third-party program, image of a
     container, or data set of ``orch dataset make`` is not the first node's. Of other data sets a
     node may hold its own part: `alike` compares those."""
-    digests = {
-        host: tuple((values.get("programs") or {}).values()) for host, values in facts.items()
-    }
+    digests = {host: tuple(values.programs.values()) for host, values in facts.items()}
     programs = {
         host: copies
         for host, copies in digests.items()
@@ -124,10 +118,8 @@ def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         checks.append(
             failed(host, "container", image, f"image {images[first][7:19]} as on {first}", hint)
         )
-    data_sets = {
-        host: data_set_digest(values) for host, values in facts.items() if values.get("data_dir")
-    }
-    if any(values.get("data_made") for values in facts.values()):
+    data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.data_dir}
+    if any(values.data_made for values in facts.values()):
         hint = "copy one version to every node, or delete them and run orch dataset make again"
         for first, host in _others(data_sets):
             checks.append(
@@ -136,19 +128,16 @@ def unlike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     return checks
 
 
-def container_digest(facts: Mapping[str, Any]) -> str:
+def container_digest(facts: NodeFacts) -> str:
     """Return the digest of the image of a node's container; empty without one, and where the engine
     knows none.
     """
-    container = facts.get("container")
-    return str(container.get("digest") or "") if isinstance(container, Mapping) else ""
+    return facts.container.digest if facts.container else ""
 
 
-def data_set_digest(facts: Mapping[str, Any]) -> str | None:
+def data_set_digest(facts: NodeFacts) -> str | None:
     """Return the digest of a node's data set; None if it has none or could not be read."""
-    look = facts.get("data_set")
-    digest = look.get("digest") if isinstance(look, Mapping) else None
-    return digest if isinstance(digest, str) else None
+    return facts.data_set.digest if facts.data_set else None
 
 
 def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -157,15 +146,15 @@ def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(first, host) for host, value in values.items() if value != values[first]]
 
 
-def alike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+def alike(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a warning for every node that differs from the majority in anything that may change
     its speed or its results.
     """
     by_host = {host: characteristics(values) for host, values in facts.items()}
     sizes = {
-        host: str(values["memory_bytes"])
+        host: str(values.memory_bytes)
         for host, values in facts.items()
-        if type(values.get("memory_bytes")) is int
+        if values.memory_bytes is not None
     }
     for host, size in same_sizes(sizes).items():
         gib = int(size) / 2**30
@@ -186,30 +175,33 @@ def alike(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     return checks
 
 
-def characteristics(facts: Mapping[str, Any]) -> dict[str, str]:
+def characteristics(facts: NodeFacts) -> dict[str, str]:
     """Return what must be equal on all nodes of a job, as text by name. Free disk space, load and
     the like may differ.
     """
-    values = {name: facts.get(name) for name in ("cpu", "cores", "kernel", "machine")}
-    gpus = gpu_states(facts)
+    values: dict[str, Any] = {
+        name: getattr(facts, name) for name in ("cpu", "cores", "kernel", "machine")
+    }
     for name, key, unit in _OF_GPUS:
-        texts = {
-            f"{gpu[key]:g}{unit}" if isinstance(gpu[key], float) else f"{gpu[key]}{unit}"
-            for gpu in gpus
-            if gpu.get(key)
-        }
+        found = [getattr(gpu, key) for gpu in facts.gpus or ()]
+        texts = {f"{_shown(value)}{unit}" for value in found if value}
         values[name] = " and ".join(sorted(texts))
-    kinds = Counter(pairs(facts.get("topology")).values())
+    kinds = Counter(pairs(facts.topology).values())
     values["GPU links"] = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    if gbit := facts.get("infiniband_gbit"):
+    if gbit := facts.infiniband_gbit:
         values["InfiniBand"] = f"{gbit:g} Gb/s"
-    values["MTU"] = training_interface(facts).get("mtu")
+    interface = training_interface(facts)
+    values["MTU"] = interface.mtu if interface else None
     if digest := data_set_digest(facts):
         values["data set"] = digest[:12]
-    versions = facts.get("framework")
-    if isinstance(versions, Mapping) and "error" not in versions:
+    versions = facts.framework
+    if "error" not in versions:
         values |= {name: value for name, value in versions.items() if name != "gpus"}
     return {str(name): str(value) for name, value in values.items() if value not in (None, "")}
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _OF_GPUS = (

@@ -5,12 +5,12 @@ runs have left.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.facts import ContainerFacts, NodeFacts
 from orchestrator.inventory import Host
-from orchestrator.inventory.versions import number
 from orchestrator.plural import plural
 
 __all__ = ["container_checks"]
@@ -23,23 +23,18 @@ _NO_IDS = re.compile(r"\bsub[ug]id|\bnew[ug]idmap\b|(?:IDs|UIDs or GIDs) availab
 """What podman and its helpers say if the login user has no user ids to give to a container."""
 
 
-def container_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
+def container_checks(host: Host, facts: NodeFacts) -> list[Check]:
     """Return the checks of a host's container; none for a host whose runs start in none."""
-    container = facts.get("container")
-    if not isinstance(container, Mapping):
+    container = facts.container
+    if container is None:
         return []
-    left = [
-        row
-        for row in facts.get("containers_left") or ()
-        if isinstance(row, Sequence) and len(row) == 2
-    ]
     return [
         _started(host, facts, container) or _given(host, facts, container) or _fit(host, container),
-        *_leftovers(host, container, left),
+        *_leftovers(host, container, facts.containers_left),
     ]
 
 
-def _cure(error: str, container: Mapping[str, Any]) -> str:
+def _cure(error: str, container: ContainerFacts) -> str:
     """Return what to do about a container in which nothing could be run."""
     if _NO_IDS.search(error):
         return (
@@ -47,33 +42,33 @@ def _cure(error: str, container: Mapping[str, Any]) -> str:
             " on the node, then podman system migrate as that user"
         )
     get = "run it by hand on the node"
-    if container.get("image"):
-        get = f"get the image onto the node ({container.get('engine')} pull)"
+    if container.image:
+        get = f"get the image onto the node ({container.engine} pull)"
     return f"{get}, or set container.python to an interpreter inside"
 
 
-def _started(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -> Check | None:
+def _started(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
     """Return a failed check if no program could be run inside, or runs would not find their files
     there.
     """
     if _NO_FOLDER.search(
-        str(container.get("error") or "")
+        container.error
     ):  # the engine starts nothing in a folder that is not there
-        folder = facts.get("workdir") or "the work directory"
+        folder = facts.workdir or "the work directory"
         hint = f"start it with that folder mounted at the same path (--volume {folder}:{folder}), as the login user"
         return failed(
             host.name, "container", f"no {folder} inside", "the work directory of the host", hint
         )
-    if error := container.get("error"):
-        hint = _cure(str(error), container)
+    if error := container.error:
+        hint = _cure(error, container)
         return failed(
             host.name,
             "container",
-            str(error),
-            f"{container.get('what')} that starts, with Python 3.6 or newer",
+            error,
+            f"{container.what} that starts, with Python 3.6 or newer",
             hint,
         )
-    if not container.get("workdir"):
+    if not container.workdir:
         hint = "start it with the host's work directory mounted at the same path, as the login user"
         return failed(
             host.name,
@@ -82,22 +77,20 @@ def _started(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any])
             "the work directory of the host",
             hint,
         )
-    if not container.get("same_user", True):
+    if not container.same_user:
         hint = "set user: login; a container that runs already must have been started for the login user"
-        owner = f"files made inside belong to user {container.get('owner')}"
+        owner = f"files made inside belong to user {container.owner}"
         return failed(
             host.name, "container", owner, "the login user, who reads and removes them", hint
         )
     return None
 
 
-def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -> Check | None:
+def _given(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
     """Return a check if devices of the node are missing inside."""
-    devices = container.get("devices")
-    devices = devices if isinstance(devices, Mapping) else {}
-    is_amd = "gpu_tool" in facts
-    gpus, inside = facts.get("gpus"), number(devices.get("amd" if is_amd else "nvidia"))
-    if host.device == "cuda" and isinstance(gpus, list) and inside < len(gpus):
+    devices, gpus, is_amd = container.devices, facts.gpus, not facts.is_nvidia
+    inside = devices.get("amd" if is_amd else "nvidia", 0)
+    if host.device == "cuda" and gpus is not None and inside < len(gpus):
         hint = "install the NVIDIA container toolkit on the node, or list the devices under container: devices:"
         if is_amd:
             hint = "set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer"
@@ -108,7 +101,7 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
             plural(len(gpus), "GPU"),
             hint,
         )
-    if facts.get("infiniband_gbit") and not devices.get("infiniband"):
+    if facts.infiniband_gbit and not devices.get("infiniband"):
         hint = "add /dev/infiniband to container: devices:; without it NCCL falls back to sockets"
         return warning(
             host.name, "container", "no InfiniBand devices inside", "those of the node", hint
@@ -116,27 +109,23 @@ def _given(host: Host, facts: Mapping[str, Any], container: Mapping[str, Any]) -
     return None
 
 
-def _fit(host: Host, container: Mapping[str, Any]) -> Check:
+def _fit(host: Host, container: ContainerFacts) -> Check:
     words = [
-        str(container.get("what")),
-        *([str(container["digest"])[:19]] if container.get("digest") else []),
+        container.what,
+        *([container.digest[:19]] if container.digest else []),
     ]
-    words += [f"Python {container.get('python')}"] + (
-        [f"NCCL {container['nccl']}"] if container.get("nccl") else []
-    )
+    words += [f"Python {container.python}"] + ([f"NCCL {container.nccl}"] if container.nccl else [])
     return ok(host.name, "container", ", ".join(words))
 
 
-def _leftovers(
-    host: Host, container: Mapping[str, Any], left: Sequence[Sequence[Any]]
-) -> list[Check]:
+def _leftovers(host: Host, container: ContainerFacts, left: Sequence[Sequence[Any]]) -> list[Check]:
     """Return a check of containers with the label of a run: failed if one still runs, as it holds
     what it was given.
     """
     if not left:
         return []
     listed = ", ".join(f"{name} ({state})" for name, state in left)
-    engine = container.get("engine")
+    engine = container.engine
     hint = f"orch cancel removes what a run has left; if that fails, {engine} rm -f {' '.join(str(name) for name, _ in left)}"
     verdict = (
         failed

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok
+from orchestrator.checks.facts import NodeFacts
 from orchestrator.checks.network import training_interface
-from orchestrator.devices.gpu_states import gpu_states
 from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.inventory import Host, meets
 
@@ -22,6 +22,8 @@ __all__ = ["expected_checks"]
 
 _HINT = "repair the node, or correct {key} under expect: in the inventory"
 _MIB, _GIB = 1 << 20, 1 << 30
+Look = Callable[[NodeFacts], Sequence[Any]]
+"""Returns all values of a node that must meet an expectation, None for one that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,13 @@ class _Expectation:
     unit;
     ``fits(value, expected)`` is true if a value does. ``least``: the expectation is a minimum."""
 
-    look: Callable[[Mapping[str, Any]], Sequence[Any]]
+    look: Look
     fits: Callable[[Any, Any], bool]
     unit: str = ""
     least: bool = False
 
 
-def expected_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
+def expected_checks(host: Host, facts: NodeFacts) -> list[Check]:
     """Return a failed check for each expectation that is not met, else one passed check that names
     all; empty without any.
     """
@@ -50,7 +52,7 @@ def expected_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     )
 
 
-def _unmet(host: str, key: str, expected: Any, facts: Mapping[str, Any]) -> Check | None:
+def _unmet(host: str, key: str, expected: Any, facts: NodeFacts) -> Check | None:
     if key == "infiniband":
         return _infiniband(host, expected, facts)
     if isinstance(expected, Mapping):  # each entry of versions and of pcie has its own expectation
@@ -63,7 +65,7 @@ def _unmet(host: str, key: str, expected: Any, facts: Mapping[str, Any]) -> Chec
 
 
 def _unmet_row(
-    host: str, key: str, expected: Any, row: _Expectation, facts: Mapping[str, Any]
+    host: str, key: str, expected: Any, row: _Expectation, facts: NodeFacts
 ) -> Check | None:
     values = row.look(facts)
     odd = [value for value in values if value is None or not row.fits(value, expected)]
@@ -91,7 +93,7 @@ def _shown(value: Any, unit: str) -> str:
     return str(value)
 
 
-def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]) -> Check | None:
+def _infiniband(host: str, expected: Mapping[str, Any], facts: NodeFacts) -> Check | None:
     """Return a failed check if fewer ports than expected have this state, rate and link layer;
     others are allowed.
     """
@@ -100,13 +102,13 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]
         expected.get("link_layer"),
         expected.get("rate_gbit", 0),
     )
-    ports = facts.get("infiniband") or ()
+    ports = facts.infiniband
     fit = [
         port
         for port in ports
-        if port["state"] == state
-        and layer in (None, port["link_layer"])
-        and (port["rate_gbit"] or 0) >= rate
+        if port.state == state
+        and layer in (None, port.link_layer)
+        and (port.rate_gbit or 0) >= rate
     ]
     count = expected.get("ports", 1)
     if len(fit) >= count:
@@ -118,7 +120,7 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]
         requirement += f" of {layer}"
     odd = [port for port in ports if port not in fit]
     rest = ", ".join(
-        f"{port['device']} {port['state']} at {port['rate_gbit'] or 0:g} Gb/s" for port in odd[:8]
+        f"{port.device} {port.state} at {port.rate_gbit or 0:g} Gb/s" for port in odd[:8]
     )
     got = f"{len(fit)} such, and {rest}" if rest else f"{len(fit)} such"
     return failed(
@@ -130,28 +132,29 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: Mapping[str, Any]
     )
 
 
-def _of_gpus(*names: str) -> Callable[[Mapping[str, Any]], list[Any]]:
-    return lambda facts: [
-        next((gpu[name] for name in names if name in gpu), None) for gpu in gpu_states(facts)
-    ]
+def _of_gpus(name: str) -> Look:
+    return lambda facts: [_known(getattr(gpu, name)) for gpu in facts.gpus or ()]
 
 
-def _on(name: str) -> Callable[[Mapping[str, Any]], list[Any]]:
+def _known(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def _on(name: str) -> Look:
     return lambda facts: [value and value == "Enabled" for value in _of_gpus(name)(facts)]
 
 
-def _version(name: str) -> Callable[[Mapping[str, Any]], list[Any]]:
-    def look(facts: Mapping[str, Any]) -> list[Any]:
-        versions = facts.get("framework")
-        value = versions.get(name) if isinstance(versions, Mapping) else None
+def _version(name: str) -> Look:
+    def look(facts: NodeFacts) -> list[Any]:
+        value = facts.framework.get(name)
         return [None if value is None else str(value)]
 
     return look
 
 
-def _limit(name: str, unit: int = 1) -> Callable[[Mapping[str, Any]], list[Any]]:
-    def look(facts: Mapping[str, Any]) -> list[Any]:
-        pair = (facts.get("limits") or {}).get(name)
+def _limit(name: str, unit: int = 1) -> Look:
+    def look(facts: NodeFacts) -> list[Any]:
+        pair = (facts.limits or {}).get(name)
         # A run raises its soft limit of open files to the hard limit.
         value = pair[name == "nofile"] if pair else 0
         return [None if not pair else float("inf") if value is None else value / unit]
@@ -159,12 +162,20 @@ def _limit(name: str, unit: int = 1) -> Callable[[Mapping[str, Any]], list[Any]]
     return look
 
 
-def _links(facts: Mapping[str, Any]) -> list[Any]:
-    return sorted(set(pairs(facts.get("topology")).values()))
+def _of_interface(name: str) -> Look:
+    def look(facts: NodeFacts) -> list[Any]:
+        interface = training_interface(facts)
+        return [getattr(interface, name) if interface else None]
+
+    return look
 
 
-def _gpu_count(facts: Mapping[str, Any]) -> list[Any]:
-    return [len(facts["gpus"])] if isinstance(facts.get("gpus"), (list, tuple)) else [0]
+def _links(facts: NodeFacts) -> list[Any]:
+    return sorted(set(pairs(facts.topology).values()))
+
+
+def _gpu_count(facts: NodeFacts) -> list[Any]:
+    return [len(facts.gpus or ())]
 
 
 def _scaled(values: Iterable[Any], unit: float) -> list[Any]:
@@ -194,18 +205,18 @@ _TABLE: Mapping[str, _Expectation] = {
     "power_limit_w": _Expectation(_of_gpus("power_limit_w"), _at_least, " W", least=True),
     "cuda": _Expectation(_version("cuda"), meets),
     "nccl": _Expectation(_version("nccl"), meets),
-    "kernel": _Expectation(lambda facts: [facts.get("kernel")], meets),
-    "cpu": _Expectation(lambda facts: [facts.get("cpu")], meets),
-    "cores": _Expectation(lambda facts: [facts.get("cores")], _same),
+    "kernel": _Expectation(lambda facts: [_known(facts.kernel)], meets),
+    "cpu": _Expectation(lambda facts: [_known(facts.cpu)], meets),
+    "cores": _Expectation(lambda facts: [facts.cores], _same),
     "ram_gib": _Expectation(
-        lambda facts: _scaled([facts.get("memory_bytes")], _GIB), _at_least, " GiB", least=True
+        lambda facts: _scaled([facts.memory_bytes], _GIB), _at_least, " GiB", least=True
     ),
     "shm_gib": _Expectation(
-        lambda facts: _scaled([facts.get("shm_bytes")], _GIB), _at_least, " GiB", least=True
+        lambda facts: _scaled([facts.shm_bytes], _GIB), _at_least, " GiB", least=True
     ),
-    "mtu": _Expectation(lambda facts: [training_interface(facts).get("mtu")], _same),
+    "mtu": _Expectation(_of_interface("mtu"), _same),
     "speed_gbit": _Expectation(
-        lambda facts: _scaled([training_interface(facts).get("speed_mbit")], 1000),
+        lambda facts: _scaled(_of_interface("speed_mbit")(facts), 1000),
         _at_least,
         " Gb/s",
         least=True,

@@ -13,15 +13,308 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from typing import Annotated, Any
 
 from orchestrator.devices.gpu_states import gpu_states, selected
 from orchestrator.devices.vendor import vendor_facts
+from orchestrator.documents import Reader, read, stored
 
-__all__ = ["infiniband_gbit", "ports_of", "serials", "told_facts", "unpacked"]
+__all__ = [
+    "ContainerFacts",
+    "GpuFacts",
+    "InterfaceFacts",
+    "NodeFacts",
+    "PortFacts",
+    "RouteFacts",
+    "Xid",
+    "infiniband_gbit",
+    "node_facts",
+    "ports_of",
+    "serials",
+    "told_facts",
+    "unpacked",
+]
 
 _MOST_BYTES = 1 << 23
 _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
+
+
+def _figure(value: Any) -> float:
+    """Return a number, also one that an earlier version stored as text."""
+    if not isinstance(value, str):
+        return read(float, value)
+    figure = read(float, float(value))
+    return int(figure) if figure.is_integer() else figure
+
+
+def _word_of(value: Any) -> str:
+    """Return a text or number as text."""
+    if type(value) not in (str, int, float):
+        raise ValueError(f"expected text or a number, got {value!r:.80}")
+    return str(value)
+
+
+def _addresses(value: Any) -> tuple[str, ...]:
+    addresses = read(tuple[str, ...], value)
+    for address in addresses:
+        ip_address(address)
+    return addresses
+
+
+def _programs(value: Any) -> dict[str, Any]:
+    """Return by path a digest, None for no file, or an object with the error."""
+    programs = read(dict[str, Any], value)
+    return {path: found for path, found in programs.items() if isinstance(found, str | dict | None)}
+
+
+def _interfaces(value: Any) -> tuple[IPv4Interface | IPv6Interface, ...]:
+    return tuple(map(ip_interface, read(tuple[str, ...], value)))
+
+
+_READER = Reader(lenient=True)
+Figure = Annotated[float | None, stored(by=_figure)]
+Word = Annotated[str, stored(by=_word_of)]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """A GPU as its vendor's tool describes it; None or empty for what it does not tell.
+
+    ``broken`` and ``silent`` are errors in place of values (`complaints`). ``slowed_by`` names why
+    clocks are lowered now. ``used_mib`` and ``utilization`` (in percent) are of this moment.
+    """
+
+    index: Word = ""
+    name: str = ""
+    driver: str = ""
+    uuid: str = ""
+    serial: str = ""
+    broken: str = ""
+    silent: str = ""
+    memory_mib: Figure = None
+    used_mib: Figure = None
+    utilization: Figure = None
+    ecc: str = ""
+    ecc_now: Figure = None
+    ecc_ever: Figure = None
+    pages_pending: str = ""
+    rows_pending: str = ""
+    rows_failed: str = ""
+    slowed_by: str = ""
+    power_limit_w: Figure = None
+    power_default_w: Figure = None
+    sm_set_mhz: Figure = None
+    sm_default_mhz: Figure = None
+    sm_max_mhz: Figure = None
+    compute_mode: str = ""
+    mig: str = ""
+    persistence: str = ""
+    partition: str = ""
+    memory_partition: str = ""
+    pcie_width: Figure = None
+    pcie_width_max: Figure = None
+    pcie_gen_max: Figure = None
+    fabric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that computes on a GPU, `UNKNOWN_GPU` if it is not known on which."""
+
+    gpu: Word = "None"
+    pid: Word = "None"
+    name: Word = "None"
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error of the NVIDIA driver in the kernel log."""
+
+    gpu: Word
+    code: int
+    age_s: float
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceFacts:
+    """A network interface: ``kind`` is its ARPHRD number; ``why`` it was chosen, if orch did."""
+
+    name: str = ""
+    state: str = ""
+    mtu: int | None = None
+    speed_mbit: Figure = None
+    kind: Word = ""
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFacts:
+    """An interface with its addresses."""
+
+    name: str
+    addresses: Annotated[tuple[IPv4Interface | IPv6Interface, ...], stored(by=_interfaces)]
+    state: str = ""
+    mtu: int | None = None
+    speed_mbit: Figure = None
+    kind: Word = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFacts:
+    """The way to the address of the master; ``local``: it is this machine's own."""
+
+    interface: str = ""
+    mtu: int | None = None
+    speed_mbit: Figure = None
+    to: Word = ""
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PortFacts:
+    """A port of an InfiniBand or RoCE device, as `ports_of` returns it."""
+
+    device: str = ""
+    port: Word = ""
+    state: str = ""
+    physical: str = ""
+    link_layer: str = ""
+    rate_gbit: Figure = None
+    interfaces: str = ""
+    gids: Mapping[str, str] = field(default_factory=dict)
+    ipv4_gid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """The container in which runs start; ``error``: nothing could be run in it."""
+
+    what: str = ""
+    engine: str = ""
+    image: str = ""
+    digest: str = ""
+    error: Word = ""
+    workdir: bool | str = False
+    same_user: bool = True
+    owner: int | str | None = None
+    devices: Mapping[str, float] = field(default_factory=dict)
+    python: str = ""
+    nccl: Word = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetFacts:
+    """A look at a data set; ``error`` in place of the rest if it could not be read."""
+
+    digest: str | None = None
+    names: int = 0
+    sizes: int = 0
+    bytes: int = 0
+    whole: bool = False
+    error: Word = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFacts:
+    """A look at the processors: their number, its length, and how long they were in use."""
+
+    count: int
+    seconds: float
+    busy_s: float
+    own_s: float
+    switches: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of a node; None or empty for what it, or an older runner, did not tell.
+
+    ``told`` are the names of all facts that it told. ``gpus`` is None and ``gpu_fault`` says why if
+    their tool did not list them; so is ``xids``, and ``kernel_log``.
+    """
+
+    told: frozenset[str]
+    gpus: tuple[GpuFacts, ...] | None = None
+    gpu_fault: str = ""
+    gpu_tool: str = "nvidia-smi"
+    gpu_processes: tuple[GpuProcess, ...] = ()
+    instances: int | None = None
+    devices: str = ""
+    xids: tuple[Xid, ...] | None = None
+    kernel_log: str = ""
+    topology: Any = None
+    cuda_driver: str | None = None
+    hostname: str = ""
+    host_key: str = ""
+    boot_id: Word = ""
+    cpu: str = ""
+    cores: int | None = None
+    kernel: str = ""
+    machine: str = ""
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    runner_python: str = ""
+    held_by: Word = ""
+    processes_left: tuple[tuple[Any, Any, Any, Any], ...] = ()
+    containers_left: tuple[tuple[Any, Any], ...] = ()
+    container: ContainerFacts | None = None
+    framework: Mapping[str, Any] = field(default_factory=dict)
+    imported: bool = True
+    workdir: str = ""
+    workdir_first: Word = ""
+    workdir_open: str = ""
+    disk_error: str = ""
+    disk_free_bytes: int = 0
+    disk_free_inodes: int | None = None
+    limits: Mapping[str, tuple[int | None, int | None]] | None = None
+    login_s: float = 0.0
+    clock_off_s: float = 0.0
+    ports_busy: tuple[int, ...] = ()
+    data_dir: bool | None = None
+    data_set: DataSetFacts | None = None
+    data_made: bool = False
+    programs: Annotated[Mapping[str, Any], stored(by=_programs)] = field(default_factory=dict)
+    interface: InterfaceFacts | None = None
+    route: RouteFacts | None = None
+    routes: Mapping[str, str] = field(default_factory=dict)
+    networks: tuple[NetworkFacts, ...] = ()
+    hostname_addresses: Annotated[tuple[str, ...] | None, stored(by=_addresses)] = None
+    infiniband: tuple[PortFacts, ...] = ()
+    infiniband_gbit: float | None = None
+    peermem: bool = False
+    open_driver: bool = False
+    load: LoadFacts | None = None
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Whether its GPUs, if any, were told by nvidia-smi."""
+        return "gpu_tool" not in self.told
+
+
+def node_facts(told: Any) -> NodeFacts:
+    """Return the facts of a node from what it sent, or from a manifest.
+
+    >>> node_facts({"cores": "many", "kernel": "6.1", "gpus": "nvidia-smi ended with 9"}).kernel
+    '6.1'
+    """
+    if isinstance(told, NodeFacts):
+        return told
+    if not isinstance(told, dict):
+        return NodeFacts(frozenset())
+    known = {name: told[name] or None for name in ("interface", "route") if name in told}
+    known["told"] = frozenset(told)
+    if isinstance(told.get("xids"), str):
+        known |= {"xids": None, "kernel_log": told["xids"]}
+    gpus = told.get("gpus")
+    if isinstance(gpus, list | tuple):
+        known["gpus"] = gpu_states(told)
+    else:
+        known |= {"gpus": None, "gpu_fault": str(gpus or "")}
+    return _READER.read(NodeFacts, {**told, **known})
 
 
 def unpacked(packed: Any) -> dict[str, Any]:
@@ -63,16 +356,13 @@ def serials(facts: Mapping[str, Any]) -> dict[str, str]:
     >>> serials({"hostname": "n1", "gpus": [{"index": "0"}, {"index": "1"}], "gpu": gpu})
     {'hostname': 'n1', 'gpu 0': 'NVIDIA H200 GPU-a', 'gpu 1': 'NVIDIA H200 GPU-b'}
     """
-    known = {
-        name.replace("_", " "): str(facts[name])
-        for name in ("hostname", "host_key", "boot_id", "cpu")
-        if facts.get(name)
-    }
-    for state in gpu_states(facts):
-        words = [str(state.get(name, "")) for name in ("name", "serial", "uuid")]
-        known[f"gpu {state.get('index', '')}"] = " ".join(
-            word for word in words if word and word != "N/A"
-        )
+    told = node_facts(facts)
+    names = ("hostname", "host_key", "boot_id", "cpu")
+    values = {name.replace("_", " "): getattr(told, name) for name in names}
+    known = {name: value for name, value in values.items() if value}
+    for gpu in told.gpus or ():
+        words = (gpu.name, gpu.serial, gpu.uuid)
+        known[f"gpu {gpu.index}"] = " ".join(word for word in words if word and word != "N/A")
     return known
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
-from orchestrator.devices.gpu_states import UNKNOWN_GPU, gpu_states, is_partition
+from orchestrator.checks.facts import GpuFacts, NodeFacts, Xid, node_facts
+from orchestrator.devices.gpu_states import UNKNOWN_GPU, is_partition
 from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
@@ -46,39 +47,44 @@ _SLOWDOWNS = {
 }
 
 
-def gpu_checks(host: Host, facts: Mapping[str, Any], ranks: int | None) -> list[Check]:
+def gpu_checks(host: Host, facts: NodeFacts | Mapping[str, Any], ranks: int | None) -> list[Check]:
     """Return every check of a machine that is measured on its GPUs."""
-    checks = [count_check(host, facts, ranks)]
-    return [*checks, *conditions(host.name, facts)] if checks[0].verdict != "failed" else checks
+    known = node_facts(facts)
+    count = count_check(host, known, ranks)
+    return [count] if count.verdict == "failed" else [count, *conditions(host.name, known)]
 
 
-def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
+def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
     """Check that the machine has as many GPUs as the run needs, or as the inventory lists if no run
     is known.
     """
-    gpus = facts["gpus"]
+    gpus = facts.gpus
     required = ranks if ranks is not None else host.gpus
     expected = plural(required, "GPU") if required else "at least one GPU"
-    if not isinstance(gpus, list):
+    if gpus is None:
         hint = "install the driver, or set gpus: 0 and slots: in the inventory to measure the CPU"
-        if gpus:
-            hint = f"{_tool(facts)} must succeed on the node: check dmesg, reload the driver or restart the machine"
+        if facts.gpu_fault:
+            hint = f"{facts.gpu_tool} must succeed on the node: check dmesg, reload the driver or restart the machine"
         return failed(
-            host.name, "gpus", str(gpus or "no nvidia-smi, amd-smi or rocm-smi"), expected, hint
+            host.name,
+            "gpus",
+            facts.gpu_fault or "no nvidia-smi, amd-smi or rocm-smi",
+            expected,
+            hint,
         )
-    if facts.get("instances", len(gpus)) < (1 if required is None else required):
-        listing = "nvidia-smi -L" if "gpu_tool" not in facts else _tool(facts)
+    count = len(gpus) if facts.instances is None else facts.instances
+    if count < (1 if required is None else required):
+        listing = "nvidia-smi -L" if facts.is_nvidia else facts.gpu_tool
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
-        listed = f" in vars.cuda_visible_devices {facts['devices']}" if "devices" in facts else ""
+        listed = f" in vars.cuda_visible_devices {facts.devices}" if "devices" in facts.told else ""
         return failed(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
-    states = gpu_states(facts)
-    if broken := _per_gpu(states, lambda gpu: str(gpu.get("broken") or "")):
+    if broken := _per_gpu(gpus, lambda gpu: gpu.broken):
         hint = "reset this GPU (nvidia-smi --gpu-reset, as root) or restart the machine; check dmesg on the node"
-        if "gpu_tool" in facts:
+        if not facts.is_nvidia:
             hint = "restart the machine; check dmesg on the node"
         return failed(host.name, "gpus", broken, f"{expected} that answers", hint)
-    if silent := _per_gpu(states, lambda gpu: str(gpu.get("silent") or "")):
-        hint = f"see {_tool(facts)} and dmesg on the node: a GPU that does not tell all its values may be about to fail"
+    if silent := _per_gpu(gpus, lambda gpu: gpu.silent):
+        hint = f"see {facts.gpu_tool} and dmesg on the node: a GPU that does not tell all its values may be about to fail"
         return warning(
             host.name,
             "gpus",
@@ -88,64 +94,52 @@ def count_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Chec
         )
     models = sorted(
         {
-            f"{gpu['name'] or 'unnamed GPU'}{_memory(gpu)}, driver {gpu['driver'] or 'unknown'}"
+            f"{gpu.name or 'unnamed GPU'}{_memory(gpu)}, driver {gpu.driver or 'unknown'}"
             for gpu in gpus
         }
     )
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
 
 
-def _tool(facts: Mapping[str, Any]) -> str:
-    """Return the program that told the facts of the GPUs."""
-    return str(facts.get("gpu_tool", "nvidia-smi"))
+def _memory(gpu: GpuFacts) -> str:
+    return "" if gpu.memory_mib is None else f" {gpu.memory_mib / 1024:.0f} GiB"
 
 
-def _memory(gpu: Mapping[str, Any]) -> str:
-    size = gpu.get("memory_mib")
-    return f" {size / 1024:.0f} GiB" if isinstance(size, (int, float)) else ""
-
-
-def conditions(host: str, facts: Mapping[str, Any]) -> list[Check]:
+def conditions(host: str, facts: NodeFacts) -> list[Check]:
     """Return the checks of the GPUs' state: anything that may affect a number measured on them."""
-    gpus = gpu_states(facts)
-    checks = [judge(host, gpus, facts) for judge in _CONDITIONS] if gpus else []
+    if not facts.gpus:
+        return []
+    checks = [judge(host, facts.gpus, facts) for judge in _CONDITIONS]
     return [check for check in checks if check]
 
 
-def _idle(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check:
+def _idle(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check:
     busy = {
-        str(gpu["index"])
+        gpu.index
         for gpu in gpus
-        if number(gpu.get("used_mib")) > _BUSY_MIB or number(gpu.get("utilization")) > _BUSY_PERCENT
+        if number(gpu.used_mib) > _BUSY_MIB or number(gpu.utilization) > _BUSY_PERCENT
     }
-    processes = [
-        process for process in facts.get("gpu_processes") or () if isinstance(process, Mapping)
-    ]
-    unknown = [
-        str(gpu["index"])
-        for gpu in gpus
-        if gpu.get("used_mib") is None and gpu.get("utilization") is None
-    ]
+    processes = facts.gpu_processes
+    unknown = [gpu.index for gpu in gpus if gpu.used_mib is None and gpu.utilization is None]
     if unknown and not busy and not processes:
-        words = (
-            f"{_tool(facts)} tells neither memory in use nor utilization of GPU {','.join(unknown)}"
-        )
+        words = f"{facts.gpu_tool} tells neither memory in use nor utilization of GPU {','.join(unknown)}"
         return warning(
-            host, "idle", f"not known: {words}", "idle GPUs", f"see {_tool(facts)} on the node"
+            host, "idle", f"not known: {words}", "idle GPUs", f"see {facts.gpu_tool} on the node"
         )
     if not busy and not processes:
         return ok(host, "idle", f"{'all ' if len(gpus) > 1 else ''}{plural(len(gpus), 'GPU')} idle")
     users = _folded(
         (
-            f"{process.get('name')} of {process.get('user') or 'an unknown user'} (process {process.get('pid')})",
-            str(process.get("gpu")),
+            f"{process.name} of {process.user or 'an unknown user'} (process {process.pid})",
+            process.gpu,
         )
         for process in processes
     )
-    known = {str(process.get("gpu")) for process in processes}
+    known = {process.gpu for process in processes}
     rest = set() if UNKNOWN_GPU in known else busy - known
     users += _folded(
-        (f"memory or time used by processes that {_tool(facts)} does not list", gpu) for gpu in rest
+        (f"memory or time used by processes that {facts.gpu_tool} does not list", gpu)
+        for gpu in rest
     )
     hint = "wait for it to end, or choose other nodes; other work distorts what is measured"
     return warning(host, "idle", "; ".join(users), "idle GPUs", hint)
@@ -166,30 +160,28 @@ def _folded(texts: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _per_gpu(
-    gpus: Sequence[Mapping[str, Any]], describe: Callable[[Mapping[str, Any]], str]
-) -> str:
+def _per_gpu(gpus: Sequence[GpuFacts], describe: Callable[[GpuFacts], str]) -> str:
     """Return the descriptions of all GPUs as one text; empty if no GPU has one."""
-    return "; ".join(_folded((text, str(gpu["index"])) for gpu in gpus if (text := describe(gpu))))
+    return "; ".join(_folded((text, gpu.index) for gpu in gpus if (text := describe(gpu))))
 
 
-def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
+def _ecc(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
     if bad := _per_gpu(
         gpus,
-        lambda gpu: "a memory row could not be remapped" if gpu.get("rows_failed") == "Yes" else "",
+        lambda gpu: "a memory row could not be remapped" if gpu.rows_failed == "Yes" else "",
     ):
         return failed(host, "ecc", bad, "memory that can be repaired", "have this GPU replaced")
 
-    def memory_faults(gpu: Mapping[str, Any]) -> str:
-        errors = number(gpu.get("ecc_now"))
+    def memory_faults(gpu: GpuFacts) -> str:
+        errors = number(gpu.ecc_now)
         texts = []
         if errors > 0:
             texts.append(
                 f"{plural(round(errors), 'uncorrected error')} since the driver was loaded"
             )
-        if gpu.get("pages_pending") == "Yes":
+        if gpu.pages_pending == "Yes":
             texts.append("page retirement pending")
-        if gpu.get("rows_pending") == "Yes":
+        if gpu.rows_pending == "Yes":
             texts.append("row remapping pending")
         return ", ".join(texts)
 
@@ -201,28 +193,28 @@ def _ecc(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
             "no uncorrected errors, nothing pending",
             "reset this GPU or restart the machine",
         )
-    modes = sorted({str(gpu["ecc"]) for gpu in gpus if gpu.get("ecc")})
+    modes = sorted({gpu.ecc for gpu in gpus if gpu.ecc})
     if len(modes) > 1:
         hint = (
             "set it with nvidia-smi -e 1"
-            if "gpu_tool" not in facts
+            if facts.is_nvidia
             else "compare amd-smi static --ras of these GPUs"
         )
         return warning(host, "ecc", "on for some GPUs and off for others", "the same for all", hint)
     if not modes:
         return None
-    ever = sum(int(number(gpu.get("ecc_ever"))) for gpu in gpus)
+    ever = sum(int(number(gpu.ecc_ever)) for gpu in gpus)
     mode = {"Enabled": "on", "Disabled": "off"}.get(modes[0], modes[0])
     return ok(host, "ecc", f"{mode}, {ever} uncorrected errors ever" if ever else mode)
 
 
-def _xid(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    xids = facts.get("xids")
-    if isinstance(xids, str):
-        return ok(host, "xid", f"kernel log {xids}")
-    if not isinstance(xids, (list, tuple)):
+def _xid(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
+    if facts.kernel_log:
+        return ok(host, "xid", f"kernel log {facts.kernel_log}")
+    xids = facts.xids
+    if xids is None:
         return None
-    serious = [xid for xid in xids if xid["code"] not in _OF_PROGRAMS]
+    serious = [xid for xid in xids if xid.code not in _OF_PROGRAMS]
     if not serious:
         return ok(host, "xid", _xid_words(xids) or "no Xid since the machine started")
     hint = "check dmesg on the node; reset the GPU or restart the machine, and take it out of use if this recurs"
@@ -231,12 +223,12 @@ def _xid(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any])
     )
 
 
-def _xid_words(xids: Sequence[Mapping[str, Any]]) -> str:
-    def words(xid: Mapping[str, Any]) -> str:
-        meaning = _XID_WORDS.get(xid["code"], str(xid["text"])[:40])
-        return f"Xid {xid['code']} ({meaning}) {_ago(xid['age_s'])} ago"
+def _xid_words(xids: Sequence[Xid]) -> str:
+    def words(xid: Xid) -> str:
+        meaning = _XID_WORDS.get(xid.code, xid.text[:40])
+        return f"Xid {xid.code} ({meaning}) {_ago(xid.age_s)} ago"
 
-    return "; ".join(_folded((words(xid), str(xid["gpu"])) for xid in xids))
+    return "; ".join(_folded((words(xid), xid.gpu) for xid in xids))
 
 
 def _ago(seconds: float) -> str:
@@ -246,18 +238,14 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _clocks(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    def slowed(gpu: Mapping[str, Any]) -> str:
-        reasons = [
-            _SLOWDOWNS[name]
-            for name in str(gpu.get("slowed_by") or "").split(", ")
-            if name in _SLOWDOWNS
-        ]
+def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
+    def slowed(gpu: GpuFacts) -> str:
+        reasons = [_SLOWDOWNS[name] for name in gpu.slowed_by.split(", ") if name in _SLOWDOWNS]
         return f"clocks lowered by {' and '.join(reasons)}" if reasons else ""
 
-    def capped(gpu: Mapping[str, Any]) -> str:
-        limit, usual = number(gpu.get("power_limit_w")), number(gpu.get("power_default_w"))
-        set_to, default = number(gpu.get("sm_set_mhz")), number(gpu.get("sm_default_mhz"))
+    def capped(gpu: GpuFacts) -> str:
+        limit, usual = number(gpu.power_limit_w), number(gpu.power_default_w)
+        set_to, default = number(gpu.sm_set_mhz), number(gpu.sm_default_mhz)
         texts = []
         if 0 < limit < usual:
             texts.append(f"power limited to {limit:g} W, default {usual:g} W")
@@ -281,25 +269,23 @@ def _clocks(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, An
             "the default limits",
             "reset them with nvidia-smi -pl and -rac, as root",
         )
-    limits = {
-        f"up to {gpu['sm_max_mhz']} MHz" + _watts(gpu) for gpu in gpus if gpu.get("sm_max_mhz")
-    }
+    limits = {f"up to {gpu.sm_max_mhz} MHz" + _watts(gpu) for gpu in gpus if gpu.sm_max_mhz}
     return ok(host, "clocks", ", ".join(sorted(limits))) if limits else None
 
 
-def _watts(gpu: Mapping[str, Any]) -> str:
-    return f", {number(gpu['power_limit_w']):g} W" if gpu.get("power_limit_w") else ""
+def _watts(gpu: GpuFacts) -> str:
+    return f", {number(gpu.power_limit_w):g} W" if gpu.power_limit_w else ""
 
 
-def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
+def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
     if bad := _per_gpu(
         gpus,
-        lambda gpu: "compute mode Prohibited" if gpu.get("compute_mode") == "Prohibited" else "",
+        lambda gpu: "compute mode Prohibited" if gpu.compute_mode == "Prohibited" else "",
     ):
         return failed(
             host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root"
         )
-    if bad := _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.get("mig") == "Enabled" else ""):
+    if bad := _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.mig == "Enabled" else ""):
         return warning(
             host,
             "modes",
@@ -308,24 +294,20 @@ def _modes(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
             "each rank gets only a slice of a GPU; disable MIG with nvidia-smi -mig 0, as root",
         )
     if bad := _per_gpu(
-        gpus, lambda gpu: f"in partitions ({gpu['partition']})" if is_partition(gpu) else ""
+        gpus, lambda gpu: f"in partitions ({gpu.partition})" if is_partition(gpu.partition) else ""
     ):
         hint = "each rank gets only a partition of a GPU; amd-smi set --compute-partition SPX, as root, makes it one device"
         return warning(host, "modes", bad, "whole GPUs (SPX)", hint)
-    modes = {f"compute mode {gpu['compute_mode']}" for gpu in gpus if gpu.get("compute_mode")}
-    modes |= {f"partition {gpu['partition']}" for gpu in gpus if gpu.get("partition")}
-    modes |= {
-        f"memory partition {gpu['memory_partition']}" for gpu in gpus if gpu.get("memory_partition")
-    }
-    held = {
-        f"persistence {str(gpu['persistence']).lower()}" for gpu in gpus if gpu.get("persistence")
-    }
+    modes = {f"compute mode {gpu.compute_mode}" for gpu in gpus if gpu.compute_mode}
+    modes |= {f"partition {gpu.partition}" for gpu in gpus if gpu.partition}
+    modes |= {f"memory partition {gpu.memory_partition}" for gpu in gpus if gpu.memory_partition}
+    held = {f"persistence {str(gpu.persistence).lower()}" for gpu in gpus if gpu.persistence}
     return ok(host, "modes", ", ".join([*sorted(modes), *sorted(held)])) if modes or held else None
 
 
-def _pcie(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    def narrow(gpu: Mapping[str, Any]) -> str:
-        width, maximum = number(gpu.get("pcie_width")), number(gpu.get("pcie_width_max"))
+def _pcie(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
+    def narrow(gpu: GpuFacts) -> str:
+        width, maximum = number(gpu.pcie_width), number(gpu.pcie_width_max)
         return f"{width:g} of {maximum:g} lanes" if 0 < width < maximum else ""
 
     if bad := _per_gpu(gpus, narrow):
@@ -339,28 +321,26 @@ def _pcie(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
     # An idle GPU lowers the generation of its link to save power, so the current generation is not
     # judged.
     links = {
-        f"generation {gpu['pcie_gen_max']} x{gpu['pcie_width']}"
+        f"generation {gpu.pcie_gen_max} x{gpu.pcie_width}"
         for gpu in gpus
-        if {"pcie_gen_max", "pcie_width"} <= gpu.keys()
+        if gpu.pcie_gen_max is not None and gpu.pcie_width is not None
     }
     return ok(host, "pcie", ", ".join(sorted(links))) if links else None
 
 
-def _fabric(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    states = {str(gpu["fabric"]) for gpu in gpus if gpu.get("fabric")}
+def _fabric(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
+    states = {gpu.fabric for gpu in gpus if gpu.fabric}
     if not states:
         return None
-    complete = (None, "Completed", "Completed/Success")
-    if bad := _per_gpu(
-        gpus, lambda gpu: "" if gpu.get("fabric") in complete else str(gpu["fabric"])
-    ):
+    complete = ("", "Completed", "Completed/Success")
+    if bad := _per_gpu(gpus, lambda gpu: "" if gpu.fabric in complete else gpu.fabric):
         hint = "CUDA cannot start; see systemctl status nvidia-fabricmanager, whose version must equal the driver's"
         return failed(host, "fabric", bad, "Completed/Success", hint)
     return ok(host, "fabric", "NVSwitch fabric complete")
 
 
-def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    links = pairs(facts.get("topology"))
+def _links(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
+    links = pairs(facts.topology)
     if not links:
         return None
     kinds = list(links.values())
@@ -383,12 +363,8 @@ def _links(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
     return ok(host, "links", ", ".join(counts))
 
 
-def _cuda(host: str, gpus: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Check | None:
-    versions = facts.get("framework")
-    built, supported = (
-        versions.get("cuda") if isinstance(versions, Mapping) else None,
-        facts.get("cuda_driver"),
-    )
+def _cuda(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
+    built, supported = facts.framework.get("cuda"), facts.cuda_driver
     if not supported:
         return None
     if built and number(str(built).partition(".")[0]) > number(str(supported).partition(".")[0]):

@@ -10,9 +10,9 @@ from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.containers import container_checks
+from orchestrator.checks.facts import NodeFacts
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.inventory.reserved import LAB_VARIABLE
-from orchestrator.inventory.versions import number
 from orchestrator.plan import Framework
 from orchestrator.plural import plural
 
@@ -42,10 +42,10 @@ _READ = (
 _LEAST_OF = {"nofile": 4096, "nproc": 4096}
 
 
-def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> list[Check]:
+def host_checks(host: Host, facts: NodeFacts, framework: Framework | None) -> list[Check]:
     """Return every check of this kind, in the order of the table."""
     checks = [
-        ok(host.name, "runner", f"python {facts['runner_python']}, kernel {facts['kernel']}"),
+        ok(host.name, "runner", f"python {facts.runner_python}, kernel {facts.kernel}"),
         _held(host, facts),
         *container_checks(host, facts),
         _left(host, facts),
@@ -64,15 +64,11 @@ def host_checks(host: Host, facts: Mapping[str, Any], framework: Framework | Non
     return [check for check in checks if check]
 
 
-def _left(host: Host, facts: Mapping[str, Any]) -> Check | None:
+def _left(host: Host, facts: NodeFacts) -> Check | None:
     """Return a failed check if processes of earlier runs are there, which use what the next run is
     given.
     """
-    rows = [
-        row
-        for row in facts.get("processes_left") or ()
-        if isinstance(row, (list, tuple)) and len(row) == 4
-    ]
+    rows = facts.processes_left
     if not rows:
         return None
     listed = ", ".join(
@@ -83,32 +79,31 @@ def _left(host: Host, facts: Mapping[str, Any]) -> Check | None:
     return failed(host.name, "leftovers", f"{listed}{more}", "no processes of earlier runs", hint)
 
 
-def slots_check(host: Host, facts: Mapping[str, Any], ranks: int | None) -> Check:
+def slots_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
     """Check that a machine that is measured on its CPU has enough slots for the ranks of a run."""
     slots = plural(host.slots, "CPU slot")
     if ranks is not None and ranks > host.slots:
         hint = "lower --gpus, or raise slots: in the inventory"
         return failed(host.name, "slots", slots, f"{ranks} ranks", hint)
-    return ok(host.name, "slots", f"{slots}, {facts['cores']} cores, {facts['cpu']}")
+    return ok(host.name, "slots", f"{slots}, {facts.cores} cores, {facts.cpu}")
 
 
-def _held(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    if not facts.get("held_by"):
+def _held(host: Host, facts: NodeFacts) -> Check | None:
+    if not facts.held_by:
         return None
     hint = "a bench is refused until that run ends; see orch status; orch cancel ends runs of this user"
-    return warning(host.name, "held", f"by {facts['held_by']}", "no run on this node", hint)
+    return warning(host.name, "held", f"by {facts.held_by}", "no run on this node", hint)
 
 
-def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None) -> Check | None:
-    container = facts.get("container")
-    container = container if isinstance(container, Mapping) else {}
-    if (
-        framework is None or "error" in container
+def _framework(host: Host, facts: NodeFacts, framework: Framework | None) -> Check | None:
+    container = facts.container
+    if framework is None or (
+        container and container.error
     ):  # nothing was asked where the container does not start
         return None
-    versions = facts["framework"]
+    versions = facts.framework
     if "error" in versions and container:
-        hint = f"install it in {container.get('what')}, or set container.python to the interpreter that has it"
+        hint = f"install it in {container.what}, or set container.python to the interpreter that has it"
         return failed(
             host.name,
             framework.name,
@@ -133,7 +128,7 @@ def _framework(host: Host, facts: Mapping[str, Any], framework: Framework | None
     return ok(
         host.name,
         framework.name,
-        shown if facts.get("imported", True) else f"{shown}, installed but not imported",
+        shown if facts.imported else f"{shown}, installed but not imported",
     )
 
 
@@ -179,28 +174,28 @@ def _misspelt(host: Host) -> Check | None:
     )
 
 
-def _disk(host: Host, facts: Mapping[str, Any]) -> Check:
-    if error := facts.get("disk_error"):
+def _disk(host: Host, facts: NodeFacts) -> Check:
+    if error := facts.disk_error:
         hint = "free or remount this disk, or set vars.workdir of this host to another one"
         return failed(
-            host.name, "disk", f"{facts['workdir']}: {error}", "a writable work directory", hint
+            host.name, "disk", f"{facts.workdir}: {error}", "a writable work directory", hint
         )
-    free = int(facts["disk_free_bytes"])
-    space = f"{_size(free)} free in {facts['workdir']}"
-    inodes = facts.get("disk_free_inodes")
-    if isinstance(inodes, int) and inodes < _LEAST_INODES:
+    free = facts.disk_free_bytes
+    space = f"{_size(free)} free in {facts.workdir}"
+    inodes = facts.disk_free_inodes
+    if inodes is not None and inodes < _LEAST_INODES:
         hint = "delete files on this disk, or set vars.workdir to another one"
         return failed(
             host.name,
             "disk",
-            f"{inodes} free inodes in {facts['workdir']}",
+            f"{inodes} free inodes in {facts.workdir}",
             f"{_LEAST_INODES} free inodes",
             hint,
         )
     if free < _LEAST_DISK:
         hint = "free some space, or set vars.workdir to another disk"
         return failed(host.name, "disk", space, f"{_size(_LEAST_DISK)}", hint)
-    if reason := facts.get("workdir_open"):
+    if reason := facts.workdir_open:
         expected = "folders above the work directory that only its user and root can change"
         hint = "another user could put a directory in its place: chmod go-w that folder, or set vars.workdir to another place"
         return warning(host.name, "disk", f"{space}; {reason}", expected, hint)
@@ -214,9 +209,9 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes >> 30} GiB" if size_bytes >= 10 << 30 else f"{size_bytes >> 20} MiB"
 
 
-def _limits(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    limits = facts.get("limits")
-    if not isinstance(limits, Mapping):
+def _limits(host: Host, facts: NodeFacts) -> Check | None:
+    limits = facts.limits
+    if limits is None:
         return None
     # The supervisor of a run raises the soft limit of open files to the hard one; of the other
     # limits the soft one counts.
@@ -227,7 +222,7 @@ def _limits(host: Host, facts: Mapping[str, Any]) -> Check | None:
     }
     words = {name: _limit(name, value) for name, value in limit_of.items()}
     hint = "raise it in /etc/security/limits.conf or in the unit of sshd (LimitMEMLOCK= and the like), and log in again"
-    if limit_of.get("memlock") is not None and facts.get("infiniband_gbit"):
+    if limit_of.get("memlock") is not None and facts.infiniband_gbit:
         return warning(
             host.name,
             "limits",
@@ -238,7 +233,7 @@ def _limits(host: Host, facts: Mapping[str, Any]) -> Check | None:
     low = {
         name: least
         for name, least in _LEAST_OF.items()
-        if limit_of.get(name) is not None and limit_of[name] < least
+        if (limit := limit_of.get(name)) is not None and limit < least
     }
     if low:
         got, expected = (", ".join(f"{name} {of[name]}" for name in low) for of in (words, low))
@@ -252,24 +247,24 @@ def _limit(name: str, value: int | None) -> str:
     return _size(value) if value >= 1 << 20 else f"{value >> 10} KiB"
 
 
-def _shared_memory(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    if "shm_bytes" not in facts:
+def _shared_memory(host: Host, facts: NodeFacts) -> Check | None:
+    if "shm_bytes" not in facts.told:
         return None
-    size = facts["shm_bytes"]
-    if number(size) < _LEAST_SHM:
+    size = facts.shm_bytes
+    if not size or size < _LEAST_SHM:
         hint = "mount it larger (in containers --shm-size or --ipc=host); loaders and NCCL use it as shared memory"
         return warning(
             host.name,
             "shm",
-            f"/dev/shm of {_size(int(number(size)))}" if size else "no /dev/shm",
+            f"/dev/shm of {_size(size)}" if size else "no /dev/shm",
             "1 GiB",
             hint,
         )
     return ok(host.name, "shm", f"/dev/shm of {_size(size)}")
 
 
-def _login(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    slow = facts["login_s"]
+def _login(host: Host, facts: NodeFacts) -> Check | None:
+    slow = facts.login_s
     if slow < _SLOW_LOGIN_S:
         return None
     hint = "check this user's shell start-up files, and name resolution in sshd (UseDNS)"
@@ -278,8 +273,8 @@ def _login(host: Host, facts: Mapping[str, Any]) -> Check | None:
     )
 
 
-def _clock(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    off_s = facts.get("clock_off_s", 0)
+def _clock(host: Host, facts: NodeFacts) -> Check | None:
+    off_s = facts.clock_off_s
     if abs(off_s) < _CLOCK_OFF_S:
         return None
     offset = f"{abs(off_s)} s {'ahead' if off_s > 0 else 'behind'}"
@@ -287,10 +282,10 @@ def _clock(host: Host, facts: Mapping[str, Any]) -> Check | None:
     return warning(host.name, "clock", offset, "the controller's clock", hint)
 
 
-def _ports(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    if not facts["ports_busy"]:
+def _ports(host: Host, facts: NodeFacts) -> Check | None:
+    if not facts.ports_busy:
         return None
-    busy = f"in use: {', '.join(map(str, facts['ports_busy']))}"
+    busy = f"in use: {', '.join(map(str, facts.ports_busy))}"
     return failed(
         host.name,
         "port",
@@ -300,36 +295,36 @@ def _ports(host: Host, facts: Mapping[str, Any]) -> Check | None:
     )
 
 
-def _data(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    if facts.get("data_dir") is None:
+def _data(host: Host, facts: NodeFacts) -> Check | None:
+    if facts.data_dir is None:
         return None
     path = host.vars["data_dir"]
-    if not facts["data_dir"]:
+    if not facts.data_dir:
         hint = "copy the data set to the node, or correct vars.data_dir; orch dataset make writes a small one"
         hint = _private(host, path) or hint
         return failed(host.name, "data", "missing", f"a directory {path}", hint)
-    look = facts.get("data_set")
-    if not isinstance(look, Mapping):
+    look = facts.data_set
+    if look is None:
         return ok(host.name, "data", path)
-    if "error" in look:
+    if look.error:
         hint = "find out why this disk is slow; whether all nodes have the same data is not known"
         return warning(
             host.name,
             "data",
-            str(look["error"])[:200],
+            look.error[:200],
             "a data set that can be listed and read",
             hint,
         )
-    names = f"{look['names']} names" if look["whole"] else f"the first {look['names']} names"
+    names = f"{look.names} names" if look.whole else f"the first {look.names} names"
     return ok(
         host.name,
         "data",
-        f"{path} {look['digest'][:12]}: {names}, {look['sizes']} sizes, {look['bytes']} bytes",
+        f"{path} {(look.digest or '')[:12]}: {names}, {look.sizes} sizes, {look.bytes} bytes",
     )
 
 
-def _programs(host: Host, facts: Mapping[str, Any]) -> list[Check]:
-    return [_program(host, path, digest) for path, digest in facts.get("programs", {}).items()]
+def _programs(host: Host, facts: NodeFacts) -> list[Check]:
+    return [_program(host, path, digest) for path, digest in facts.programs.items()]
 
 
 def _program(host: Host, path: str, digest: Any) -> Check:

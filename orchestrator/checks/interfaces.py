@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any
 
+from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.inventory import Host
 from orchestrator.inventory.values import INTERFACE
-from orchestrator.inventory.versions import number
 
 __all__ = ["route_interfaces", "with_interface", "with_interfaces"]
 
@@ -51,17 +51,15 @@ def with_interfaces(
     one found for it, with
     ``name`` and ``why``. None is found for a single host, for nodes that are one machine, and where no interface leads to all
     others."""
-    chosen = _chosen([host for host in hosts if host.name in facts], facts)
+    known = {name: node_facts(values) for name, values in facts.items()}
+    chosen = _chosen([host for host in hosts if host.name in facts], known)
     result = {}
     for name, values in facts.items():
-        before = values.get("interface")
-        is_found = (
-            isinstance(before, Mapping) and "why" in before
-        )  # by an earlier look, perhaps among other hosts
-        kept = {
-            fact: value for fact, value in values.items() if not (is_found and fact == "interface")
-        }
-        result[name] = kept | ({"interface": chosen[name]} if name in chosen else {})
+        result[name] = dict(values)
+        if name in chosen:
+            result[name]["interface"] = chosen[name]
+        elif (before := known[name].interface) and before.why is not None:
+            del result[name]["interface"]  # found by an earlier look, perhaps among other hosts
     return result
 
 
@@ -69,15 +67,13 @@ def with_interface(host: Host, facts: Mapping[str, Any]) -> Host:
     """Return the host with the interface that was found for it as ``vars.interface``, which launch
     scripts read.
     """
-    interface = facts.get("interface")
-    if host.vars.get("interface") or not isinstance(interface, Mapping) or "why" not in interface:
+    interface = node_facts(facts).interface
+    if host.vars.get("interface") or interface is None or interface.why is None:
         return host
-    return replace(host, vars={**host.vars, "interface": interface["name"]})
+    return replace(host, vars={**host.vars, "interface": interface.name})
 
 
-def _chosen(
-    hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def _chosen(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, dict[str, Any]]:
     seekers = [
         host
         for host in hosts
@@ -112,59 +108,39 @@ def _chosen(
     }
 
 
-def route_interfaces(facts: Mapping[str, Any]) -> list[str]:
+def route_interfaces(facts: NodeFacts) -> list[str]:
     """Return the interfaces through which a node sends to others, sorted; a node whose address it
     cannot resolve or has no route to, says nothing."""
-    routes = facts.get("routes")
-    return (
-        sorted({str(name) for name in routes.values() if name})
-        if isinstance(routes, Mapping)
-        else []
-    )
+    return sorted({name for name in facts.routes.values() if name})
 
 
-def _is_local(facts: Mapping[str, Any]) -> bool:
-    route = facts.get("route")
-    return isinstance(route, Mapping) and bool(route.get("local"))
+def _is_local(facts: NodeFacts) -> bool:
+    return facts.route is not None and facts.route.local
 
 
-def _usable(host: Host, facts: Mapping[str, Any]) -> dict[str, _Interface]:
+def _usable(host: Host, facts: NodeFacts) -> dict[str, _Interface]:
     """Return the interfaces of a host that may carry its training traffic, by name;
     ``vars.interface`` is the only one.
     """
     rates: dict[str, float] = {}
-    for port in facts.get("infiniband") or ():
-        for name in (
-            str(port.get("interfaces", "")).split() if port.get("state") == "ACTIVE" else ()
-        ):
-            rates[name] = max(rates.get(name, 0.0), 1000 * number(port.get("rate_gbit")))
+    for port in facts.infiniband:
+        if port.state == "ACTIVE":
+            for name in port.interfaces.split():
+                rates[name] = max(rates.get(name, 0.0), 1000 * (port.rate_gbit or 0.0))
     usable = {}
-    named, entries = host.vars.get("interface"), facts.get("networks")
-    for entry in entries if isinstance(entries, list) else ():
-        try:
-            name, state = str(entry["name"]), entry["state"]
-            addresses = tuple(map(ip_interface, entry["addresses"]))
-            mbit = number(entry.get("speed_mbit")) or rates.get(name, 0.0)
-            told = {key: entry.get(key) for key in ("state", "mtu", "kind")} | {
-                "speed_mbit": int(mbit) or None
-            }
-        except (
-            TypeError,
-            KeyError,
-            AttributeError,
-            ValueError,
-            OverflowError,
-        ):  # a node may send anything
-            continue
+    named = host.vars.get("interface")
+    for network in facts.networks:
+        name, state = network.name, network.state
+        mbit = float(network.speed_mbit or rates.get(name, 0.0))
+        told = {"state": state, "mtu": network.mtu, "kind": network.kind}
+        told["speed_mbit"] = int(mbit) or None
         is_possible = name == named if named else not name.startswith(_NEVER)
         if state in ("up", "unknown") and INTERFACE.fullmatch(name) and is_possible:
-            usable[name] = _Interface(name, mbit, addresses, told)
+            usable[name] = _Interface(name, mbit, network.addresses, told)
     return usable
 
 
-def _routed(
-    host: Host, facts: Mapping[str, Any], usable: Mapping[str, _Interface]
-) -> _Interface | None:
+def _routed(host: Host, facts: NodeFacts, usable: Mapping[str, _Interface]) -> _Interface | None:
     """Return the interface through which the kernel sends to all other nodes; None if there are
     several, or it may not be used."""
     names = route_interfaces(facts)
@@ -202,12 +178,8 @@ def _of_network(network: str, interface: _Interface, routed: _Interface | None) 
     return text
 
 
-def _adapters(facts: Mapping[str, Any]) -> str:
+def _adapters(facts: NodeFacts) -> str:
     """Return which InfiniBand devices NCCL uses for data by itself; empty without any."""
-    active = [
-        str(port.get("device"))
-        for port in facts.get("infiniband") or ()
-        if port.get("state") == "ACTIVE"
-    ]
+    active = [port.device for port in facts.infiniband if port.state == "ACTIVE"]
     names = ", ".join(list(dict.fromkeys(active))[:8])
     return f"; NCCL's data goes over {names} unless NCCL_IB_DISABLE is set" if names else ""

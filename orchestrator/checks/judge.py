@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.checks.among import alike, local_routes, same_machine, shared, unlike
 from orchestrator.checks.check import Check
 from orchestrator.checks.expected import expected_checks
+from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.host import host_checks, slots_check
 from orchestrator.checks.load import load_checks
@@ -29,25 +30,27 @@ def judge(
     """Return every check of one host. ``ranks`` is the number of ranks that a run would place on
     it, None if not known.
     """
+    known = node_facts(facts)
     devices = (
-        [slots_check(host, facts, ranks)] if host.gpus == 0 else gpu_checks(host, facts, ranks)
+        [slots_check(host, known, ranks)] if host.gpus == 0 else gpu_checks(host, known, ranks)
     )
     return [
-        *host_checks(host, facts, framework),
+        *host_checks(host, known, framework),
         *devices,
-        *network_checks(host, facts),
-        *expected_checks(host, facts),
+        *network_checks(host, known),
+        *expected_checks(host, known),
     ]
 
 
 def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     """Return every check that compares several hosts."""
+    known = {host: node_facts(values) for host, values in facts.items()}
     return [
-        *local_routes(facts),
-        *shared(facts),
-        *unlike(facts),
-        *load_checks(facts),
-        *alike(facts),
+        *local_routes(known),
+        *shared(known),
+        *unlike(known),
+        *load_checks(known),
+        *alike(known),
     ]
 
 

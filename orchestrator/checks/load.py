@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.checks.check import Check, ok, warning
+from orchestrator.checks.facts import NodeFacts
 
 __all__ = ["WORTH", "Load", "busy_with_others", "load_checks"]
 
@@ -54,9 +55,12 @@ def busy_with_others(loads: Mapping[str, Load]) -> dict[str, tuple[float, int]]:
     return used
 
 
-def load_checks(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+def load_checks(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a check of each host that looked at its processors."""
-    loads = {host: load for host, values in facts.items() if (load := _load(values.get("load")))}
+    loads = {}
+    for host, values in facts.items():
+        if look := values.load:
+            loads[host] = Load(look.count, look.seconds, look.busy_s, look.own_s, look.switches)
     checks = []
     for host, (used, count) in busy_with_others(loads).items():
         if used >= WORTH * count:
@@ -66,13 +70,3 @@ def load_checks(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         else:
             checks.append(ok(host, "load", f"{count} processors, less than a tenth in use"))
     return checks
-
-
-def _load(value: Any) -> Load | None:
-    try:
-        first, last = value["switches"]
-        return Load(
-            value["count"], value["seconds"], value["busy_s"], value["own_s"], (first, last)
-        )
-    except (TypeError, KeyError, ValueError):  # an older node runner
-        return None

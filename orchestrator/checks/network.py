@@ -5,11 +5,10 @@ names, InfiniBand.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.facts import InterfaceFacts, NodeFacts, PortFacts, RouteFacts
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
@@ -22,7 +21,7 @@ _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")
 _REACHABLE = "an address that other nodes can reach"
 
 
-def network_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
+def network_checks(host: Host, facts: NodeFacts) -> list[Check]:
     """Return every check of this kind, in the order of the table."""
     checks = [
         _interface(host, facts),
@@ -34,45 +33,42 @@ def network_checks(host: Host, facts: Mapping[str, Any]) -> list[Check]:
     return [check for check in checks if check]
 
 
-def training_interface(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+def training_interface(facts: NodeFacts) -> InterfaceFacts | RouteFacts | None:
     """Return the facts of the interface of the training traffic: that of the inventory, else the
     one towards the master.
     """
-    interfaces = (facts.get("interface"), facts.get("route"))
-    return next(
-        (interface for interface in interfaces if isinstance(interface, Mapping) and interface), {}
-    )
+    return facts.interface or facts.route
 
 
-def _state(interface: Mapping[str, Any]) -> str:
-    speed = number(interface.get("speed_mbit"))
-    mtu = f"MTU {interface.get('mtu')}"
+def _state(interface: InterfaceFacts | RouteFacts) -> str:
+    speed = interface.speed_mbit or 0
+    mtu = f"MTU {interface.mtu}"
     return f"{mtu}, {speed / 1000:g} Gb/s" if speed > 0 else mtu
 
 
-def _interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    name, state = host.vars.get("interface"), facts.get("interface")
+def _interface(host: Host, facts: NodeFacts) -> Check | None:
+    name, state = host.vars.get("interface"), facts.interface
     if not name:
         return _found_interface(host, facts)
     if not state:
         hint = "see ip -brief link on the node, and correct vars.interface"
         return failed(host.name, "interface", f"no {name}", f"{name} up", hint)
-    shown = f"{name} {state['state']}, {_state(state)}"
-    if state["state"] in ("up", "unknown"):
+    shown = f"{name} {state.state}, {_state(state)}"
+    if state.state in ("up", "unknown"):
         return ok(host.name, "interface", shown)
     return failed(host.name, "interface", shown, f"{name} up", "bring it up")
 
 
-def _found_interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
+def _found_interface(host: Host, facts: NodeFacts) -> Check | None:
     """Return which interface was found where the inventory names none, and why; a warning where no
     single one leads to all.
     """
-    state, names = facts.get("interface"), route_interfaces(facts)
-    if isinstance(state, Mapping) and "why" in state:
+    state, names = facts.interface, route_interfaces(facts)
+    if state and state.why is not None:
         return ok(
             host.name,
             "interface",
-            f"{state['name']} {state['state']}, {_state(state)}: {state['why']}",
+            f"{state.name} {state.state}, {_state(state)}: {state.why}",
         )
     if len(names) < 2:
         return None
@@ -86,18 +82,18 @@ def _found_interface(host: Host, facts: Mapping[str, Any]) -> Check | None:
     )
 
 
-def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    if "route" not in facts:
+def _route(host: Host, facts: NodeFacts) -> Check | None:
+    if "route" not in facts.told:
         return None
-    route, interface = facts["route"], host.vars.get("interface")
+    route, interface = facts.route, host.vars.get("interface")
     if not route:
         hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
         return failed(host.name, "route", "no route to the master's address", "a route", hint)
-    if route.get("local"):
+    if route.local:
         return None  # `among.local_routes` knows whether the other node is this machine
-    way = f"to the master through {route['interface']}, {_state(route)}"
-    differs = interface and interface != route["interface"]
-    if differs and (facts.get("interface") or {}).get("kind") != _INFINIBAND:
+    way = f"to the master through {route.interface}, {_state(route)}"
+    differs = interface and interface != route.interface
+    if differs and (facts.interface is None or facts.interface.kind != _INFINIBAND):
         hint = "correct vars.interface, or use addresses in the network of the training traffic for the hosts"
         return warning(
             host.name, "route", way, f"through {interface}, as vars.interface sets", hint
@@ -105,9 +101,9 @@ def _route(host: Host, facts: Mapping[str, Any]) -> Check | None:
     return ok(host.name, "route", way)
 
 
-def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    addresses = facts.get("hostname_addresses")
-    if "route" not in facts or addresses is None:
+def _hostname(host: Host, facts: NodeFacts) -> Check | None:
+    addresses = facts.hostname_addresses
+    if "route" not in facts.told or addresses is None:
         return None
     if not addresses:
         hint = "add it to /etc/hosts on the node; Gloo and others resolve it to find the address that they announce"
@@ -119,11 +115,11 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
             hint,
         )
     if all(ip_address(address).is_loopback for address in addresses):
-        if (facts["route"] or {}).get("local"):
+        if facts.route and facts.route.local:
             return None  # all nodes are this machine
         found = f"its hostname resolves to {', '.join(addresses)}"
         hint = "give it the machine's own address in /etc/hosts; Gloo and others announce that address to all ranks"
-        if not facts.get("interface"):
+        if not facts.interface:
             return failed(
                 host.name, "hostname", found, _REACHABLE, f"{hint}; or set vars.interface"
             )
@@ -131,11 +127,11 @@ def _hostname(host: Host, facts: Mapping[str, Any]) -> Check | None:
     return ok(host.name, "hostname", f"resolves to {_REACHABLE}")
 
 
-def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
-    ports = facts.get("infiniband") or ()
+def _infiniband(host: Host, facts: NodeFacts) -> Check | None:
+    ports = facts.infiniband
     if not ports:
         return None
-    active = [port for port in ports if port["state"] == "ACTIVE"]
+    active = [port for port in ports if port.state == "ACTIVE"]
     kinds = Counter(f"{_layer(port)} at {_rate(port)}" for port in active)
     counted = f"{len(active)} of {len(ports)} ports active" + "".join(
         f", {count} {kind}" for kind, count in sorted(kinds.items())
@@ -143,46 +139,42 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
     # DOWN is a port that nobody uses; NOP, ACTIVE_DEFER and a state that cannot be read are those
     # of a port that fails.
     odd = [
-        f"{_name(port)} {port['state'] or 'in an unreadable state'}"
+        f"{_name(port)} {port.state or 'in an unreadable state'}"
         for port in ports
-        if port["state"] not in _STATES
+        if port.state not in _STATES
     ]
-    odd += [f"{_name(port)} at an unknown rate" for port in active if not port["rate_gbit"]]
+    odd += [f"{_name(port)} at an unknown rate" for port in active if not port.rate_gbit]
     if odd:
         hint = "see ibstat and dmesg on the node; NCCL_IB_HCA=^… leaves a port out"
         return warning(
             host.name, "infiniband", "; ".join(odd[:8]), "ACTIVE or DOWN, at a known rate", hint
         )
     waiting = [
-        f"{_name(port)} {port['state']}, {port['physical']}"
+        f"{_name(port)} {port.state}, {port.physical}"
         for port in ports
-        if port["state"] in ("INIT", "ARMED")
+        if port.state in ("INIT", "ARMED")
     ]
     if waiting:
         hint = "a subnet manager must run in the fabric (opensm, or the switch's own); see ibstat on the node"
         return warning(host.name, "infiniband", "; ".join(waiting), "ACTIVE", hint)
     if not active:
         hint = "see ibstat on the node; without an active port NCCL falls back to sockets"
-        words = "; ".join(
-            f"{_name(port)} {port['state']}, {port['physical']}" for port in ports[:8]
-        )
+        words = "; ".join(f"{_name(port)} {port.state}, {port.physical}" for port in ports[:8])
         return warning(host.name, "infiniband", words, "an active port", hint)
     best = {
-        layer: max(number(port["rate_gbit"]) for port in active if _layer(port) == layer)
+        layer: max(number(port.rate_gbit) for port in active if _layer(port) == layer)
         for layer in map(_layer, active)
     }
     slow = [
         f"{_name(port)} at {_rate(port)}"
         for port in active
-        if number(port["rate_gbit"]) < best[_layer(port)]
+        if number(port.rate_gbit) < best[_layer(port)]
     ]
     if slow:
         hint = "check its cable and the switch port; exclude a separate storage port with NCCL_IB_HCA=^…"
         rates = ", ".join(f"{layer} ports at {rate:g} Gb/s" for layer, rate in sorted(best.items()))
         return warning(host.name, "infiniband", "; ".join(slow), rates, hint)
-    bare = [
-        _name(port) for port in active if _layer(port) == "RoCE" and "RoCE v2" not in port["gids"]
-    ]
+    bare = [_name(port) for port in active if _layer(port) == "RoCE" and "RoCE v2" not in port.gids]
     if bare:
         hint = "give its interface an address, and see show_gids on the node; NCCL_IB_GID_INDEX must name a RoCE v2 entry"
         return warning(
@@ -192,7 +184,7 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
             "one on each port",
             hint,
         )
-    gids = sorted({str(port["ipv4_gid"]) for port in active if port.get("ipv4_gid") is not None})
+    gids = sorted({str(port.ipv4_gid) for port in active if port.ipv4_gid is not None})
     return ok(
         host.name,
         "infiniband",
@@ -200,36 +192,36 @@ def _infiniband(host: Host, facts: Mapping[str, Any]) -> Check | None:
     )
 
 
-def _layer(port: Mapping[str, Any]) -> str:
-    return "RoCE" if port["link_layer"] == "Ethernet" else "InfiniBand"
+def _layer(port: PortFacts) -> str:
+    return "RoCE" if port.link_layer == "Ethernet" else "InfiniBand"
 
 
-def _rate(port: Mapping[str, Any]) -> str:
-    return f"{number(port['rate_gbit']):g} Gb/s"
+def _rate(port: PortFacts) -> str:
+    return f"{number(port.rate_gbit):g} Gb/s"
 
 
-def _name(port: Mapping[str, Any]) -> str:
-    return f"{port['device']}:{port['port']}"
+def _name(port: PortFacts) -> str:
+    return f"{port.device}:{port.port}"
 
 
-def _gdr(host: Host, facts: Mapping[str, Any]) -> Check | None:
+def _gdr(host: Host, facts: NodeFacts) -> Check | None:
     """Check that GPUs and network cards exchange data directly: by nvidia-peermem, or DMA-BUF
     (Linux 5.12, open driver).
 
     AMD's driver has what RCCL needs for that built in, and no module shows whether it works.
     """
     if (
-        "gpu_tool" in facts
-        or not facts.get("infiniband_gbit")
-        or not isinstance(facts.get("gpus"), list)
-        or "peermem" not in facts
+        not facts.is_nvidia
+        or not facts.infiniband_gbit
+        or facts.gpus is None
+        or "peermem" not in facts.told
     ):
         return None
-    if facts["peermem"]:
+    if facts.peermem:
         return ok(host.name, "gdr", "nvidia-peermem is loaded")
-    numbers = str(facts.get("kernel", "")).split(".")[:2]
+    numbers = facts.kernel.split(".")[:2]
     kernel = tuple(int(word) for word in numbers if word.isdecimal())
-    if facts.get("open_driver") and kernel >= _DMABUF_KERNEL:
+    if facts.open_driver and kernel >= _DMABUF_KERNEL:
         return ok(host.name, "gdr", "DMA-BUF of the open driver")
     hint = "modprobe nvidia-peermem, as root; without it all data between nodes goes through the host's memory"
     return warning(host.name, "gdr", "neither nvidia-peermem nor DMA-BUF", "one of them", hint)

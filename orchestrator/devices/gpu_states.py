@@ -127,11 +127,9 @@ def _words(paths: Mapping[str, Sequence[str]]) -> str | None:
     return "; ".join(texts) or None
 
 
-def is_partition(gpu: Mapping[str, Any]) -> bool:
-    """Return True if a device is a part of an AMD GPU, as in the compute partition modes DPX, TPX,
-    QPX and CPX.
-    """
-    return str(gpu.get("partition") or "SPX")[:3] in ("DPX", "TPX", "QPX", "CPX")
+def is_partition(mode: str) -> bool:
+    """Return True if a device is a part of an AMD GPU by its compute partition mode."""
+    return mode[:3] in ("DPX", "TPX", "QPX", "CPX")
 
 
 def without_places(facts: Mapping[str, Any]) -> dict[str, Any]:

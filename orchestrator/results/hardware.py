@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.among import characteristics
+from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
-from orchestrator.devices.gpu_states import gpu_states, is_partition
+from orchestrator.devices.gpu_states import is_partition
 from orchestrator.inventory import fold
 from orchestrator.notes import Note
 from orchestrator.results.notes import (
@@ -35,7 +36,6 @@ from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.telemetry.doubts import busiest
 
 if TYPE_CHECKING:
-    from orchestrator.checks import Check
     from orchestrator.plan import RunSpec
     from orchestrator.record.node_record import ExitRecord
 
@@ -81,14 +81,14 @@ def of_gpus(facts: Any, key: str) -> list[str]:
 def devices_of_node(facts: Any) -> list[str]:
     """Return the distinct names of what a rank may have on one node: its GPUs, instances of those
     in MIG mode, and partitions of AMD's (``AMD Instinct MI300X CPX``)."""
-    gpus = gpu_states(facts) if isinstance(facts, Mapping) else []
-    is_divided = any(gpu.get("mig") == "Enabled" for gpu in gpus)
-    names = (
-        f"{gpu['name']} {gpu['partition']}" if is_partition(gpu) else str(gpu["name"])
+    gpus = node_facts(facts).gpus or ()
+    is_divided = any(gpu.mig == "Enabled" for gpu in gpus)
+    names = {
+        f"{gpu.name} {gpu.partition}" if is_partition(gpu.partition) else gpu.name
         for gpu in gpus
-        if gpu.get("name")
-    )
-    return [f"{name} MIG" if is_divided else name for name in sorted(set(names))]
+        if gpu.name
+    }
+    return [f"{name} MIG" if is_divided else name for name in sorted(names)]
 
 
 def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:
@@ -313,20 +313,13 @@ def conditions_of(runs: Iterable[RunResult]) -> list[Note]:
     hosts_by_text: dict[str, set[str]] = {}
     for run in runs:
         for host, facts in run.facts.items():
-            for check in _conditions(host, facts):
+            for check in conditions(host, node_facts(facts)):
                 if check.verdict != "ok" and check.name in _QUALIFYING:
                     hosts_by_text.setdefault(check.found, set()).add(host)
     return [
         GPU_CONDITION(hosts=fold(sorted(hosts)), found=text)
         for text, hosts in hosts_by_text.items()
     ]
-
-
-def _conditions(host: str, facts: Any) -> list[Check]:
-    try:
-        return conditions(host, facts)
-    except (TypeError, ValueError, AttributeError, LookupError):  # a manifest edited by hand
-        return []
 
 
 def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
@@ -424,7 +417,7 @@ def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]
     hosts: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for host, facts in run.facts.items():
-            for name, value in characteristics(facts).items() if isinstance(facts, Mapping) else ():
+            for name, value in characteristics(node_facts(facts)).items():
                 if name == "data set" and run.spec and run.spec.loader == "synthetic":
                     continue  # not read
                 hosts.setdefault(name, {}).setdefault(value, set()).add(host)

@@ -6,9 +6,10 @@ many transfers; the count shows it all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from orchestrator.checks.facts import node_facts
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.errors import OrchError
 from orchestrator.inventory import fold
@@ -63,7 +64,6 @@ def reaches_nodes(interface: str, facts: Mapping[str, Any]) -> bool:
     """Claim that other nodes are reached through an interface: a route leads to one over it, or it
     has an address for them.
     """
-    networks = facts.get("networks")
-    of_networks = networks if isinstance(networks, Sequence) else ()
-    names = [network.get("name") for network in of_networks if isinstance(network, Mapping)]
-    return interface in (*route_interfaces(facts), *names)
+    known = node_facts(facts)
+    names = [network.name for network in known.networks]
+    return interface in (*route_interfaces(known), *names)

@@ -11,10 +11,11 @@ import pytest
 from orchestrator.checks.among import unlike
 from orchestrator.checks.containers import container_checks
 from orchestrator.checks.differences import sentences
+from orchestrator.checks.facts import node_facts
 from orchestrator.checks.host import host_checks
 from orchestrator.inventory import Host
 from orchestrator.plan.folders import open_framework
-from tests.support.node_facts import healthy
+from tests.support.node_facts import healthy, known
 
 HOST = Host("gpu01", "10.11.0.2", gpus=2, vars={"data_dir": "/data"})
 DIGEST = "sha256:" + "ab" * 32
@@ -30,11 +31,14 @@ def inside(**changes: Any) -> dict[str, Any]:
 
 def judged(left: Any = (), **changes: Any) -> list[tuple[str, str, str]]:
     facts = healthy() | {"container": inside(**changes), "containers_left": left}
-    return [(check.name, check.verdict, check.found) for check in container_checks(HOST, facts)]
+    return [
+        (check.name, check.verdict, check.found)
+        for check in container_checks(HOST, node_facts(facts))
+    ]
 
 
 def test_a_host_without_a_container_has_no_such_check() -> None:
-    assert container_checks(HOST, healthy()) == []
+    assert container_checks(HOST, node_facts(healthy())) == []
 
 
 def test_a_container_that_has_all_is_named_with_its_image() -> None:
@@ -83,10 +87,16 @@ def test_a_container_that_does_not_start_is_one_fault_and_not_two() -> None:
     framework = open_framework("simulated").framework
     facts = healthy() | {"container": inside(error="no"), "framework": {"error": "not asked"}}
     assert [
-        check.name for check in host_checks(HOST, facts, framework) if check.verdict == "failed"
+        check.name
+        for check in host_checks(HOST, node_facts(facts), framework)
+        if check.verdict == "failed"
     ] == ["container"]
     facts = healthy() | {"container": inside(), "framework": {"error": "No module named 'torch'"}}
-    (fault,) = [check for check in host_checks(HOST, facts, framework) if check.verdict == "failed"]
+    (fault,) = [
+        check
+        for check in host_checks(HOST, node_facts(facts), framework)
+        if check.verdict == "failed"
+    ]
     assert fault.name == "simulated" and "container.python" in fault.hint
 
 
@@ -117,7 +127,11 @@ def test_what_to_do_follows_from_why_a_container_does_not_start(error: str, cure
         "container": inside(error=error, engine="podman"),
         "framework": {"error": "not asked"},
     }
-    (fault,) = [check for check in host_checks(HOST, facts, framework) if check.verdict == "failed"]
+    (fault,) = [
+        check
+        for check in host_checks(HOST, node_facts(facts), framework)
+        if check.verdict == "failed"
+    ]
     assert fault.found == error and cure in fault.hint
 
 
@@ -128,7 +142,7 @@ def test_nodes_with_different_images_are_refused() -> None:
         "n2": {"container": inside()},
         "n3": {"container": inside(digest=other)},
     }
-    (check,) = unlike(facts)
+    (check,) = unlike(known(facts))
     assert (check.host, check.name, check.verdict, check.found) == (
         "n3",
         "container",
@@ -136,7 +150,11 @@ def test_nodes_with_different_images_are_refused() -> None:
         "image cdcdcdcdcdcd",
     )
     assert (
-        unlike({"n1": {"container": inside()}, "n2": {"container": inside(digest=None)}, "n3": {}})
+        unlike(
+            known(
+                {"n1": {"container": inside()}, "n2": {"container": inside(digest=None)}, "n3": {}}
+            )
+        )
         == []
     )
     assert "container.digest" in sentences(facts)[0]

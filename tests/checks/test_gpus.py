@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.checks.among import characteristics
 from orchestrator.checks.check import Check
+from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import count_check
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.devices import nvidia_smi as nvidiasmi
@@ -160,8 +161,8 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
     } and "links" not in checks
     assert [gpu["index"] for gpu in gpu_states(own)] == ["1"]
     assert (
-        characteristics(own)["gpu"] == "NVIDIA H200"
-        and characteristics(own)["power limit"] == "700 W"
+        characteristics(node_facts(own))["gpu"] == "NVIDIA H200"
+        and characteristics(node_facts(own))["power limit"] == "700 W"
     )
 
 
@@ -223,7 +224,7 @@ def smi_with(path: str, text: str) -> dict[str, Any]:
 
 
 def verdict_with(path: str, text: str) -> Check:
-    return count_check(HOST, smi_with(path, text), 2)
+    return count_check(HOST, node_facts(smi_with(path, text)), 2)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +270,10 @@ def test_elsewhere_an_error_is_told_and_one_that_ends_all_work_fails_the_gpu(
 
 def test_only_the_gpus_of_a_run_have_to_answer() -> None:
     facts = smi_with("utilization/gpu_util", "GPU requires reset")
-    assert count_check(replace(HOST, gpus=1), selected(facts, "0"), 1).verdict == "ok"
-    assert count_check(replace(HOST, gpus=1), selected(facts, "1"), 1).verdict == "failed"
+    assert count_check(replace(HOST, gpus=1), node_facts(selected(facts, "0")), 1).verdict == "ok"
+    assert (
+        count_check(replace(HOST, gpus=1), node_facts(selected(facts, "1")), 1).verdict == "failed"
+    )
 
 
 def test_gpus_of_which_neither_memory_nor_use_is_told_are_not_called_idle() -> None:

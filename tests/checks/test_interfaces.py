@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks.facts import node_facts
 from orchestrator.checks.interfaces import with_interface, with_interfaces
 from orchestrator.checks.network import network_checks
 from orchestrator.inventory.hosts import Host
@@ -149,11 +150,11 @@ def test_none_is_found_for_one_machine_one_host_or_a_route_through_docker() -> N
 def test_routes_through_two_interfaces_are_a_warning_unless_one_network_is_shared() -> None:
     facts = seen("eth0 10.11.0")
     facts["n2"]["routes"]["10.11.0.4"] = "eth1"
-    (check,) = network_checks(HOSTS[0], with_interfaces(HOSTS, facts)["n2"])[:1]
+    (check,) = network_checks(HOSTS[0], node_facts(with_interfaces(HOSTS, facts)["n2"]))[:1]
     assert (check.name, check.verdict) == ("interface", "ok")
     assert check.found == "eth0 up, MTU 1500: all nodes have an address in 10.11.0.0/24"
     facts["n3"]["networks"] = []
-    (check,) = network_checks(HOSTS[0], with_interfaces(HOSTS, facts)["n2"])[:1]
+    (check,) = network_checks(HOSTS[0], node_facts(with_interfaces(HOSTS, facts)["n2"]))[:1]
     assert (check.name, check.verdict) == ("interface", "warning")
     assert check.found == "the other nodes are reached through eth0, eth1"
 
@@ -166,7 +167,8 @@ def test_a_node_whose_address_another_cannot_resolve_is_no_route_and_leaves_the_
     assert chosen(facts) == {host.name: ("eth0", "the route to the other nodes") for host in HOSTS}
     facts["n3"]["networks"] = []
     assert [
-        check.name for check in network_checks(HOSTS[0], with_interfaces(HOSTS, facts)["n2"])
+        check.name
+        for check in network_checks(HOSTS[0], node_facts(with_interfaces(HOSTS, facts)["n2"]))
     ] == ["route"]
 
 

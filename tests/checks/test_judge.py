@@ -18,7 +18,7 @@ from orchestrator.checks.judge import among, judge
 from orchestrator.checks.load import load_checks
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.folders import open_framework
-from tests.support.node_facts import GIB, HOST, healthy, judged, port, verdict_of
+from tests.support.node_facts import GIB, HOST, healthy, judged, known, port, verdict_of
 
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a0b:0002"  # a GID that stands for 10.11.0.2
 
@@ -47,8 +47,8 @@ def test_a_disk_or_a_program_that_cannot_be_used_fails_with_path_and_cause() -> 
         "n1": {"programs": {"/p": {"error": "/p/x.py: Permission denied"}}},
         "n2": {"programs": {"/p": "a"}},
     }
-    assert unlike(copies | {"n3": {"programs": {"/p": "a"}}}) == []
-    (other,) = unlike(copies | {"n3": {"programs": {"/p": "b"}}})
+    assert unlike(known(copies | {"n3": {"programs": {"/p": "a"}}})) == []
+    (other,) = unlike(known(copies | {"n3": {"programs": {"/p": "b"}}}))
     assert (other.host, other.expected) == ("n3", "the same bytes as on n2")
 
 
@@ -111,12 +111,11 @@ def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:
 
 def test_nodes_that_share_their_work_directory_are_named() -> None:
     firsts = {"n1": "n1 in c1", "n2": "n1 in c1", "n3": "n3 in c1", "n4": None, "n5": None}
-    checks = shared(
-        {
-            host: {"workdir": "/home/u/.orch-node", "workdir_first": first}
-            for host, first in firsts.items()
-        }
-    )
+    facts = {
+        host: {"workdir": "/home/u/.orch-node", "workdir_first": first}
+        for host, first in firsts.items()
+    }
+    checks = shared(known(facts))
     assert [(check.host, check.verdict) for check in checks] == [("n1", "ok"), ("n2", "ok")]
     assert {check.found for check in checks} == {
         "/home/u/.orch-node is one directory on n[1-2]; each node has its own folder in it"
@@ -216,7 +215,7 @@ def seen_from(boot: str, **routes: str) -> dict[str, Any]:
 
 def test_a_node_that_finds_itself_at_the_address_of_another_is_refused() -> None:
     facts = {"localhost": seen_from("a", brutus="eth0"), "brutus": seen_from("b", localhost="lo")}
-    (check,) = local_routes(facts)
+    (check,) = local_routes(known(facts))
     assert (check.host, check.verdict, check.found) == (
         "brutus",
         "failed",
@@ -226,12 +225,12 @@ def test_a_node_that_finds_itself_at_the_address_of_another_is_refused() -> None
     third = facts | {
         "brutus": seen_from("b", head="eth0", localhost="lo")
     }  # a neighbour, not the master
-    assert [check.verdict for check in local_routes(third)] == ["failed"]
+    assert [check.verdict for check in local_routes(known(third))] == ["failed"]
 
 
 def test_nodes_of_a_rehearsal_on_one_machine_find_each_other_on_it() -> None:
     facts = {"a": seen_from("x", b="lo"), "b": seen_from("x", a="lo")}
-    assert [check.verdict for check in local_routes(facts)] == ["ok", "ok"]
+    assert [check.verdict for check in local_routes(known(facts))] == ["ok", "ok"]
 
 
 # ------------------------------------------------------------------ host
@@ -348,7 +347,7 @@ def test_processors_in_use_by_others_are_a_warning_and_those_of_the_look_itself_
         "c": load(1.0, (500, 900), seconds=0.1),
         "d": {},
     }
-    found = {check.host: (check.verdict, check.found) for check in load_checks(facts)}
+    found = {check.host: (check.verdict, check.found) for check in load_checks(known(facts))}
     assert found == {
         "a": ("ok", "8 processors, less than a tenth in use"),
         "b": ("warning", "other processes use 2.5 of 8 processors"),
@@ -357,7 +356,7 @@ def test_processors_in_use_by_others_are_a_warning_and_those_of_the_look_itself_
         "a": load(20.0, (5, 9)),
         "b": load(24.0, (7, 11)),
     }  # two nodes of a lab: one machine
-    assert {check.verdict for check in load_checks(together)} == {"ok"}
+    assert {check.verdict for check in load_checks(known(together))} == {"ok"}
 
 
 def test_a_reference_that_stays_literal_is_named_without_its_value() -> None:
@@ -408,3 +407,12 @@ def test_a_probe_that_fails_is_blamed_on_what_failed(error: str, hint: str) -> N
         for check in judge(host, healthy(framework={"error": error}), framework, None)
     }
     assert by_name["pytorch"].hint.startswith(hint)
+
+
+@pytest.mark.parametrize("value", [None, -1, 1.5, "x", [], [[]], [{}], {}, {"x": 1}, True])
+def test_whatever_a_node_sends_for_a_fact_the_others_are_judged(value: Any) -> None:
+    facts = healthy()
+    for name in facts:
+        found = judged(facts | {name: value})
+        assert "runner" in found and "disk" in found, name
+        among({"a": facts, "b": facts | {name: value}})

@@ -20,6 +20,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.render import folded
 from tests.plan.third_party_runs import FOREIGN, PORT, Case, cases, hosts, launch, planned
+from tests.support.node_facts import known
 from tests.support.rendering import complaint, opened
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
@@ -341,5 +342,5 @@ def test_preflight_wants_the_program_and_the_same_one_everywhere() -> None:
         "node2": {"programs": {path: "bb"}},
         "node3": {"programs": {path: "aa"}},
     }
-    assert [error.host for error in unfit(unlike(copies))] == ["node2"]
-    assert not unlike({"node1": {}, "node2": {}})
+    assert [error.host for error in unfit(unlike(known(copies)))] == ["node2"]
+    assert not unlike(known({"node1": {}, "node2": {}}))

@@ -156,7 +156,13 @@ def test_nodes_whose_mtu_or_power_limit_is_not_the_same_are_said() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"gpus": [{}], "xids": [1], "gpu": 7, "topology": {"links": 3}, "interface": "x"},
+        {
+            "gpus": [{"utilization": 0}],
+            "xids": [1],
+            "gpu": 7,
+            "topology": {"links": 3},
+            "interface": "x",
+        },
         {},
         {"gpus": None, "framework": None},
         {"gpus": "nvidia-smi failed"},

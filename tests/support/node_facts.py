@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.facts import ports_of
+from orchestrator.checks.facts import NodeFacts, node_facts, ports_of
 from orchestrator.checks.judge import judge
 from orchestrator.devices import nvidia_smi as nvidiasmi
 from orchestrator.inventory.hosts import Host
@@ -48,6 +49,11 @@ def healthy(
         "topology": nvidiasmi.topology((DATA / topology).read_text()),
         **nvidiasmi.gpu_facts((DATA / gpus).read_text(), {"20461": "alice"}),
     } | changes  # fmt: skip
+
+
+def known(facts: Mapping[str, Any]) -> dict[str, NodeFacts]:
+    """Return the facts of several nodes as checks read them."""
+    return {host: node_facts(values) for host, values in facts.items()}
 
 
 def judged(facts: dict[str, Any], host: Host = HOST) -> dict[str, Check]:

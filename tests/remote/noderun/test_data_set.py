@@ -16,6 +16,7 @@ from noderun import data_set
 from noderun.data_set import look_at_data
 from orchestrator.checks.among import alike, unlike
 from orchestrator.checks.judge import unfit
+from tests.support.node_facts import known
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_any_difference_among_what_is_looked_at_is_found(
         host: {"data_dir": True, "data_set": look, "data_made": True}
         for host, look in looks.items()
     }
-    assert [(error.host, error.message) for error in unfit(unlike(facts))] == [
+    assert [(error.host, error.message) for error in unfit(unlike(known(facts)))] == [
         ("node2", "data: expected the same data set as on node1, found a different one")
     ]
 
@@ -83,8 +84,8 @@ def test_other_data_sets_may_differ_but_not_silently(images: Path, tmp_path: Pat
         for host, path in copies.items()
     }
     digests = {host: values["data_set"]["digest"][:12] for host, values in facts.items()}
-    (check,) = alike(facts)
-    assert unlike(facts) == [] and (check.host, check.verdict) == ("node2", "warning")
+    (check,) = alike(known(facts))
+    assert unlike(known(facts)) == [] and (check.host, check.verdict) == ("node2", "warning")
     assert (check.found, check.expected) == (
         f"data set {digests['node2']}",
         f"data set {digests['node1']} as on node1",
