@@ -155,9 +155,7 @@ HOMES = {
     "asyncssh": ["lab/asyncssh_server.py"],
     "pandas": ["api/bench.py"],
     "typing_extensions": ["api/plan.py"],
-    "fsspec": ["features/store/bucket.py"],
-    "aiohttp": ["features/store/bucket.py"],
-    "botocore": ["features/store/bucket.py"],
+    "obstore": ["features/store/bucket.py"],
 }
 # What the pure packages may not do: touch files, clocks, chance, the environment, processes, the
 # network.

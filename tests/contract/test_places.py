@@ -18,19 +18,18 @@ import pytest
 
 from orchestrator.errors import ConfigError, OrchError, TransportError
 from orchestrator.features.store.bucket import BucketPlace
-from orchestrator.features.store.directory import DirectoryPlace
-from orchestrator.features.store.machine import MachinePlace
+from orchestrator.features.store.folder import FolderPlace
 from orchestrator.features.store.place import Place
 from tests.contract.rig import Rig
 from tests.support import judge
-from tests.support.buckets import service, web_server
+from tests.support.buckets import make_bucket, service, web_server
 
 NAME = "archives/x.tar"
 WRITER = """
 import sys
 from pathlib import Path
-from orchestrator.features.store.directory import DirectoryPlace
-place = DirectoryPlace(Path(sys.argv[1]))
+from orchestrator.features.store.folder import FolderPlace
+place = FolderPlace(sys.argv[1], sys.argv[1])
 while True:
     place.publish("archives/x.tar", Path(sys.argv[2]))
     print("published", flush=True)
@@ -39,7 +38,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def bucket_service() -> Iterator[dict[str, str]]:
-    pytest.importorskip("s3fs")
+    pytest.importorskip("obstore")
     with service() as environment:
         yield environment
 
@@ -49,20 +48,22 @@ def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
     if request.param == "directory":
-        yield DirectoryPlace(tmp_path / "team")
+        yield folder_of(tmp_path / "team")
     elif request.param == "bucket":
         for name, value in request.getfixturevalue("bucket_service").items():
             monkeypatch.setenv(name, value)
-        place = BucketPlace(f"s3://bucket-{hashlib.md5(str(tmp_path).encode()).hexdigest()}/team")
-        place._files.mkdir(place._root.partition("/")[0])
-        yield place
+        name = f"bucket-{hashlib.md5(str(tmp_path).encode()).hexdigest()}"
+        make_bucket(os.environ, name)
+        yield BucketPlace(f"s3://{name}/team")
     else:
         rig: Rig = request.getfixturevalue("rig")
         rig.transport = "openssh" if "openssh" in request.param else "ssh"
         server = rig.serve()
-        made = MachinePlace("me@head:/team", str(tmp_path / "team"), lambda: rig.connect(server))
-        yield made
-        made.close()
+        yield FolderPlace("me@head:/team", str(tmp_path / "team"), lambda: rig.connect(server))
+
+
+def folder_of(path: Path) -> FolderPlace:
+    return FolderPlace(str(path), str(path))
 
 
 @pytest.fixture
@@ -150,14 +151,14 @@ def test_a_writer_that_is_killed_publishes_nothing_and_the_next_one_cleans_up(
     killed = 0
     while killed < 5:
         command = [sys.executable, "-c", WRITER, str(root), str(file)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         judge.wait_for(
             lambda: list(root.glob("archives/.x.tar.*.part")), 30, lambda: "nothing is written"
         )
         process.kill()
         process.communicate()
         killed += bool(list(root.glob("archives/.x.tar.*.part")))
-        place = DirectoryPlace(root)
+        place = folder_of(root)
         assert set(place.sizes("archives")) <= {"x.tar"}
         if place.sizes("archives"):
             assert content(place, NAME, tmp_path) == file.read_bytes()
@@ -169,7 +170,7 @@ def test_a_connection_that_breaks_while_sending_publishes_nothing(
     rig: Rig, file: Path, tmp_path: Path
 ) -> None:
     server, root = rig.serve(), tmp_path / "team"
-    place = MachinePlace("head:team", str(root), lambda: rig.connect(server))
+    place = FolderPlace("head:team", str(root), lambda: rig.connect(server))
     place.make()
     with file.open("ab") as stream:
         stream.truncate(200 << 20)
@@ -202,9 +203,9 @@ def test_what_one_user_writes_all_of_the_team_can_read_and_replace(
             root = tmp_path / f"team{number}"
             root.mkdir()
             root.chmod(0o2775)
-            place: Place = DirectoryPlace(root)
+            place: Place = folder_of(root)
             if kind == "machine":
-                place = MachinePlace("head:team", str(root), lambda: rig.connect(server))
+                place = FolderPlace("head:team", str(root), lambda: rig.connect(server))
             place.publish(NAME, file)
             assert (root / "archives").stat().st_mode & 0o7777 == 0o2775, kind
             assert (root / NAME).stat().st_mode & 0o7777 == 0o664, kind
@@ -224,8 +225,8 @@ def test_a_place_that_cannot_be_written_says_why(open_home: Path, rig: Rig, file
     try:
         server = rig.serve()
         for place in (
-            DirectoryPlace(small),
-            MachinePlace("head:small", str(small), lambda: rig.connect(server)),
+            folder_of(small),
+            FolderPlace("head:small", str(small), lambda: rig.connect(server)),
         ):
             with pytest.raises(OrchError, match=r"space"):
                 place.publish(NAME, file)
@@ -234,27 +235,23 @@ def test_a_place_that_cannot_be_written_says_why(open_home: Path, rig: Rig, file
     finally:
         subprocess.run(["umount", str(small)], check=True)
     for place in (
-        DirectoryPlace(open_home / "no/such"),
-        MachinePlace("h:x", str(open_home / "no/such"), lambda: rig.connect(server)),
+        folder_of(open_home / "no/such"),
+        FolderPlace("h:x", str(open_home / "no/such"), lambda: rig.connect(server)),
     ):
         with pytest.raises(ConfigError, match="make the folder above it first"):
             place.make()
 
 
 def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> None:
-    pytest.importorskip("aiohttp")
-    DirectoryPlace(tmp_path).publish(NAME, file)
+    pytest.importorskip("obstore")
+    folder_of(tmp_path).publish(NAME, file)
     with web_server(tmp_path) as url:
         place = BucketPlace(url)
         assert (
             content(place, NAME, tmp_path) == file.read_bytes() and place.sizes("archives") is None
         )
-        assert (
-            place.read(NAME, 0, 300) == file.read_bytes()[:300]
-            and place.read(NAME, 700, 9) == file.read_bytes()[700:709]
-        )
         with pytest.raises(FileNotFoundError):
-            place.read("nothing", 0, 10)
+            place.fetch("nothing", tmp_path / "nothing", 10)
         with pytest.raises(ConfigError, match="a web server"):
             place.make()
 
@@ -262,8 +259,8 @@ def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> Non
 def test_a_web_server_that_sends_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pytest.importorskip("aiohttp")
-    monkeypatch.setattr("orchestrator.features.store.bucket._READ_S", 0.5)
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("orchestrator.features.store.bucket._READ_TIMEOUT", "500ms")
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(OrchError, match="the service does not work: .*imeout.*is the web server up"),
@@ -273,13 +270,10 @@ def test_a_web_server_that_sends_nothing_is_not_waited_for(
         )
 
 
-@pytest.mark.parametrize("library", ["aiohttp", "botocore", "fsspec"])
-def test_a_library_that_is_missing_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, library: str
-) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
     for url in ("s3://team/bench", "https://host/bench"):
         with pytest.raises(ConfigError, match=r"pip install 'orch-bench\[store\]'"):
             BucketPlace(url)
@@ -306,3 +300,45 @@ def test_a_service_that_cannot_be_used_says_what_to_do(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(ConfigError, match="set AWS_ACCESS_KEY_ID"):
         BucketPlace("s3://no-such-bucket/other").sizes("")
+
+
+def test_keys_and_service_are_taken_from_a_profile_of_the_aws_tools(
+    bucket_service: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path
+) -> None:
+    make_bucket(bucket_service, "profiles")
+    for name in bucket_service:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    folder = tmp_path / ".aws"
+    folder.mkdir()
+    service_of = f"endpoint_url = {bucket_service['AWS_ENDPOINT_URL']}\nregion = us-east-1\n"
+    (folder / "config").write_text(f"[default]\nregion = no\n[profile team]\n{service_of}")
+    with pytest.raises(ConfigError, match="expected access keys for the bucket, found none"):
+        BucketPlace("s3://profiles/team")
+    keys = "aws_access_key_id = team\naws_secret_access_key = not-a-secret\n"
+    (folder / "credentials").write_text(f"[default]\n[team]\n{keys}")
+    place = BucketPlace("s3://profiles/team")
+    place.publish(NAME, file)
+    assert place.sizes("archives") == {"x.tar": file.stat().st_size}
+    (folder / "credentials").unlink()
+    (folder / "config").write_text("[profile team]\nsso_session = corp\n")
+    with pytest.raises(ConfigError, match="the profile team has none.*export-credentials"):
+        BucketPlace("s3://profiles/team")
+    (folder / "config").write_text("no section\n")
+    with pytest.raises(ConfigError, match="config: cannot be read: File contains no section"):
+        BucketPlace("s3://profiles/team")
+
+
+def test_what_google_and_azure_need_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("obstore")
+    for name in [name for name in os.environ if name.startswith(("AZURE", "GOOGLE"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ConfigError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
+        BucketPlace("az://team/bench")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nothing.json"))
+    with pytest.raises(ConfigError, match="set GOOGLE_APPLICATION_CREDENTIALS"):
+        BucketPlace("gs://team/bench")

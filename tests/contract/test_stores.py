@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.rig import Rig
 from tests.e2e.rig import ORCH
-from tests.support.buckets import service, web_server
+from tests.support.buckets import make_bucket, service, web_server
 from tests.support.commands import inherited_environment
 from tests.support.pushers import Person, push_at_once
 
@@ -36,13 +36,9 @@ def person(project: Path, environment: Mapping[str, str]) -> Person:
 
 
 def test_two_people_push_to_one_bucket_at_once_and_one_is_killed(tmp_path: Path) -> None:
-    s3fs = pytest.importorskip("s3fs")
+    pytest.importorskip("obstore")
     with service() as environment:
-        keys = {
-            "key": environment["AWS_ACCESS_KEY_ID"],
-            "secret": environment["AWS_SECRET_ACCESS_KEY"],
-        }
-        s3fs.S3FileSystem(endpoint_url=environment["AWS_ENDPOINT_URL"], **keys).mkdir("team")
+        make_bucket(environment, "team")
         people = [person(tmp_path / name, environment) for name in ("ada", "bob", "eve")]
         for one in people:
             one.measure(one.project.name, 1)
@@ -81,7 +77,7 @@ def test_a_store_on_a_machine_is_reached_as_the_inventory_says(rig: Rig, tmp_pat
 
 
 def test_a_store_on_a_web_server_is_read(tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("obstore")
     one = person(tmp_path / "ada", {})
     one.measure("ada", 2)
     assert one.orch("push", str(tmp_path / "team"), "--all")[0] == 0

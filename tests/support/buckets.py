@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,12 @@ def service() -> Iterator[dict[str, str]]:
     port = free_port(ADDRESS)
     with _server([sys.executable, "-m", "moto.server", "-H", ADDRESS, "-p", str(port)], port):
         yield {**KEYS, "AWS_ENDPOINT_URL": f"http://{ADDRESS}:{port}"}
+
+
+def make_bucket(environment: Mapping[str, str], name: str) -> None:
+    """Make a bucket of the service that an environment names."""
+    url = f"{environment['AWS_ENDPOINT_URL']}/{name}"
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
 
 
 @contextmanager

@@ -5,9 +5,9 @@
     archives/<seal>.tar.sig
     index.sqlite          what the archives say of themselves; derived from them, and replaced as a whole
 
-Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. Whoever
-pushes at the same time as others, or is killed while pushing, leaves at worst an index that lacks
-archives, which readers and the next push notice.
+Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. A push
+that is killed, or made at the same time as others, leaves at worst an index that lacks archives,
+which readers and the next push notice.
 """
 
 from orchestrator.feature import Feature
@@ -20,5 +20,5 @@ FEATURE = Feature(
             "pull": "List a store, or unpack benches from it into the project.",
         }
     },
-    provides={"store": "stored"},
+    provides={"store": "provider"},
 )

@@ -1,6 +1,4 @@
-"""A store: archives go in, come out and are listed, whatever the place that they are kept in:
-`Store`.
-"""
+"""A store, whatever place it is kept in: `Store` puts archives in, lists them and hands them out."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import errno
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +16,11 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, RunError
 from orchestrator.features.store.index import Entry, entry_of, read_index, write_index
-from orchestrator.features.store.place import Place, readable
+from orchestrator.features.store.place import Place, unreadable
 from orchestrator.files import failures
 from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
 from orchestrator.record.archive_record import Head, head_of
-from orchestrator.record.signature import key_of
+from orchestrator.record.signature import is_signature, key_of, signer
 from orchestrator.record.state_file import damaged
 from orchestrator.strictjson import strict_json
 
@@ -87,8 +85,10 @@ class Store:
     @staticmethod
     def marks(folder: Path) -> bool:
         """Whether a folder is a store. Raises ConfigError for one that may not be read."""
-        with readable(folder):
+        try:
             return (folder / _MARKER).is_file()
+        except PermissionError as error:
+            raise unreadable(str(error.filename or folder)) from error
 
     @property
     def title(self) -> str:
@@ -183,44 +183,61 @@ class Store:
                 self.place.fetch(f"{_ARCHIVES}/{name}", folder / "sig", _SIGNATURE_BYTES)
                 yield (folder / "sig").read_bytes()
 
+    def signer(self, seal: str, signers: Path | None) -> str:
+        """Return who of the allowed signers has signed an archive; nothing if nobody asks. Raises
+        DataError if none has.
+        """
+        if not signers:
+            return ""
+        where = f"{self.where(seal)}.sig"
+        hint = "whoever vouches for the archive can add one: orch push --sign KEY"
+        fault = damaged(where, "expected a signature, found none", hint)
+        with self._temporary() as folder:
+            signature = folder / "archive.tar.sig"
+            for content in self.signatures(seal):
+                signature.write_bytes(content)
+                try:
+                    return signer(seal, signature, signers)
+                except DataError as error:
+                    error.where = where
+                    fault = error
+        raise fault
+
+    def standing(self, seal: str, signers: Path | None) -> str:
+        """Return in words what the signatures of an archive are worth: ``verified`` and by whom,
+        ``unverified``, or ``invalid``.
+        """
+        if signers:
+            with suppress(DataError):
+                return f"verified: {self.signer(seal, signers)}"
+        is_signed = any(is_signature(seal, content) for content in self.signatures(seal))
+        return "unverified" if is_signed else "invalid"
+
     def listing(self) -> Listing:
         """Return what is in the store: from the index, and from the heads of archives that are not
         in it.
         """
         fault: DataError | None = None
+        indexed: dict[str, Entry] = {}
+        broken: list[str] = []
         try:
             indexed, broken = self._index()
         except DataError as error:
-            indexed, broken, fault = {}, [], error
+            fault = error
         names = self.place.sizes(_ARCHIVES)
-        if names is None:  # a place that does not list has what its index says
-            if fault:
-                fault.hint = (
-                    "the archives cannot be listed here: the next orch push to the directory "
-                    "or bucket writes the index again"
-                )
-                raise fault
-            rows = {
-                f"{seal}.tar": damaged(
-                    f"{self.title}/{_INDEX}", "expected the row as written, found another"
-                )
-                for seal in broken
-            }
-            return Listing(indexed, frozenset(), rows, None, is_indexed=True)
-        sizes = {
-            match[1]: size
-            for name, size in sorted(names.items())
-            if size is not None and (match := _SEALED.fullmatch(name))
-        }
+        if names is None:
+            return self._listing_of_index(indexed, broken, fault)
+        sizes: dict[str, int] = {}
+        for name, size in sorted(names.items()):
+            if size is not None and (match := _SEALED.fullmatch(name)):
+                sizes[match[1]] = size
         entries = {seal: entry for seal, entry in indexed.items() if seal in sizes}
-        is_indexed = not (fault or broken or set(indexed) - set(entries))
+        is_indexed = not (fault or broken or len(indexed) > len(entries))
         problems: dict[str, OrchError] = {}
         for seal, size in sizes.items():
             try:
                 if seal not in entries:
-                    entries[seal] = self._heads[seal] = self._heads.get(seal) or self._read(
-                        seal, size
-                    )
+                    entries[seal] = self._entry(seal, size)
                     is_indexed = False
                 elif entries[seal].size_bytes != size:
                     message = f"expected {entries[seal].size_bytes} bytes as indexed, found {size}"
@@ -229,12 +246,24 @@ class Store:
                 continue  # removed meanwhile
             except DataError as error:
                 problems[f"{seal}.tar"] = error
-        signed = frozenset(
-            match[1]
-            for name in names
-            if (match := _SIGNATURE.fullmatch(name)) and match[1] in sizes
-        )
+        matches = filter(None, map(_SIGNATURE.fullmatch, names))
+        signed = frozenset(match[1] for match in matches) & sizes.keys()
         return Listing(entries, signed, problems, fault, is_indexed)
+
+    def _listing_of_index(
+        self, indexed: Mapping[str, Entry], broken: Sequence[str], fault: DataError | None
+    ) -> Listing:
+        """Return what the index says of a place that does not list its files."""
+        if fault:
+            fault.hint = (
+                "the archives cannot be listed here: the next orch push to the directory "
+                "or bucket writes the index again"
+            )
+            raise fault
+        where = f"{self.title}/{_INDEX}"
+        fault_of_row = damaged(where, "expected the row as written, found another")
+        rows = {f"{seal}.tar": fault_of_row for seal in broken}
+        return Listing(indexed, frozenset(), rows, None, is_indexed=True)
 
     def index(self) -> Listing:
         """Make the index say what the archives say, if it does not; return what is in the store.
@@ -285,8 +314,8 @@ class Store:
         """Do the same, and raise DataError also if the index says something else than the archive."""
         unpacked = self.unpacked(path, entry.seal, into, entry.id)
         archive = unpacked.archive
-        head = Head(archive.files, archive.orch, archive.history, archive.tables)
-        if entry_of(entry.seal, entry.size_bytes, head, self.where(entry.seal)) != entry:
+        sealed = entry_of(entry.seal, entry.size_bytes, _head(archive), self.where(entry.seal))
+        if sealed != entry:
             hint = f"remove {_INDEX} from the store: the next orch push writes it again"
             raise damaged(
                 f"{self.title}/{_INDEX}",
@@ -294,10 +323,6 @@ class Store:
                 hint,
             )
         return unpacked
-
-    def close(self) -> None:
-        """Free connections."""
-        self.place.close()
 
     def _is_one(self) -> bool:
         where = f"{self.title}/{_MARKER}"
@@ -326,10 +351,12 @@ class Store:
     def _size(self, name: str) -> int | None:
         return (self.place.sizes(_ARCHIVES) or {}).get(name)
 
-    def _read(self, seal: str, size: int) -> Entry:
+    def _entry(self, seal: str, size: int) -> Entry:
         """Return the entry of an archive from its head; of one that an earlier version sealed, from
-        the whole archive.
+        the whole archive. Each is read once.
         """
+        if seal in self._heads:
+            return self._heads[seal]
         where, name = self.where(seal), f"{_ARCHIVES}/{seal}.tar"
         try:
             head = head_of(
@@ -337,12 +364,12 @@ class Store:
             )
             if not head.history:
                 with self.fetched(seal, size) as path, TemporaryDirectory(prefix="orch-") as folder:
-                    archive = self.unpacked(path, seal, Path(folder)).archive
-                    head = Head(archive.files, archive.orch, archive.history, archive.tables)
-            return entry_of(seal, size, head, where)
+                    head = _head(self.unpacked(path, seal, Path(folder)).archive)
+            self._heads[seal] = entry_of(seal, size, head, where)
         except DataError as error:
             error.hint = error.hint or self._remedy()
             raise
+        return self._heads[seal]
 
     def _remedy(self, name: str = "BENCH") -> str:
         return f"a project that still has the bench can replace it: orch push --again {self.title} {name}"
@@ -358,3 +385,7 @@ class Store:
                     raise
                 with failures(Path(folder, "copy")):
                     raise
+
+
+def _head(archive: Archive) -> Head:
+    return Head(archive.files, archive.orch, archive.history, archive.tables)

@@ -1,62 +1,81 @@
-"""A store in a bucket of S3 or a service like it, through fsspec and s3fs; on a web server, which
-gives and does not take.
+"""A store in a bucket of S3, Google or Azure, or of a service like S3; on a web server, which gives
+and does not take. obstore talks to all of them.
 
-s3fs takes address, keys and profile from where other programs take them: ``AWS_ENDPOINT_URL``,
-``AWS_PROFILE``, ``~/.aws``. An object appears complete or not at all, and one under a name that
-exists replaces it; nothing else is asked of the service.
+An object appears complete or not at all, and one under a name that exists replaces it; nothing else
+is asked of the service.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from configparser import Error, RawConfigParser
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.features.store.place import too_long
+from orchestrator.features.store.place import PIECE_BYTES, too_long
 
 __all__ = ["SCHEMES", "BucketPlace"]
 
-SCHEMES = ("s3", "http", "https")
-_CONNECT_S, _READ_S = 10, 60
-_OF_S3: dict[str, Any] = {
-    "use_listings_cache": False,
-    "default_cache_type": "none",
-    "config_kwargs": {
-        "connect_timeout": _CONNECT_S,
-        "read_timeout": _READ_S,
-        "retries": {"max_attempts": 4, "mode": "standard"},
-    },
+_KEYS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
+SCHEMES = (*_KEYS, "http", "https")
+_READ_TIMEOUT = "60s"
+_RETRIES: Any = {"max_retries": 6}
+_OF_PROFILE = {
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+    "token": "aws_session_token",
+    "region": "region",
+    "endpoint": "endpoint_url",
+}
+_SET_BY = {"region": ("AWS_REGION", "AWS_DEFAULT_REGION"), "endpoint": ("AWS_ENDPOINT_URL",)}
+_OTHER_KEYS = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 
 
 class BucketPlace:
     """Objects below a URL."""
 
     def __init__(self, url: str) -> None:
-        """Raises ConfigError if fsspec or what it needs for this URL is not installed."""
+        """Raises ConfigError if obstore is not installed, or settings of the service are wrong."""
         self.title = url
-        scheme = url.partition("://")[0]
-        self._can_list = scheme == "s3"
+        self._scheme = urlsplit(url).scheme
+        self._can_list = self._scheme in _KEYS
         try:
-            from aiohttp import ClientError, ClientTimeout
-            from botocore.exceptions import BotoCoreError, NoCredentialsError
-            from fsspec.core import url_to_fs
-
-            # By default aiohttp gives up after five minutes, also while an archive is still
-            # arriving.
-            timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
-            options = _OF_S3 if scheme == "s3" else {"client_kwargs": {"timeout": timeout}}
-            self._files, self._root = url_to_fs(url, skip_instance_cache=True, **options)
-            self._without_keys, self._failures = (
-                NoCredentialsError,
-                (OSError, ClientError, BotoCoreError),
-            )
+            from obstore import exceptions
+            from obstore.store import from_url
         except ImportError as error:
-            hint = "install them: pip install 'orch-bench[store]'"
-            raise ConfigError(f"expected fsspec and s3fs, {error}", where=url, hint=hint) from None
+            hint = "install it: pip install 'orch-bench[store]'"
+            raise ConfigError(f"expected obstore, {error}", where=url, hint=hint) from None
+        self._errors = exceptions
+        # Without a limit of its own obstore ends a request after 30 s, also one that makes progress.
+        client: Any = {
+            "allow_http": True,
+            "connect_timeout": "10s",
+            "read_timeout": _READ_TIMEOUT,
+            "timeout": "1d",
+        }
+        options: Any = _of_s3(os.environ, url) if self._scheme == "s3" else {}
+        try:
+            self._objects: Any = from_url(
+                url, client_options=client, retry_config=_RETRIES, **options
+            )
+        except exceptions.BaseError as error:
+            raise ConfigError(
+                f"expected a service: {_said(error)}", where=url, hint=_KEYS.get(self._scheme, "")
+            ) from error
 
     def make(self) -> None:
         """Refuse what cannot be written; a folder in a bucket needs no making."""
@@ -73,97 +92,122 @@ class BucketPlace:
         if not self._can_list:
             return None
         with self._translated(folder):
-            try:
-                rows = self._files.ls(self._path(folder), detail=True, refresh=True)
-            except FileNotFoundError:
-                self._bucket_exists()
-                return {}
-        return {
-            posixpath.basename(row["name"]): row["size"] if row["type"] == "file" else None
-            for row in rows
+            found = self._objects.list_with_delimiter(folder or None)
+        sizes: dict[str, int | None] = {
+            posixpath.basename(path): None for path in found["common_prefixes"]
         }
+        return sizes | {posixpath.basename(row["path"]): row["size"] for row in found["objects"]}
 
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of an object."""
         with self._translated(name):
-            data: bytes = self._files.cat_file(self._path(name), start=start, end=start + size)
-        # A web server may know no ranges, and send all.
-        return data[start : start + size] if len(data) > size else data
+            return bytes(self._objects.get_range(name, start=start, length=size))
 
     def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy an object."""
-        from fsspec.callbacks import Callback
-
-        where = f"{self.title}/{name}"
-
-        class Limit(Callback):  # type: ignore[misc, unused-ignore]
-            """Counts what has come."""
-
-            def call(self, *_: object, **__: object) -> None:
-                if self.value > most:
-                    raise too_long(where, most)
-
         with self._translated(name):
-            self._files.get_file(self._path(name), str(target), callback=Limit())
-        if target.stat().st_size > most:
-            raise too_long(where, most)
+            found = self._objects.get(name)
+        if found.meta["size"] > most:
+            raise too_long(f"{self.title}/{name}", most)
+        with self._translated(name), target.open("xb") as out:
+            for piece in found.stream(min_chunk_size=PIECE_BYTES):
+                out.write(piece)
 
     def publish(self, name: str, source: Path) -> None:
         """Put an object; of one in parts, the service shows nothing before the last."""
         with self._translated(name):
-            self._files.put_file(str(source), self._path(name))
-
-    def close(self) -> None:
-        """Free nothing: fsspec's connections end with the process."""
-
-    def _path(self, name: str) -> str:
-        return f"{self._root.rstrip('/')}/{name}".rstrip("/")
-
-    def _bucket_exists(self) -> None:
-        bucket = self._root.partition("/")[0]
-        if not self._files.exists(bucket):
-            raise ConfigError(
-                "expected a bucket, found none",
-                where=self.title,
-                hint=f"create the bucket {bucket} first",
-            )
+            self._objects.put(name, source)
 
     @contextmanager
     def _translated(self, name: str) -> Iterator[None]:
         where = f"{self.title}/{name}".rstrip("/")
         try:
             yield
-        except FileNotFoundError:
-            raise
-        except self._without_keys as error:
-            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-            raise ConfigError(
-                f"expected access keys for the bucket: {_said(error)}", where=self.title, hint=hint
-            ) from error
-        except PermissionError as error:
-            hint = "the access keys need s3:ListBucket and s3:GetObject, and s3:PutObject to push"
+        except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError) as error:
+            hint = "the access keys must allow to list and read objects, and to put them to push"
             raise ConfigError(
                 f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint
             ) from error
-        except self._failures as error:
-            asked = (
-                "is the service up, and AWS_ENDPOINT_URL its address?"
-                if self._can_list
-                else "is the web server up?"
-            )
-            hint = f"{asked} repeat the command when it is; nothing is lost"
-            raise DataError(
-                f"the service does not work: {_said(error)}",
-                kind="storage_failed",
-                where=where,
-                hint=hint,
-            ) from error
-        except ValueError as error:
-            hint = "set AWS_ENDPOINT_URL to a URL such as https://host:9000"
+        except self._errors.BaseError as error:
+            raise self._fault(error, where) from error
+
+    def _fault(self, error: Exception, where: str) -> ConfigError | DataError:
+        if "NoSuchBucket" in str(error):
+            hint = f"create the bucket {urlsplit(self.title).netloc} first"
+            return ConfigError("expected a bucket, found none", where=self.title, hint=hint)
+        if "169.254.169.254" in str(error) or "metadata.google" in str(error):
+            message = f"expected access keys for the bucket: {_said(error)}"
+            return ConfigError(message, where=self.title, hint=_KEYS[self._scheme])
+        asked = "is the service up?" if self._can_list else "is the web server up?"
+        if self._scheme == "s3":
+            asked = "is the service up, and AWS_ENDPOINT_URL its address?"
+        hint = f"{asked} repeat the command when it is; nothing is lost"
+        message = f"the service does not work: {_said(error)}"
+        return DataError(message, kind="storage_failed", where=where, hint=hint)
+
+
+def _of_s3(environment: Mapping[str, str], url: str) -> dict[str, str]:
+    """Return what a profile of the AWS tools says and no environment variable, which obstore reads
+    itself.
+
+    Raises ConfigError without keys.
+    """
+    profile = environment.get("AWS_PROFILE") or "default"
+    values = _profile_values(environment, profile)
+    options = {option: values[key] for option, key in _OF_PROFILE.items() if key in values}
+    for option, names in _SET_BY.items():
+        if any(environment.get(name) for name in names):
+            options.pop(option, None)
+    endpoint = environment.get("AWS_ENDPOINT_URL") or options.get("endpoint", "")
+    if endpoint and not re.match(r"https?://[^/]", endpoint):
+        raise ConfigError(
+            f"expected the URL of a service, got {endpoint!r}",
+            where=url,
+            hint="set AWS_ENDPOINT_URL to a URL such as https://host:9000",
+        )
+    if environment.get("AWS_ACCESS_KEY_ID"):
+        return {option: options[option] for option in _SET_BY if option in options}
+    if "access_key_id" in options or any(environment.get(name) for name in _OTHER_KEYS):
+        return options
+    if values.keys() & {"sso_session", "sso_start_url", "role_arn", "credential_process"}:
+        hint = f'eval "$(aws configure export-credentials --profile {profile} --format env)"'
+        raise ConfigError(
+            f"expected access keys, the profile {profile} has none", where=url, hint=hint
+        )
+    if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        raise ConfigError(
+            "expected access keys for the bucket, found none", where=url, hint=_KEYS["s3"]
+        )
+    return options
+
+
+def _profile_values(environment: Mapping[str, str], profile: str) -> dict[str, str]:
+    """Return the settings of a profile in the files of the AWS tools; those with keys win."""
+    files = {
+        "AWS_CONFIG_FILE": "~/.aws/config",
+        "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+    }
+    values: dict[str, str] = {}
+    for variable, default in files.items():
+        path = Path(environment.get(variable) or default).expanduser()
+        parser = RawConfigParser()
+        try:
+            parser.read(path, encoding="utf-8")
+        except (Error, OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"expected the URL of a service: {_said(error)}", where=self.title, hint=hint
+                f"cannot be read: {str(error).splitlines()[0]}", where=str(path)
             ) from error
+        for section in (profile, f"profile {profile}"):
+            if parser.has_section(section):
+                values |= parser[section]
+    return values
 
 
 def _said(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+    """Return the first line of an error of obstore, without what a server sent, and with the kind of
+    failure of a connection.
+    """
+    text, _, details = str(error).partition("\n\nDebug source:")
+    said = text.strip().partition("\n")[0].partition(": <")[0][:300] or type(error).__name__
+    kind = re.search(r"HttpError \{\s+kind: (\w+)", details)
+    return f"{said} ({kind[1]})" if kind else said

@@ -14,7 +14,8 @@ import typer
 from orchestrator.cli import complete
 from orchestrator.cli.options import AcceptNew, Debug, Json, Sign, print_json
 from orchestrator.cli.sealing import sealable
-from orchestrator.features.store.stored import named_in, note, opened, say, signer_of, standing
+from orchestrator.features.store.report import print_list, say, warn_of_index
+from orchestrator.features.store.resolve import find_entry, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def push(
         check_key(sign)
     sources = _all() if everything else [_source(name) for name in names or [""]]
     rows, faults = [], []
-    with opened(where, accept_new) as store:
+    with open_store(where, accept_new) as store:
         is_made = False
         for source in sources:
             try:
@@ -145,14 +146,14 @@ def pull(
     from orchestrator.errors import Faults
     from orchestrator.record import Project
 
-    with opened(where, accept_new) as store:
+    with open_store(where, accept_new) as store:
         listing = store.open().listing()
         if not names:
             _list(store, listing, signers, as_json)
             if listing.damaged:
                 raise Faults(list(listing.damaged.values()))
             return
-        chosen = list(dict.fromkeys(named_in(listing, name, store.title).seal for name in names))
+        chosen = list(dict.fromkeys(find_entry(listing, name, store.title).seal for name in names))
         into = output or Project.here(os.environ).runs
         rows = [_pulled(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
     if as_json:
@@ -232,7 +233,7 @@ def _pulled(
         _held(Path(part)),
     ):
         unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
-        by = signer_of(store, entry.seal, signers)
+        by = store.signer(entry.seal, signers)
         archive, difference = unpacked.archive, unpacked.difference
         target = into / archive.bench_id  # which is verified, unlike what an index says
         is_new = _placed(unpacked.folder, target, store.title)
@@ -327,16 +328,12 @@ def _placed(folder: Path, target: Path, where: str) -> bool:
 
 
 def _list(store: Store, listing: Listing, signers: Path | None, as_json: bool) -> None:
-    from orchestrator.features.store.report import render
-
-    signed = {seal: standing(store, seal, signers) for seal in listing.signed}
+    rows = listing.rows({seal: store.standing(seal, signers) for seal in listing.signed})
     if as_json:
-        print_json({"store": store.title, "archives": listing.rows(signed)})
+        print_json({"store": store.title, "archives": rows})
         return
-    note(listing)
-    if not listing.entries:
+    warn_of_index(listing)
+    if rows:
+        print_list(rows, f"orch pull {store.title} --json")
+    else:
         typer.echo("no archives", err=True)
-        return
-    from rich.console import Console
-
-    render(listing.rows(signed), Console(), f"orch pull {store.title} --json")

@@ -1,4 +1,4 @@
-"""What a store is named by: a directory, a folder of a machine, a URL.
+"""Read the name of a store: a directory, a folder of a machine, a URL.
 
 >>> destination("/srv/bench").kind, destination("results").kind, destination("./a:b").kind
 ('directory', 'directory', 'directory')
@@ -27,7 +27,7 @@ _SCP = re.compile(
     r"(?:(?P<user>[^@/:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@/:\s\[\]]+):(?P<path>.*)",
     re.DOTALL,
 )
-_FORMS = "a store is named by a directory, user@host:/path, ssh://user@host:port/path, s3://bucket/path or https://host/path"
+_FORMS = "a store is named by a directory, user@host:/path, ssh://user@host:port/path, s3://bucket/path (gs://, az://) or https://host/path"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 

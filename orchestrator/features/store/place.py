@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import ConfigError, DataError
 
-__all__ = ["HINT", "PIECE_BYTES", "Place", "readable", "sha256_of", "too_long"]
+__all__ = ["PIECE_BYTES", "Place", "sha256_of", "too_long", "unreadable"]
 
 PIECE_BYTES = 1 << 20
-HINT = "all who push need write access to the store's folder and to archives/ in it"
 
 
 class Place(Protocol):
@@ -28,15 +26,15 @@ class Place(Protocol):
         """Make the root, unless it exists."""
 
     def sizes(self, folder: str) -> Mapping[str, int | None] | None:
-        """Return what is in a folder, ``""`` for the root: by name the size of each file in bytes,
-        None for a folder. Nothing if the folder is missing; hidden files, which are unfinished, are
+        """Return the names in a folder, ``""`` for the root, with the size of each file in bytes,
+        None for all else. Nothing if the folder is missing; hidden files, which are unfinished, are
         left out.
 
         None if the place can give files and not list them.
         """
 
     def read(self, name: str, start: int, size: int) -> bytes:
-        """Return ``size`` bytes of a file from an offset on; it has them."""
+        """Return ``size`` bytes of a file from an offset on; it has them. The place can list."""
 
     def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy a regular file of at most ``most`` bytes to a new local one.
@@ -47,12 +45,8 @@ class Place(Protocol):
     def publish(self, name: str, source: Path) -> None:
         """Make a file appear under a name, complete or not at all, in place of an earlier one.
 
-        Where others publish under the same name meanwhile, it may be theirs that appears. What
-        killed writers of this name left is removed.
+        Where others publish under the same name meanwhile, it may be theirs that appears.
         """
-
-    def close(self) -> None:
-        """Free connections."""
 
 
 def too_long(where: str, most: int) -> DataError:
@@ -63,19 +57,11 @@ def too_long(where: str, most: int) -> DataError:
     )
 
 
-@contextmanager
-def readable(root: Path) -> Iterator[None]:
-    """Raise ConfigError for what this user may not read below a directory: nothing is damaged."""
-    try:
-        yield
-    except PermissionError as error:
-        message, hint = (
-            f"cannot be read: {error.strerror}",
-            "who reads a store needs read access to its folder and files",
-        )
-        raise ConfigError(
-            message, kind="unsafe_path", where=str(error.filename or root), hint=hint
-        ) from error
+def unreadable(where: str) -> ConfigError:
+    """Return the error for what this user may not read: nothing is damaged."""
+    hint = "who reads a store needs read access to its folder and files"
+    message = "cannot be read: Permission denied"
+    return ConfigError(message, kind="unsafe_path", where=where, hint=hint)
 
 
 def sha256_of(path: Path) -> str:

@@ -24,7 +24,7 @@ from orchestrator.api.sealing import contents
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError, Faults
 from orchestrator.features.store.archives import Store
-from orchestrator.features.store.directory import DirectoryPlace
+from orchestrator.features.store.folder import FolderPlace
 from orchestrator.features.store.index import read_index, write_index
 from orchestrator.record.archive import RECORD, seal, verify
 from orchestrator.record.archive_record import head_of
@@ -364,9 +364,9 @@ def with_cells(benches: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
 def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_the_head(
     project: Path, team: Path
 ) -> None:
-    class Counting(DirectoryPlace):
+    class Counting(FolderPlace):
         def __init__(self, root: Path) -> None:
-            super().__init__(root)
+            super().__init__(str(root), str(root))
             self.asked: list[str] = []
 
         def fetch(self, name: str, target: Path, most: int) -> None:
@@ -479,7 +479,7 @@ def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) ->
     # test.
     is_root = os.geteuid() == 0
     if is_root:
-        os.seteuid(65534)
+        os.setresuid(65534, 65534, 0)  # a shell drops an effective user that is not its own
     else:
         team.chmod(0)
     try:
@@ -490,7 +490,7 @@ def test_a_store_that_may_not_be_read_is_no_damage(project: Path, team: Path) ->
             ) and "cannot be read: Permission denied" in str(said.exception), said
     finally:
         if is_root:
-            os.seteuid(0)
+            os.setresuid(0, 0, 0)
         else:
             team.chmod(0o700)
 

@@ -58,7 +58,7 @@ def test_a_directory_with_a_colon_is_one_if_it_exists(
     "text",
     [
         "", " ", "head:", "head:/", "head:~", "head:~other/x", "head:-x", "head:a\nb", "user@:/x", ":/x", "ssh://head", "ssh://head/",
-        "ssh:///x", "ssh://me:secret@head/x", "ssh://head:port/x", "gs://team/x", "s3://", "s3:///x", "s3://key:secret@team/x",
+        "ssh:///x", "ssh://me:secret@head/x", "ssh://head:port/x", "ftp://team/x", "s3://", "s3:///x", "s3://key:secret@team/x",
         "file://head/x", "https://[::1/x", "~no-such-user/x",
     ],
 )  # fmt: skip
