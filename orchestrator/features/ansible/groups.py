@@ -94,7 +94,10 @@ def inventory_of(tree: Tree) -> Inventory:
             if child not in tree.groups:
                 hint = f"declare it as a group{nearest(child, tree.groups)}"
                 tree.fault(where, f"expected a known group, got {child[:60]!r}", hint)
-    _refuse_priorities(tree)
+        if variable := group.vars.get("ansible_group_priority"):
+            tree.faults.append(
+                needs_ansible("the priority of a group", tree.source, variable.where)
+            )
     depths = _depths(tree)
     chains = _chains(tree, {name: (depths[name], name) for name in tree.groups})
     unread = Unread(files=dict.fromkeys(tree.files.encrypted))
@@ -153,14 +156,6 @@ def _renamed(names: Mapping[str, str]) -> tuple[str, ...]:
     ]
     more = f" and {len(pairs) - _MOST_RENAMED} more" if len(pairs) > _MOST_RENAMED else ""
     return (f"groups renamed: {', '.join(pairs[:_MOST_RENAMED])}{more}",) if pairs else ()
-
-
-def _refuse_priorities(tree: Tree) -> None:
-    for group in tree.groups.values():
-        if variable := group.vars.get("ansible_group_priority"):
-            tree.faults.append(
-                needs_ansible("the priority of a group", tree.source, variable.where)
-            )
 
 
 def _depths(tree: Tree) -> dict[str, int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,9 @@ from orchestrator.inventory.schema import refuse
 __all__ = ["read_path", "read_text"]
 
 _IGNORED = (
-    *(
-        "~",
-        ".pyc",
-        ".pyo",
-        ".swp",
-        ".bak",
-        ".rpm",
-        ".md",
-        ".txt",
-        ".rst",
-        ".orig",
-        ".cfg",
-        ".retry",
-    ),
-    *("group_vars", "host_vars", "vars_plugins"),
-)
+    "~", ".pyc", ".pyo", ".swp", ".bak", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry",
+    "group_vars", "host_vars", "vars_plugins",
+)  # fmt: skip
 """How names in an inventory directory end that are no inventories (Ansible's
 INVENTORY_IGNORE_EXTS).
 """
@@ -62,7 +50,7 @@ def read_path(path: Path, source: str) -> Inventory | None:
     if _is_program(path):
         if not program.is_installed():
             raise needs_ansible("a program that prints one", source, source)
-        return _ask_ansible(path, source)
+        return _ask_ansible(path, "", source)
     return _read_large_list(path, source) if _is_large_list(path) else None
 
 
@@ -82,16 +70,18 @@ def read_text(
         return None
     is_printed = text.lstrip().startswith("{")
     if path and not is_printed and program.is_installed():
-        return _ask_ansible(Path(path), source)
+        return _ask_ansible(Path(path), text, source)
     tree = Tree(source, variables)
     static.add_text(tree, kind, text, load_yaml)
     return inventory_of(tree)
 
 
-def _ask_ansible(path: Path, source: str) -> Inventory:
-    document = program.list_inventory(path)
-    tree = Tree(source)
-    static.add_yaml(tree, yamlfile.Document(document, {}, source))
+def _ask_ansible(path: Path, text: str, source: str) -> Inventory:
+    return _inventory_of_list(program.list_inventory(path, text), Tree(source))
+
+
+def _inventory_of_list(document: Any, tree: Tree) -> Inventory:
+    static.add_yaml(tree, yamlfile.Document(document, {}, tree.source))
     return inventory_of(tree)
 
 
@@ -101,15 +91,20 @@ def _read_directory(folder: Path, source: str) -> Inventory:
 
     Ansible starts the programs in it, and the directory may have been named by mistake.
     """
-    files = list(_files_below(folder, {folder.resolve()}))
+    files = list(islice(_files_below(folder), _MOST_FILES + 1))
     if not files:
         raise ConfigError(
             "expected Ansible inventories in this directory, found none", where=source
         )
+    if len(files) > _MOST_FILES:
+        message = f"expected a directory of inventories, with at most {_MOST_FILES} files in it and below it, got more"
+        raise ConfigError(message, where=source, hint="name the inventory file")
+    texts = []
     for path in files:
         if _is_program(path) or not path.stat().st_size:
             continue
         text = yamlfile.read_text(path)
+        texts.append(text)
         kind = recognise(text)
         if kind == "orch" and "schema:" in text:
             message = f"expected a file, got a directory with {path.name}"
@@ -121,32 +116,28 @@ def _read_directory(folder: Path, source: str) -> Inventory:
                 refuse(tree.faults)
     if not program.is_installed():
         raise needs_ansible("a directory", source, source)
-    return _ask_ansible(folder, source)
+    return _ask_ansible(folder, "\n".join(texts), source)
 
 
-def _files_below(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """Yield the inventories of a directory and those below it; of a directory that links lead to
-    again, only once.
-
-    ``seen`` collects all entries. Raises ConfigError for more than any cluster has, and for a directory that cannot be read.
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the inventories of a directory and those below it. Raises ConfigError for a directory
+    that cannot be read.
     """
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError as error:
-        message = f"cannot be read: {error.strerror}"
-        raise ConfigError(message, where=str(folder), hint="name the inventory file") from error
-    for entry in entries:
-        real = entry.resolve() if entry.is_dir() else entry
-        if real in seen or entry.name.startswith(".") or entry.name.endswith(_IGNORED):
-            continue
-        seen.add(real)
-        if len(seen) > _MOST_FILES:
-            message = f"expected a directory of inventories, with at most {_MOST_FILES} files in it and below it, got more"
-            raise ConfigError(message, where=str(folder), hint="name the inventory file")
-        if entry.is_dir():
-            yield from _files_below(entry, seen)
-        elif entry.is_file():
-            yield entry
+    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
+        folders[:] = sorted(name for name in folders if _is_inventory_name(name))
+        for name in sorted(filter(_is_inventory_name, names)):
+            path = Path(place, name)
+            if path.is_file():
+                yield path
+
+
+def _is_inventory_name(name: str) -> bool:
+    return not name.startswith(".") and not name.endswith(_IGNORED)
+
+
+def _refuse_folder(error: OSError) -> None:
+    message = f"cannot be read: {error.strerror}"
+    raise ConfigError(message, where=str(error.filename), hint="name the inventory file") from error
 
 
 def _is_program(path: Path) -> bool:
@@ -183,6 +174,4 @@ def _read_large_list(path: Path, source: str) -> Inventory:
     if not isinstance(document, dict) or "_meta" not in document:
         hint = "only what ansible-inventory --list prints, with _meta, may be larger"
         raise ConfigError(f"expected at most {_LARGE >> 20} MiB, got more", where=source, hint=hint)
-    tree = Tree(source, read_variable_files(path.parent))
-    static.add_yaml(tree, yamlfile.Document(document, {}, source))
-    return inventory_of(tree)
+    return _inventory_of_list(document, Tree(source, read_variable_files(path.parent)))

@@ -1,18 +1,19 @@
 """Run `ansible-inventory`, and take from what it prints the variables that orch may keep.
 
-Whole files of ``group_vars`` and ``host_vars`` may come out of a vault, in plain text. Of these
-files orch therefore keeps only the variables that it uses itself; all others are those of the
-inventory without these files.
+Whole files of ``group_vars`` and ``host_vars`` may come out of a vault, in plain text. Besides the
+variables that orch uses, it therefore keeps only those that the inventory itself names.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -34,7 +35,8 @@ _SETTINGS = {
     "ANSIBLE_DEPRECATION_WARNINGS": "0",
     "ANSIBLE_INVENTORY_EXPORT": "0",
 }
-_NO_VARIABLE_FILES = {"ANSIBLE_VARS_ENABLED": ""}
+_ASSIGNED = re.compile(r"""([A-Za-z_]\w*)["']?\s*[=:]""")
+"""A name before a value, in an inventory in INI or YAML."""
 
 
 def is_installed() -> bool:
@@ -42,36 +44,16 @@ def is_installed() -> bool:
     return shutil.which(_PROGRAM) is not None
 
 
-def list_inventory(path: Path) -> Any:
+def list_inventory(path: Path, text: str) -> Any:
     """Return the groups, and under ``_meta`` the variables of each host, that Ansible reads from a
     file or directory.
 
-    Raises ConfigError if Ansible fails, takes too long or prints too much.
+    ``text`` is what stands in it. Raises ConfigError if Ansible fails, takes too long or prints too
+    much.
     """
-    document = _ask(path, {})
-    of_hosts = _host_variables(document)
-    if any(not USED.fullmatch(name) for values in of_hosts.values() for name in values):
-        own = _host_variables(_ask(path, _NO_VARIABLE_FILES))
-        for host, values in of_hosts.items():
-            used = {name: value for name, value in values.items() if USED.fullmatch(name)}
-            others = own.get(host, {}).items()
-            of_hosts[host] = {
-                name: value for name, value in others if not USED.fullmatch(name)
-            } | used
-    return document
-
-
-def _host_variables(document: Any) -> dict[str, dict[str, Any]]:
-    meta = document.get("_meta") if isinstance(document, dict) else None
-    variables = meta.get("hostvars") if isinstance(meta, dict) else None
-    return variables if isinstance(variables, dict) else {}
-
-
-def _ask(path: Path, settings: dict[str, str]) -> Any:
     words = [_PROGRAM, "-i", str(path.absolute()), "--list"]
     where = " ".join(words)
-    environment = {**os.environ, **_SETTINGS, **settings}
-    done = _run(words, environment, where)
+    done = _run(words, {**os.environ, **_SETTINGS}, where)
     if done.returncode:
         reason = " ".join(done.stderr.decode("utf-8", "replace").split())[-_MOST_REASON:]
         hint = "" if reason else "it printed no reason; run it by hand to find out"
@@ -79,7 +61,21 @@ def _ask(path: Path, settings: dict[str, str]) -> Any:
             hint = "name a file with the vault's password in ANSIBLE_VAULT_PASSWORD_FILE"
         message = f"expected exit status 0, got {done.returncode}{reason and f': {reason}'}"
         raise ConfigError(message, where=where, hint=hint)
-    return parse_json(done.stdout, where, "it prints JSON on standard output")
+    document = parse_json(done.stdout, where, "it prints JSON on standard output")
+    meta: Any = document.get("_meta") if isinstance(document, dict) else None
+    of_hosts = meta.get("hostvars") if isinstance(meta, dict) else None
+    if isinstance(of_hosts, dict):
+        written = set(_ASSIGNED.findall(text))
+        meta["hostvars"] = {host: _kept(values, written) for host, values in of_hosts.items()}
+    return document
+
+
+def _kept(variables: Any, written: Container[str]) -> Any:
+    if not isinstance(variables, dict):
+        return variables
+    return {
+        name: value for name, value in variables.items() if name in written or USED.fullmatch(name)
+    }
 
 
 def _run(

@@ -107,17 +107,13 @@ def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
     for name, group in body.items():
         if name == "_meta":
             continue
-        parts = (
-            {"hosts": group}
-            if isinstance(group, list)
-            else dict(group)
-            if isinstance(group, dict)
-            else group
-        )
-        for key in ("hosts", "children") if isinstance(parts, dict) else ():
-            if isinstance(parts.get(key), list):
-                parts[key] = {str(item): None for item in parts[key]}
-        members.update(parts.get("hosts") or () if isinstance(parts, dict) else ())
+        parts = {"hosts": group} if isinstance(group, list) else group
+        if isinstance(parts, dict):
+            parts = dict(parts)
+            for key in ("hosts", "children"):
+                if isinstance(parts.get(key), list):
+                    parts[key] = dict.fromkeys(map(str, parts[key]))
+            members.update(parts.get("hosts") or ())
         groups[name] = _written(parts)
     if isinstance(variables, dict):
         everything = groups.setdefault("all", {})
@@ -216,16 +212,12 @@ def _add_ini(tree: Tree, text: str) -> None:
         elif kind == "children":
             tree.groups[name].children[line.split()[0]] = where
         elif kind == "hosts":
-            _host_line(tree, name, line, where)
-
-
-def _host_line(tree: Tree, group: str, line: str, where: str) -> None:
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        tree.fault(where, f"expected paired quotes, got {str(error).lower()}")
-        return
-    _add_hosts(tree, words[0], group, _assignments(tree, words[1:], where), where)
+            try:
+                words = shlex.split(line, comments=True)
+            except ValueError as error:
+                tree.fault(where, f"expected paired quotes, got {str(error).lower()}")
+                continue
+            _add_hosts(tree, words[0], name, _assignments(tree, words[1:], where), where)
 
 
 def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
@@ -271,13 +263,9 @@ def _plain(value: Any) -> Any:
         return value.decode()
     if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
         raise ValueError(value)
-    return (
-        value
-        if isinstance(value, str | int | float | None)
-        else "..."
-        if value is ...
-        else str(value)
-    )
+    if value is ...:
+        return "..."
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _add_hosts(
@@ -291,13 +279,10 @@ def _add_hosts(
             where, error.message, "an Ansible range is node[01:16], node[1:9:2] or node-[a:f]"
         )
         return
+    if port:
+        variables = {"ansible_port": Var(port, where), **variables}
     for name in names:
-        tree.member(
-            name,
-            group,
-            {"ansible_port": Var(port, where), **variables} if port else variables,
-            where,
-        )
+        tree.member(name, group, variables, where)
 
 
 def _expanded(pattern: str) -> tuple[list[str], int | None]:

@@ -1,4 +1,4 @@
-"""What the variables of a host in an Ansible inventory mean to orch.
+"""Read the variables of a host in an Ansible inventory as orch's own keys.
 
 Connection variables become ssh settings; ``gpus``, ``slots``, ``env`` and ``expect`` mean the same
 as in orch's own files; all others go into ``vars``. Of connection variables that orch does not use,
@@ -92,9 +92,8 @@ class Unread:
         """Return one line that names all of it, or nothing."""
         parts = [", ".join(sorted(self.connection))] if self.connection else []
         for reason in dict.fromkeys(self.values.values()):
-            parts.append(
-                f"{', '.join(name for name, why in self.values.items() if why == reason)} ({reason})"
-            )
+            names = [name for name, why in self.values.items() if why == reason]
+            parts.append(f"{', '.join(names)} ({reason})")
         files = list(self.files)
         more = f" and {len(files) - _MOST_NAMED} more files" if len(files) > _MOST_NAMED else ""
         parts += [f"{', '.join(files[:_MOST_NAMED])}{more} (encrypted)"] if files else []

@@ -355,10 +355,10 @@ def test_a_directory_of_other_things_is_refused_before_a_program_in_it_is_starte
     (tmp_path / "settings").write_text("what: [is, this\n")
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
     assert fault.startswith(f"{tmp_path}/settings")
-    monkeypatch.setattr("orchestrator.features.ansible.inventory._MOST_FILES", 2)
+    monkeypatch.setattr("orchestrator.features.ansible.inventory._MOST_FILES", 1)
     (fault,) = faults_of(lambda: open_inventory(str(tmp_path)))
     assert (
-        "expected a directory of inventories, with at most 2 files in it and below it, got more"
+        "expected a directory of inventories, with at most 1 files in it and below it, got more"
         in fault
     )
     assert not (tmp_path / "started").exists()
@@ -568,3 +568,15 @@ def test_no_variable_that_may_be_secret_is_kept_with_a_bench(name: str, form: st
     written = repr(PlannedWith.of(inventory.hosts, inventory.secrets, {})) + repr(inventory)
     assert SECRET not in written
     assert any("not read: " in note for note in inventory.notes) or name.startswith("ansible_")
+
+
+def test_ansible_is_asked_once_and_only_variables_that_are_used_or_written_in_the_file_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"ansible_user": "me", "rack": "r7", "license": "sesame"}
+    printed = json.dumps({"_meta": {"hostvars": {"n1": variables}}, "gpu": {"hosts": ["n1"]}})
+    install(monkeypatch, tmp_path, f"echo asked >> {tmp_path}/asked\necho '{printed}'")
+    (tmp_path / "hosts").write_text("[gpu]\nn1 rack=r7\n")
+    (host,) = open_inventory(str(tmp_path / "hosts")).hosts
+    assert (host.ssh.user, dict(host.vars)) == ("me", {"rack": "r7"})
+    assert (tmp_path / "asked").read_text() == "asked\n"
