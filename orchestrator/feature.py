@@ -58,6 +58,8 @@ class Feature:
       has in ``bench.json``;
       ``part_of(key, value)`` reads what stands there, ``scheduler(bench, plan, observe, hosts)`` is asked for the next runs,
       ``show(bench, as_json)`` prints the result, ``in_short(bench, planned, results)`` returns what a table for people shows
+    - ``extra_runs``: a run of each configuration that no table counts: ``read_extra_runs(text)``
+      returns the `orchestrator.plan.bench.ExtraRuns` that ``--profile`` or a record asks for
     - ``run_monitor``: what watches a run for more than the failures of its nodes
       (`orchestrator.controller.monitor`)
     """

@@ -55,21 +55,6 @@ MAY_USE = {
     "cli": "devices inventory logs plan checks record transport nodes results analysis controller report lab api",
     "features": "devices inventory logs plan checks record transport nodes results analysis controller report lab api cli",
 }
-# Features: what orch does besides planning, carrying out and summarizing a bench. Each is to become
-# a folder of `features`, which says by itself what it is; these are the modules and folders of
-# features that still lie elsewhere.
-FEATURES = {
-    "profile": "plan/profile",
-}
-# The rest is the core, which imports no feature. These modules of it still do, each with what it
-# imports; a module that is not listed here, or a feature that is not in its row, is refused.
-NOT_YET = {
-    "api/prepare": "profile",
-    "cli/bench": "profile",
-    "plan/bench": "profile",
-    "record/bench_parts": "profile",
-    "record/benchfile": "profile",
-}
 # What another package may import besides the names that a package hands on: its doors. Of
 # `analysis` and `results` these are modules of their folders; `nodes`, `controller`, `report` and
 # `cli` hand on nothing: that would load heavy libraries.
@@ -91,7 +76,7 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom leftovers node preflight",
     "plan": (
         "baselines bench command_line configurations containers environment expectations folders "
-        "framework job measures options payload placement planning profile published_schema render "
+        "framework job measures options payload placement planning published_schema render "
         "request run_file run_schema scaffold scaling schedule schema schema_faults spec "
         "transformer trial variables words"
     ),
@@ -394,36 +379,16 @@ def test_no_module_imports_the_root_package() -> None:
     assert [file for file, targets in arrows().items() if "__init__" in targets] == []
 
 
-def feature_of(module: str) -> str:
-    """Return the feature that a module belongs to, an empty text for one of the core."""
-    if module.startswith("features/"):
-        return module.split("/")[1]
-    for feature, row in FEATURES.items():
-        if any(module == place or module.startswith(f"{place}/") for place in row.split()):
-            return feature
-    return ""
-
-
 def test_the_core_imports_no_feature() -> None:
-    core = {
-        file: targets
+    # Features are what orch does besides planning, carrying out and summarizing a bench; the core
+    # reaches them by the extension points of `orchestrator.feature`.
+    wrong = [
+        f"{file} -> {target}"
         for file, targets in arrows().items()
-        if not feature_of(file) and file != "__init__"
-    }
-    found = {
-        file: " ".join(sorted({feature_of(target) for target in targets} - {""}))
-        for file, targets in core.items()
-    }
-    assert {file: features for file, features in found.items() if features} == NOT_YET
-
-
-def test_every_feature_names_modules_that_exist() -> None:
-    places = {place for row in FEATURES.values() for place in row.split()}
-    assert {
-        place
-        for place in places
-        if not any(f"{file}/".startswith(f"{place}/") for file in arrows())
-    } == set()
+        for target in targets
+        if target.startswith("features/") and not file.startswith("features/")
+    ]
+    assert wrong == []
 
 
 def test_a_circle_would_be_seen() -> None:

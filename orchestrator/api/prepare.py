@@ -13,7 +13,7 @@ from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection, note_references
 from orchestrator.errors import ConfigError
 from orchestrator.plan.baselines import borrowable, without
-from orchestrator.plan.bench import Bench, PlannedRun, plan_run
+from orchestrator.plan.bench import Bench, ExtraRuns, PlannedRun, plan_run
 from orchestrator.plan.placement import idle, taken
 from orchestrator.plan.planning import plan_bench
 from orchestrator.plan.render import Plan, without_secrets
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host, Inventory
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import FrameworkFolder
-    from orchestrator.plan.profile import Profile
     from orchestrator.record import RunDir
 
 __all__ = [
@@ -55,7 +54,7 @@ def prepare_bench(
     *,
     bench_id: str,
     seed: int,
-    profile: Profile | None = None,
+    extra: ExtraRuns | None = None,
     say: Callable[[str], None],
 ) -> Prepared:
     """Plan a bench on the hosts of a selection, with the baselines that earlier benches of the
@@ -70,8 +69,8 @@ def prepare_bench(
     check_variables(request, selection.inventory)
     plan = plan_bench(request, folders, selection.hosts, bench_id=bench_id, seed=seed)
     check_planned(plan)
-    if profile:
-        profile.check(spec.world_size for spec in plan.cells)
+    if extra:
+        extra.check(plan.cells)
     note_references("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
     if unused := idle(plan.cells, selection.hosts):
         say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run uses these")
@@ -86,7 +85,7 @@ def prepare_bench(
                 f"baseline {spec.shape}: borrowed from {runs[0].path.parent.name}, good runs: {len(runs)}"
             )
     plan = without(plan, [spec for spec, _ in lent])
-    return Prepared(replace(plan, profile=profile), tuple(run for _, runs in lent for run in runs))
+    return Prepared(replace(plan, extra=extra), tuple(run for _, runs in lent for run in runs))
 
 
 def check_variables(request: Request, inventory: Inventory) -> None:

@@ -24,7 +24,11 @@ from orchestrator.cli.submitting import hosts_for
 from orchestrator.cli.suite_gate import gated, planned_gate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.api.selection import Selection
+    from orchestrator.plan import Framework
+    from orchestrator.plan.bench import ExtraRuns
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,7 +58,6 @@ def bench(
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import requested
     from orchestrator.plan.planning import check_measures, plan_bench
-    from orchestrator.plan.profile import check_profiled, profile_of
     from orchestrator.plan.request import request_of
     from orchestrator.plan.spec import skipped_words
     from orchestrator.report.text import one_line
@@ -71,10 +74,9 @@ def bench(
     say_choices(request.origins)
     bases = template_bases(given["templates"])
     folders = open_frameworks(request.framework_names(lambda: framework_for(model, bases)), bases)
-    check_measures(request, [folder.framework for folder in folders])
-    tracing = profile_of(given["profile"]) if given["profile"] else None
-    for folder in folders if tracing else ():
-        check_profiled(folder.framework)
+    frameworks = [folder.framework for folder in folders]
+    check_measures(request, frameworks)
+    extra = _extra_runs(given["profile"], frameworks)
     bench_id = new_bench_id()
     limits = Limits.of_options(given)
     gate, spares, accept_new = given["gate"], given["spares"], given["accept_new"]
@@ -91,7 +93,7 @@ def bench(
             members,
             bench_id=bench_id,
             seed=0,
-            profile=tracing,
+            extra=extra,
             say=lambda _: None,
         )
         return first
@@ -138,7 +140,7 @@ def bench(
                 selection, aside, plan, opened, accept_new=accept_new, waits=bool(limits.wait_s)
             )
         decided = prepare_bench(
-            request, folders, selection, bench_id=bench_id, seed=seed, profile=tracing, say=say
+            request, folders, selection, bench_id=bench_id, seed=seed, extra=extra, say=say
         )
         if as_json or not dry_run:
             for text in skipped_words(decided.plan.skipped):
@@ -163,3 +165,20 @@ def bench(
             opened=opened,
             output=given["output"],
         )
+
+
+def _extra_runs(text: str, frameworks: Sequence[Framework]) -> ExtraRuns | None:
+    """Return the runs of ``--profile`` that no table counts. Raises ConfigError if these frameworks
+    have none.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.record.bench_parts import extra_runs
+
+    if not text:
+        return None
+    extra = extra_runs(text)
+    if not extra:
+        message = "expected no profile: this installation of orch traces no runs"
+        raise ConfigError(message, where="--profile")
+    extra.check_frameworks(frameworks)
+    return extra

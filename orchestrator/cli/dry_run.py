@@ -47,10 +47,9 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     of_runs = render_plans(plan, selection)
     if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
         typer.echo(f"plan: {words}")
-    if plan.profile:
-        typer.echo(
-            f"then extra runs with traces, which no table includes ({plan.profile}): {len(plan.profiled())}"
-        )
+    if plan.extra:
+        count = len(plan.extra_runs())
+        typer.echo(f"then extra runs with traces, which no table includes ({plan.extra}): {count}")
     for line in _interfaces_said(plan, selection):
         typer.echo(one_line(line))
     typer.echo(

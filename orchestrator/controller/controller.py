@@ -228,9 +228,9 @@ class Controller:
                     )
                     campaign = Campaign(self.bench, active, stage, next_port)
                     owed = self.owes(campaign)
-                    profiled = self._profiled(scheduler)
-                    needed = [*scheduler.needs(owed), *self.plan.profiled()]
-                    errors = campaign.execute(chain(scheduler.runs(owed), profiled), needed)
+                    extra = self._extra_runs(scheduler)
+                    needed = [*scheduler.needs(owed), *(run for run, _ in self.plan.extra_runs())]
+                    errors = campaign.execute(chain(scheduler.runs(owed), extra), needed)
             except OrchError as error:
                 errors = list(error.errors) if isinstance(error, Faults) else [error]
                 if interrupt.signal:  # log-ins that nobody answers any more fail because of it
@@ -255,12 +255,10 @@ class Controller:
         spares = {host.name for host in self.spares}
         return [host for host in self.cluster.hosts if host.name not in spares]
 
-    def _profiled(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
-        """Yield the extra runs that are traced, of cells with a number; one that was begun before
-        is not made again.
-        """
+    def _extra_runs(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
+        """Yield the extra runs of cells with a number; one that was begun before is not made again."""
         begun = begun_runs(self.bench.events())
-        for run, cell in zip(self.plan.profiled(), self.plan.cells, strict=False):
+        for run, cell in self.plan.extra_runs():
             measured = (
                 result
                 for result in scheduler.tally.results()

@@ -5,19 +5,20 @@ rendered for each.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from orchestrator.inventory import Host
 from orchestrator.plan.expectations import Expectation
 from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.framework import Framework
 from orchestrator.plan.placement import place
-from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.plan.render import Plan, render
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec, Skipped
 
-__all__ = ["PORTS", "Bench", "PlannedRun", "ordered", "plan_run", "run_name"]
+__all__ = ["PORTS", "Bench", "ExtraRuns", "PlannedRun", "ordered", "plan_run", "run_name"]
 
 PORTS = range(20000, 30000)
 """Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range.
@@ -35,13 +36,31 @@ class PlannedRun:
     bench_id: str
 
 
+class ExtraRuns(Protocol):
+    """A run of each configuration that no table counts, as a feature makes it; its text is kept in
+    the record of the bench.
+    """
+
+    def check_frameworks(self, frameworks: Iterable[Framework]) -> None:
+        """Raise ConfigError for a framework that has no such run."""
+
+    def check(self, cells: Sequence[RunSpec]) -> None:
+        """Raise ConfigError if none of these configurations has such a run."""
+
+    def spec_of(self, cell: RunSpec) -> RunSpec | None:
+        """Return the extra run of a configuration; None if it has none."""
+
+    def name_of(self, bench_id: str, index: int, cell: RunSpec) -> str:
+        """Return the id of the extra run of a configuration, counted from 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """All runs of one command: its configurations (cells), run in blocks. Each block runs every
     cell once.
 
-    ``skipped`` are the configurations that were requested and are impossible, ``expect`` what it is expected to measure,
-    ``profile`` what is traced of an extra run of each.
+    ``skipped`` are the configurations that were requested and are impossible, ``expect`` what it is
+    expected to measure, ``extra`` runs that count in no table.
     """
 
     bench_id: str
@@ -51,26 +70,18 @@ class Bench:
     skipped: tuple[Skipped, ...] = ()
     label: str = ""
     expect: tuple[Expectation, ...] = ()
-    profile: Profile | None = None
+    extra: ExtraRuns | None = None
 
-    def profiled(self) -> tuple[PlannedRun, ...]:
-        """Return the extra run of each cell that is traced and counts in no table; none without
-        ``profile``.
-        """
-        if self.profile is None:
-            return ()
-        repeat, numbered = self.schedule.repeats + 1, enumerate(self.cells, start=1)
-        return tuple(
-            PlannedRun(
-                profile_name(self.bench_id, index, spec),
-                repeat,
-                self.profile.spec(spec),
-                self.folders[spec.framework],
-                self.bench_id,
-            )
-            for index, spec in numbered
-            if self.profile.ranks_of(spec.world_size)
-        )
+    def extra_runs(self) -> list[tuple[PlannedRun, RunSpec]]:
+        """Return the extra runs, each with its cell."""
+        runs = []
+        for index, cell in enumerate(self.cells if self.extra else (), start=1):
+            if self.extra and (spec := self.extra.spec_of(cell)):
+                name = self.extra.name_of(self.bench_id, index, cell)
+                repeat = self.schedule.repeats + 1
+                folder = self.folders[cell.framework]
+                runs.append((PlannedRun(name, repeat, spec, folder, self.bench_id), cell))
+        return runs
 
     def block(self, repeat: int) -> tuple[PlannedRun, ...]:
         """Return the runs of one repeat (counted from 1) in execution order. Every call returns the

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.documents import read
+from orchestrator.feature import providers
 from orchestrator.inventory import Host, public_vars
 from orchestrator.inventory.secrets import SHOWN, hidden
 from orchestrator.plan import RunSpec, Skipped
+from orchestrator.plan.bench import ExtraRuns
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.profile import Profile, profile_of
 from orchestrator.record.recorded_spec import spec_of
 
 __all__ = [
@@ -28,8 +29,8 @@ __all__ = [
     "cells",
     "created",
     "expectations",
+    "extra_runs",
     "paths",
-    "profile",
     "skipped",
 ]
 
@@ -163,9 +164,13 @@ def expectations(value: Any) -> tuple[Expectation, ...]:
     return tuple(map(expectation_of, read(tuple[str, ...], value)))
 
 
-def profile(value: Any) -> Profile:
-    """Return what is traced of the extra runs of a bench."""
-    return profile_of(read(str, value))
+def extra_runs(value: Any) -> ExtraRuns | None:
+    """Return the extra runs of a bench; None if no feature knows them."""
+    text = read(str, value)
+    for module in providers("extra_runs"):
+        found: ExtraRuns = module.read_extra_runs(text)
+        return found
+    return None
 
 
 def paths(value: Any) -> tuple[Path, ...]:

@@ -19,9 +19,8 @@ from orchestrator.feature import providers
 from orchestrator.inventory import Host, is_loopback
 from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.plan import Limits, RunSpec, Schedule, Skipped
-from orchestrator.plan.bench import Bench, PlannedRun
+from orchestrator.plan.bench import Bench, ExtraRuns, PlannedRun
 from orchestrator.plan.expectations import Expectation
-from orchestrator.plan.profile import Profile, profile_name
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith
 from orchestrator.record.state_file import damaged, damaged_part
@@ -72,7 +71,10 @@ class BenchRecord:
     expect: tuple[Expectation, ...] = field(default=(), metadata=stored(by=parts.expectations))
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
-    profile: Profile | None = field(default=None, metadata=stored(by=parts.profile))
+    # The key is that of the option, and of the feature that first had such runs.
+    extra: ExtraRuns | None = field(
+        default=None, metadata=stored(key="profile", by=parts.extra_runs)
+    )
     spares: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)
     lab: str = ""
@@ -132,8 +134,8 @@ class BenchRecord:
             content["devices"] = dict(self.devices)
         if self.replaced:
             content["replaced"] = dict(self.replaced)
-        if self.profile:
-            content["profile"] = str(self.profile)
+        if self.extra:
+            content["profile"] = str(self.extra)
         if self.expect:
             content["expect"] = list(map(str, self.expect))
         return content | {
@@ -163,12 +165,12 @@ class BenchRecord:
             return 0.0, self.created
 
     @property
-    def profiles(self) -> dict[str, RunSpec]:
-        """The extra runs that are traced and count in no table, by id, each with the cell that it
-        is one of.
-        """
-        numbered = enumerate(self.cells if self.profile else (), start=1)
-        return {profile_name(self.bench_id, index, spec): spec for index, spec in numbered}
+    def extra_run_cells(self) -> dict[str, RunSpec]:
+        """The cells by the ids of their extra runs, which count in no table."""
+        if not self.extra:
+            return {}
+        numbered = enumerate(self.cells, start=1)
+        return {self.extra.name_of(self.bench_id, index, cell): cell for index, cell in numbered}
 
     @property
     def hosts(self) -> list[str]:
@@ -294,7 +296,7 @@ def bench_record(
         label=plan.label,
         skipped=plan.skipped,
         expect=plan.expect,
-        profile=plan.profile,
+        extra=plan.extra,
         devices={
             host.name: devices[host.name]
             for host in (*hosts, *spares)

@@ -89,7 +89,7 @@ def reopen(bench: BenchDir) -> Reopened:
         record.skipped,
         record.label,
         record.expect,
-        record.profile,
+        record.extra,
     )
     members, spares = _members(record, hosts)
     return Reopened(plan, runs, members, inventory, record.limits, spares)

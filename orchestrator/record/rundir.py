@@ -106,10 +106,10 @@ class BenchDir:
 
         A run whose files were lost is included, because the journal names it; its manifest cannot
         be read. ``superseded``: also include, first, the runs with files that no table counts:
-        those that were replaced by another attempt, and those that are traced.
+        those that were replaced by another attempt, and extra runs.
         """
         record = self.record()
-        uncounted = [*record.superseded, *record.profiles] if superseded else []
+        uncounted = [*record.superseded, *record.extra_run_cells] if superseded else []
         old = [run for run in map(self.run, uncounted) if _is_written(run.path)]
         runs = {run: _is_written(run.path) for run in map(self.run, record.runs)}
         begun = begun_runs(self.journal.read()) if not all(runs.values()) else frozenset()

@@ -14,13 +14,13 @@ import pytest
 
 from orchestrator.cli.options import known_secrets
 from orchestrator.errors import ConfigError, DataError
+from orchestrator.features.profile.extra_runs import read_extra_runs
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import configure
 from orchestrator.plan.expectations import expectation_of
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.limits import Limits
-from orchestrator.plan.profile import profile_of
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
@@ -72,7 +72,7 @@ def record() -> BenchRecord:
     more |= {
         "devices": {"a": "1,2"},
         "job": ("--time=60", "--nodes=2"),
-        "profile": profile_of("torch:steps=3:ranks=1"),
+        "extra": read_extra_runs("torch:steps=3:ranks=1"),
     }
     more |= {"spares": ("c",), "replaced": {"b": "c"}, "lab": "/p/.orch/lab"}
     return replace(
@@ -122,9 +122,9 @@ def test_the_keys_of_the_file_stay_what_they_were() -> None:
 
 def test_extra_runs_that_are_traced_have_ids_of_their_own_and_are_no_runs_of_the_table() -> None:
     whole = record()
-    assert list(whole.profiles.values()) == list(CELLS) and len(whole.profiles) == 2
-    assert not set(whole.profiles) & {*whole.runs, *(whole.plan or {})}
-    assert replace(whole, profile=None).profiles == {}
+    assert list(whole.extra_run_cells.values()) == list(CELLS) and len(whole.extra_run_cells) == 2
+    assert not set(whole.extra_run_cells) & {*whole.runs, *(whole.plan or {})}
+    assert replace(whole, extra=None).extra_run_cells == {}
 
 
 def test_a_secret_that_has_changed_is_known_without_its_value() -> None:

@@ -2,4 +2,4 @@
 
 from orchestrator.feature import Feature
 
-FEATURE = Feature(provides={"section": "section"})
+FEATURE = Feature(provides={"section": "section", "extra_runs": "extra_runs"})

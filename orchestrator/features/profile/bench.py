@@ -45,7 +45,7 @@ def profiled_bench(
     without ``--profile``.
     """
     profiles = []
-    for run_id, cell in bench.record().profiles.items():
+    for run_id, cell in bench.record().extra_run_cells.items():
         own = {result.run_id for result in results if result.spec and result.spec.is_run_of(cell)}
         row = next((row for row in summary.speeds() if own & set(row.run_ids)), None)
         if row:

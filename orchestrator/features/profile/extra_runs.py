@@ -1,21 +1,21 @@
 """An extra run of each configuration that no table counts: a few of its steps as traces of chosen
 ranks.
 
->>> str(profile_of("torch:ranks=0,3")), profile_of("torch").ranks_of(4)
+>>> str(read_extra_runs("torch:ranks=0,3")), read_extra_runs("torch").ranks_of(4)
 ('torch:steps=5:ranks=0,3', (0, 3))
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.spec import RunSpec
 
-__all__ = ["Profile", "check_profiled", "profile_name", "profile_of"]
+__all__ = ["Profile", "read_extra_runs"]
 
 _VARIABLE = "ORCH_PROFILE"
 _PROFILER = "torch_profile.py"
@@ -26,8 +26,8 @@ _LEAST_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How many steps after the warm-up are traced, and of which ranks: without ``ranks``, of the
-    first and the last one.
+    """The extra runs of a bench: how many steps after the warm-up are traced, and of which ranks;
+    without ``ranks``, of the first and the last one.
     """
 
     steps: int = 5
@@ -43,25 +43,42 @@ class Profile:
             rank for rank in self.ranks or dict.fromkeys((0, world_size - 1)) if rank < world_size
         )
 
-    def check(self, world_sizes: Iterable[int]) -> None:
+    def check_frameworks(self, frameworks: Iterable[Framework]) -> None:
+        """Raise ConfigError for a folder whose program cannot trace its steps."""
+        for framework in frameworks:
+            if _PROFILER not in framework.payload:
+                message = (
+                    f"expected a framework whose trainer traces its steps, got {framework.name}"
+                )
+                hint = "pytorch and pytorch_lm do"
+                raise ConfigError(message, where="--profile", hint=hint)
+
+    def check(self, cells: Sequence[RunSpec]) -> None:
         """Raise ConfigError if no configuration has any of these ranks."""
-        most = max(world_sizes, default=1)
+        most = max((cell.world_size for cell in cells), default=1)
         if not self.ranks_of(most):
             raise ConfigError(f"expected ranks from 0 to {most - 1}, got {self}", where="--profile")
 
-    def spec(self, spec: RunSpec) -> RunSpec:
-        """Return what the extra run of a configuration is: no more steps than the traces need."""
-        chosen = ",".join(map(str, self.ranks_of(spec.world_size)))
-        steps = min(spec.steps, max(spec.warmup_steps + self.steps, _LEAST_STEPS))
-        env = {
-            **spec.env,
-            _VARIABLE: f"steps={min(self.steps, steps - spec.warmup_steps)} ranks={chosen}",
-        }
-        origins = {**spec.origins, f"env.{_VARIABLE}": "--profile"}
-        return replace(spec, steps=steps, env=env, origins=origins)
+    def spec_of(self, cell: RunSpec) -> RunSpec | None:
+        """Return what the extra run of a configuration is: no more steps than the traces need.
+        None if it has none of the ranks.
+        """
+        ranks = self.ranks_of(cell.world_size)
+        if not ranks:
+            return None
+        steps = min(cell.steps, max(cell.warmup_steps + self.steps, _LEAST_STEPS))
+        traced = min(self.steps, steps - cell.warmup_steps)
+        text = f"steps={traced} ranks={','.join(map(str, ranks))}"
+        origins = {**cell.origins, f"env.{_VARIABLE}": "--profile"}
+        return replace(cell, steps=steps, env={**cell.env, _VARIABLE: text}, origins=origins)
+
+    def name_of(self, bench_id: str, index: int, cell: RunSpec) -> str:
+        """Return the id of the extra run of a configuration, counted from 1. No code parses it."""
+        words = (f"profile-{index:03d}", cell.framework, cell.model, cell.shape, cell.dtype)
+        return f"{bench_id}.{'-'.join(words)}"
 
 
-def profile_of(text: str) -> Profile:
+def read_extra_runs(text: str) -> Profile:
     """Return what ``--profile torch[:steps=N][:ranks=R,…]`` asks for. Raises ConfigError."""
     tool, *settings = text.split(":")
     if tool != "torch":
@@ -80,10 +97,8 @@ def profile_of(text: str) -> Profile:
             )
         name, value = (group for group in match.groups() if group is not None)
         given[name] = value
-    steps, ranks = (
-        int(given.get("steps", "5")),
-        tuple(map(int, given.get("ranks", "").split(","))) if "ranks" in given else (),
-    )
+    steps = int(given.get("steps", "5"))
+    ranks = tuple(map(int, given["ranks"].split(","))) if "ranks" in given else ()
     if not 1 <= steps <= _MOST_STEPS:
         hint = "each step adds thousands of events to the trace"
         raise ConfigError(
@@ -94,15 +109,3 @@ def profile_of(text: str) -> Profile:
             f"expected at most {_MOST_RANKS} ranks, got {len(ranks)}", where="--profile"
         )
     return Profile(steps, tuple(dict.fromkeys(ranks)))
-
-
-def check_profiled(framework: Framework) -> None:
-    """Raise ConfigError for a folder whose program cannot trace its steps."""
-    if _PROFILER not in framework.payload:
-        message = f"expected a framework whose trainer traces its steps, got {framework.name}"
-        raise ConfigError(message, where="--profile", hint="pytorch and pytorch_lm do")
-
-
-def profile_name(bench_id: str, index: int, spec: RunSpec) -> str:
-    """Return the id of the extra run of a bench's configuration, counted from 1. No code parses it."""
-    return f"{bench_id}.profile-{index:03d}-{spec.framework}-{spec.model}-{spec.shape}-{spec.dtype}"

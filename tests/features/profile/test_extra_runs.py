@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.features.profile.extra_runs import Profile, read_extra_runs
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
-from orchestrator.plan.profile import Profile, check_profiled, profile_of
 from orchestrator.plan.schedule import Schedule
 from tests.support.cells import SPEC
 
@@ -25,7 +25,7 @@ FOUR = replace(SPEC, nodes=2, gpus=2, env={"NCCL_ALGO": "Ring"})
     ],
 )
 def test_what_is_written_is_what_is_read_back(text: str, profile: Profile) -> None:
-    assert profile_of(text) == profile == profile_of(str(profile))
+    assert read_extra_runs(text) == profile == read_extra_runs(str(profile))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_written_is_what_is_read_back(text: str, profile: Profile) -> No
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--profile: expected"):
-        profile_of(text)
+        read_extra_runs(text)
 
 
 def test_the_first_and_the_last_rank_are_traced_if_none_is_named_and_no_rank_that_is_not_there() -> (
@@ -46,40 +46,47 @@ def test_the_first_and_the_last_rank_are_traced_if_none_is_named_and_no_rank_tha
 
 
 def test_ranks_that_no_configuration_has_are_refused() -> None:
-    profile_of("torch:ranks=3,9").check([1, 4])
+    read_extra_runs("torch:ranks=3,9").check([SPEC, FOUR])
     with pytest.raises(ConfigError, match="expected ranks from 0 to 3, got torch:steps=5:ranks=9"):
-        profile_of("torch:ranks=9").check([1, 4])
+        read_extra_runs("torch:ranks=9").check([SPEC, FOUR])
 
 
 def test_the_extra_run_is_shorter_and_differs_in_one_variable() -> None:
-    spec = Profile(steps=3).spec(FOUR)
-    assert spec.env == {"NCCL_ALGO": "Ring", "ORCH_PROFILE": "steps=3 ranks=0,3"}
+    spec = Profile(steps=3).spec_of(FOUR)
+    assert spec and spec.env == {"NCCL_ALGO": "Ring", "ORCH_PROFILE": "steps=3 ranks=0,3"}
     assert (spec.steps, spec.warmup_steps, spec.options) == (23, 20, FOUR.options)
     assert not spec.is_run_of(FOUR)
     short = replace(FOUR, steps=6, warmup_steps=4)
-    assert (
-        Profile(steps=5).spec(short).steps,
-        Profile(steps=5).spec(short).env["ORCH_PROFILE"],
-    ) == (6, "steps=2 ranks=0,3")
+    traced = Profile(steps=5).spec_of(short)
+    assert traced and (traced.steps, traced.env["ORCH_PROFILE"]) == (6, "steps=2 ranks=0,3")
+
+
+def test_a_configuration_without_the_ranks_has_no_extra_run_and_the_others_keep_their_cells() -> (
+    None
+):
+    folder = open_framework("pytorch")
+    bench = Bench("b", (SPEC, FOUR), {"pytorch": folder}, Schedule(), extra=Profile(ranks=(3,)))
+    ((run, cell),) = bench.extra_runs()
+    assert (run.run_id, cell) == ("b.profile-002-pytorch-resnet50-2n2g-fp32", FOUR)
 
 
 def test_extra_runs_are_none_of_the_planned_ones() -> None:
     folder = open_framework("pytorch")
     bench = Bench("b", (SPEC, FOUR), {"pytorch": folder}, Schedule(repeats=3))
-    assert bench.profiled() == ()
-    traced = replace(bench, profile=Profile())
+    assert bench.extra_runs() == []
+    traced = replace(bench, extra=Profile())
     assert traced.planned() == bench.planned()
-    assert [run.run_id for run in traced.profiled()] == [
+    assert [run.run_id for run, _ in traced.extra_runs()] == [
         "b.profile-001-pytorch-resnet50-1n1g-fp32",
         "b.profile-002-pytorch-resnet50-2n2g-fp32",
     ]
-    assert {run.repeat for run in traced.profiled()} == {4}
+    assert {run.repeat for run, _ in traced.extra_runs()} == {4}
 
 
 def test_a_program_that_cannot_trace_its_steps_is_refused() -> None:
-    check_profiled(open_framework("pytorch").framework)
-    check_profiled(open_framework("pytorch_lm").framework)
+    traced = [open_framework(name).framework for name in ("pytorch", "pytorch_lm")]
+    Profile().check_frameworks(traced)
     with pytest.raises(
         ConfigError, match="expected a framework whose trainer traces its steps, got simulated"
     ):
-        check_profiled(open_framework("simulated").framework)
+        Profile().check_frameworks([*traced, open_framework("simulated").framework])
