@@ -77,7 +77,7 @@ screenshots: $(VENV)/.test
 	@trap '$(SHOTS) lab down >/dev/null 2>&1' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; set -e; \
 	$(SHOTS) lab exec -- $(BIN)/orch deploy -f simulated; \
 	$(SHOTS) lab exec -- $(BIN)/orch bench resnet50 -f simulated --nodes 1,2,4 --repeats 5 --steps 80 --warmup-steps 15 \
-		--set compute_ms=60 --set jitter_percent=8 --set gradient_mb=8 >/dev/null; \
+		--set compute_ms=60 --set jitter_percent=8 --set gradient_mb=1 >/dev/null; \
 	$(BIN)/python docs/screenshots.py "$$(ls -td $(DEMO)/screenshots/runs/* | head -1)" docs/img
 
 # ROWS: names of rows, or how they begin; TRIALS: in place of each row's own number.
