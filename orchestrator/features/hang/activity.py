@@ -15,9 +15,9 @@ from orchestrator.features.hang.node_report import Collective, RankSeen
 from orchestrator.features.hang.waits import (
     BACKWARD,
     calls_of,
-    computes_inside,
     is_a_loop,
     is_for_itself,
+    is_inside_for_itself,
     waits_for_others,
 )
 
@@ -180,7 +180,7 @@ def _waits(seen: RankSeen) -> Activity | None:
     if place and not (marked and is_a_loop(place)):
         if place == BACKWARD and _computes(seen) and not seen.uses_device:
             return None
-        if _computes(seen) and computes_inside(seen):
+        if is_inside_for_itself(seen, computes=_computes(seen)):
             return None
         return Activity("waits", f"waits in {place}", place=place)
     if marked and seen.progress:

@@ -15,10 +15,10 @@ from orchestrator.features.hang.node_report import Call, RankSeen
 __all__ = [
     "BACKWARD",
     "calls_of",
-    "computes_inside",
     "is_a_loop",
     "is_apart",
     "is_for_itself",
+    "is_inside_for_itself",
     "is_of_some",
     "main_stack",
     "waits_for_others",
@@ -176,12 +176,13 @@ def is_for_itself(seen: RankSeen, *, computes: bool) -> bool:
     )
 
 
-def computes_inside(seen: RankSeen) -> bool:
-    """Return True if the program's own code runs inside of a collective's function, such as a hook
-    or a handler of a signal: what computes there is not the collective."""
+def is_inside_for_itself(seen: RankSeen, *, computes: bool) -> bool:
+    """Return True if the program's own code computes, or sleeps without a collective on record,
+    inside of a collective's function, such as a hook or a handler of a signal."""
     calls = calls_of(seen)
     at = _find_collective(calls)
-    return at > 0 and bool(calls[0].file) and not _INSTALLED.search(calls[0].file)
+    is_own = at > 0 and bool(calls[0].file) and not _INSTALLED.search(calls[0].file)
+    return is_own and (computes or (seen.collectives is not None and seen.call in _LOCAL_CALLS))
 
 
 def _find_collective(calls: Sequence[Call]) -> int:

@@ -600,6 +600,9 @@ def test_the_program_own_code_inside_of_a_collective_is_no_wait() -> None:
     inside = calling(Call("check", "/home/me/hooks.py"), reduce, collectives=recorded, cpu_s=0.5)
     told = judged(in_call(118), inside, in_call(118))
     assert (told.ranks, told.kind) == ((1,), "computes")
+    sleeps = replace(inside, cpu_s=0.0, call="clock_nanosleep")
+    assert judged(in_call(118), sleeps, in_call(118)).ranks == (1,)
+    assert judged(in_call(118), replace(sleeps, call="poll"), in_call(118)).ranks == ()
     itself = calling(reduce, collectives=recorded, cpu_s=0.5)
     assert judged(in_call(118), itself, in_call(118)).ranks == ()
 
