@@ -63,7 +63,7 @@ DOORS = {
         "compare/benches compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"
     ),
     "api": "allocation bench connection_cache find plan prepare progress sealing selection",
-    "checks": "among check differences facts gpus interfaces judge load",
+    "checks": "check cross_node differences facts gpus interfaces judge load",
     "cli": (
         "compare complete connecting controller dry_run main node_states option_rows options process sealing signals submitting"
     ),
@@ -81,9 +81,10 @@ DOORS = {
         "transformer trial variables words"
     ),
     "record": (
-        "archive archive_record bench_groups bench_parts benchfile borrow defaults evidence "
-        "folder_cache journal manifest node_record node_states owed past_acceptance project recorded_spec "
-        "refused removal reread rundir sealed signature state_file submission telemetry"
+        "archive archive_record bench_groups bench_parts bench_record borrow defaults evidence "
+        "folder_cache grammar_override journal manifest node_record node_states past_acceptance "
+        "pending_work project recorded_spec refusals removal rundir sealed signature state_file "
+        "submission telemetry"
     ),
     "report": (
         "cells checks compare formats/dlperf formats/json html/axes html/bench_page "

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.record import BenchDir
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.bench import placed

@@ -163,7 +163,7 @@ def begin_bench(
     from orchestrator.controller.controller import Controller
     from orchestrator.nodes.headroom import disk_room
     from orchestrator.record import BenchDir
-    from orchestrator.record.benchfile import bench_record
+    from orchestrator.record.bench_record import new_bench_record
     from orchestrator.record.submission import submission
 
     origins = {run.run_id: run.path.parent.name for run in borrowed}
@@ -172,7 +172,7 @@ def begin_bench(
     chosen = replace(selection, hosts=(*selection.hosts, *opened.spares)).devices
     notes, job = selection.notes, submission(selection.project, plan.bench_id)
     options = job.options if job else ()
-    record = bench_record(
+    record = new_bench_record(
         plan,
         origins,
         hosts,

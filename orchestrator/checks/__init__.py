@@ -3,8 +3,8 @@
 May use `inventory` and `plan`. Pure: `orchestrator.nodes` captures the facts.
 """
 
-from orchestrator.checks.among import same_machine
 from orchestrator.checks.check import Check
+from orchestrator.checks.cross_node import same_machine
 from orchestrator.checks.differences import by_value
 from orchestrator.checks.facts import told_facts
 from orchestrator.checks.judge import unfit

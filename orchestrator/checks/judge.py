@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks.among import alike, local_routes, same_machine, shared, unlike
 from orchestrator.checks.check import Check
+from orchestrator.checks.cross_node import alike, local_routes, same_machine, shared, unlike
 from orchestrator.checks.expected import expected_checks
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import gpu_checks

@@ -90,7 +90,7 @@ def _route(host: Host, facts: NodeFacts) -> Check | None:
         hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
         return failed(host.name, "route", "no route to the master's address", "a route", hint)
     if route.local:
-        return None  # `among.local_routes` knows whether the other node is this machine
+        return None  # `cross_node.local_routes` knows whether the other node is this machine
     way = f"to the master through {route.interface}, {_state(route)}"
     differs = interface and interface != route.interface
     if differs and (facts.interface is None or facts.interface.kind != _INFINIBAND):

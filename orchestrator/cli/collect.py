@@ -62,7 +62,7 @@ def collect(
     from orchestrator.nodes.fanout import each
     from orchestrator.plan import Limits
     from orchestrator.record import Project
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
     from orchestrator.record.journal import Event
 
     directory = find_bench(bench)

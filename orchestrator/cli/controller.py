@@ -30,9 +30,9 @@ from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.placement import taken
 from orchestrator.record import BenchDir, Project, holder
-from orchestrator.record.benchfile import kind_of
+from orchestrator.record.bench_record import kind_of
 from orchestrator.record.journal import Event, last_controller
-from orchestrator.record.owed import check_frameworks
+from orchestrator.record.pending_work import check_frameworks
 from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.report.text import visible
 from orchestrator.results.bench import read_bench

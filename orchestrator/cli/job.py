@@ -27,7 +27,7 @@ from orchestrator.record.submission import forget, submission, submissions, subm
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orchestrator.record.benchfile import BenchRecord
+    from orchestrator.record.bench_record import BenchRecord
     from orchestrator.record.submission import Submission
 
 __all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain"]

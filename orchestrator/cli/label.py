@@ -13,7 +13,7 @@ from orchestrator.cli import complete
 from orchestrator.cli.options import bench_path, named
 
 if TYPE_CHECKING:
-    from orchestrator.record.benchfile import BenchRecord
+    from orchestrator.record.bench_record import BenchRecord
 
 
 def add_to(app: typer.Typer) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir, Project
-    from orchestrator.record.benchfile import BenchRecord
+    from orchestrator.record.bench_record import BenchRecord
 
 
 Hosts = Annotated[str, option("hosts")]
@@ -185,7 +185,7 @@ def named(bench: BenchDir) -> str:
 
 def _tell_passed_over(project: Project, found: BenchDir) -> None:
     from orchestrator.errors import ConfigError
-    from orchestrator.record.refused import passed_over
+    from orchestrator.record.refusals import passed_over
     from orchestrator.report.text import one_line
 
     newer = passed_over(project.runs, found)

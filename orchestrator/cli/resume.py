@@ -50,7 +50,7 @@ def resume(
     from orchestrator.inventory import open_inventory
     from orchestrator.record import Project
     from orchestrator.record.bench_groups import provider_of, unfinished_group
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
 
     if group := unfinished_group(Project.here(os.environ).runs, bench):
         provider_of(group).resume(

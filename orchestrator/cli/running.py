@@ -60,9 +60,9 @@ def status(
     from orchestrator.nodes.leftovers import Leftovers
     from orchestrator.record import BenchDir as Benches
     from orchestrator.record import Project, holder
-    from orchestrator.record.benchfile import is_outside_its_lab
+    from orchestrator.record.bench_record import is_outside_its_lab
     from orchestrator.record.journal import suspicion
-    from orchestrator.record.refused import refusal
+    from orchestrator.record.refusals import refusal
     from orchestrator.record.rundir import bench_folders
     from orchestrator.report.text import one_line
 
@@ -229,7 +229,7 @@ def logs(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
     from orchestrator.record.evidence import log_bytes, setup_failed
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import lines_of, visible
@@ -379,7 +379,7 @@ def cancel(
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
     from orchestrator.nodes.leftovers import Leftovers
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
     from orchestrator.report.text import one_line
 
     if bench and _cancelled_job(bench, quiet=as_json):

@@ -257,7 +257,7 @@ def _reread(bench: str, from_logs: Path | None, bases: Sequence[Path]) -> None:
     """
     from orchestrator.errors import ConfigError
     from orchestrator.record import take
-    from orchestrator.record.reread import folders_of, reread
+    from orchestrator.record.grammar_override import folders_of, reread
     from orchestrator.report.text import one_line
 
     if from_logs:
@@ -301,7 +301,7 @@ def _summary(
 
     from orchestrator.errors import DataError
     from orchestrator.notes import as_note
-    from orchestrator.record.benchfile import kind_of
+    from orchestrator.record.bench_record import kind_of
     from orchestrator.results import NEVER_RUN
     from orchestrator.results.bench import notes_of, read_bench
     from orchestrator.results.planned import planned_runs

@@ -25,7 +25,7 @@ from orchestrator.inventory import Host, fold
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record import BenchDir
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.journal import Event
 
 __all__ = ["Again", "ActiveHosts"]

@@ -35,7 +35,7 @@ from orchestrator.record.manifest import (
     read_manifest,
     write_end,
 )
-from orchestrator.record.owed import supersede
+from orchestrator.record.pending_work import supersede
 from orchestrator.record.project import owner
 
 __all__ = ["Campaign", "ports"]

@@ -42,11 +42,11 @@ from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import BenchDir, Ownership, RunDir, take
-from orchestrator.record.benchfile import kind_of
+from orchestrator.record.bench_record import kind_of
 from orchestrator.record.borrow import borrow
+from orchestrator.record.grammar_override import reread
 from orchestrator.record.journal import Event, begun_runs
-from orchestrator.record.owed import reopen
-from orchestrator.record.reread import reread
+from orchestrator.record.pending_work import reopen
 from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench

@@ -15,7 +15,7 @@ from orchestrator.errors import recorded_error
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.journal import begun_runs
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.owed import supersede
+from orchestrator.record.pending_work import supersede
 
 __all__ = ["remaining"]
 

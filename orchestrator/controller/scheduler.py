@@ -22,7 +22,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
-from orchestrator.record.owed import add_block, leave_out, supersede
+from orchestrator.record.pending_work import add_block, leave_out, supersede
 from orchestrator.results import RunResult
 from orchestrator.results.tally import Tally, longest
 

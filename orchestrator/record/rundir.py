@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_atomic
 from orchestrator.inventory.secrets import Spans, spliced
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.journal import Entry, Journal, begun_runs
 from orchestrator.record.state_file import (
     check_name,

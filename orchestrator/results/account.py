@@ -20,7 +20,7 @@ from orchestrator.errors import DataError
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
 from orchestrator.record import BenchDir, RunDir
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.evidence import rendered_texts
 from orchestrator.record.journal import ENDS, Entry, Event
 from orchestrator.record.manifest import Manifest, StartRecord, read_manifest

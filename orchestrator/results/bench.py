@@ -13,7 +13,7 @@ from orchestrator.inventory import fold
 from orchestrator.notes import Note, as_note
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
-from orchestrator.record.refused import errors_before_runs
+from orchestrator.record.refusals import errors_before_runs
 from orchestrator.results.hardware import loaded_in, slowed_in, unsteady_in
 from orchestrator.results.notes import BORROWED, NOTHING_RUN, RANDOM_ORDER
 from orchestrator.results.read import read_run

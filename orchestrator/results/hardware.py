@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.checks.among import characteristics
+from orchestrator.checks.cross_node import characteristics
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.among import unlike
 from orchestrator.checks.containers import container_checks
+from orchestrator.checks.cross_node import unlike
 from orchestrator.checks.differences import sentences
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.host import host_checks

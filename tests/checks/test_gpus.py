@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.checks.among import characteristics
 from orchestrator.checks.check import Check
+from orchestrator.checks.cross_node import characteristics
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import count_check
 from orchestrator.checks.judge import judge, unfit

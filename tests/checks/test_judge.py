@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.among import local_routes, same_machine, shared, unlike
 from orchestrator.checks.check import NAMES
+from orchestrator.checks.cross_node import local_routes, same_machine, shared, unlike
 from orchestrator.checks.facts import ports_of
 from orchestrator.checks.judge import among, judge
 from orchestrator.checks.load import load_checks

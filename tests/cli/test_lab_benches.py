@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.benchfile import BenchRecord, reached_inventory
+from orchestrator.record.bench_record import BenchRecord, reached_inventory
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
 from tests.support.run_folders import manifest

@@ -17,7 +17,7 @@ from orchestrator.errors import Faults
 from orchestrator.inventory import open_inventory
 from orchestrator.inventory.devices import with_devices
 from orchestrator.record import Project
-from orchestrator.record.owed import reopen
+from orchestrator.record.pending_work import reopen
 from tests.support.fake_bench import LIMITS, FakeBench
 
 HELD = {"held_by": "run r9 of ann@desk"}

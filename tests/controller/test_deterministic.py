@@ -16,7 +16,7 @@ from orchestrator.controller.deterministic import deterministic_failure
 from orchestrator.controller.events import Decided, RunBegun
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan.bench import Bench
-from orchestrator.record.benchfile import bench_record
+from orchestrator.record.bench_record import new_bench_record
 from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results import RunResult
@@ -42,7 +42,7 @@ def two_cells(rig: FakeBench) -> None:
     """Make it a bench of two configurations, which differ in their batch size."""
     cells = (rig.spec, replace(rig.spec, batch_size=2 * rig.spec.batch_size))
     rig.plan = Bench("bench-2", cells, rig.plan.folders, rig.plan.schedule)
-    record = bench_record(
+    record = new_bench_record(
         rig.plan, {}, rig.hosts, str(rig.source), rig.secrets, rig.limits, (), ["orch"]
     )
     rig.bench = BenchDir.create(rig.bench.path.parent, record.as_dict())

@@ -28,9 +28,9 @@ from orchestrator.plan.limits import Limits
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.record import ownership
-from orchestrator.record.benchfile import bench_record
+from orchestrator.record.bench_record import new_bench_record
 from orchestrator.record.manifest import RecordedOutcome
-from orchestrator.record.owed import reopen, supersede
+from orchestrator.record.pending_work import reopen, supersede
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 from tests.support import judge
@@ -60,7 +60,7 @@ def bench(tmp_path: Path) -> BenchDir:
     (spec,) = configure(request, [folder], inventory.hosts).specs
     plan = Bench("bench-1", (spec,), {"simulated": folder}, Schedule(repeats=2))
     limits = Limits(lease_s=7.0)
-    record = bench_record(
+    record = new_bench_record(
         plan,
         {"old-run": "bench-0"},
         inventory.hosts,
@@ -97,7 +97,7 @@ def test_devices_that_options_chose_are_those_of_the_resumed_bench(
     folder = open_framework("simulated")
     (spec,) = configure(Request("resnet50", nodes=(1,), gpus=(2,)), [folder], hosts).specs
     plan = Bench("bench-2", (spec,), {"simulated": folder}, Schedule(repeats=1))
-    record = bench_record(
+    record = new_bench_record(
         plan,
         {},
         hosts,

@@ -19,7 +19,7 @@ from orchestrator.inventory import Redaction
 from orchestrator.inventory.hosts import Host
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.owed import reopen
+from orchestrator.record.pending_work import reopen
 from orchestrator.results.bench import read_bench
 from tests.support.fake_bench import IMPATIENT, FakeBench, left_in_the_middle, training
 from tests.support.fake_node import FakeCluster

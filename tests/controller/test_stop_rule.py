@@ -24,8 +24,8 @@ from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.benchfile import bench_record
-from orchestrator.record.owed import add_block, leave_out
+from orchestrator.record.bench_record import new_bench_record
+from orchestrator.record.pending_work import add_block, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
@@ -209,7 +209,7 @@ def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> Be
     """Return a bench of two cells whose journal has these events at these times."""
     plan = Bench(name, CELLS, {"simulated": FOLDER}, Schedule(repeats=2))
     bench = BenchDir.create(
-        root, bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"]).as_dict()
+        root, new_bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"]).as_dict()
     )
     names = [run.run_id for run in plan.planned()]
     for at, event, run in journal:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.among import unlike
+from orchestrator.checks.cross_node import unlike
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host

@@ -14,7 +14,7 @@ from junitparser import JUnitXml
 from rich.console import Console
 
 from orchestrator.controller.events import RunOver, Started
-from orchestrator.record.refused import refusal
+from orchestrator.record.refusals import refusal
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report import terminal
 from orchestrator.report.formats import csv as delimited

@@ -23,7 +23,7 @@ from orchestrator.plan.folders import open_framework
 from orchestrator.plan.planning import plan_bench
 from orchestrator.plan.request import request_of
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import bench_record
+from orchestrator.record.bench_record import new_bench_record
 from orchestrator.record.manifest import RecordedOutcome, manifest_of, write_outcome
 from orchestrator.record.rundir import BenchDir
 
@@ -112,7 +112,9 @@ def acceptance(
     )
     facts = facts or {host.name: FACTS for host in hosts}
     made.write_checks("checks", facts, checks)
-    content = bench_record(plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept"))
+    content = new_bench_record(
+        plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept")
+    )
     bench = BenchDir.create(made.path, content.as_dict())
     for run in plan.planned():
         decided = plan_run(

@@ -26,7 +26,7 @@ from orchestrator.plan.limits import Limits
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import bench_record
+from orchestrator.record.bench_record import new_bench_record
 from orchestrator.record.rundir import BenchDir, RunDir
 from tests.support import judge
 from tests.support.fake_node import FakeCluster, FakeNode
@@ -108,7 +108,7 @@ class FakeBench:
             {"simulated": self.folder},
             Schedule(**{"repeats": 1, **schedule}),
         )
-        record = bench_record(
+        record = new_bench_record(
             self.plan,
             {},
             self.hosts,

@@ -254,7 +254,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     from orchestrator.features.accept.suite import suite_of
     from orchestrator.plan import Limits
     from orchestrator.record import BenchDir
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
 
     record, archived = folder.record(), folder.path / f"{CERTIFICATE}.tar"
     sign = Path(record.sign) if record.sign else None

@@ -49,7 +49,7 @@ from orchestrator.plan.planning import plan_bench
 from orchestrator.plan.request import Request, request_of
 from orchestrator.plan.words import shortest
 from orchestrator.plural import plural
-from orchestrator.record.refused import errors_between_runs
+from orchestrator.record.refusals import errors_between_runs
 from orchestrator.record.rundir import RunDir
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult

@@ -13,7 +13,7 @@ from orchestrator.inventory import fold
 from orchestrator.logs.failures import LAST_OUTPUT
 from orchestrator.plural import plural, times
 from orchestrator.record import BenchDir
-from orchestrator.record.refused import errors_before_runs, errors_between_runs
+from orchestrator.record.refusals import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
 from orchestrator.results.lost_links import lost_links_words, reaches_nodes

@@ -53,7 +53,7 @@ def stacks(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each
     from orchestrator.record import Project
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import one_line
 

@@ -94,7 +94,7 @@ def bisect(
     from orchestrator.features.search.bisection.words import differences
     from orchestrator.inventory.devices import with_devices
     from orchestrator.plan.words import label as label_of
-    from orchestrator.record.benchfile import reached_inventory
+    from orchestrator.record.bench_record import reached_inventory
     from orchestrator.report.text import one_line
 
     hosts, as_json = given["hosts"], given["json"]

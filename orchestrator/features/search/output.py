@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from orchestrator.features.search.halving import Tuned
     from orchestrator.record import BenchDir
-    from orchestrator.record.benchfile import BenchRecord
+    from orchestrator.record.bench_record import BenchRecord
 
 __all__ = ["options_path", "show_bisect", "show_tune"]
 

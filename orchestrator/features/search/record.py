@@ -12,7 +12,7 @@ from orchestrator.documents import Invalid, read, stored
 from orchestrator.plan import Knob
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.bench_record import BenchRecord
 
 __all__ = [
     "BisectRecord",

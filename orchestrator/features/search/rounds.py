@@ -23,7 +23,7 @@ from orchestrator.plural import plural
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.journal import Event
-from orchestrator.record.owed import leave_out
+from orchestrator.record.pending_work import leave_out
 from orchestrator.results.tally import Tally
 
 __all__ = ["Rounds"]

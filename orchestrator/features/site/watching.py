@@ -22,7 +22,7 @@ from orchestrator.inventory import Redaction, open_inventory
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each
 from orchestrator.record import Project
-from orchestrator.record.benchfile import reached_inventory
+from orchestrator.record.bench_record import reached_inventory
 from orchestrator.transport import Trust
 
 __all__ = ["Nodes"]

@@ -34,7 +34,7 @@ from orchestrator.plan.limits import Limits
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.benchfile import BenchRecord, bench_record
+from orchestrator.record.bench_record import BenchRecord, new_bench_record
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 
@@ -68,7 +68,9 @@ TUNE = TuneRecord(
 
 
 def record() -> BenchRecord:
-    return bench_record(PLAN, {}, HOSTS, "a,b", (), Limits(), (), ["orch", "tune"], {"tune": TUNE})
+    return new_bench_record(
+        PLAN, {}, HOSTS, "a,b", (), Limits(), (), ["orch", "tune"], {"tune": TUNE}
+    )
 
 
 def written(content: dict[str, Any]) -> Any:
@@ -114,7 +116,7 @@ def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_i
         "verified",
     )
     plan = replace(PLAN, cells=(replace(CELLS[0], hosts=("b", "a")), *CELLS[1:]))
-    whole = bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], {"bisect": bisect})
+    whole = new_bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], {"bisect": bisect})
     content = written(whole.as_dict())
     assert (
         BenchRecord.of(content, "b1/bench.json") == whole
@@ -183,7 +185,7 @@ def test_the_end_of_a_search_touches_only_its_own_field(tmp_path: Path) -> None:
 
 def test_a_rung_brings_its_cells_and_marks_its_runs(tmp_path: Path) -> None:
     plan = Bench("b1", CELLS[:1], {"simulated": FOLDER}, Schedule())
-    start = bench_record(
+    start = new_bench_record(
         plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], {"tune": replace(TUNE, rungs=())}
     )
     bench = BenchDir.create(tmp_path, start.as_dict())

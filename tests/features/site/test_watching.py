@@ -16,7 +16,7 @@ from orchestrator.features.site import watching
 from orchestrator.features.site.live import Seen, Watched
 from orchestrator.features.site.watching import Nodes
 from orchestrator.record import BenchDir, Project
-from orchestrator.record.benchfile import BenchRecord
+from orchestrator.record.bench_record import BenchRecord
 from tests.support import judge
 from tests.support.benches import bench
 

@@ -14,7 +14,7 @@ import pytest
 
 from noderun import data_set
 from noderun.data_set import look_at_data
-from orchestrator.checks.among import alike, unlike
+from orchestrator.checks.cross_node import alike, unlike
 from orchestrator.checks.judge import unfit
 from tests.support.node_facts import known
 

@@ -20,7 +20,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plural import plural
 from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.owed import leave_out
+from orchestrator.record.pending_work import leave_out
 from orchestrator.results import mean
 from orchestrator.results.tally import durations
 

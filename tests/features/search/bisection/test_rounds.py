@@ -24,7 +24,7 @@ from orchestrator.inventory import Redaction
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec
-from orchestrator.record.benchfile import bench_record
+from orchestrator.record.bench_record import new_bench_record
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
 from orchestrator.results.series import grouped
@@ -68,7 +68,7 @@ class Rig(FakeBench):
         self.plan = Bench(
             "bench-2", (a, b), {"simulated": FOLDER}, Schedule("balanced", 0, 4, budget_s=budget_s)
         )
-        record = bench_record(
+        record = new_bench_record(
             self.plan,
             {},
             self.hosts,

@@ -26,7 +26,7 @@ from orchestrator.record.bench_parts import PlanEntry, PlannedWith
 from orchestrator.record.state_file import damaged, damaged_part
 from orchestrator.version import __version__
 
-__all__ = ["BenchRecord", "bench_record", "is_outside_its_lab", "kind_of", "reached_inventory"]
+__all__ = ["BenchRecord", "new_bench_record", "is_outside_its_lab", "kind_of", "reached_inventory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def reached_inventory(record: BenchRecord, environment: Mapping[str, str] = os.e
     return record.inventory
 
 
-def bench_record(
+def new_bench_record(
     plan: Bench,
     borrowed: Mapping[str, str],
     hosts: Sequence[Host],

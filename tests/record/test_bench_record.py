@@ -25,7 +25,7 @@ from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import Skipped
 from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.benchfile import BenchRecord, bench_record
+from orchestrator.record.bench_record import BenchRecord, new_bench_record
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import read_state
 
@@ -53,7 +53,7 @@ SKIPPED = Skipped(
 
 
 def record() -> BenchRecord:
-    whole = bench_record(
+    whole = new_bench_record(
         PLAN,
         {"old": "b0"},
         HOSTS,

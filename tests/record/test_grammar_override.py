@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator.errors import DataError
 from orchestrator.plan.folders import open_framework
+from orchestrator.record.grammar_override import folders_of, reread
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.owed import reopen
-from orchestrator.record.reread import folders_of, reread
+from orchestrator.record.pending_work import reopen
 from orchestrator.results.bench import read_bench
 from orchestrator.results.summary import summarize
 from tests.support import fake_bench

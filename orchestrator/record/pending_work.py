@@ -20,9 +20,9 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record.bench_parts import PlannedWith
-from orchestrator.record.benchfile import BenchRecord, reached_inventory
+from orchestrator.record.bench_record import BenchRecord, reached_inventory
+from orchestrator.record.grammar_override import folders_of
 from orchestrator.record.journal import Event
-from orchestrator.record.reread import folders_of
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
 
