@@ -580,7 +580,7 @@ def test_a_payload_has_every_file_that_its_files_import_and_no_other(name: str) 
     payload = open_framework(name).framework.payload
     neighbours = {
         path.stem: path
-        for path in REMOTE + [path for path in OF_FOLDERS if path.parent.name == name]
+        for path in TRAINERS + [path for path in OF_FOLDERS if path.parent.name == name]
     }
     needed = set(payload[:1])
     waiting = list(needed)

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.facts import ContainerFacts, NodeFacts
+from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
 from orchestrator.plural import plural
 
@@ -88,18 +89,15 @@ def _started(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check |
 
 def _given(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
     """Return a check if devices of the node are missing inside."""
-    devices, gpus, is_amd = container.devices, facts.gpus, not facts.is_nvidia
-    inside = devices.get("amd" if is_amd else "nvidia", 0)
+    devices, gpus, vendor = container.devices, facts.gpus, vendor_of(facts.gpu_tool)
+    inside = devices.get(vendor.name, 0)
     if host.device == "cuda" and gpus is not None and inside < len(gpus):
-        hint = "install the NVIDIA container toolkit on the node, or list the devices under container: devices:"
-        if is_amd:
-            hint = "set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer"
         return failed(
             host.name,
             "container",
             f"{plural(round(inside), 'GPU')} inside",
             plural(len(gpus), "GPU"),
-            hint,
+            vendor.hints.container,
         )
     if facts.infiniband_gbit and not devices.get("infiniband"):
         hint = "add /dev/infiniband to container: devices:; without it NCCL falls back to sockets"

@@ -289,11 +289,6 @@ class NodeFacts:
     open_driver: bool = False
     load: LoadFacts | None = None
 
-    @property
-    def is_nvidia(self) -> bool:
-        """Whether its GPUs, if any, were told by nvidia-smi."""
-        return "gpu_tool" not in self.told
-
 
 def node_facts(told: Any) -> NodeFacts:
     """Return the facts of a node from what it sent, or from a manifest.

@@ -12,6 +12,7 @@ from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.facts import GpuFacts, NodeFacts, Xid, node_facts
 from orchestrator.devices.gpu_states import UNKNOWN_GPU, is_partition
 from orchestrator.devices.nvidia_smi import pairs
+from orchestrator.devices.vendor import vendor_of, vendors
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 from orchestrator.plural import plural
@@ -68,20 +69,18 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
         return failed(
             host.name,
             "gpus",
-            facts.gpu_fault or "no nvidia-smi, amd-smi or rocm-smi",
+            facts.gpu_fault or _no_tool(),
             expected,
             hint,
         )
     count = len(gpus) if facts.instances is None else facts.instances
     if count < (1 if required is None else required):
-        listing = "nvidia-smi -L" if facts.is_nvidia else facts.gpu_tool
+        listing = vendor_of(facts.gpu_tool).hints.listing or facts.gpu_tool
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts.devices}" if "devices" in facts.told else ""
         return failed(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
     if broken := _per_gpu(gpus, lambda gpu: gpu.broken):
-        hint = "reset this GPU (nvidia-smi --gpu-reset, as root) or restart the machine; check dmesg on the node"
-        if not facts.is_nvidia:
-            hint = "restart the machine; check dmesg on the node"
+        hint = vendor_of(facts.gpu_tool).hints.reset
         return failed(host.name, "gpus", broken, f"{expected} that answers", hint)
     if silent := _per_gpu(gpus, lambda gpu: gpu.silent):
         hint = f"see {facts.gpu_tool} and dmesg on the node: a GPU that does not tell all its values may be about to fail"
@@ -99,6 +98,11 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
         }
     )
     return ok(host.name, "gpus", f"{len(gpus)} x {', '.join(models)}")
+
+
+def _no_tool() -> str:
+    *others, last = (tool for vendor in vendors() for tool in vendor.tools)
+    return f"no {', '.join(others)} or {last}"
 
 
 def _memory(gpu: GpuFacts) -> str:
@@ -195,11 +199,7 @@ def _ecc(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
         )
     modes = sorted({gpu.ecc for gpu in gpus if gpu.ecc})
     if len(modes) > 1:
-        hint = (
-            "set it with nvidia-smi -e 1"
-            if facts.is_nvidia
-            else "compare amd-smi static --ras of these GPUs"
-        )
+        hint = vendor_of(facts.gpu_tool).hints.ecc
         return warning(host, "ecc", "on for some GPUs and off for others", "the same for all", hint)
     if not modes:
         return None

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from orchestrator.checks.check import Check, failed, ok, warning
 from orchestrator.checks.facts import InterfaceFacts, NodeFacts, PortFacts, RouteFacts
 from orchestrator.checks.interfaces import route_interfaces
+from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 
@@ -211,7 +212,7 @@ def _gdr(host: Host, facts: NodeFacts) -> Check | None:
     AMD's driver has what RCCL needs for that built in, and no module shows whether it works.
     """
     if (
-        not facts.is_nvidia
+        not vendor_of(facts.gpu_tool).has_peer_module
         or not facts.infiniband_gbit
         or facts.gpus is None
         or "peermem" not in facts.told

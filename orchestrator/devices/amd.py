@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.devices import amd_smi
-from orchestrator.devices.vendor import Device, Vendor
+from orchestrator.devices.vendor import Device, Hints, Vendor
 
 # HIP takes CUDA_VISIBLE_DEVICES, which launch scripts set, only where HIP_VISIBLE_DEVICES is not
 # set, and counts among the devices that the others leave (https://rocm.docs.amd.com, GPU isolation
@@ -72,6 +72,11 @@ VENDOR = Vendor(
     recognises=lambda raw: raw.get("amd_static") is not None or raw.get("rocm") is not None,
     facts=_facts,
     show=_show,
+    tools=("amd-smi", "rocm-smi"),
+    hints=Hints(
+        ecc="compare amd-smi static --ras of these GPUs",
+        container="set gpus: false and devices: [/dev/kfd, /dev/dri] of container:, or options: [--rocm] for apptainer",
+    ),
     devices=(
         Device("MI210", 181e12, 0, 45.3e12, 0, 1638.4e9, 8e6),
         Device("MI250", 181.05e12, 0, 45.25e12, 0, 1638.4e9, 8e6),

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.devices.gpu_states import gpu_states
-from orchestrator.devices.vendor import Device, Vendor
+from orchestrator.devices.vendor import Device, Hints, Vendor
 
 
 def _facts(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +68,14 @@ VENDOR = Vendor(
     recognises=lambda raw: raw.get("smi") is not None,
     facts=_facts,
     show=lambda devices: "",  # launch scripts set CUDA_VISIBLE_DEVICES
+    tools=("nvidia-smi",),
+    hints=Hints(
+        listing="nvidia-smi -L",
+        reset="reset this GPU (nvidia-smi --gpu-reset, as root) or restart the machine; check dmesg on the node",
+        ecc="set it with nvidia-smi -e 1",
+        container="install the NVIDIA container toolkit on the node, or list the devices under container: devices:",
+    ),
+    has_peer_module=True,
     devices=(
         Device(
             "K80",

@@ -11,7 +11,16 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-__all__ = ["Device", "Vendor", "peaks", "show_devices", "vendor_facts", "vendors"]
+__all__ = [
+    "Device",
+    "Hints",
+    "Vendor",
+    "peaks",
+    "show_devices",
+    "vendor_facts",
+    "vendor_of",
+    "vendors",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +68,29 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Hints:
+    """What to do about a failed check: ``listing`` is a command that lists the GPUs, the tool itself
+    if empty."""
+
+    listing: str = ""
+    reset: str = "restart the machine; check dmesg on the node"
+    ecc: str = "set it to the same for all"
+    container: str = "list the devices under container: devices:"
+
+
+@dataclass(frozen=True, slots=True)
 class Vendor:
-    """All that depends on a vendor in facts, environment and peaks.
+    """All that depends on a vendor in facts, environment, checks and peaks.
 
     ``order``: its turn to recognise what a node runner sent. ``recognises(raw)`` says if that comes from its tools, and
     ``facts(raw)`` returns the facts in it, in the form of `gpu_states`; ``gpus`` is a text with the reason if they could not be
     read. ``show(devices)`` returns the shell text by which a run sees only these devices, in the
     format of CUDA_VISIBLE_DEVICES, which launch scripts set; it does nothing on nodes without this
     vendor's driver.
+
+    ``tools``: the programs that a node runner asks, ``gpu_tool`` in the facts.
+    ``has_peer_module``: a module of the kernel shows whether network cards read the memory of its
+    GPUs. The node's half is the file of the same name in ``remote/noderun``.
     """
 
     name: str
@@ -75,6 +99,9 @@ class Vendor:
     facts: Callable[[Mapping[str, Any]], dict[str, Any]]
     show: Callable[[str], str]
     devices: tuple[Device, ...]
+    tools: tuple[str, ...] = ()
+    hints: Hints = Hints()
+    has_peer_module: bool = False
 
 
 @cache
@@ -94,6 +121,11 @@ def vendor_facts(raw: Mapping[str, Any]) -> dict[str, Any]:
     without one by the first of all, which reads the kernel log of any node."""
     vendor = next((vendor for vendor in vendors() if vendor.recognises(raw)), vendors()[0])
     return vendor.facts(raw)
+
+
+def vendor_of(tool: str) -> Vendor:
+    """Return the vendor of a tool that told the facts of a node's GPUs."""
+    return next((vendor for vendor in vendors() if tool in vendor.tools), vendors()[0])
 
 
 def show_devices(devices: str) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 
 from noderun.sysfs import first_line, names_in
+from noderun.vendors import VENDORS
 
 BINDING_FILE = "cpu_binding.json"
 
@@ -97,34 +98,8 @@ def cores_of(cpus, root):
 
 
 def gpus_of_node(root):
-    """Return [PCI address, UUID] of every GPU, in the order in which programs number them: NVIDIA's
-    by address, AMD's by the node of the driver's topology. MIG instances have UUIDs that are not
-    among these."""
-    base = os.path.join(root, "proc/driver/nvidia/gpus")
-    gpus = []
-    for address in sorted(names_in(base)):
-        with open(os.path.join(base, address, "information"), errors="replace") as file:
-            words = dict(line.split(":", 1) for line in file if ":" in line)
-        gpus.append([address, words.get("GPU UUID", "").strip()])
-    base = os.path.join(root, "sys/class/kfd/kfd/topology/nodes")
-    for number in [] if gpus else sorted(map(int, filter(str.isdigit, names_in(base)))):
-        try:
-            with open(os.path.join(base, str(number), "properties")) as file:
-                values = {
-                    words[0]: int(words[1]) for words in map(str.split, file) if len(words) == 2
-                }
-        except OSError:  # of a GPU that this user, or a container, may not use
-            continue
-        if values.get("simd_count"):
-            place = values.get("location_id", 0)
-            address = "%04x:%02x:%02x.%d" % (
-                values.get("domain", 0),
-                place >> 8 & 255,
-                place >> 3 & 31,
-                place & 7,
-            )
-            gpus.append([address, "GPU-%016x" % values.get("unique_id", 0)])
-    return gpus
+    """Return [PCI address, UUID] of every GPU, of the first vendor that has any."""
+    return next(filter(None, (vendor.numbered_gpus(root) for vendor in VENDORS)), [])
 
 
 def gpu_address(device, gpus):

@@ -10,12 +10,11 @@ import sys
 
 from noderun.installed import framework_facts
 from noderun.limits import limits, shared_memory_bytes
+from noderun.vendors import VENDORS
 
-DEVICES = {
-    "nvidia": "/dev/nvidia[0-9]*",
-    "infiniband": "/dev/infiniband/uverbs*",
-    "amd": "/dev/dri/renderD*",
-}
+DEVICES = dict(
+    {vendor.name: vendor.devices for vendor in VENDORS}, infiniband="/dev/infiniband/uverbs*"
+)
 LIBRARIES = (
     "/usr/lib/*-linux-gnu",
     "/usr/lib64",

@@ -15,6 +15,7 @@ from noderun.sockets import connections, interfaces
 from noderun.stacks import Question, RasQuestion, own_words
 from noderun.stall import read_progress
 from noderun.sysfs import first_line, names_in
+from noderun.vendors import VENDORS
 
 EXAMINE_SCHEMA = 1
 WINDOW_S = 0.5
@@ -23,7 +24,7 @@ MOST_THREADS = 24
 MOST_CHILDREN = 24
 MOST_HOLDERS = 4
 MOST_LAUNCHERS = 8
-GPU_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+GPU_FILES = tuple(path for vendor in VENDORS for path in vendor.opened)
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 # System calls that tell what a thread waits for, by machine: /proc/<pid>/syscall has numbers.
 CALLS = {

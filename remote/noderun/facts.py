@@ -32,30 +32,11 @@ from noderun.network import infiniband_ports, interface_facts, networks, resolve
 from noderun.processes import bearers, boot_id, name_of, owners, processes
 from noderun.sysfs import names_in
 from noderun.vendor_tools import TOLD_S, begin, kernel_log, not_written, said
+from noderun.vendors import VENDORS
 
 METERED_S = 0.25
 MOST_LEFT = 16
 CAPTURE_S = 600  # longer than any capture takes
-# Other programs that describe this machine. They run at the same time as everything else.
-TOLD = {
-    "smi": ["nvidia-smi", "-q", "-x"],
-    "topology": ["nvidia-smi", "topo", "-m"],
-    "amd_static": ["amd-smi", "static", "--json"],
-    "amd_metric": ["amd-smi", "metric", "--json"],
-    "amd_process": ["amd-smi", "process", "--json"],
-}
-# Where there is no amd-smi.
-ROCM = [
-    "rocm-smi",
-    "--showproductname",
-    "--showuniqueid",
-    "--showbus",
-    "--showvbios",
-    "--showdriverversion",
-    "--showuse",
-]
-ROCM += ["--showmeminfo", "vram", "--showmaxpower", "--showclocks", "--showpids", "--json"]
-OF_PROCESSES = r'(?:<pid>\s*|"pid": |"PID)(\d+)'
 
 
 def op_facts(request):
@@ -68,11 +49,7 @@ def op_facts(request):
     began, meter = time.monotonic(), Meter()
     meter.start()
     unwritable = not_written(root)
-    started = {
-        name: begin(argv, root) for name, argv in TOLD.items()
-    }  # they run while the rest is collected
-    if started["amd_static"] is None:
-        started["rocm"] = begin(ROCM, root)
+    started = start_reports(root)  # they run while the rest is collected
     facts = {
         "hostname": socket.gethostname(),
         "boot_id": boot_id(),
@@ -130,23 +107,8 @@ def op_facts(request):
         path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())
     }
     reports = {name: said(program, TOLD_S) for name, program in started.items()}
-    if reports["smi"]:
-        reports["smi"]["text"] = re.sub(
-            r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"]
-        )
-    of_processes = [
-        reports[name]["text"] for name in ("smi", "amd_process", "rocm") if reports.get(name)
-    ]
-    if of_processes:
-        reports["owners"] = owners(re.findall(OF_PROCESSES, "".join(of_processes)))
-    reports["driver"] = read_slice("/proc/driver/nvidia/version", 0, 4096).decode(
-        "utf-8", "replace"
-    )
-    reports["kernel_log"] = kernel_log("NVRM: ")
+    describe_gpus(reports)
     reports["infiniband"] = infiniband_ports()
-    reports["peermem"] = any(
-        os.path.isdir("/sys/module/" + name) for name in ("nvidia_peermem", "nv_peer_mem")
-    )
     if "container" in request:
         # Its engine uses processors too. They are looked at before, for as long as tells something.
         time.sleep(max(0.0, METERED_S - (time.monotonic() - began)))
@@ -163,6 +125,37 @@ def op_facts(request):
         told=packed,
         standing={"machine": machine(), "paths": {path: state_of(path) for path in paths}},
     )
+
+
+def start_reports(root):
+    """Start all programs that describe GPUs; return {name: started program, None without one}."""
+    started = {}
+    for vendor in VENDORS:
+        of_vendor = {name: begin(argv, root) for name, argv in vendor.reports.items()}
+        if None in list(of_vendor.values())[:1]:
+            of_vendor.update((name, begin(argv, root)) for name, argv in vendor.instead.items())
+        started.update(of_vendor)
+    return started
+
+
+def describe_gpus(reports):
+    """Add to what programs said: the owners of the processes in it, and what the kernel says."""
+    if reports["smi"]:
+        reports["smi"]["text"] = re.sub(
+            r"(?s)<supported_clocks>.*?</supported_clocks>", "", reports["smi"]["text"]
+        )
+    for vendor in VENDORS:
+        texts = [reports[name]["text"] for name in vendor.listings if reports.get(name)]
+        if texts:
+            pids = re.findall(vendor.pid, "".join(texts))
+            reports.setdefault("owners", {}).update(owners(pids))
+        for name, path in vendor.texts.items():
+            reports[name] = read_slice(path, 0, 4096).decode("utf-8", "replace")
+        if vendor.log_word:
+            reports["kernel_log"] = kernel_log(vendor.log_word)
+        if vendor.peer_modules:
+            folders = ["/sys/module/" + name for name in vendor.peer_modules]
+            reports["peermem"] = any(map(os.path.isdir, folders))
 
 
 def first_in(root, request):
@@ -222,10 +215,7 @@ def machine():
     """Return what changes with every boot and every change of the GPU driver, in the kernel's own
     words.
     """
-    drivers = b"".join(
-        read_slice(path, 0, CHUNK)
-        for path in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
-    )
+    drivers = b"".join(read_slice(vendor.driver, 0, CHUNK) for vendor in VENDORS)
     return boot_id() + "\n" + drivers.decode("utf-8", "surrogateescape")
 
 

@@ -15,26 +15,19 @@ import os
 import select
 import time
 
-from noderun.amd import AmdGpus
+from noderun.amdgpu import amd_sources
 from noderun.counters import Interfaces, Packages, PortErrors, Ports, Quota, Usage
 from noderun.foreign import Foreign
-from noderun.nvml import (
-    NvidiaErrors,
-    NvidiaEvents,
-    NvidiaPower,
-    NvidiaProcesses,
-    NvidiaStates,
-    nvidia_devices,
-)
+from noderun.nvml import nvidia_sources
 from noderun.prctl import die_with_parent
 
 TELEMETRY_SCHEMA = 1
-ENERGY_SHARE = 0.0025
-"""Of a core, for each GPU: a look at one counter takes 3.3 to 3.9 ms on an H200, so that each is
-read every two seconds.
-"""
 MOST_ROWS = 1800
 MOST_EVENTS = 64
+SAMPLED = (nvidia_sources, amd_sources)
+"""By vendor of GPUs: sources of the run's devices, each with its period and its share of a core; none
+without such a device.
+"""
 
 
 class Source:
@@ -130,27 +123,14 @@ def sources_of(settings, describe, tell):
         (Usage(), 1.0, 0.0001),
         (Packages(describe), 1.0, 0.0001),
         (Interfaces(describe), 1.0, 0.0001),
-    ]
-    shares.append((Quota(), 2.0, 0.00005))
-    shares += [
+        (Quota(), 2.0, 0.00005),
         (Ports(describe), 1.0, 0.0001),
         (PortErrors(), 10.0, 0.0001),
         (Foreign(settings, tell), 10.0, 0.0001),
     ]
     if settings.get("device") == "cuda":
-        devices = nvidia_devices(settings.get("devices", ""), describe)
-        if devices:
-            shares += [
-                (NvidiaPower(devices), 1.0, ENERGY_SHARE * len(devices)),
-                (NvidiaStates(devices), 1.0, 0.0002),
-            ]
-            shares += [(NvidiaErrors(devices), 10.0, 0.0001)]
-            shares += [
-                (NvidiaEvents(devices, tell), 1.0, 0.0001),
-                (NvidiaProcesses(devices, settings, tell), 5.0, 0.0001),
-            ]
-        else:
-            shares.append((AmdGpus(settings.get("devices", ""), describe), 1.0, 0.0008))
+        found = (sources(settings, describe, tell) for sources in SAMPLED)
+        shares += next(filter(None, found), [])
     period_s = settings.get("period_s", 1.0)
     return [Source(readable, least_s * period_s, share) for readable, least_s, share in shares]
 

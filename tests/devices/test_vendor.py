@@ -1,17 +1,21 @@
-"""Vendors of GPUs: one file adds one."""
+"""Vendors of GPUs: a file on each side adds one."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from orchestrator.devices.vendor import show_devices, vendors
+from orchestrator.plan.bundle import bundle
+from orchestrator.plan.payload import shipped
 from tests.support.judge import LIMIT_S
 
 INVENTED = """
-from orchestrator.devices.vendor import Device, Vendor
+from orchestrator.devices.vendor import Device, Hints, Vendor
 
 VENDOR = Vendor(
     name="invented",
@@ -20,21 +24,51 @@ VENDOR = Vendor(
     facts=lambda raw: {"gpus": [{"index": "0", "name": raw["abacus"]}], "gpu_tool": "abacus"},
     show=lambda devices: f"export BEADS_VISIBLE={devices}\\n",
     devices=(Device("Abacus X1", 2e12, 0, 1e12, 0, 1e9, 1e6),),
+    tools=("abacus",),
+    hints=Hints(reset="push all beads to the left"),
 )
+"""
+ON_NODE = """
+class Abacus:
+    name = "invented"
+    reports = {"abacus": ["abacus", "--beads"]}
+    instead = {}
+    listings = ("abacus",)
+    pid = "process (\\\\d+)"
+    texts = {"wood": "/dev/null"}
+    log_word = ""
+    peer_modules = ()
+    driver = "/dev/null"
+    opened = ("/dev/abacus",)
+    devices = "/dev/abacus[0-9]*"
+
+    @staticmethod
+    def numbered_gpus(root):
+        return [["0000:01:00.0", "BEAD-1"]]
+"""
+ASKED = """
+started = start_reports(sys.argv[1])
+reports = {name: said(program, TOLD_S) for name, program in started.items()}
+describe_gpus(reports)
+print(json.dumps([reports["abacus"], reports["owners"], reports["wood"], DEVICES["invented"], gpus_of_node("/none")]))
 """
 USED = """
 import json, sys
 import orchestrator.devices
 
 orchestrator.devices.__path__.append(sys.argv[1])
-from orchestrator.checks.facts import told_facts
+from orchestrator.checks.facts import node_facts, told_facts
+from orchestrator.checks.gpus import count_check
 from orchestrator.inventory import Host
 from orchestrator.plan.environment import visible_devices
 from orchestrator.results.numbers.peaks import devices_in
 
 facts = told_facts({"abacus": "Abacus X1"})
 shown = visible_devices(Host("a", "a", gpus=2, vars={"cuda_visible_devices": "0,1"}))
-print(json.dumps([facts["gpus"], facts["gpu_tool"], "xids" in facts, shown, devices_in("Abacus X1")["Abacus X1"].half]))
+host = Host("a", "a", gpus=1)
+jammed = node_facts(facts | {"gpu": {"index": ["0"], "broken": ["jammed"]}})
+broken = count_check(host, jammed, 1).hint
+print(json.dumps([facts["gpus"], facts["gpu_tool"], "xids" in facts, shown, devices_in("Abacus X1")["Abacus X1"].half, broken]))
 """
 
 
@@ -43,7 +77,8 @@ def test_a_file_adds_a_vendor_with_its_facts_its_variable_and_its_peaks(tmp_path
     command = [sys.executable, "-c", USED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    gpus, tool, has_xids, shown, half = json.loads(done.stdout)
+    gpus, tool, has_xids, shown, half, hint = json.loads(done.stdout)
+    assert hint == "push all beads to the left"
     assert (gpus, tool, has_xids, half) == (
         [{"index": "0", "name": "Abacus X1"}],
         "abacus",
@@ -53,6 +88,38 @@ def test_a_file_adds_a_vendor_with_its_facts_its_variable_and_its_peaks(tmp_path
     assert (
         shown == f"export CUDA_VISIBLE_DEVICES=0,1\n{show_devices('0,1')}export BEADS_VISIBLE=0,1\n"
     )
+
+
+def test_a_file_and_its_row_add_a_vendor_on_the_node(tmp_path: Path) -> None:
+    folder = tmp_path / "noderun"
+    shutil.copytree(shipped("remote") / "noderun", folder)
+    (folder / "invented.py").write_text(ON_NODE)
+    table = (folder / "vendors.py").read_text()
+    table = table.replace(
+        "from noderun.amd", "from noderun.invented import Abacus\nfrom noderun.amd"
+    )
+    (folder / "vendors.py").write_text(table.replace("(Nvidia, Amd)", "(Nvidia, Amd, Abacus)"))
+    tool = tmp_path / "bin" / "abacus"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\necho process {os.getpid()}\n")
+    tool.chmod(0o700)
+    sources = [bundle(folder, part).decode() for part in ("container_probe", "binding", "facts")]
+    code = "\n".join(source.split("if __name__")[0] for source in sources) + ASKED
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env={"PATH": f"{tool.parent}:/bin"},
+    )
+
+    assert done.returncode == 0, done.stderr
+    told, owners, wood, devices, gpus = json.loads(done.stdout)
+    assert told == {"code": 0, "text": f"process {os.getpid()}\n"}
+    assert list(owners) == [str(os.getpid())] and wood == ""
+    assert devices == "/dev/abacus[0-9]*" and gpus == [["0000:01:00.0", "BEAD-1"]]
 
 
 def test_each_vendor_knows_other_devices() -> None:

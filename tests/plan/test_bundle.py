@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[2] / "remote" / "noderun"
 BUNDLES = {
     "serve": runner_source,
     "rank": rank_source,
-    "inside": probe_source,
+    "container_probe": probe_source,
     "telemetry": telemetry_source,
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from noderun import amd, counters, foreign, nvml, telemetry
+from noderun import amdgpu, counters, foreign, nvml, telemetry
 from orchestrator.results.telemetry.over_window import is_resolved, rate_over
 from tests.support import judge
 
@@ -85,8 +85,8 @@ def test_windows_of_ten_seconds_have_energy_however_many_gpus_a_node_has(
 ) -> None:
     counting = Counting(gpus)
     monkeypatch.setattr(telemetry.time, "process_time", lambda: counting.spent_s)
-    monkeypatch.setattr(telemetry, "nvidia_devices", lambda *_: counting.devices)
-    monkeypatch.setattr(telemetry, "NvidiaPower", lambda _: counting)
+    monkeypatch.setattr(nvml, "nvidia_devices", lambda *_: counting.devices)
+    monkeypatch.setattr(nvml, "NvidiaPower", lambda _: counting)
     settings = {"device": "cuda", "devices": "0", "supervisor": 1, "run_id": "run"}
     sources = telemetry.sources_of(settings, lambda _: None, lambda **_: None)
     source = next(source for source in sources if source.readable is counting)
@@ -250,7 +250,7 @@ def test_amds_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
         tmp_path, {**gpu_files(0, 400), **gpu_files(1, 410), "card2/device/vendor": "0x10de"}
     )
     about: dict[str, Any] = {}
-    source = amd.AmdGpus("1", about.update, base)
+    source = amdgpu.AmdGpus("1", about.update, base)
     assert about["gpus"] == [
         {"name": "AMD 0x7408", "uuid": "73c0d2b1", "limit_w": 560.0, "most_mhz": 1700, "shared": False}
     ]  # fmt: skip
@@ -258,7 +258,7 @@ def test_amds_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
         "gpu0.power_w": 410.0, "gpu0.used_percent": 98, "gpu0.sm_mhz": 1400, "gpu0.memory_mhz": 1600, "gpu0.celsius": 61.0,
         "gpu0.memory_bytes": 51539607552, "gpu0.ecc_corrected": 2, "gpu0.ecc_uncorrected": 0,
     }  # fmt: skip
-    assert amd.AmdGpus("0,2", about.update, base).columns == [], "the third is another vendor's"
+    assert amdgpu.AmdGpus("0,2", about.update, base).columns == [], "the third is another vendor's"
 
 
 # -- processes of others
