@@ -77,7 +77,7 @@ def stored(
 ) -> Mapping[str, Any]:
     """Return the metadata of a dataclass field that its type cannot say, for `field` or `Annotated`.
 
-    ``key`` is its name in the document. ``by`` reads what is not null. A ``required`` field has a default for
+    ``key`` is its name in the document. ``by`` reads all but null. A ``required`` field has a default for
     code, but must be in the document. An invalid value of a field that only ``annotates`` others
     is left out.
     """

@@ -141,7 +141,7 @@ def data_set_digest(facts: NodeFacts) -> str | None:
 
 
 def _others(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (first host, host) for every host whose value differs from that of the first host."""
+    """Return (first host, host) for every host whose value differs from the first host's."""
     first = next(iter(values), "")
     return [(first, host) for host, value in values.items() if value != values[first]]
 

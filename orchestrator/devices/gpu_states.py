@@ -26,7 +26,7 @@ __all__ = [
 
 MOST_PROCESSES = 32
 UNKNOWN_GPU = "?"
-"""The ``gpu`` of a process of which it is only known that it computes on some GPU."""
+"""The ``gpu`` of a process that computes on some GPU, but on which is not known."""
 _UNSUPPORTED = re.compile(
     r"|n/a|none|not (?:supported|available|active|applicable)(?: .*)?|no data|insufficient permissions?"
     r"|(?:no permission|permission denied).*|function not found|requested functionality has been deprecated",

@@ -134,7 +134,7 @@ def seal(bench: Sealable, target: Path, contents: Contents) -> Archive:
 
 
 def _benches(folder: Sealable) -> list[BenchDir]:
-    """Return the bench, or those of the stages of an acceptance."""
+    """Return the bench, or the benches of an acceptance."""
     if isinstance(folder, BenchDir):
         return [folder]
     return [bench for _, bench in folder.stages()]
@@ -211,7 +211,7 @@ def unpack(path: Path, into: Path, contents: Contents, quoted: str = "") -> Unpa
     """
     folder = _unpacked(path, into.absolute(), quoted)
     verified = _verified(folder, str(path), contents, quoted)
-    # The sums are those of the files, not of their paths in the tar: only one root gives its bytes.
+    # The digests are of the files, not of their paths in the tar: only one root gives its bytes.
     root = root_of(verified.archive.bench_id, str(path))
     if folder.name != root:
         raise damaged(
@@ -384,7 +384,7 @@ def _appearing(target: Path, needed: int) -> Iterator[BinaryIO]:
             raise FileExistsError
         try:
             handle, part = mkstemp(dir=target.parent, prefix=".", suffix=".part")
-        except OSError as error:  # whose name is that of a file which nobody has asked for
+        except OSError as error:  # the archive has this name of a file
             raise OSError(error.errno, error.strerror, str(target)) from None
         try:
             with os.fdopen(handle, "wb") as out:

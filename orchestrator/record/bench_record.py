@@ -145,7 +145,7 @@ class BenchRecord:
         }
 
     def changes(self, before: BenchRecord) -> dict[str, Any]:
-        """Return the fields of `as_dict` that differ from those of ``before``."""
+        """Return the fields of `as_dict` that differ from ``before``."""
         old, new = before.as_dict(), self.as_dict()
         changed = [
             key

@@ -69,7 +69,7 @@ def mark_secrets(run: RunDir, host: str, redaction: Redaction, exit_record: byte
 
 
 def log_bytes(run: RunDir, host: str, name: str) -> bytes:
-    """Return what is collected of a log, without secret values. Raises OSError."""
+    """Return the collected bytes of a log, without secret values. Raises OSError."""
     return spliced(run.log_path(host, name).read_bytes(), run.secret_places(host).get(name, ()))
 
 

@@ -255,7 +255,7 @@ def _whole_lines(file: int) -> int:
 
 
 def suspicion(entries: Sequence[Entry]) -> str:
-    """Return what is said of a run that does not go on now; empty if none does."""
+    """Return why a run is suspected to hang now; empty if it is not."""
     words = ""
     for entry in entries:
         if entry.event == Event.STALLED:

@@ -29,7 +29,7 @@ class PastAcceptance:
 
     @classmethod
     def of_certificate(cls, content: Mapping[str, Any]) -> PastAcceptance:
-        """Return it from a certificate. Raises Invalid for what is none."""
+        """Return the acceptance of a certificate. Raises Invalid."""
         certificate = read(_Certificate, content)
         nodes = certificate.nodes
         failed = [(node.host, (*node.why, "")[0]) for node in nodes if node.verdict == "fail"]

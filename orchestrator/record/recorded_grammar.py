@@ -14,9 +14,7 @@ __all__ = ["grammar_of"]
 
 
 def grammar_of(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
-    """Return a recorded grammar for the options of a run. Raises Invalid, KeyError or TypeError for
-    what is none.
-    """
+    """Return a recorded grammar for the options of a run. Raises Invalid, KeyError or TypeError."""
     values = {**log, "metrics": tuple(map(metric_of, log.get("metrics", ())))}
     if isinstance(log.get("readings"), str):  # written by an earlier version
         values["readings"] = tuple(filter(None, [log["readings"]]))

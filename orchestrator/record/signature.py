@@ -141,7 +141,7 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
 
 
 def _no_signer(allowed: Path, complaints: list[str]) -> str:
-    """Return what is wrong with a file of allowed signers that has none; empty if it has one."""
+    """Return the fault of a file of allowed signers without any; empty if it has one."""
     refused = next((line for line in complaints if line.startswith(f"{allowed}:")), "")
     if refused:
         return f"ssh-keygen says: {refused[:300]}"

@@ -153,6 +153,9 @@ def damaged(path: Path | str, message: str, hint: str = "") -> DataError:
 def damaged_part(path: Path | str, error: Invalid, expected: str = "") -> DataError:
     """Return the error for a key of a file; ``expected`` says what, where the error says less."""
     key, rest = error.steps[0], error.inside()
-    is_plain = not expected and not rest.steps and rest.message.startswith("expected")
-    message = rest.message if is_plain else f"expected {expected or 'a valid value'}, {rest}"
+    message = rest.message
+    if rest.steps or not message.startswith("expected"):
+        message = f"expected {expected or 'a valid value'}, {rest}"
+    elif expected and ", got " in message:
+        message = f"expected {expected}, got {message.partition(', got ')[2]}"
     return damaged(path, f"{key}: {message}")

@@ -224,6 +224,24 @@ def test_damage_is_named_with_its_field(key: str, change: Callable[[dict[str, An
     assert caught.value.kind == "state_damaged"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("runs", "r1", "runs: expected a list of run ids, got 'r1'"),
+        ("label", 7, "label: expected text, got 7"),
+        (
+            "plan",
+            {"r1": {"cell": 0, "repeat": True}},
+            "plan: expected the cell and the repeat of each run, r1.repeat: expected a whole number, got True",
+        ),
+    ],
+)
+def test_damage_says_what_was_expected_and_what_came(key: str, value: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        BenchRecord.of({**written(record().as_dict()), key: value}, "b1/bench.json")
+    assert caught.value.message == message or str(caught.value).endswith(message)
+
+
 def test_a_change_touches_only_its_own_fields_and_keeps_what_this_version_does_not_know(
     tmp_path: Path,
 ) -> None:
