@@ -141,7 +141,8 @@ def begun(
     import time
     from pathlib import Path
 
-    from orchestrator.features.accept.controller import Acceptance, earlier_of
+    from orchestrator.features.accept.certificate_files import earlier_of
+    from orchestrator.features.accept.controller import Acceptance
     from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord
     from orchestrator.version import __version__
     from orchestrator.yamlfile import read_text
@@ -181,7 +182,7 @@ def finish(acceptance: Acceptance, sign: Path | None, as_json: bool) -> None:
     from contextlib import suppress
 
     from orchestrator.errors import OrchError
-    from orchestrator.features.accept.controller import certify
+    from orchestrator.features.accept.certificate_files import certify, seal_certificate
 
     folder = acceptance.folder
     with hold(folder):
@@ -249,14 +250,14 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     from orchestrator import yamlfile
     from orchestrator.errors import ConfigError, DataError
     from orchestrator.features.accept.certificate import certificate_of
+    from orchestrator.features.accept.certificate_files import seal_certificate
     from orchestrator.features.accept.controller import Acceptance
-    from orchestrator.features.accept.record import CERTIFICATE
     from orchestrator.features.accept.suite import suite_of
     from orchestrator.plan import Limits
     from orchestrator.record import BenchDir
     from orchestrator.record.bench_record import reached_inventory
 
-    record, archived = folder.record(), folder.path / f"{CERTIFICATE}.tar"
+    record, archived = folder.record(), folder.own_archive
     sign = Path(record.sign) if record.sign else None
     if record.is_over and archived.exists():
         if sign and not archived.with_name(f"{archived.name}.sig").exists():
@@ -289,34 +290,3 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
         folder, selection, document, suite, bases, limits, accept_new, retry_failed
     )
     finish(going_on, sign, as_json)
-
-
-def seal_certificate(folder: AcceptanceDir, sign: Path | None) -> Path:
-    """Seal an acceptance into ``certificate.tar`` in its folder, replacing an earlier one, and sign
-    it if a key is given.
-
-    A key that does not sign is reported and raises nothing: what was measured counts without it."""
-    import shlex
-
-    from orchestrator.api.sealing import contents
-    from orchestrator.cli.main import report
-    from orchestrator.cli.sealing import signed
-    from orchestrator.errors import ConfigError
-    from orchestrator.features.accept.record import CERTIFICATE
-    from orchestrator.record.archive import seal
-
-    target = folder.path / f"{CERTIFICATE}.tar"
-    for path in (target, target.with_name(f"{target.name}.sig")):
-        path.unlink(missing_ok=True)
-    archive = seal(folder, target, contents)
-    typer.echo(f"seal {archive.seal}", err=True)
-    if sign:
-        try:
-            signed(archive, target, sign)
-        except ConfigError as error:
-            again = shlex.join(["orch", "archive", archive.bench_id, "--sign", str(sign)])
-            error.hint = "; ".join(
-                filter(None, (error.hint, f"the certificate is not signed; to sign it: {again}"))
-            )
-            report(error)
-    return target

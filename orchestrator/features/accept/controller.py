@@ -1,6 +1,4 @@
-"""An acceptance carried out: stage after stage on the hosts that are still in it, and its
-certificate.
-"""
+"""An acceptance carried out: stage after stage on the hosts that are still in it."""
 
 from __future__ import annotations
 
@@ -8,15 +6,14 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
 from orchestrator.checks import Check, same_machine
@@ -25,30 +22,19 @@ from orchestrator.checks.judge import among, judge
 from orchestrator.cli.controller import reopened, run
 from orchestrator.cli.options import open_frameworks
 from orchestrator.controller.busy import is_busy
+from orchestrator.controller.controller import Controller
 from orchestrator.errors import ConfigError, DataError, Faults, Interrupted, OrchError
-from orchestrator.features.accept.certificate import Certificate, certificate_of
 from orchestrator.features.accept.nodes import is_chosen
-from orchestrator.features.accept.page import render
-from orchestrator.features.accept.record import (
-    CERTIFICATE,
-    AcceptanceDir,
-    AcceptanceRecord,
-    Attempt,
-    acceptances,
-    earlier_values,
-)
-from orchestrator.features.accept.suite import Suite, SuiteStage, choices_of
-from orchestrator.files import write_atomic
+from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord, Attempt
+from orchestrator.features.accept.stage_bench import bench_of
+from orchestrator.features.accept.suite import Suite, SuiteStage
 from orchestrator.inventory import Host
 from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.folders import FrameworkFolder, framework_for
+from orchestrator.plan.framework import Framework
 from orchestrator.plan.placement import taken
-from orchestrator.plan.planning import plan_bench
-from orchestrator.plan.request import Request, request_of
 from orchestrator.plan.words import shortest
-from orchestrator.plural import plural
 from orchestrator.record.refusals import errors_between_runs
 from orchestrator.record.rundir import RunDir
 from orchestrator.report.text import one_line
@@ -56,49 +42,25 @@ from orchestrator.results import RunResult
 from orchestrator.results.read import read_run
 from orchestrator.yamlfile import Document
 
-__all__ = ["Acceptance", "bench_of", "certify", "earlier_of", "ranks_of", "request_for"]
+__all__ = ["Acceptance"]
 
 _LATE = 1.1
 """A stage that would end later than this many times the budget is left out."""
 
 
-def ranks_of(hosts: Sequence[Host]) -> int:
-    """Return how many ranks fit on each of these hosts."""
-    return min((host.capacity or 1 for host in hosts), default=1)
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """An attempt at a stage.
 
+    ``accused`` are hosts that it does without because a failed run named them, with the reasons; ``is_repeated``: it comes
+    after a failed one, and is the last; ``continued`` is the attempt of an earlier process to go on
+    with.
+    """
 
-def bench_of(
-    stage: SuiteStage,
-    document: Document,
-    hosts: Sequence[Host],
-    bases: Sequence[Path],
-    read: Callable[[str], FrameworkFolder] | None = None,
-) -> Bench:
-    """Return the bench of a stage on these hosts; ``read`` is as in `framework_for`. Raises
-    ConfigError if that is not possible there."""
-    if len(hosts) < stage.least_nodes:
-        raise ConfigError(f"needs {plural(stage.least_nodes, 'node')}, {len(hosts)} left")
-    if (ranks := ranks_of(hosts)) < stage.least_ranks:
-        raise ConfigError(
-            f"needs {plural(stage.least_ranks, 'rank')} on each node, the smallest has {ranks}"
-        )
-    request = request_for(stage, document, len(hosts), ranks)
-    folders = open_frameworks(
-        request.framework_names(lambda: framework_for(stage.bench, bases, read)), bases
-    )
-    return plan_bench(request, folders, hosts, bench_id=new_bench_id(), seed=new_seed())
-
-
-def request_for(stage: SuiteStage, document: Document, nodes: int, ranks: int) -> Request:
-    """Return what a stage asks for on so many nodes of so many ranks."""
-    choices = choices_of(document, stage, nodes, ranks)
-    return request_of(
-        stage.bench,
-        framework=stage.framework,
-        run_file=choices if choices.value else None,
-        baseline=False,
-        label="" if "label" in choices.value else stage.name,
-    )
+    hosts: Sequence[Host]
+    accused: Mapping[str, str] = field(default_factory=dict)
+    is_repeated: bool = False
+    continued: Attempt | None = None
 
 
 @dataclass(slots=True)
@@ -127,50 +89,33 @@ class Acceptance:
                 continue
             stage = by_name[name]
             _say(f"stage {number} of {len(record.stages)}, {name}: {stage.title}")
-            self._make(stage, self._why_not(stage))
+            self._make(stage, self._skip_reason(stage))
         if record.budget_s is not None and not record.is_over:
             self._make_what_still_fits()
 
-    def _make(self, stage: SuiteStage, why_not: str) -> None:
-        reason = why_not or (self._checks(stage) if stage.checks else self._bench(stage))
+    def _make(self, stage: SuiteStage, skip_reason: str) -> None:
+        reason = skip_reason
+        if not reason and stage.checks:
+            self._check_hosts(stage)
+        elif not reason:
+            reason = self._run_bench(stage)
         if reason:
             _say(f"{stage.name} is not tested: {reason}")
-        self._over(stage.name, reason)
+        self._mark_over(stage.name, reason)
 
     def _make_what_still_fits(self) -> None:
         """Make stages that were left out, in order, as far as the others took less of the budget
         than was estimated.
         """
         for stage in self.suite.stages:
-            if stage.name in self.folder.record().left_out and not self._why_not(stage, late=1.0):
+            if stage.name in self.folder.record().left_out and not self._skip_reason(
+                stage, late=1.0
+            ):
                 _say(f"stage {stage.name} fits the budget after all: {stage.title}")
                 self.folder.change(partial(_with_stage, name=stage.name))
                 self._make(stage, "")
 
-    def _over(self, name: str, reason: str) -> None:
-        self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
-
-    def _note(self, attempt: Attempt) -> None:
-        self._forget_what_has_no_bench()
-        self.folder.change(lambda now: replace(now, attempts=(*now.attempts, attempt)))
-
-    def _has_bench(self, attempt: Attempt) -> bool:
-        return (self.folder.path / attempt.bench_id / "bench.json").exists()
-
-    def _forget_what_has_no_bench(self) -> None:
-        """Remove attempts without a bench: one may have been noted by a process that was killed
-        before it made the folder.
-        """
-        self.folder.change(
-            lambda now: replace(now, attempts=tuple(filter(self._has_bench, now.attempts)))
-        )
-
-    def hosts(self) -> list[Host]:
-        """Return the hosts that are still in."""
-        out = self.folder.record().out
-        return [host for host in self.selection.hosts if host.name not in out]
-
-    def _why_not(self, stage: SuiteStage, late: float = _LATE) -> str:
+    def _skip_reason(self, stage: SuiteStage, late: float = _LATE) -> str:
         """Return why a stage cannot be made now, or would end later than ``late`` times the budget;
         empty if it can.
         """
@@ -179,18 +124,29 @@ class Acceptance:
             return f"needs {missing[0]}, which has no result"
         if record.of_stage(stage.name):
             return ""
-        if stage.checks:
-            estimate_s = stage.estimate_s(1, len(self.selection.hosts))
-        else:
-            try:
-                plan = bench_of(stage, self.document, self.hosts(), self.bases)
-            except ConfigError as error:
-                return str(error)
-            estimate_s = stage.estimate_s(len(plan.planned()), len(self.hosts()))
+        try:
+            estimate_s = self._estimate_s(stage)
+        except ConfigError as error:
+            return str(error)
         spent_s = time.monotonic() - self.began_s
         if record.budget_s is not None and spent_s + estimate_s > late * record.budget_s:
             return f"takes about {shortest(round(estimate_s))}, too little of the budget is left"
         return ""
+
+    def _estimate_s(self, stage: SuiteStage) -> float:
+        if stage.checks:
+            return stage.estimate_s(1, len(self.selection.hosts))
+        hosts = self._hosts()
+        plan = bench_of(stage, self.document, hosts, self.bases)
+        return stage.estimate_s(len(plan.planned()), len(hosts))
+
+    def _hosts(self) -> list[Host]:
+        """Return the hosts that are still in."""
+        out = self.folder.record().out
+        return [host for host in self.selection.hosts if host.name not in out]
+
+    def _mark_over(self, name: str, reason: str) -> None:
+        self.folder.change(lambda now: replace(now, over={**now.over, name: reason}))
 
     def _leave_out(self, reasons: Mapping[str, str], over: str = "") -> None:
         """Leave hosts out of what follows; a stage whose evidence would be overwritten is ``over``
@@ -205,20 +161,17 @@ class Acceptance:
 
     # -- checks
 
-    def _checks(self, stage: SuiteStage) -> str:
+    def _check_hosts(self, stage: SuiteStage) -> None:
+        """Check all hosts and leave out those that fail. Raises Faults if two are one machine, or
+        none answers.
+        """
         (folder,) = open_frameworks([stage.framework], self.bases)
         with self.selection.cluster(self.accept_new) as cluster:
             unreachable: Mapping[str, OrchError] = cluster.open_what_answers()
             facts, silent = capture(cluster, folder.framework, names=list(cluster.nodes))
         if twice := same_machine(facts):
             raise Faults(twice)
-        checks: list[Check] = []
-        for host in self.selection.hosts:
-            if host.name in facts:
-                checks += judge(host, facts[host.name], folder.framework, None)
-        checks += among(facts)
-        for name, error in {**unreachable, **silent}.items():
-            checks.append(failed(name, "reach", error.message, "an answer", error.hint))
+        checks = self._judge(facts, {**unreachable, **silent}, folder.framework)
         plain = [{key: getattr(check, key) for key in check.__slots__} for check in checks]
         self.folder.write_checks(stage.name, json.loads(json.dumps(facts, default=str)), plain)
         reasons: dict[str, str] = {}
@@ -230,106 +183,153 @@ class Acceptance:
         if len(reasons) == len(self.selection.hosts) and not facts:
             raise Faults([*unreachable.values(), *silent.values()])
         self._leave_out(reasons, over=stage.name)
-        return ""
+
+    def _judge(
+        self,
+        facts: Mapping[str, Mapping[str, Any]],
+        silent: Mapping[str, OrchError],
+        framework: Framework,
+    ) -> list[Check]:
+        checks: list[Check] = []
+        for host in self.selection.hosts:
+            if host.name in facts:
+                checks += judge(host, facts[host.name], framework, None)
+        checks += among(facts)
+        for name, error in silent.items():
+            checks.append(failed(name, "reach", error.message, "an answer", error.hint))
+        return checks
 
     # -- benches
 
-    def _bench(self, stage: SuiteStage) -> str:
+    def _run_bench(self, stage: SuiteStage) -> str:
         """Run a stage; without nodes that are unfit for it, and once more without those that a
-        failed run names.
+        failed run names. Return why nothing was measured.
 
         Only if it then succeeds are they left out of what follows: a program that fails everywhere
         names one node after another. A node that is unfit is left out at once, also before that
         second time."""
-        going_on, hosts, accused, is_repeated = self._begun(stage)
+        trial = self._first_trial(stage)
         while True:
-            if going_on and self._has_bench(going_on):
-                bench = self.folder.bench(going_on.bench_id)
-                controller = reopened(
-                    bench, accept_new=self.accept_new, retry_failed=self.retry_failed
-                )
-            else:
+            controller = self._continue(trial)
+            if controller is None:
                 try:
-                    plan = bench_of(stage, self.document, hosts, self.bases)
+                    plan = bench_of(stage, self.document, trial.hosts, self.bases)
                 except ConfigError as error:
-                    self._forget_what_has_no_bench()
-                    attempts = self.folder.record().of_stage(stage.name)
-                    is_measured = any(
-                        read_run(run).is_good for attempt in attempts for run in self._runs(attempt)
-                    )
-                    return "" if is_measured else str(error)
-                self._note(Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts)))
-                controller = begin_bench(
-                    plan,
-                    [],
-                    self.selection,
-                    taken(plan.cells, hosts),
-                    self.limits,
-                    self.bases,
-                    self.folder.path,
-                    argv=sys.argv,
-                    accept_new=self.accept_new,
-                )
-            going_on = None
-            errors, results = run(controller)
-            if stopped := next((error for error in errors if isinstance(error, Interrupted)), None):
-                stopped.hint = f"to continue: orch resume {shlex.quote(self.folder.path.name)}"
-                raise stopped
-            if any(is_busy(error) for error in errors):
-                raise Faults(errors)
-            has_good = any(result.is_good for result in results)
-            if accused and has_good and not any(result.has_failed for result in results):
-                self._leave_out(accused)
-            blamed = _blamed(errors, results)
-            out = self.folder.record().out
-            left = [host for host in hosts if host.name not in blamed and host.name not in out]
-            was_refused = not results
-            if was_refused and not stage.optional:
-                self._leave_out(blamed)
-            is_last = is_repeated and not was_refused
-            if (
-                not blamed
-                or is_last
-                or len(left) < stage.least_nodes
-                or len(left) == len(hosts)
-                or not left
-            ):
-                return "" if has_good else _words(errors)
-            hosts = left
-            is_repeated = is_repeated or not was_refused
-            if not was_refused and not stage.optional:
-                accused = blamed
+                    return "" if self._is_measured(stage) else str(error)
+                controller = self._begin(stage, plan, trial.hosts)
+            errors, results = self._run(controller)
+            following = self._next_trial(stage, trial, errors, results)
+            if following is None:
+                return "" if any(result.is_good for result in results) else _words(errors)
+            trial = following
 
-    def _begun(self, stage: SuiteStage) -> tuple[Attempt | None, list[Host], dict[str, str], bool]:
-        """Return the attempt to go on with, if there is one, the hosts to make the stage on, those
-        that it is repeated without because a failed attempt named them, with the reasons, and
-        whether it is that repetition."""
+    def _first_trial(self, stage: SuiteStage) -> _Trial:
+        """Return the attempt that a process makes first: a new one, or where an earlier process was
+        interrupted.
+        """
         record = self.folder.record()
         attempts = record.of_stage(stage.name)
         if not attempts:
-            return None, self.hosts(), {}, False
+            return _Trial(self._hosts())
         last = attempts[-1]
-        going_on: Attempt | None = last
-        hosts = [host for host in self.selection.hosts if host.name in last.hosts]
-        if not self._runs(last) and any(
-            host.name in record.out for host in hosts
+        trial = _Trial(
+            [host for host in self.selection.hosts if host.name in last.hosts], continued=last
+        )
+        left = [host for host in trial.hosts if host.name not in record.out]
+        if not self._runs(last) and len(left) < len(
+            trial.hosts
         ):  # refused, and one of them left out since
-            going_on, hosts = None, [host for host in hosts if host.name not in record.out]
+            trial = _Trial(left)
         failed = next((attempt for attempt in reversed(attempts[:-1]) if self._runs(attempt)), None)
         if failed is None or stage.optional:
-            return going_on, hosts, {}, failed is not None
+            return replace(trial, is_repeated=failed is not None)
         errors = errors_between_runs(self.folder.bench(failed.bench_id))
         named = _blamed(errors, [read_run(run) for run in self._runs(failed)])
-        return (
-            going_on,
-            hosts,
-            {host: reason for host, reason in named.items() if host not in last.hosts},
-            True,
+        accused = {host: reason for host, reason in named.items() if host not in last.hosts}
+        return replace(trial, accused=accused, is_repeated=True)
+
+    def _continue(self, trial: _Trial) -> Controller | None:
+        """Return the controller that goes on with the bench of an earlier process; None if there is
+        none.
+        """
+        if not trial.continued or not self._has_bench(trial.continued):
+            return None
+        bench = self.folder.bench(trial.continued.bench_id)
+        return reopened(bench, accept_new=self.accept_new, retry_failed=self.retry_failed)
+
+    def _begin(self, stage: SuiteStage, plan: Bench, hosts: Sequence[Host]) -> Controller:
+        """Note a new attempt, and return its controller."""
+        self._drop_orphan_attempts()
+        attempt = Attempt(stage.name, plan.bench_id, tuple(host.name for host in hosts))
+        self.folder.change(lambda now: replace(now, attempts=(*now.attempts, attempt)))
+        return begin_bench(
+            plan,
+            [],
+            self.selection,
+            taken(plan.cells, hosts),
+            self.limits,
+            self.bases,
+            self.folder.path,
+            argv=sys.argv,
+            accept_new=self.accept_new,
         )
+
+    def _run(self, controller: Controller) -> tuple[list[OrchError], list[RunResult]]:
+        """Run a bench. Raises Interrupted after a signal, and Faults if its hosts are busy."""
+        errors, results = run(controller)
+        if stopped := next((error for error in errors if isinstance(error, Interrupted)), None):
+            stopped.hint = f"to continue: orch resume {shlex.quote(self.folder.path.name)}"
+            raise stopped
+        if any(is_busy(error) for error in errors):
+            raise Faults(errors)
+        return errors, results
+
+    def _next_trial(
+        self,
+        stage: SuiteStage,
+        trial: _Trial,
+        errors: Sequence[OrchError],
+        results: Sequence[RunResult],
+    ) -> _Trial | None:
+        """Leave out the hosts at which an attempt has shown to fail; return the attempt without
+        them, None after the last.
+        """
+        has_failed = any(result.has_failed for result in results)
+        if trial.accused and any(result.is_good for result in results) and not has_failed:
+            self._leave_out(trial.accused)
+        blamed = _blamed(errors, results)
+        was_refused = not results
+        if was_refused and not stage.optional:
+            self._leave_out(blamed)
+        out = self.folder.record().out
+        left = [host for host in trial.hosts if host.name not in blamed and host.name not in out]
+        is_last = trial.is_repeated and not was_refused
+        is_too_few = not left or len(left) < stage.least_nodes
+        if not blamed or is_last or is_too_few or len(left) == len(trial.hosts):
+            return None
+        accused = trial.accused if was_refused or stage.optional else blamed
+        return _Trial(left, accused, is_repeated=trial.is_repeated or not was_refused)
+
+    def _is_measured(self, stage: SuiteStage) -> bool:
+        """Return whether an attempt at a stage has a number."""
+        self._drop_orphan_attempts()
+        attempts = self.folder.record().of_stage(stage.name)
+        return any(read_run(run).is_good for attempt in attempts for run in self._runs(attempt))
 
     def _runs(self, attempt: Attempt) -> list[RunDir]:
         """Return the runs of an attempt that have begun."""
         return self.folder.bench(attempt.bench_id).runs() if self._has_bench(attempt) else []
+
+    def _has_bench(self, attempt: Attempt) -> bool:
+        return (self.folder.path / attempt.bench_id / "bench.json").exists()
+
+    def _drop_orphan_attempts(self) -> None:
+        """Remove attempts without a bench: one may have been noted by a process that was killed
+        before it made the folder.
+        """
+        self.folder.change(
+            lambda now: replace(now, attempts=tuple(filter(self._has_bench, now.attempts)))
+        )
 
 
 def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:
@@ -359,35 +359,6 @@ def _words(errors: Sequence[OrchError]) -> str:
         "; ".join(texts[:3]) + (f" (and {len(texts) - 3} more)" if len(texts) > 3 else "")
         or "nothing was measured"
     )
-
-
-def earlier_of(runs: Path, suite: str, hosts: Sequence[Host]) -> dict[str, Any]:
-    """Return id and values of the last acceptance of these hosts with this suite that passed;
-    nothing without one.
-    """
-    addresses = {host.name: host.address for host in hosts}
-    for folder in acceptances(runs):
-        try:
-            content = json.loads((folder.path / f"{CERTIFICATE}.json").read_text(encoding="utf-8"))
-            known = {node["host"]: node["address"] for node in content["nodes"]}
-            if content["verdict"] == "pass" and content["suite"] == suite and known == addresses:
-                return dict(
-                    earlier_values(
-                        {"id": content["acceptance_id"], "measured": content["measured"]}
-                    )
-                )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # it has no certificate, or none of this version
-    return {}
-
-
-def certify(folder: AcceptanceDir) -> Certificate:
-    """Write the certificate of an acceptance, as JSON and as a page, and return it."""
-    certificate = certificate_of(folder)
-    text = json.dumps(certificate.as_dict(), indent=1, allow_nan=False) + "\n"
-    write_atomic(folder.path / f"{CERTIFICATE}.json", text.encode())
-    write_atomic(folder.path / f"{CERTIFICATE}.html", render(certificate).encode())
-    return certificate
 
 
 def _say(text: str) -> None:

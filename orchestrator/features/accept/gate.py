@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.node_states import without_suspects
-from orchestrator.features.accept.command import begun, hold, seal_certificate
+from orchestrator.features.accept.certificate_files import certify, seal_certificate
+from orchestrator.features.accept.command import begun, hold
 from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import in_words, planned_suite
 
@@ -45,7 +46,6 @@ def gated(
     node, or no host is left. An open verdict is named, and the bench goes on.
     """
     from orchestrator.errors import Regression
-    from orchestrator.features.accept.controller import certify
     from orchestrator.features.accept.report import lines
 
     plan = planned_suite(suite, selection, bases, None, "--gate")

@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.api.prepare import check_variables
 from orchestrator.checks.check import NAMES
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.features.accept.controller import ranks_of, request_for
+from orchestrator.features.accept.stage_bench import ranks_of, request_for
 from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, suite_of
 from orchestrator.inventory import Host, Inventory, nearest
 from orchestrator.plan.configurations import check_choices

@@ -138,7 +138,7 @@ def _planned(
     are left out.
     """
     from orchestrator.errors import ConfigError
-    from orchestrator.features.accept.controller import bench_of
+    from orchestrator.features.accept.stage_bench import bench_of
     from orchestrator.features.accept.suite import fitted
     from orchestrator.plan.spec import by_reason
 

@@ -17,9 +17,10 @@ from orchestrator.cli.main import program
 from orchestrator.cli.options import find_bench, select
 from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.features.accept.certificate import certificate_of
+from orchestrator.features.accept.certificate_files import earlier_of
 from orchestrator.features.accept.command import begun
-from orchestrator.features.accept.controller import bench_of, earlier_of
 from orchestrator.features.accept.record import AcceptanceDir
+from orchestrator.features.accept.stage_bench import bench_of
 from orchestrator.features.accept.suite import suite_of
 from orchestrator.features.accept.suite_files import open_suite, suites
 from orchestrator.features.accept.suite_plan import planned_suite
@@ -195,7 +196,7 @@ def test_what_is_wrong_with_a_gate_or_the_bench_after_it_is_said_before_a_host_i
 
 
 def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Path) -> None:
-    from orchestrator.features.accept.controller import certify
+    from orchestrator.features.accept.certificate_files import certify
 
     hosts = hosts_of(3)
     for name, tflops in (("a1-good", {}), ("a2-bad", {0: tuple(0.7 * value for value in STEADY)})):
@@ -211,8 +212,7 @@ def test_hosts_are_compared_with_their_last_acceptance_that_passed(tmp_path: Pat
 def test_what_is_over_is_printed_again_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.features.accept.command import seal_certificate
-    from orchestrator.features.accept.controller import certify
+    from orchestrator.features.accept.certificate_files import certify, seal_certificate
     from orchestrator.record.node_states import GOOD, NodeState, change, node_states
 
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
@@ -245,8 +245,7 @@ def test_what_is_over_is_printed_again_and_changes_nothing(
 def test_a_key_that_does_not_sign_hides_no_verdict_and_the_way_on_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.features.accept.command import seal_certificate
-    from orchestrator.features.accept.controller import certify
+    from orchestrator.features.accept.certificate_files import certify, seal_certificate
 
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     monkeypatch.chdir(tmp_path)

@@ -287,7 +287,7 @@ def test_checks_are_held_to_the_budget_as_benches_are(
     monkeypatch.setattr(
         carried_out, "time", SimpleNamespace(monotonic=lambda: next(times, 1000.0 + spent_s))
     )
-    monkeypatch.setattr(Acceptance, "_checks", lambda self, stage: "")
+    monkeypatch.setattr(Acceptance, "_check_hosts", lambda self, stage: "")
     go_on(folder, monkeypatch, CHECKS)
     record = folder.record()
     assert record.over.get("checks") == over
