@@ -4,19 +4,16 @@ keeps the suspect ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from orchestrator.api.selection import Selection
-from orchestrator.cli.option_rows import option
 from orchestrator.cli.options import say
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-__all__ = ["WithSuspects", "without_suspects"]
-
-WithSuspects = Annotated[bool, option("with_suspects")]
+__all__ = ["without_suspects"]
 
 
 def without_suspects(

@@ -36,15 +36,6 @@ Bench = Annotated[
 Debug = Annotated[bool, option("debug")]
 Json = Annotated[bool, option("json")]
 Templates = Annotated[list[Path] | None, option("templates")]
-Budget = Annotated[str, option("budget")]
-# None, where one that is a field of `Limits` is not given, leaves the default there.
-Lease = Annotated[float | None, option("lease")]
-StopGrace = Annotated[float | None, option("stop_grace")]
-FirstLineTimeout = Annotated[float | None, option("first_line_timeout")]
-StallTimeout = Annotated[float | None, option("stall_timeout")]
-Wait = Annotated[bool, option("wait")]
-WaitLimit = Annotated[str, option("wait_limit")]
-Output = Annotated[Path | None, option("output")]
 KeepGoing = Annotated[bool, option("keep_going")]
 Sign = Annotated[
     Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this SSH key.")

@@ -9,11 +9,17 @@ from orchestrator.plan.options import GROUPS as HEADINGS
 from orchestrator.plan.options import OPTIONS, check_names
 
 PROGRAM = whole()
-OWN = {("tune", "shape"), ("tune", "output"), ("tune", "dry_run"), ("bisect", "dry_run")}
+OWN = {
+    ("tune", "shape"),
+    ("tune", "output"),
+    ("tune", "dry_run"),
+    ("bisect", "dry_run"),
+    ("accept", "dry_run"),
+}
 """Options that a command describes in place of the row with the same name."""
 
 
-@pytest.mark.parametrize("command", ["bench", "tune", "bisect"])
+@pytest.mark.parametrize("command", ["bench", "tune", "bisect", "accept"])
 def test_a_command_has_the_options_whose_rows_name_it(command: str) -> None:
     params = {param.name: param for param in PROGRAM.commands[command].params}
     for name, row in OPTIONS.items():

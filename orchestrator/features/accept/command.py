@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.api.find import new_bench_id
-from orchestrator.cli.node_states import WithSuspects, without_suspects
-from orchestrator.cli.options import (
-    AcceptNew,
-    Budget,
-    Debug,
-    Exclude,
-    FirstLineTimeout,
-    Hosts,
-    Json,
-    Lease,
-    Output,
-    Sign,
-    StallTimeout,
-    StopGrace,
-    Templates,
-    Wait,
-    WaitLimit,
-    forget_path,
-    print_json,
-    select,
-    tell_path,
-    template_bases,
-)
+from orchestrator.cli.node_states import without_suspects
+from orchestrator.cli.option_rows import Given, takes
+from orchestrator.cli.options import forget_path, print_json, select, tell_path, template_bases
 from orchestrator.features.accept.completion import suites
 from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
+from orchestrator.plan.options import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from orchestrator.api.selection import Selection
     from orchestrator.features.accept.certificate import Certificate
@@ -51,6 +32,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("accept")(accept)
 
 
+@takes("accept")
 def accept(
     suite: Annotated[
         str,
@@ -60,26 +42,21 @@ def accept(
             help="quick, accept, soak, a suite in suites/ of the project, or a file.",
         ),
     ] = "accept",
-    budget: Budget = "",
-    sign: Sign = None,
-    output: Output = None,
-    lease: Lease = None,
-    grace: StopGrace = None,
-    first_line: FirstLineTimeout = None,
-    stall: StallTimeout = None,
-    wait: Wait = False,
-    wait_limit: WaitLimit = "",
-    hosts: Hosts = "",
-    exclude: Exclude = "",
-    with_suspects: WithSuspects = False,
-    accept_new: AcceptNew = False,
-    debug: Debug = False,
-    templates: Templates = None,
+    *,
+    given: Given,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign",
+            metavar="KEY",
+            help="Sign the seal with this SSH key.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the stages and what is left out; contact no host."),
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Run a suite on all hosts, stage by stage, and judge every node and link against its bars.
 
@@ -87,12 +64,15 @@ def accept(
     a link or the cluster fails, 6 if that is undecided.
     """
     from orchestrator.errors import ConfigError
+    from orchestrator.plan import Limits
     from orchestrator.plan.words import seconds
 
+    budget, as_json = given["budget"], given["json"]
     if not dry_run:
-        forget_path(output)
-    bases = template_bases(templates)
-    selection = without_suspects(select(hosts, exclude), with_suspects)
+        forget_path(given["output"])
+    bases = template_bases(given["templates"])
+    selection = select(given["hosts"], given["exclude"])
+    selection = without_suspects(selection, given["with_suspects"])
     budget_s = seconds(budget, "--budget") if budget else None
     plan = planned_suite(suite, selection, bases, budget_s)
     if sign:
@@ -102,26 +82,21 @@ def accept(
     if dry_run or not plan.stages:
         show(plan, len(selection.hosts), as_json)
         if not plan.stages:
-            where = "--budget" if budget else suite
             raise ConfigError(
                 "expected at least one stage that can run and fits the budget, found none",
-                where=where,
+                where="--budget" if budget else suite,
             )
         return
-    limits = Limits.of_options(
-        {
-            "wait": wait,
-            "wait_limit": wait_limit,
-            "lease": lease,
-            "stop_grace": grace,
-            "first_line_timeout": first_line,
-            "stall_timeout": stall,
-        }
-    )
     acceptance = begun(
-        plan, selection, bases, limits, budget_s=budget_s, accept_new=accept_new, sign=sign
+        plan,
+        selection,
+        bases,
+        Limits.of_options(given),
+        budget_s=budget_s,
+        accept_new=given["accept_new"],
+        sign=sign,
     )
-    tell_path(output, acceptance.folder.path)
+    tell_path(given["output"], acceptance.folder.path)
     finish(acceptance, sign, as_json)
 
 
@@ -139,7 +114,6 @@ def begun(
     import re
     import sys
     import time
-    from pathlib import Path
 
     from orchestrator.features.accept.certificate_files import earlier_of
     from orchestrator.features.accept.controller import Acceptance
@@ -245,7 +219,6 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     """
     from contextlib import suppress
     from dataclasses import replace
-    from pathlib import Path
 
     from orchestrator import yamlfile
     from orchestrator.errors import ConfigError, DataError
