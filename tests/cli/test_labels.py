@@ -107,16 +107,6 @@ def test_a_name_and_a_directory_come_before_a_label(project: Path) -> None:
     )
 
 
-def test_history_shows_labels(project: Path) -> None:
-    assert "b new driver" in orch(project, "history").stdout
-    cells = json.loads(orch(project, "history", "--json").stdout)["cells"]
-    assert [(cell["bench_id"], cell["label"]) for cell in cells] == [
-        ("a", "nightly"),
-        ("b", "new driver"),
-        ("c", "nightly"),
-    ]
-
-
 def test_rm_says_what_it_removes_and_asks(project: Path) -> None:
     done = orch(project, "rm", "new driver")
     assert (

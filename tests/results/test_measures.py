@@ -280,13 +280,6 @@ def test_compare_and_gate_judge_each_key_and_less_is_better(tmp_path: Path) -> N
     )
 
 
-def test_history_lists_each_key_with_its_unit(bench: BenchDir, tmp_path: Path) -> None:
-    done = orch(tmp_path, "history")
-    assert "pinger ping fp16 time_s to=1, s" in done.stdout and "20.99" in done.stdout, done
-    cells = json.loads(orch(tmp_path, "history", "--json").stdout)["cells"]
-    assert [(cell["metric"], cell["unit"], cell["n"]) for cell in cells] == [("time_s", "s", 2)] * 2
-
-
 def test_a_bench_of_it_plans_no_baseline_and_may_end_by_intervals(
     templates: Path, tmp_path: Path
 ) -> None:

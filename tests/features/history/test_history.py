@@ -418,3 +418,24 @@ def test_keys_of_a_metric_are_in_the_order_of_their_values_as_in_the_table_of_a_
     assert titles == [
         f"sizes {mode} rate size={size}, GB/s" for mode in ("n=9", "n=10") for size in sizes
     ]
+
+
+def test_history_shows_labels(tmp_path: Path) -> None:
+    for day, label in enumerate(("nightly", "new driver", "nightly"), start=1):
+        when = f"2026-01-0{day}T00:00:00Z"
+        bench(tmp_path / "runs", f"l{day}", when, [1.0, 1.0, 1.0], label=label)
+    assert "l2 new driver" in orch(tmp_path).stdout
+    cells = json.loads(orch(tmp_path, "--json").stdout)["cells"]
+    assert [(cell["bench_id"], cell["label"]) for cell in cells] == [
+        ("l1", "nightly"),
+        ("l2", "new driver"),
+        ("l3", "nightly"),
+    ]
+
+
+def test_history_lists_each_key_with_its_unit(tmp_path: Path) -> None:
+    made_bench(tmp_path, "b1", [["0.125", "20.5"], ["0.25", "21.5"], []])
+    done = orch(tmp_path)
+    assert "pinger ping fp16 time_s to=1, s" in done.stdout and "20.99" in done.stdout, done
+    cells = json.loads(orch(tmp_path, "--json").stdout)["cells"]
+    assert [(cell["metric"], cell["unit"], cell["n"]) for cell in cells] == [("time_s", "s", 2)] * 2
