@@ -47,7 +47,7 @@ class Stage:
         self.begun: list[tuple[str, ...]] = []
         self.errors: Sequence[OrchError] = ()
         monkeypatch.setattr(carried_out, "reopened", lambda bench, **_: bench)
-        monkeypatch.setattr(carried_out, "begun", self.begin)
+        monkeypatch.setattr(carried_out, "begin_bench", self.begin)
         monkeypatch.setattr(carried_out, "run", self.results)
 
     def begin(
