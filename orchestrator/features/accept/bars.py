@@ -126,7 +126,17 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int) ->
     source = (
         f"comparison of {len(units)} units, {LEVEL:.0%} for all comparisons with peers together"
     )
-    return Judged(stage, "peers", bar, got, source, hosts, tuple(findings), finite(found_least))
+    return Judged(
+        stage,
+        "peers",
+        bar,
+        got,
+        source,
+        hosts,
+        tuple(findings),
+        finite(found_least),
+        group=group.title,
+    )
 
 
 def finite(least: float | None) -> float | None:

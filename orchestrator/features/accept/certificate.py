@@ -124,7 +124,7 @@ class Certificate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``certificate.json``."""
-        judged = [{**asdict(bar), "verdict": bar.verdict} for bar in self.judged]
+        judged = [bar.as_dict() for bar in self.judged]
         return {"schema": SCHEMA, **asdict(self), "judged": judged}
 
     def of_verdict(self, verdict: str) -> list[str]:

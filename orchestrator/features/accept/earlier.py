@@ -96,7 +96,15 @@ def against_earlier(
     missing = [unit.name for unit in group.units if unit.name not in judged]
     got += f"; not compared: {', '.join(missing)}" if missing else ""
     return Judged(
-        stage, "earlier", words, got, f"acceptance {bar.id}", hosts, tuple(findings), finite(least)
+        stage,
+        "earlier",
+        words,
+        got,
+        f"acceptance {bar.id}",
+        hosts,
+        tuple(findings),
+        finite(least),
+        group=group.title,
     )
 
 

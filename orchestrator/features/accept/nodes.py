@@ -131,7 +131,8 @@ def by_links(stage: str, results: Sequence[RunResult], on_cpu: bool) -> Judged |
             Finding("cluster", CLUSTER, tuple(names.values()), UNDECIDED, text, _DECIDES, runs)
         )
     bar = f"no node's network and no link is certainly slower than the others, where one {asked:g}x slower is found"
-    return Judged(stage, "links", bar, got, "docs/pairs.md", tuple(names.values()), tuple(findings))
+    hosts = tuple(names.values())
+    return Judged(stage, "links", bar, got, "docs/pairs.md", hosts, tuple(findings), power=power)
 
 
 def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]) -> Judged:

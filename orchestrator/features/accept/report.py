@@ -66,7 +66,6 @@ def found(certificate: Certificate) -> list[str]:
     """Return how slow a node would have had to be to be found, for each comparison that was made."""
     words = []
     for bar in certificate.judged:
-        title = bar.bar.partition(": none slower")[0]
         if bar.kind in _AGAINST:
             least = (
                 "no unit, however slow,"
@@ -74,10 +73,10 @@ def found(certificate: Certificate) -> list[str]:
                 else f"one {percent(bar.least, up=True)} slower"
             )
             words.append(
-                f"{bar.stage}: {title}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases"
+                f"{bar.stage}: {bar.group}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases"
             )
-        elif bar.kind == "links":
-            words.append(f"{bar.stage}: {bar.got.partition(';')[0]}")
+        elif bar.power:
+            words.append(f"{bar.stage}: {bar.power}")
     for device, what in certificate.unreferenced.items():
         names = ", ".join(what)
         words.append(

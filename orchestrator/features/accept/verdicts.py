@@ -5,7 +5,8 @@ pass.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 __all__ = ["FAIL", "PASS", "UNDECIDED", "Finding", "Judged", "worst"]
 
@@ -36,7 +37,8 @@ class Judged:
     expected or links; ``bar`` says in words what had to hold, ``got`` what was found over all
     subjects, ``source`` where the bar comes from. Each of ``hosts`` without a finding passed.
     ``least``: by what share a node would have had to be slower to be found in nine of ten cases;
-    None if none would, or that is not known."""
+    None if none would, or that is not known. The last two are not in ``certificate.json``: ``group``
+    names what was compared, ``power`` says in words what would have been found."""
 
     stage: str
     kind: str
@@ -46,6 +48,14 @@ class Judged:
     hosts: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
     least: float | None = None
+    group: str = ""
+    power: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as ``certificate.json`` has it."""
+        content = {**asdict(self), "verdict": self.verdict}
+        del content["group"], content["power"]
+        return content
 
     @property
     def verdict(self) -> str:
