@@ -30,6 +30,15 @@ __all__ = [
     "tune_of",
 ]
 
+# Why a tune has ended, as its record says.
+CONFIRMED = "confirmed"
+DEFAULT_FASTEST = "the default was the fastest"
+NO_GOOD_RUN = "no candidate of the last round had a good run"
+NOTHING_APPLIES = "no parameter of this framework applies to this configuration"
+TOO_SHORT = "no time was left to try a candidate"
+NOT_CONFIRMED = "no time was left to confirm the best candidate"
+OUT_OF_TIME = (TOO_SHORT, NOT_CONFIRMED)
+
 Setting = str | int | float | bool | None
 """A value of a difference; None: not set, of a variable. Hosts are one text, ``node1,node2``, in
 order of node_rank.

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.features.search.bisection.shares import is_side
-from orchestrator.features.search.evidence import (
-    candidates_by_cell,
-    failure_of,
-    record_missing,
-    refuse_unknown_runs,
-)
+from orchestrator.features.search.evidence import candidate_of, failure_of, read_search
 from orchestrator.features.search.record import (
     BisectRecord,
     Candidate,
@@ -59,10 +54,7 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
     """Return the progress of a bisect; ``read`` returns the result of a finished run. Raise
     DataError for an invalid record.
     """
-    record = bench.record()
-    bisect, entries = bisect_of(record), record.plan
-    if bisect is None or entries is None:
-        raise record_missing(bench, "bisect")
+    bisect, runs = read_search(bench, bisect_of, "bisect", read)
     count = len(bisect.differences)
     a, b = (0,) * count, (1,) * count
     speeds: dict[Candidate, dict[int, float]] = {}
@@ -70,17 +62,11 @@ def bisect_state(bench: BenchDir, read: Callable[[str], RunResult | None]) -> Bi
     failures: dict[Candidate, list[str]] = {}
     evidence: list[str] = []
     refused = {candidate: why for rung in bisect.rungs for candidate, why in rung.refused}
-    for run_id in record.runs:
-        result = read(run_id)
-        if run_id not in entries or result is None:
-            continue
-        entry = entries[run_id]
-        with refuse_unknown_runs(bench, "bisect"):
-            rung = bisect.rungs[entry.rung] if entry.rung is not None else None
-            candidate = (candidates_by_cell(rung, a) if rung else {0: a, 1: b})[entry.cell]
-        is_verifying = rung is not None and rung.confirms
+    for entry, result in runs:
+        candidate = candidate_of(bench, "bisect", entry, bisect.rungs, (a, b))
+        is_verifying = entry.rung is not None and bisect.rungs[entry.rung].confirms
         if is_verifying:
-            evidence.append(run_id)
+            evidence.append(result.run_id)
         number = number_of(result, bisect)
         if number is not None:
             (verified if is_verifying else speeds).setdefault(candidate, {})[entry.repeat] = number

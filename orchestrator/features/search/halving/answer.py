@@ -11,7 +11,7 @@ from orchestrator.features.search.evidence import Change, reader_of
 from orchestrator.features.search.halving.candidates import Settings, settings, written
 from orchestrator.features.search.halving.schedule import RungResult, gain, ranked
 from orchestrator.features.search.halving.state import State, state_of
-from orchestrator.features.search.record import Candidate, tune_of
+from orchestrator.features.search.record import OUT_OF_TIME, Candidate, tune_of
 from orchestrator.plan import RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.record import BenchDir
@@ -176,7 +176,7 @@ def _verdict(state: State, measured: Change | None) -> str:
     confirms = bool(state.rungs) and state.rungs[-1].rung.confirms
     if confirms and measured and measured.is_faster:
         return FASTER
-    if (confirms and not (measured and measured.decides)) or state.ended.startswith("no time"):
+    if (confirms and not (measured and measured.decides)) or state.ended in OUT_OF_TIME:
         return UNCONFIRMED
     return DEFAULT
 

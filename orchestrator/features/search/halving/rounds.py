@@ -25,7 +25,17 @@ from orchestrator.features.search.halving.schedule import (
     ranked,
     reserve_s,
 )
-from orchestrator.features.search.record import Candidate, RungRecord, tune_of
+from orchestrator.features.search.record import (
+    CONFIRMED,
+    DEFAULT_FASTEST,
+    NO_GOOD_RUN,
+    NOT_CONFIRMED,
+    NOTHING_APPLIES,
+    TOO_SHORT,
+    Candidate,
+    RungRecord,
+    tune_of,
+)
 from orchestrator.features.search.rounds import Rounds
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
@@ -33,12 +43,8 @@ from orchestrator.plural import plural
 from orchestrator.results import RunResult
 from orchestrator.results.tally import durations
 
-__all__ = ["TOO_SHORT", "Search"]
+__all__ = ["Search"]
 
-TOO_SHORT = "no time was left to try a candidate"
-"""The end of a tune whose budget does not suffice for one candidate; the same after a resume, which
-has the same budget.
-"""
 _PATIENCE, _LEAST_LIMIT_S = 4.0, 60.0
 """Time limit of a candidate: a multiple of the pilot's time, and a minimum in seconds."""
 
@@ -57,7 +63,8 @@ class Search(Rounds):
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another round, recorded as owed; an empty list at the end of the tune."""
         state = self._state()
-        # Without a schedule the pilot has failed, and its error says why.
+        # Without a schedule the pilot has failed, and its error says why. A budget that was too
+        # short for one candidate is the same after a resume.
         if state.schedule is None or state.ended not in ("", TOO_SHORT):
             if state.ended == TOO_SHORT:
                 self._refuse_all()
@@ -225,17 +232,13 @@ class Search(Rounds):
 def _why(state: State) -> str:
     """Return why no further round follows."""
     if not state.rungs:
-        return "no parameter of this framework applies to this configuration"
+        return NOTHING_APPLIES
     if state.rungs[-1].rung.confirms:
-        return "confirmed"
+        return CONFIRMED
     order = ranked(state.rungs[-1].speeds)
     if not any(map(any, order)):
-        return "no candidate of the last round had a good run"
-    return (
-        "no time was left to confirm the best candidate"
-        if any(order[0])
-        else "the default was the fastest"
-    )
+        return NO_GOOD_RUN
+    return NOT_CONFIRMED if any(order[0]) else DEFAULT_FASTEST
 
 
 def _step_s(run: RunResult) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.features.search.evidence import (
+    candidate_of,
     candidates_by_cell,
     failure_of,
-    record_missing,
-    refuse_unknown_runs,
+    read_search,
 )
 from orchestrator.features.search.halving.candidates import applicable, written
 from orchestrator.features.search.halving.schedule import Rung, RungResult, TuneSchedule
@@ -17,7 +17,6 @@ from orchestrator.features.search.record import Candidate, RungRecord, TuneRecor
 from orchestrator.inventory import Host
 from orchestrator.plan import Knob
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.results import RunResult
 
 __all__ = ["State", "state_of", "tune_record"]
@@ -57,51 +56,43 @@ def state_of(bench: BenchDir, read: Callable[[str], RunResult | None]) -> State:
     """Return the progress of a tune; ``read`` returns the result of a finished run. Raise DataError
     for an invalid record.
     """
-    record = bench.record()
-    tune, entries = tune_of(record), record.plan
-    if tune is None or entries is None:
-        raise record_missing(bench, "tune")
-    runs = [
-        (entries[run_id], result)
-        for run_id in record.runs
-        if run_id in entries and (result := read(run_id))
-    ]
+    tune, runs = read_search(bench, tune_of, "tune", read)
     pilot = next((result for entry, result in runs if entry.rung is None), None)
     if pilot is None or pilot.throughput is None or pilot.spec is None:
         return State(pilot, None, (), {}, (), tune.ended)
     knobs = applicable(tune.knobs, pilot.observed, pilot.spec, tune.held, numerics=tune.numerics)
     schedule = TuneSchedule(knobs, tune.seed, pilot.spec.warmup_steps, pilot.spec.steps)
     failures: dict[str, str] = {}
-    with refuse_unknown_runs(bench, "tune"):
-        rungs = [
-            _measured(schedule, kept, [run for run in runs if run[0].rung == number], failures)
-            for number, kept in enumerate(tune.rungs)
-        ]
+    by_rung: list[list[tuple[Candidate, int, RunResult]]] = [[] for _ in tune.rungs]
+    for entry, result in runs:
+        if entry.rung is not None:
+            candidate = candidate_of(bench, "tune", entry, tune.rungs, (schedule.default,))
+            by_rung[entry.rung].append((candidate, entry.repeat, result))
+    rungs = [
+        _measure(schedule, kept, of_rung, failures)
+        for kept, of_rung in zip(tune.rungs, by_rung, strict=True)
+    ]
     last = len(rungs) - 1 if rungs and rungs[-1].rung.confirms else None
     confirming = tuple(result for entry, result in runs if last is not None and entry.rung == last)
     return State(pilot, schedule, tuple(rungs), failures, confirming, tune.ended)
 
 
-def _measured(
+def _measure(
     schedule: TuneSchedule,
     kept: RungRecord,
-    runs: Sequence[tuple[PlanEntry, RunResult]],
+    runs: Sequence[tuple[Candidate, int, RunResult]],
     failures: dict[str, str],
 ) -> RungResult:
     """Return a round with the speeds of its runs; add the reasons of failures to ``failures``."""
     rung = Rung(kept.candidates, kept.repeats, kept.steps, kept.confirms)
-    by_cell = candidates_by_cell(kept, schedule.default)
     speeds: dict[Candidate, dict[int, float | None]] = {
-        candidate: {} for candidate in by_cell.values()
+        candidate: {} for candidate in candidates_by_cell(kept, schedule.default).values()
     }
     for candidate, reason in kept.refused:
         speeds[candidate] = {}
         failures.setdefault(written(schedule.knobs, candidate), reason)
-    for entry, result in runs:
-        candidate = by_cell[entry.cell]
-        speeds[candidate][entry.repeat] = (
-            result.throughput.samples_per_s if result.throughput else None
-        )
+    for candidate, repeat, result in runs:
+        speeds[candidate][repeat] = result.throughput.samples_per_s if result.throughput else None
         if result.error:
             failures.setdefault(written(schedule.knobs, candidate), failure_of(result))
     return RungResult(rung, speeds)
