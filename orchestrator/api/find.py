@@ -16,7 +16,7 @@ __all__ = ["bench_path", "find_bench", "new_bench_id", "new_seed"]
 
 def find_bench(project: Project, name: str) -> BenchDir:
     """Return the bench with this name, directory or label, or the latest of the project. Raise
-    ConfigError if there is none, and for an acceptance, naming its benches."""
+    ConfigError if there is none, and for a group of benches, naming them."""
     from orchestrator.errors import ConfigError
     from orchestrator.plural import with_article
     from orchestrator.record import BenchDir, latest

@@ -45,8 +45,8 @@ States = Mapping[str, "NodeState"]
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of one host at an address; ``evidence`` names an acceptance, or is empty if a
-    person said it.
+    """The state of one host at an address; ``evidence`` names what judged it, or is empty if
+    a person said it.
     """
 
     state: Literal["good", "suspect", "out"]
@@ -140,7 +140,8 @@ def judged(
     evidence: str,
     since: str,
 ) -> dict[str, NodeState]:
-    """Return the states after an acceptance: ``verdicts`` have verdict, address and reason by host.
+    """Return the states after hosts were judged: ``verdicts`` have verdict, address and reason by
+    host.
 
     What failed is suspect, what passed is good; an open verdict changes nothing, nor does any
     verdict a node that is out.

@@ -76,10 +76,9 @@ class Project:
         """The cache of results read from each bench; may be deleted."""
         return self.root / ".orch" / "history.json"
 
-    @property
-    def acceptances(self) -> Path:
-        """The cache of the certificate of each acceptance; may be deleted."""
-        return self.root / ".orch" / "acceptances.json"
+    def cache(self, name: str) -> Path:
+        """Return the file in which a feature keeps what it has read; it may be deleted."""
+        return self.root / ".orch" / f"{name}.json"
 
     @property
     def lab(self) -> Path:

@@ -24,7 +24,7 @@ def project_history(project: Project) -> History:
     """Return all benches and acceptances of a project; damaged ones raise nothing."""
     benches = history(project.runs, project.history)
     for module in providers("past_acceptances"):
-        accepted, damaged = module.past_acceptances(project.runs, project.acceptances)
+        accepted, damaged = module.past_acceptances(project.runs, project.cache("acceptances"))
         benches = replace(benches, acceptances=accepted, damaged={**benches.damaged, **damaged})
     return benches
 
