@@ -80,7 +80,7 @@ class Scheduler(Protocol):
         """
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench as a whole, selected from those of its runs."""
+        """Select the errors of the bench as a whole from the errors of its runs."""
 
 
 @dataclass(frozen=True, slots=True)

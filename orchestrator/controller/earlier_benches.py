@@ -20,7 +20,7 @@ from orchestrator.record.rundir import benches
 from orchestrator.results.read import read_run
 from orchestrator.results.tally import longest
 
-__all__ = ["earlier_times", "expected", "usable_baseline"]
+__all__ = ["earlier_times", "expected_times", "usable_baseline"]
 
 
 def usable_baseline(
@@ -68,7 +68,7 @@ def _starts_in(host: Host, spec: RunSpec) -> str:
     return container.description if container else ""
 
 
-def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
+def expected_times(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
     """Return each cell that an earlier bench has run, with the seconds of its longest run in the
     newest such bench.
     """
@@ -85,5 +85,5 @@ def expected(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]
 
 
 def earlier_times(root: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
-    """Return `expected` for the cells of a plan with a budget; an empty list without one."""
-    return expected(root, plan.cells) if plan.schedule.budget_s is not None else []
+    """Return `expected_times` for the cells of a plan with a budget; an empty list without one."""
+    return expected_times(root, plan.cells) if plan.schedule.budget_s is not None else []

@@ -186,7 +186,7 @@ def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError 
 
 
 def _decisive(causes: list[tuple[float, str, str, str]]) -> tuple[float, str, str, str]:
-    """Return the first cause, or the cancellation because of which it happened.
+    """Return the first cause, or the cancellation behind it.
 
     Where Slurm ends a job, a process may hear of it before the supervisor of its node does.
     """

@@ -68,13 +68,13 @@ class BlockScheduler:
         return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
-        """Return the errors of the bench: those of its runs, with how many others were not made
-        because of each, and those of cells without time for a run."""
+        """Return the errors of runs, each with how many other runs were not made because of it,
+        and of cells without time for a run."""
         notes = {failure.run_id: self._not_made_words(failure) for failure in self._failures}
         return [*(_with_note(error, notes.get(error.run_id, "")) for error in errors), *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further blocks; each is over when the next
+        """Yield the runs that are owed, then further blocks; each run is over when the next
         one is requested.
         """
         waiting = self._all = list(owed)

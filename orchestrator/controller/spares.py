@@ -63,7 +63,7 @@ def replacements(
             if (
                 spare not in places.values()
                 and spare.device == device
-                and _placed(cells, hosts, tried)
+                and _place(cells, hosts, tried)
                 == [
                     [tried[host].name if host in tried else host for host in names]
                     for names in before
@@ -76,7 +76,7 @@ def replacements(
     return places
 
 
-def _placed(
+def _place(
     cells: Sequence[RunSpec], hosts: Sequence[Host], places: Mapping[str, Host]
 ) -> list[list[str]]:
     """Return the hosts of every cell with spares in their places; empty lists for cells that cannot

@@ -88,8 +88,8 @@ def widest(results: Sequence[RunResult]) -> Width | None:
     """Return the widest interval of the primary metric and its speedups, infinite for fewer than
     two repeats.
 
-    Cells that are given up are ignored. Efficiencies need no check: their relative width is that of
-    the speedup.
+    Cells that are given up are ignored. Efficiencies need no check: they are as wide as
+    speedups, relatively.
     """
     given_up_cells = given_up(results)
     summary = summarize([run for run in results if run.spec not in given_up_cells])

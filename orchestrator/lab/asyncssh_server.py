@@ -55,7 +55,7 @@ async def _session(environment: dict[str, str], session: Session) -> None:
         _drain(child.stdout, session.stdout), _drain(child.stderr, session.stderr)
     )
     gone = asyncio.create_task(session.channel.wait_closed())
-    ending = asyncio.create_task(_ended(child))
+    ending = asyncio.create_task(_wait_for_end(child))
     done = asyncio.gather(ending, outputs)
     futures: list[asyncio.Future[Any]] = [done, gone]
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +77,7 @@ def _report(session: Session, code: int) -> None:
         session.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
 
 
-async def _ended(child: subprocess.Popen[bytes]) -> None:
+async def _wait_for_end(child: subprocess.Popen[bytes]) -> None:
     """Wait for a child without a thread: its process descriptor becomes readable."""
     ended = asyncio.Event()
     descriptor = os.pidfd_open(child.pid)

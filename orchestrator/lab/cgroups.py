@@ -131,7 +131,7 @@ def parent_group(controller: str) -> tuple[Path, bool]:
         if not unified:
             return current, False
         for group in (current, *current.parents):
-            if controller == "freezer" or controller in _delegated(group):
+            if controller == "freezer" or controller in _delegated_controllers(group):
                 return group, True
             if group == top:
                 break
@@ -140,7 +140,7 @@ def parent_group(controller: str) -> tuple[Path, bool]:
     )
 
 
-def _delegated(group: Path) -> list[str]:
+def _delegated_controllers(group: Path) -> list[str]:
     try:
         return (group / "cgroup.subtree_control").read_text(encoding="ascii").split()
     except OSError:

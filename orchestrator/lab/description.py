@@ -14,7 +14,7 @@ from orchestrator.lab.machine import PRIVATE
 from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab
 
-__all__ = ["described", "gpu_settings", "gpus_for_each", "inventory_text"]
+__all__ = ["describe", "gpu_settings", "gpus_for_each", "inventory_text"]
 
 _GPU_SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 
@@ -62,7 +62,7 @@ def gpu_settings(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def described(lab: Lab, gpus: int, slots: int) -> str:
+def describe(lab: Lab, gpus: int, slots: int) -> str:
     """Return one line that describes a lab that is up."""
     isolation = {
         "namespaces": "in separate network namespaces with sshd, no route out",
@@ -70,12 +70,12 @@ def described(lab: Lab, gpus: int, slots: int) -> str:
         "asyncssh": "on this machine's loopback with a Python SSH server, not OpenSSH; they share files and ports",
     }
     ends = " to ".join(dict.fromkeys((lab.nodes[0].address, lab.nodes[-1].address)))
-    devices = _counted(gpus, "GPU") if gpus else _counted(slots, "CPU slot")
+    devices = _count(gpus, "GPU") if gpus else _count(slots, "CPU slot")
     slurm = ", and Slurm" if lab.slurm else ""
-    return f"{_counted(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}{slurm}"
+    return f"{_count(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}{slurm}"
 
 
-def _counted(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count} {noun}s" if count > 1 else f"{count} {noun}"
 
 

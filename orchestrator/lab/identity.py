@@ -77,10 +77,10 @@ def _ssh_config(lab: Lab) -> str:
     )
     return f"""{hosts}Host *
   User {login_user(lab)}
-  IdentityFile {_quoted(lab.directory / "id_ed25519")}
+  IdentityFile {_quote(lab.directory / "id_ed25519")}
   IdentityAgent none
   IdentitiesOnly yes
-  UserKnownHostsFile {_quoted(lab.directory / "known_hosts")}
+  UserKnownHostsFile {_quote(lab.directory / "known_hosts")}
   GlobalKnownHostsFile /dev/null
   StrictHostKeyChecking yes
   BatchMode yes
@@ -108,9 +108,9 @@ def write_sshd_config(lab: Lab, node: LabNode, sshd: str) -> None:
     lines = [
         f"Port {node.port}",
         f"ListenAddress {node.address}",
-        f"HostKey {_quoted(node.folder / 'host_key')}",
-        f"PidFile {_quoted(node.folder / 'sshd.pid')}",
-        f"AuthorizedKeysFile {_quoted(lab.directory / 'authorized_keys')}",
+        f"HostKey {_quote(node.folder / 'host_key')}",
+        f"PidFile {_quote(node.folder / 'sshd.pid')}",
+        f"AuthorizedKeysFile {_quote(lab.directory / 'authorized_keys')}",
         "StrictModes no",
         "UsePAM no",
         "PasswordAuthentication no",
@@ -162,9 +162,9 @@ def _helper_paths(sshd: Path) -> list[str]:
     for option, name in (("SshdSessionPath", "sshd-session"), ("SshdAuthPath", "sshd-auth")):
         unpacked = sshd.parent.parent / "lib" / "openssh" / name
         if unpacked.exists() and not (Path("/usr/lib/openssh") / name).exists():
-            lines.append(f"{option} {_quoted(unpacked)}")
+            lines.append(f"{option} {_quote(unpacked)}")
     return lines
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return f'"{path}"'

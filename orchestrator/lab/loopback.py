@@ -68,7 +68,7 @@ def start_sshd(lab: Lab, nodes: Sequence[LabNode]) -> None:
             "-E",
             str(node.folder / "sshd.log"),
         ]
-        record_pid(node.folder / "pid", _detached(argv, lab, node.folder / "console.log"))
+        record_pid(node.folder / "pid", _detach(argv, lab, node.folder / "console.log"))
 
 
 def start_asyncssh(lab: Lab, nodes: Sequence[LabNode]) -> None:
@@ -83,10 +83,10 @@ def start_asyncssh(lab: Lab, nodes: Sequence[LabNode]) -> None:
         str(lab.directory),
         *(node.name for node in nodes),
     ]
-    _detached(argv, lab, lab.directory / "asyncssh.log", cwd=package_root)
+    _detach(argv, lab, lab.directory / "asyncssh.log", cwd=package_root)
 
 
-def _detached(argv: Sequence[str], lab: Lab, log: Path, *, cwd: Path = Path("/")) -> int:
+def _detach(argv: Sequence[str], lab: Lab, log: Path, *, cwd: Path = Path("/")) -> int:
     """Start a program that outlives this process, and return its process id."""
     with log.open("ab") as output:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cwd,

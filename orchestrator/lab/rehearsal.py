@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.inventory import fold
 from orchestrator.lab import cgroups, loopback, namespaces
 from orchestrator.lab import slurm as slurmlab
-from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
+from orchestrator.lab.description import describe, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
 from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read, remove
@@ -76,9 +76,7 @@ def up(
     chosen, reasons = choose_kind(kind)
     for reason in reasons:
         say(f"lab: not {reason}")
-    lab = replace(
-        _planned(directory.resolve(), chosen, nodes, _interpreter(python), mtu), slurm=slurm
-    )
+    lab = replace(_plan(directory.resolve(), chosen, nodes, _interpreter(python), mtu), slurm=slurm)
     for note in slurmlab.require(chosen, lab.directory) if slurm else ():
         say(f"lab: {note}")
     if read(lab.directory) is not None:
@@ -99,7 +97,7 @@ def up(
     except BaseException:
         down(lab.directory)
         raise
-    say(f"lab: {described(lab, gpus, slots)}")
+    say(f"lab: {describe(lab, gpus, slots)}")
     return lab
 
 
@@ -114,7 +112,7 @@ def _interpreter(python: str) -> str:
     )
 
 
-def _planned(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> Lab:
+def _plan(directory: Path, kind: Kind, nodes: int, python: str, mtu: int) -> Lab:
     if kind == "namespaces":
         addresses, port = namespaces.addresses(nodes), 22
     else:

@@ -108,7 +108,7 @@ def programs(lab: Lab, node: LabNode) -> list[list[str]]:
     waiting = f"until [ -S {_socket(lab.directory)} ]; do sleep 0.02; done"
     slurmd = f"{find('slurmd')} -D -f {lab.slurm_conf} -N {node.name}"
     return [
-        [*_munged(lab, node.folder), "--foreground"],
+        [*_munged_command(lab, node.folder), "--foreground"],
         [find("sh"), "-c", f"{waiting}; exec {slurmd} >>{node.folder / 'slurmd.out'} 2>&1"],
     ]
 
@@ -119,7 +119,7 @@ def start(lab: Lab) -> None:
     """
     inside = [find("nsenter"), "-t", str(lab.holder), "--net", "--pid", "--"]
     marked = ["env", f"ORCH_LAB={lab.marker}", f"SLURM_CONF={lab.slurm_conf}"]
-    run([*inside, *marked, *_munged(lab, lab.slurm_folder)])
+    run([*inside, *marked, *_munged_command(lab, lab.slurm_folder)])
     run([*inside, *marked, find("slurmctld"), "-f", str(lab.slurm_conf)])
     deadline = time.monotonic() + _READY_S
     while not _all_idle(lab):
@@ -225,7 +225,7 @@ def _socket(directory: Path) -> Path:
     return directory / "slurm" / "munge" / "munge.socket"
 
 
-def _munged(lab: Lab, folder: Path) -> list[str]:
+def _munged_command(lab: Lab, folder: Path) -> list[str]:
     """Return the command of a munged whose log and seed are in ``folder``. --force: a lab may be in
     a folder open to all.
     """

@@ -1,4 +1,4 @@
-"""What is left of runs on a node, as the node answers: processes that still run, and processes that
+"""Leftovers of runs on a node, as the node answers: processes that still run, and processes that
 may belong to a run.
 
 The second kind exists only where a run's supervisor was killed and no control group could be made
@@ -26,7 +26,7 @@ class Leftovers:
     """``left`` has (process id, run id) of processes that still run. ``unverified`` has, by run id,
     what may belong to that run as (process id, name); it is empty for a run whose processes cannot
     be seen from where the node was asked. ``alive`` are runs whose supervisor was ordered to stop
-    and has not ended yet. ``containers`` has, by run id, what is left of a run's container or may
+    and has not ended yet. ``containers`` has, by run id, the leftovers of a run's container or may
     be, or why that cannot be told."""
 
     left: tuple[tuple[int, str], ...] = ()
@@ -54,23 +54,23 @@ class Leftovers:
 
     @property
     def words(self) -> str:
-        """What is left, as a part of a sentence; empty if nothing is."""
+        """The leftovers as a part of a sentence; empty without any."""
         parts = []
         if self.left:
             parts.append(
-                f"processes {_named([str(pid) for pid, _ in self.left])} still run after SIGKILL"
+                f"processes {_list_names([str(pid) for pid, _ in self.left])} still run after SIGKILL"
             )
         for rows in self.unverified.values():
             parts.append(f"not verified: {_doubt(rows)}")
-        parts += [f"not verified: {_named(list(texts))}" for texts in self.containers.values()]
+        parts += [f"not verified: {_list_names(list(texts))}" for texts in self.containers.values()]
         parts += [f"the supervisor of {run} has not ended yet" for run in self.alive]
         return "; ".join(parts)
 
     def errors(self, host: str) -> list[RunError]:
-        """Return an error for each run of which something is left or may be left."""
+        """Return an error for each run that has left something, or may have."""
         errors = [
             RunError(
-                f"processes {_named([str(pid) for pid, owner in self.left if owner == run])} still run after SIGKILL",
+                f"processes {_list_names([str(pid) for pid, owner in self.left if owner == run])} still run after SIGKILL",
                 kind="rank_failed",
                 host=host,
                 run_id=run,
@@ -87,9 +87,7 @@ class Leftovers:
                 )
             )
         for run, texts in self.containers.items():
-            message = (
-                f"not verified: whether the container of run {run} has ended; {_named(list(texts))}"
-            )
+            message = f"not verified: whether the container of run {run} has ended; {_list_names(list(texts))}"
             hint = "orch cancel looks again, and removes a container of the run's own; see ps -a of the engine on the node"
             errors.append(RunError(message, kind="not_verified", host=host, run_id=run, hint=hint))
         for run in self.alive:
@@ -103,10 +101,10 @@ def _doubt(rows: tuple[tuple[int, str], ...]) -> str:
     if not rows:
         return "its processes are in another PID namespace and cannot be seen"
     plural = len(rows) > 1
-    named = _named([f"{pid} ({name})" for pid, name in rows])
+    named = _list_names([f"{pid} ({name})" for pid, name in rows])
     return f"{'processes' if plural else 'process'} {named} may belong to the run"
 
 
-def _named(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     rest = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

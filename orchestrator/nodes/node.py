@@ -347,7 +347,7 @@ def _pieces(
         if line["packed"]:
             packed = bytearray()
             yield count, packed.extend
-            sink(name, offset)(memoryview(_unpacked(packed, size)))
+            sink(name, offset)(memoryview(_unpack(packed, size)))
         else:
             yield _same(count, size), sink(name, offset)
     left_out, boot_id = int(line["left_out"]), str(line.get("boot_id", ""))
@@ -358,7 +358,7 @@ def _pieces(
     return Wanted(sizes, bytes(record), alive, left_out, boot_id, odd)
 
 
-def _unpacked(data: bytes | bytearray, size: int) -> bytes:
+def _unpack(data: bytes | bytearray, size: int) -> bytes:
     raw = zlib.decompressobj(_WINDOW).decompress(data, size + 1)
     _same(len(raw), size)
     return raw

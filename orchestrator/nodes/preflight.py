@@ -41,7 +41,7 @@ def capture(
     ``briefly``: if the installed packages show that the framework is present, it is not started, which would take seconds; and
     the facts include ``standing``, what they depend on. ``with_data``: look at the data set too,
     which may take half a minute.
-    ``container`` replaces that of the hosts, as in a spec; what a container changes is looked at inside.
+    ``container`` replaces the container of the hosts, as in a spec; facts that it changes are looked at inside.
     """
     probe = framework.probe if framework else "print('{}')"
     capture_id = secrets.token_hex(8)

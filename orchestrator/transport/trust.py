@@ -1,4 +1,4 @@
-"""What is trusted about servers: `HostKey`, and `Trust`, how the host keys of a command's servers
+"""Trust in servers: `HostKey`, and `Trust`, how the host keys of a command's servers
 are verified.
 """
 

@@ -30,7 +30,7 @@ COMING_S = 15.0
 FORGOTTEN_S = 600.0
 
 
-def entered(directory):
+def enter_container(directory):
     """Return the container of a run that is about to start, after a look at what a standing one
     has; None without one.
 
@@ -168,7 +168,7 @@ class Container:
         """
         self.find()
         inside = {pid: start for pid, (start, _) in marked_by("ORCH_CONTAINER", self.name).items()}
-        return inside if self.standing else merged(inside, all_in(self.groups))
+        return inside if self.standing else merge(inside, all_in(self.groups))
 
     def strangers(self):
         """Return {pid: start time} of what has begun in a standing container since and bears no
@@ -317,7 +317,7 @@ class Container:
         return self.ask(["ps", "--all", "--format={{.Names}}"] + filters).split()
 
 
-def merged(first, second):
+def merge(first, second):
     """Return both of two mappings of processes as one."""
     both = dict(first)
     both.update(second)

@@ -61,13 +61,13 @@ def examine(directory, owned):
     words = own_words(
         {rank: Question(directory, rank, pid) for rank, pid in ranks.items() if rank not in halted}
     )
-    before = {rank: tree_seen(tree) for rank, tree in trees.items()}
+    before = {rank: look_at_tree(tree) for rank, tree in trees.items()}
     began, counters = time.monotonic(), interfaces()
     ras = RasQuestion([pid for pid in owned if pid not in {ranks[rank] for rank in halted}])
     time.sleep(max(0.0, began + WINDOW_S - time.monotonic()))
     entries = []
     for rank in sorted(ranks):
-        first, (entry, *children) = before[rank], tree_seen(trees[rank])
+        first, (entry, *children) = before[rank], look_at_tree(trees[rank])
         entry.update(
             rank=rank,
             was=first[0]["state"],
@@ -105,7 +105,7 @@ def examine(directory, owned):
     }
 
 
-def tree_seen(tree):
+def look_at_tree(tree):
     """Return the states of a process and of its descendants; of the first one with its threads."""
     return [seen(tree[0], True)] + [seen(child, False) for child in tree[1:]]
 

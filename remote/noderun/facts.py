@@ -28,7 +28,7 @@ from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
 from noderun.lock import holder, run_of
 from noderun.meter import Meter
-from noderun.network import infiniband_ports, interface_facts, networks, resolved, route_to
+from noderun.network import infiniband_ports, interface_facts, networks, resolve_names, route_to
 from noderun.processes import bearers, boot_id, name_of, owners, processes
 from noderun.sysfs import names_in
 from noderun.vendor_tools import TOLD_S, begin, kernel_log, not_written, said
@@ -88,7 +88,7 @@ def op_facts(request):
     if request.get("interface"):
         facts["interface"] = interface_facts(request["interface"])
     peers = request.get("peers") or []
-    addresses = resolved([facts["hostname"]] + peers)
+    addresses = resolve_names([facts["hostname"]] + peers)
     facts["hostname_addresses"] = addresses[facts["hostname"]]
     if peers:
         routes = [

@@ -30,7 +30,7 @@ def interface_facts(name):
     }
 
 
-def resolved(names):
+def resolve_names(names):
     """Return {name: addresses} from this machine's resolver; no addresses for a name that takes
     longer than 5 s.
     """

@@ -195,7 +195,7 @@ def nvidia_devices(visible, describe, library=LIBRARY):
         if whole is None:
             return []  # columns that belong to another device are worse than none
         devices.append(Gpu(nvml, whole, part))
-    describe({"gpus": [described(device) for device in devices]})
+    describe({"gpus": [describe_gpu(device) for device in devices]})
     return devices
 
 
@@ -216,7 +216,7 @@ def by_index(nvml, index):
     )
 
 
-def described(device):
+def describe_gpu(device):
     """Return what the header says of a device."""
     limit_mw = device.ask("nvmlDeviceGetEnforcedPowerLimit")
     return {

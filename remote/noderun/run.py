@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from noderun.containers import entered
+from noderun.containers import enter_container
 from noderun.examination import FAILED, Examination
 from noderun.files import Refused, digest_of, lacking
 from noderun.groups import make_group, members, oom_kills
@@ -82,7 +82,7 @@ class Run:
                 )
         for port in order["ports"]:
             check_port(port)
-        self.container = entered(self.directory)
+        self.container = enter_container(self.directory)
         os.makedirs("logs", 0o700, exist_ok=True)
         os.makedirs("ranks", 0o700, exist_ok=True)
         with open("reserve", "wb") as file:

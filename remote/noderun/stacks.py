@@ -126,7 +126,7 @@ class Question:
                 text = output[:MOST_STACK_BYTES].decode("utf-8", "replace")
             self.spy.kill()
         if text:
-            entry["python"] = shortened(text)
+            entry["python"] = shorten(text)
             entry.update(calls_of(text, self.pid))
         if self.ask.is_asked and self.ask.is_over():
             entry.update(recorded(self.ask.path))
@@ -135,7 +135,7 @@ class Question:
         return entry
 
 
-def shortened(text):
+def shorten(text):
     """Return the lines of stacks, of files only their names: the path of a payload is longer than
     all the rest.
     """

@@ -51,7 +51,7 @@ def op_put(request):
         with contextlib.suppress(OSError):
             if digest_of(path) == item["sha256"]:
                 continue
-        if not (item.get("elsewhere") and copied(root, item, path)):
+        if not (item.get("elsewhere") and copy_file(root, item, path)):
             missing.append(index)
     reply(root=root, missing=missing)
     for index in missing:
@@ -98,7 +98,7 @@ def altered(item, path):
     return Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
 
 
-def copied(root, item, path):
+def copy_file(root, item, path):
     """Copy a file that another set on this node also contains, and return True if one did: sets of
     payload files share most.
     """
@@ -115,7 +115,7 @@ def copied(root, item, path):
     return False
 
 
-def deflated(data):
+def deflate(data):
     """Compress bytes into a raw stream of RFC 1951, which has no checksum: logs have digests."""
     engine = zlib.compressobj(1, zlib.DEFLATED, -15)
     return engine.compress(data) + engine.flush()
@@ -154,7 +154,7 @@ class Pieces:
         begun = time.monotonic()
         signal.alarm(IDLE_S)  # as in `received`: ends this process if nobody reads
         if packed:
-            body = deflated(data)
+            body = deflate(data)
             reply(name=name, offset=offset, raw=size, bytes=len(body), packed=True)
             sys.stdout.buffer.write(body)
         else:

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.read import open_inventory
 from orchestrator.lab import Lab, LabNode, machine
-from orchestrator.lab.description import described, gpu_settings, gpus_for_each, inventory_text
+from orchestrator.lab.description import describe, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.programs import find
 from tests.support.faultlab import MakeLab, Ssh
 
@@ -37,7 +37,7 @@ def test_one_of_a_kind_is_said_in_the_singular(
     tmp_path: Path, nodes: int, gpus: int, slots: int, told: str
 ) -> None:
     lab = _lab(tmp_path)
-    assert described(replace(lab, nodes=lab.nodes[:nodes]), gpus, slots).startswith(told)
+    assert describe(replace(lab, nodes=lab.nodes[:nodes]), gpus, slots).startswith(told)
 
 
 def test_cpu_slots_are_written_as_an_inventory_that_orch_reads(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class Answers:
         return others[-1] if others else ("", "")
 
     def _ask(self, login: Login, prompt: str, secret: Secret | None) -> str | None:
-        question = _shown(prompt)
+        question = _show(prompt)
         if not login.may_ask or self._is_interrupted:
             login.unanswered = login.unanswered or question
             return None
@@ -267,7 +267,7 @@ class Answers:
         key that needs no touch, as it was made, answers within a moment, and any other log-in is
         given up."""
         try:
-            terminal.show(f"orch: {login.where}: {_shown(text)}")
+            terminal.show(f"orch: {login.where}: {_show(text)}")
         except terminal.NoTerminal:
             line.settimeout(_TOUCHLESS_S)
         try:
@@ -326,7 +326,7 @@ def _asked_by_program(text: str) -> str | None:
     )
 
 
-def _shown(text: str) -> str:
+def _show(text: str) -> str:
     """Return a server's words on one line of a bounded length, without control characters, which a
     terminal might obey.
     """

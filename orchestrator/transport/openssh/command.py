@@ -59,7 +59,7 @@ def login_command(
     )
     if through or not endpoint.proxy_command:
         options.append(f"ProxyCommand={through or 'none'}")
-    command = [program(), *_configured(host), "-v", "-M", "-N", "-T", "-S", _literal(socket)]
+    command = [program(), *_options_of_host(host), "-v", "-M", "-N", "-T", "-S", _literal(socket)]
     command += ["-l", endpoint.user, "-p", str(endpoint.port)]
     if host.ssh.key is not None and endpoint.keys == (Path(host.ssh.key).expanduser(),):
         command += ["-i", _literal(endpoint.keys[0]), "-o", "IdentitiesOnly=yes"]
@@ -86,12 +86,10 @@ def master_command(socket: Path, *words: str) -> list[str]:
 
 def forward_command(socket: Path, name: str) -> str:
     """Return the ProxyCommand that reaches a server through the master of a jump host."""
-    return " ".join(
-        _quoted(word) for word in [*master_command(socket, "-W"), "[%h]:%p", "--", name]
-    )
+    return " ".join(_quote(word) for word in [*master_command(socket, "-W"), "[%h]:%p", "--", name])
 
 
-def _configured(host: Host) -> list[str]:
+def _options_of_host(host: Host) -> list[str]:
     return ["-F", str(Path(host.ssh.config).expanduser())] if host.ssh.config is not None else []
 
 
@@ -100,5 +98,5 @@ def _literal(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     return word if word == "[%h]:%p" else "'" + word.replace("%", "%%").replace("'", "'\\''") + "'"

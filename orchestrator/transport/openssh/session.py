@@ -74,7 +74,7 @@ def _outcome(master: Master, code: int) -> Outcome:
 
 
 class _Words(Inbox):
-    """Standard error, of which everything up to the start of the command is ssh's own."""
+    """Standard error; everything up to the start of the command is ssh's own."""
 
     def __init__(self, keep: int) -> None:
         super().__init__(keep)

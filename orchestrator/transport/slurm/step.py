@@ -41,11 +41,11 @@ def job_of(host: Host, variables: Mapping[str, str] = os.environ) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of the program srun, which has those of a step among them."""
+    """Return the variables of the program srun, with the variables of a step among them."""
     return {name: os.environ[name] for name in _EXPORTED if name in os.environ}
 
 
-def _exported() -> str:
+def _export() -> str:
     return f"--export={','.join(environment())}"
 
 
@@ -55,7 +55,7 @@ def relay(job: str, host: str, argv: Sequence[str]) -> list[str]:
         slurm.program("srun"),
         f"--jobid={job}",
         *_BESIDE,
-        _exported(),
+        _export(),
         "--nodes=1",
         "--ntasks=1",
         f"--nodelist={host}",
@@ -69,7 +69,7 @@ def spawners(job: str, hosts: str, count: int, argv: Sequence[str]) -> list[str]
     """
     lasting = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", f"--job-name={SPAWNERS}")
     where = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={hosts}")
-    return [slurm.program("srun"), f"--jobid={job}", *_BESIDE, _exported(), *lasting, *where, *argv]
+    return [slurm.program("srun"), f"--jobid={job}", *_BESIDE, _export(), *lasting, *where, *argv]
 
 
 def said(stderr: bytes) -> list[str]:

@@ -149,10 +149,10 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
         return
     earlier = trust.verified.get(endpoint.known_as)
     if earlier:
-        raise _changed(endpoint, "this command's first connection", earlier, offered)
+        raise _changed_key(endpoint, "this command's first connection", earlier, offered)
     if not trust.accept_new:
         raise _unknown(endpoint, trust, offered)
-    with _locked(trust.store):
+    with _lock(trust.store):
         # Another process may have stored a key of this server in the meantime, perhaps a different
         # one.
         if not _known_at(endpoint, trust, offered):
@@ -184,7 +184,7 @@ def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
         )
     if keys:
         same = [(place, key) for place, key in keys if key.type == offered.type]
-        raise _changed(endpoint, *(same or keys)[0], offered)
+        raise _changed_key(endpoint, *(same or keys)[0], offered)
     # As in OpenSSH, a key under the bare address can confirm a server on another port, but a
     # different one does not refute it.
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
@@ -222,7 +222,7 @@ def refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
         raise endpoint.beyond("host_key_unknown", message, hint)
 
 
-def _changed(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> TransportError:
+def _changed_key(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> TransportError:
     if old.type == offered.type:
         message = f"the host key changed: {place} has {old}, the host offers {offered}"
     else:
@@ -305,7 +305,7 @@ def _parts(blob: bytes) -> list[bytes]:
 
 
 @contextmanager
-def _locked(store: Path) -> Iterator[None]:
+def _lock(store: Path) -> Iterator[None]:
     """Hold the store's lock, against other threads and processes: each holder opens the lock file
     itself.
     """

@@ -64,7 +64,7 @@ class Line:
 
     @property
     def login_s(self) -> float:
-        """Seconds that the log-ins took, including those of the jump hosts."""
+        """Seconds that the log-ins took, at jump hosts too."""
         return float(self.client.login_s) + (self.gateway.login_s if self.gateway else 0.0)
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ def remote_command(argv: Sequence[str]) -> str:
     option, and for more than
     `COMMAND_LIMIT` bytes: long data belongs on standard input.
     """
-    words = [_encoded(position, word) for position, word in enumerate(argv)]
+    words = [_encode(position, word) for position, word in enumerate(argv)]
     if not words or not words[0] or words[0].startswith(b"-"):
         raise ConfigError(
             f"expected a program and its arguments, got {list(argv)[:3]!r}", where="remote command"
@@ -49,7 +49,9 @@ def remote_command(argv: Sequence[str]) -> str:
     if len(words) <= _PIECE // 4 and all(
         len(word) <= _PIECE and _PLAIN.issuperset(word) for word in words
     ):
-        command = f"""exec /bin/sh -c 'exec "$0" "$@"' {_quoted(word.decode("ascii") for word in words)}"""
+        command = (
+            f"""exec /bin/sh -c 'exec "$0" "$@"' {_quote(word.decode("ascii") for word in words)}"""
+        )
     else:
         script = b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in words)
         # A piece must not end in the middle of an octal number: fish would take its backslash for
@@ -59,7 +61,7 @@ def remote_command(argv: Sequence[str]) -> str:
             "".join(map(_printf_byte, script[start : start + step]))
             for start in range(0, len(script), step)
         )
-        command = f"""exec /bin/sh -c 'IFS=; eval "exec $(printf "$0$*")"' {_quoted(pieces)}"""
+        command = f"""exec /bin/sh -c 'IFS=; eval "exec $(printf "$0$*")"' {_quote(pieces)}"""
     if len(command) > COMMAND_LIMIT:
         raise ConfigError(
             f"expected a command line of at most {COMMAND_LIMIT} bytes, got {len(command)}",
@@ -69,7 +71,7 @@ def remote_command(argv: Sequence[str]) -> str:
     return command
 
 
-def _encoded(position: int, word: str) -> bytes:
+def _encode(position: int, word: str) -> bytes:
     encoded = word.encode("utf-8", "surrogateescape")
     if b"\0" in encoded:
         raise ConfigError(
@@ -79,7 +81,7 @@ def _encoded(position: int, word: str) -> bytes:
     return encoded
 
 
-def _quoted(words: Iterable[str]) -> str:
+def _quote(words: Iterable[str]) -> str:
     return " ".join(f"'{word}'" for word in words)
 
 
