@@ -92,11 +92,11 @@ DOORS = {
         "sections terminal text"
     ),
     "results": (
-        "account bench entries expectations foreign_log grids hardware keys links/collectives links/pair_verdicts "
-        "log_rules lost_links numbers/drift numbers/intervals numbers/peaks numbers/peer_power numbers/peers numbers/physics "
-        "numbers/power numbers/rounding numbers/t_distribution numbers/throughput "
-        "parts/overlap parts/step_parts parts/transfers planned qualifications read series summary "
-        "tally telemetry/doubts telemetry/use values"
+        "bench diagnosis_tables entries expectations foreign_log hardware keys links/collectives "
+        "links/pair_verdicts log_rules lost_links numbers/drift numbers/intervals numbers/peaks "
+        "numbers/peer_power numbers/peers numbers/physics numbers/power numbers/rounding numbers/t_distribution "
+        "numbers/throughput parts/overlap parts/step_parts parts/transfers planned progress_so_far qualifications "
+        "read run_history series summary telemetry/doubts telemetry/utilization values"
     ),
     "transport": "connections",
 }

@@ -50,7 +50,7 @@ from orchestrator.record.pending_work import reopen
 from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench
-from orchestrator.results.tally import Tally
+from orchestrator.results.progress_so_far import Tally
 
 __all__ = ["Controller", "Scheduler", "Show"]
 

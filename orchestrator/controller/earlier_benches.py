@@ -17,8 +17,8 @@ from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record import RunDir
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.record.rundir import benches
+from orchestrator.results.progress_so_far import longest
 from orchestrator.results.read import read_run
-from orchestrator.results.tally import longest
 
 __all__ = ["earlier_times", "expected_times", "usable_baseline"]
 

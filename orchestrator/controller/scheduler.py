@@ -24,7 +24,7 @@ from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
 from orchestrator.record.pending_work import add_block, leave_out, supersede
 from orchestrator.results import RunResult
-from orchestrator.results.tally import Tally, longest
+from orchestrator.results.progress_so_far import Tally, longest
 
 __all__ = ["BlockScheduler"]
 

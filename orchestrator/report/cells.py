@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
+from orchestrator.results.diagnosis_tables import Grid
 from orchestrator.results.entries import Entry, Sheet
-from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.planned import Counts

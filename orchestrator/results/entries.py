@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.notes import Note
 from orchestrator.plan.measures import OWN_METRICS, SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
-from orchestrator.results.grids import Grid
+from orchestrator.results.diagnosis_tables import Grid
 from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.slow_ranks import RankTimes, SlowRank
 

@@ -45,8 +45,8 @@ from orchestrator.results.numbers.throughput import (
     window_of,
 )
 from orchestrator.results.numbers.training import verify_training
+from orchestrator.results.reported_figures import RunContext, figures
 from orchestrator.results.run import RunResult
-from orchestrator.results.said import Setting, figures
 from orchestrator.results.unmatched import explained
 from orchestrator.results.values import Expected, Value, values_of
 
@@ -141,8 +141,8 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
             TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, resolution * spec.items
         )
         # The device is not known, so that an MFU is not compared.
-        setting = Setting.of(spec, transformer, {})
-        said = figures(grammar.metrics, read.metric_values, speed, steps.times, setting)
+        context = RunContext.of(spec, transformer, {})
+        said = figures(grammar.metrics, read.metric_values, speed, steps.times, context)
         qualifications = (*read.qualifications, STEP_SIZES(sizes=step))
         return replace(
             read,

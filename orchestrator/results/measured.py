@@ -1,20 +1,27 @@
-"""What a run measures, by its kind of measurement: its metrics, its parsed lines, and its values."""
+"""Kinds of measurement: the metrics, parsed lines and values of a run, and the tables and doubts that
+its readings give.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.metrics import Metric, primary_of
+from orchestrator.notes import Note
 from orchestrator.plan import Measure, RunSpec
 from orchestrator.record.manifest import Manifest
-from orchestrator.results.links import collectives
+from orchestrator.results.diagnosis_tables import Content, Repeats
+from orchestrator.results.links import collectives, pair_tables
 from orchestrator.results.links.pair_times import pair_times
 from orchestrator.results.values import Expected, Value, values_of
 
-__all__ = ["expected_of", "measured_values", "metrics_of", "readings_of"]
+if TYPE_CHECKING:
+    from orchestrator.results.cells import Cell
+
+__all__ = ["content_of", "doubts_at", "expected_of", "measured_values", "metrics_of", "readings_of"]
 
 _READERS: Mapping[
     str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]
@@ -90,3 +97,19 @@ def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
         for metric in (first, *(said for said in grammar.metrics if said.says == first.name))
     ]
     return (*ordered, *(metric for metric in grammar.metrics if metric not in ordered))
+
+
+def content_of(cell: Cell) -> Content:
+    """Return the tables of a diagnosis, computed from the readings of the good runs of a cell."""
+    return pair_tables.content(cell.spec, _repeats(cell)) if cell.good else Content()
+
+
+def doubts_at(cell: Cell) -> list[Note]:
+    """Return the doubts about the values of a cell that follow from the readings of its good runs."""
+    if cell.measure.name != "collectives":
+        return []
+    return collectives.doubts(_repeats(cell), cell.metric_key)
+
+
+def _repeats(cell: Cell) -> Repeats:
+    return [(run.repeat, run.readings) for run in cell.good]

@@ -40,7 +40,7 @@ from orchestrator.results.repeats import (
     repeats_apart,
     slower_than_wider,
 )
-from orchestrator.results.said import doubts_about
+from orchestrator.results.reported_figures import doubts_about
 from orchestrator.results.telemetry.doubts import doubts_from
 
 __all__ = ["coarse", "doubts_of", "measured_count", "qualifications_of", "typical_of"]

@@ -27,7 +27,7 @@ from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.results.binding import binding_words, bound_ranks, shared_cores
-from orchestrator.results.closing import arithmetic, as_trained, closing_of, remarks
+from orchestrator.results.final_record import arithmetic, as_trained, closing_of, remarks
 from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
 from orchestrator.results.language_model import (
     language_values,
@@ -52,12 +52,12 @@ from orchestrator.results.notes import (
 from orchestrator.results.numbers.clock import Clock, Sizes
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.rank_parts import parts_of_ranks
+from orchestrator.results.reported_figures import RunContext, figures
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
-from orchestrator.results.said import Setting, figures
 from orchestrator.results.silent_ranks import verify_ranks_logged
 from orchestrator.results.telemetry.doubts import lowered_by_host
 from orchestrator.results.telemetry.read import WindowTimes, run_use
-from orchestrator.results.telemetry.use import sampled_values
+from orchestrator.results.telemetry.utilization import sampled_values
 from orchestrator.results.unmatched import verify_matched
 from orchestrator.results.unread_logs import unread_results
 from orchestrator.results.values import Value
@@ -246,7 +246,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
             values,
             speed,
             steps.times,
-            Setting.of(spec, planned.transformer, known),
+            RunContext.of(spec, planned.transformer, known),
         ),
         slowed=slowed(records, measured.seconds, lowered_by_host(use)),
         use=use,

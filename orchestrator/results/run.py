@@ -17,8 +17,8 @@ from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.numbers.tempo import StepTimes, Tempo
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.rank_parts import RankParts
-from orchestrator.results.said import Figure
-from orchestrator.results.telemetry.use import RunUse
+from orchestrator.results.reported_figures import Figure
+from orchestrator.results.telemetry.utilization import RunUse
 from orchestrator.results.values import Value
 
 __all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]

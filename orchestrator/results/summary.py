@@ -22,6 +22,7 @@ from orchestrator.results.cells import Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
 from orchestrator.results.expectations import Judgement, judged, notes_on
 from orchestrator.results.hardware import hardware
+from orchestrator.results.measured import content_of, doubts_at
 from orchestrator.results.notes import (
     CARRIED_OVER,
     DRIFT,
@@ -55,9 +56,8 @@ from orchestrator.results.series import (
     program_of,
     series_of,
 )
-from orchestrator.results.sheets import content_of, doubts_at
 from orchestrator.results.slow_ranks import Ranks, compared
-from orchestrator.results.telemetry.use import RunUse
+from orchestrator.results.telemetry.utilization import RunUse
 from orchestrator.results.values import Key
 
 __all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]

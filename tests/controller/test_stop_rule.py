@@ -28,9 +28,9 @@ from orchestrator.record.bench_record import new_bench_record
 from orchestrator.record.pending_work import add_block, leave_out
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.numbers.throughput import Throughput
+from orchestrator.results.progress_so_far import longest, spent_s
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
-from orchestrator.results.tally import longest, spent_s
 from tests.support.summaries import measured
 
 HOSTS = [

@@ -21,10 +21,10 @@ from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, mllog, prometheus
 from orchestrator.report.html.page import render as page
-from orchestrator.results.account import account_of
 from orchestrator.results.bench import notes_of, read_bench
 from orchestrator.results.planned import Counts, Planned, planned_runs
 from orchestrator.results.run import NEVER_RUN, RUNNING
+from orchestrator.results.run_history import history_of
 from orchestrator.results.summary import of_bench
 from tests.support.fake_bench import FakeBench
 from tests.support.fake_supervisor import Rank
@@ -107,7 +107,7 @@ def test_every_output_says_what_is_missing(
         "\\", ""
     ) and "1 (3 never run)" in markdown.render(summary)
     results = [run for run in planned.results if run.state != NEVER_RUN]
-    shown = page(summary, results, account_of(stopped.bench, results))
+    shown = page(summary, results, history_of(stopped.bench, results))
     assert (
         "<h1>resnet50 fp32 with simulated on 2n1g</h1>" in shown
         and "<title>resnet50 fp32 with" in shown

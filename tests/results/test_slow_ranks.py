@@ -14,7 +14,7 @@ from orchestrator.record.telemetry import Event
 from orchestrator.results.rank_parts import RankParts
 from orchestrator.results.run import Lowered, RunResult
 from orchestrator.results.slow_ranks import compared
-from orchestrator.results.telemetry.use import GpuUse, NodeUse, RunUse
+from orchestrator.results.telemetry.utilization import GpuUse, NodeUse, RunUse
 from tests.support.summaries import runs
 
 BLOCKS = 16

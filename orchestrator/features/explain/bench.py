@@ -11,9 +11,9 @@ from orchestrator.features.explain.measured import newest_curve, settings_of
 from orchestrator.features.explain.prediction import Explanation, Startup, explanation
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult, median
-from orchestrator.results.account import BenchAccount, RunAccount
 from orchestrator.results.parts.step_parts import StepParts, told, typical
 from orchestrator.results.parts.transfers import Link
+from orchestrator.results.run_history import BenchHistory, RunHistory
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["explain_bench"]
@@ -25,7 +25,7 @@ few for a curve.
 
 
 def explain_bench(
-    bench: BenchDir, summary: Summary, results: Sequence[RunResult], account: BenchAccount
+    bench: BenchDir, summary: Summary, results: Sequence[RunResult], history: BenchHistory
 ) -> tuple[Explanation, ...]:
     """Return an explanation of each row that has a speed and a baseline.
 
@@ -50,7 +50,7 @@ def explain_bench(
                 [_step_parts(run) for run in baseline_runs],
                 measured,
                 sockets=any(_uses_sockets(run) for run in runs),
-                startup=_startup(runs, account.runs),
+                startup=_startup(runs, history.runs),
                 missing=_missing(row, measured, largest_by_link),
             )
         )
@@ -119,18 +119,18 @@ def _uses_sockets(run: RunResult) -> bool:
     )
 
 
-def _startup(runs: Sequence[RunResult], accounts: Mapping[str, RunAccount]) -> Startup | None:
+def _startup(runs: Sequence[RunResult], histories: Mapping[str, RunHistory]) -> Startup | None:
     """Return how long runs took until their window began, and in total: medians over the runs that
     report both.
     """
     both = []
     for run in runs:
-        account = accounts.get(run.run_id)
-        if account and account.first_step_s is not None and run.tempo and account.nodes:
+        history = histories.get(run.run_id)
+        if history and history.first_step_s is not None and run.tempo and history.nodes:
             both.append(
                 (
-                    account.first_step_s - run.tempo.first_s,
-                    max(node.began_s + node.took_s for node in account.nodes),
+                    history.first_step_s - run.tempo.first_s,
+                    max(node.began_s + node.took_s for node in history.nodes),
                 )
             )
     return Startup(*(median(times) for times in zip(*both, strict=True))) if both else None

@@ -24,12 +24,12 @@ communication on this shape; never from the measured speed of the shape itself.<
 
 def section_of(asked: Asked) -> ExplainSection | None:
     """Return the explanation of a bench; None unless it is asked for."""
-    from orchestrator.results.account import account_of
+    from orchestrator.results.run_history import history_of
 
     if "explain" not in asked.options:
         return None
-    account = account_of(asked.bench, asked.results)
-    explanations = explain_bench(asked.bench, asked.summary, asked.results, account)
+    history = history_of(asked.bench, asked.results)
+    explanations = explain_bench(asked.bench, asked.summary, asked.results, history)
     return ExplainSection(
         explanations, tuple(dict.fromkeys(row.series for row in asked.summary.speeds()))
     )

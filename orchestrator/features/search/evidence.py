@@ -14,7 +14,7 @@ from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.state_file import damaged
 from orchestrator.results import NEVER_RUN, RUNNING, Interval, RunResult
-from orchestrator.results.tally import Tally
+from orchestrator.results.progress_so_far import Tally
 
 __all__ = [
     "ENOUGH_PAIRS",

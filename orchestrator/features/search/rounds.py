@@ -24,7 +24,7 @@ from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.journal import Event
 from orchestrator.record.pending_work import leave_out
-from orchestrator.results.tally import Tally
+from orchestrator.results.progress_so_far import Tally
 
 __all__ = ["Rounds"]
 

@@ -33,7 +33,7 @@ from orchestrator.results.bench import placed
 from orchestrator.results.numbers.throughput import Terms, speed_of_line
 from orchestrator.results.planned import Counts, planned_runs
 from orchestrator.results.read import read_run
-from orchestrator.results.telemetry.use import node_use
+from orchestrator.results.telemetry.utilization import node_use
 
 __all__ = ["LOG_BYTES", "SHORT_BYTES", "Live", "LiveBench", "LiveNode", "Look", "Seen", "Watched"]
 

@@ -12,8 +12,8 @@ from dataclasses import fields
 from orchestrator.report.cells import step_percentiles
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
+from orchestrator.results.diagnosis_tables import Grid
 from orchestrator.results.entries import Entry, Row, Sheet
-from orchestrator.results.grids import Grid
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import published
 from orchestrator.results.summary import Summary

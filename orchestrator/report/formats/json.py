@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.notes import as_note
 from orchestrator.results.entries import Entry
 from orchestrator.results.summary import Summary
-from orchestrator.results.telemetry.use import RunUse
+from orchestrator.results.telemetry.utilization import RunUse
 
 __all__ = ["SCHEMA", "codes_of", "render"]
 

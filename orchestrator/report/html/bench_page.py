@@ -11,9 +11,9 @@ from orchestrator.report.html.page import Link, render
 from orchestrator.report.references import compare_with
 from orchestrator.report.sections import sections_of
 from orchestrator.results import NEVER_RUN, RunResult
-from orchestrator.results.account import account_of
 from orchestrator.results.bench import notes_of, read_bench
 from orchestrator.results.planned import planned_runs
+from orchestrator.results.run_history import history_of
 from orchestrator.results.summary import Summary, of_bench
 
 __all__ = ["Read", "bench_page", "read"]
@@ -53,6 +53,6 @@ def bench_page(
     bench, summary, results = whole.bench, whole.summary, whole.results
     reference = compare_with(against, summary, bases) if against else None
     references, notes = (reference.tables, reference.notes) if reference else ((), ())
-    account = account_of(bench, results)
+    history = history_of(bench, results)
     sections = sections_of(bench, summary, results, frozenset({"explain"} if explain else ()))
-    return render(summary, results, account, references, notes, sections, links)
+    return render(summary, results, history, references, notes, sections, links)

@@ -20,7 +20,7 @@ from orchestrator.report.html.axes import columns, new_axes, put_words, whole_nu
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.references import ReferenceTable
 from orchestrator.results import Interval, RunResult
-from orchestrator.results.account import RunAccount
+from orchestrator.results.run_history import RunHistory
 from orchestrator.results.summary import Row
 
 __all__ = ["PUBLISHED", "Turn", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
@@ -48,7 +48,7 @@ class Turn:
 
     order: int
     result: RunResult
-    account: RunAccount
+    history: RunHistory
 
     @property
     def speed(self) -> float | None:
@@ -242,9 +242,9 @@ def skew(turns: Iterable[Turn], prefix: str) -> str:
     """
     figure, axes = new_axes()
     skews = [
-        (turn.order, 1e3 * turn.account.skew_s, 1e3 * (turn.account.bound_s or 0.0))
+        (turn.order, 1e3 * turn.history.skew_s, 1e3 * (turn.history.bound_s or 0.0))
         for turn in turns
-        if turn.account.skew_s is not None
+        if turn.history.skew_s is not None
     ]
     bounds = [
         point
@@ -273,20 +273,20 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
     """Draw the phases of every run of a configuration, one row per run, with a bar per node: to its
     first step and its end.
     """
-    nodes = max((len(turn.account.nodes) for turn in turns), default=1)
+    nodes = max((len(turn.history.nodes) for turn in turns), default=1)
     row = min(11.0 + 2.5 * min(nodes, 8), _ROWS_HEIGHT / len(turns))
     figure, axes = new_axes(height=round(len(turns) * row) + 66)
     failed = [(place, turn) for place, turn in enumerate(turns) if turn.speed is None]
     bars: dict[str, list[tuple[float, float, float]]] = {}
     for place, turn in enumerate(turns):
-        phases = turn.account.phases
+        phases = turn.history.phases
         for first, last, name in _PHASES:
             if first in phases and last in phases:
                 bars.setdefault(name, []).append((phases[first], phases[last], place))
-        _nodes(turn.account, place, bars)
+        _nodes(turn.history, place, bars)
     _draw_bars(axes, bars, row, nodes)
     ends = {
-        place: max((node.began_s + node.took_s for node in turn.account.nodes), default=0.0)
+        place: max((node.began_s + node.took_s for node in turn.history.nodes), default=0.0)
         for place, turn in failed
     }
     axes.plot(list(ends.values()), list(ends), **_CROSS)
@@ -303,7 +303,7 @@ def _order(turns: Sequence[Turn], place: float) -> str:
     return str(turns[int(place)].order) if place in range(len(turns)) else ""
 
 
-def _nodes(run: RunAccount, place: int, bars: dict[str, list[tuple[float, float, float]]]) -> None:
+def _nodes(run: RunHistory, place: int, bars: dict[str, list[tuple[float, float, float]]]) -> None:
     """Add the bars of a run's nodes, one above the other within its row: until the first step, and
     from there to the end.
     """

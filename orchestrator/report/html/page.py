@@ -36,7 +36,7 @@ from orchestrator.report.references import ReferenceTable
 from orchestrator.report.sections import Section
 from orchestrator.report.tables import of_metrics, tables
 from orchestrator.results import RUNNING, RunResult
-from orchestrator.results.account import BenchAccount, Placed
+from orchestrator.results.run_history import BenchHistory, ShapePlacement
 from orchestrator.results.summary import Row, Summary
 
 __all__ = ["Link", "render", "subject"]
@@ -85,7 +85,7 @@ class _Series:
 def render(
     summary: Summary,
     results: Sequence[RunResult],
-    account: BenchAccount,
+    history: BenchHistory,
     references: Sequence[ReferenceTable] = (),
     reference_notes: Sequence[str] = (),
     sections: Sequence[Section] = (),
@@ -94,7 +94,7 @@ def render(
     """Return the page. ``results`` are all runs in execution order; ``references`` and ``sections``
     are shown if given, and so are ``links`` to other pages of a site."""
     turns = {
-        result.run_id: Turn(order, result, account.runs[result.run_id])
+        result.run_id: Turn(order, result, history.runs[result.run_id])
         for order, result in enumerate(results, start=1)
     }
     series = tuple(_series(summary, turns, references))
@@ -106,25 +106,25 @@ def render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
             links=links,
-            account=account,
-            title=summary.label or subject(summary) or account.bench_id,
+            history=history,
+            title=summary.label or subject(summary) or history.bench_id,
             subject=subject(summary) if summary.label else "",
             overview=_overview(summary),
             arranged=_arranged,
             series=series,
             sheets=tuple(_sheets(summary)),
             metrics=tuple(_metrics(summary, turns)),
-            notes=(*summary.notes, *account.notes, *reference_notes),
+            notes=(*summary.notes, *history.notes, *reference_notes),
             failed=_failed(turns.values()),
             sections=[section.page() for section in sections],
             count=summary.runs.planned if summary.runs else len(turns),
             missing=summary.runs.words() if summary.runs else (),
             simulated=any(result.simulated for result in results),
             published=charts.PUBLISHED,
-            facts=_facts(account.facts),
+            facts=_facts(history.facts),
             counted=" or ".join(dict.fromkeys(of_one.unit.removesuffix("/s") for of_one in series))
             or "samples",
-            placed=_placements(account.placed),
+            placed=_placements(history.placed),
             variants=_VARIANTS,
             details=details,
         )
@@ -277,7 +277,7 @@ def _of_series(
 ) -> list[_Job]:
     """Return the charts to draw of a series."""
     with_skew = [
-        turn for turn in turns if turn.account.skew_s is not None and len(turn.account.nodes) > 1
+        turn for turn in turns if turn.history.skew_s is not None and len(turn.history.nodes) > 1
     ]
     candidates: list[tuple[bool, _Job]] = [
         (True, (charts.scaling, (rows, references, "value", f"{prefix}a-"))),
@@ -304,7 +304,7 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
             (use_charts.use, (turns, row.unit, f"{prefix}e-")),
         ),
         (
-            any(turn.account.phases or turn.account.nodes for turn in turns),
+            any(turn.history.phases or turn.history.nodes for turn in turns),
             (charts.timeline, (turns, f"{prefix}d-")),
         ),
     ]
@@ -342,7 +342,7 @@ def _facts(facts: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, dict[s
     return shown
 
 
-def _placements(placed: Sequence[Placed]) -> list[tuple[str, Placed, str]]:
+def _placements(placed: Sequence[ShapePlacement]) -> list[tuple[str, ShapePlacement, str]]:
     """Return each distinct placement with its shape and its hosts, folded."""
     return [
         (placement.shape, placement, fold(host for host, *_ in placement.slots))

@@ -15,7 +15,7 @@ from orchestrator.report.html.axes import WIDTH, columns, new_panels, put_words
 from orchestrator.report.html.charts import Turn
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.text import one_line
-from orchestrator.results.telemetry.use import CLOCK, HOTTEST
+from orchestrator.results.telemetry.utilization import CLOCK, HOTTEST
 
 __all__ = ["use"]
 

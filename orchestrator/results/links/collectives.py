@@ -17,7 +17,7 @@ from orchestrator.errors import DataError
 from orchestrator.logs.metrics import Metric
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
-from orchestrator.results.grids import Repeats
+from orchestrator.results.diagnosis_tables import Repeats
 from orchestrator.results.notes import FEW_CALLS, RANK_FAR_ABOVE
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.values import Key, Value

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.inventory import fold
-from orchestrator.results.grids import Content, Grid, Repeats
+from orchestrator.results.diagnosis_tables import Content, Grid, Repeats
 from orchestrator.results.links.culprits import MARGIN, Culprits, Link, NodeScore, Pair, diagnosis
 from orchestrator.results.links.pair_times import BOTH, ONE_WAY, PING
 from orchestrator.results.numbers.throughput import mean, median

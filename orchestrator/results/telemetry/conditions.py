@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.results.numbers.throughput import WORTH, median
 from orchestrator.results.telemetry.doubts import busiest
-from orchestrator.results.telemetry.use import NodeUse, RunUse
+from orchestrator.results.telemetry.utilization import NodeUse, RunUse
 
 __all__ = ["Conditions", "conditions_against_others"]
 

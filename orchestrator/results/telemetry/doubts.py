@@ -24,7 +24,7 @@ from orchestrator.results.telemetry.notes import (
     STOLEN_PROCESSORS,
     XID,
 )
-from orchestrator.results.telemetry.use import NodeUse, RunUse
+from orchestrator.results.telemetry.utilization import NodeUse, RunUse
 
 __all__ = ["busiest", "doubts_by_host", "doubts_from", "drawing_less", "lowered_by_host"]
 

@@ -19,7 +19,7 @@ from orchestrator.record.telemetry import MOST_BYTES, TELEMETRY, Telemetry, tele
 from orchestrator.results.numbers.throughput import Stretch, Throughput, mean
 from orchestrator.results.telemetry.notes import NO_ENERGY, TELEMETRY_UNREAD
 from orchestrator.results.telemetry.over_window import energy_per_sample, is_resolved
-from orchestrator.results.telemetry.use import NodeUse, RunUse, node_use
+from orchestrator.results.telemetry.utilization import NodeUse, RunUse, node_use
 
 __all__ = ["WindowTimes", "run_use"]
 

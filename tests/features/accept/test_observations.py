@@ -17,7 +17,7 @@ from orchestrator.results.numbers.excess import Excess
 from orchestrator.results.run import Lowered
 from orchestrator.results.slow_ranks import SlowRank
 from orchestrator.results.summary import summarize
-from orchestrator.results.telemetry.use import NodeUse, RunUse
+from orchestrator.results.telemetry.utilization import NodeUse, RunUse
 from tests.support.acceptances import acceptance
 from tests.support.summaries import runs
 

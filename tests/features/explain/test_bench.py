@@ -19,8 +19,8 @@ from orchestrator.features.explain.bench import explain_bench
 from orchestrator.features.explain.measured import newest_curve, settings_of
 from orchestrator.features.explain.prediction import Explanation
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
+from orchestrator.results.run_history import history_of
 from orchestrator.results.summary import summarize
 from tests.support.explained_benches import (
     TIMES,
@@ -48,7 +48,7 @@ TO_2_MIB = "--set max_bytes=2097152"
 
 def explained(bench: BenchDir) -> list[Explanation]:
     results = read_bench(bench)
-    return list(explain_bench(bench, summarize(results), results, account_of(bench, results)))
+    return list(explain_bench(bench, summarize(results), results, history_of(bench, results)))
 
 
 def test_a_bench_is_explained_by_its_logs_and_the_all_reduces_of_another(tmp_path: Path) -> None:

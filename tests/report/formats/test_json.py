@@ -18,7 +18,7 @@ from orchestrator.report.formats import json as jsonout
 from orchestrator.results.expectations import judged
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.summary import Summary, summarize
-from orchestrator.results.telemetry.use import RunUse, node_use
+from orchestrator.results.telemetry.utilization import RunUse, node_use
 from tests.support.explained_benches import bench_of
 from tests.support.run_folders import build
 from tests.support.sampled_runs import GPU, Column, gpus, telemetry

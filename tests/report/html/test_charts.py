@@ -13,7 +13,7 @@ import pytest
 from orchestrator.features.published.folders import published_files
 from orchestrator.features.published.reference import reference_tables
 from orchestrator.report.html import charts, svg
-from orchestrator.results.account import RunAccount
+from orchestrator.results.run_history import RunHistory
 from orchestrator.results.summary import Summary, summarize
 from tests.support.charts import dots, paths, words
 from tests.support.summaries import runs
@@ -121,7 +121,7 @@ def test_texts_that_mean_something_to_markup_or_to_matplotlib_are_shown_as_they_
 def test_the_axis_of_skews_belongs_to_the_skews_and_a_bound_far_beyond_is_written(
     bound_s: float, is_cut: bool
 ) -> None:
-    account = RunAccount("r", {}, (), None, 0.001, bound_s)
+    account = RunHistory("r", {}, (), None, 0.001, bound_s)
     turns = [
         charts.Turn(order, result, account)
         for order, result in enumerate(runs("2n1g", [1.0] * 3), start=1)

@@ -11,10 +11,10 @@ from typing import Any
 
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.html.page import render as page
-from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.excess import Excess
 from orchestrator.results.planned import planned_runs
+from orchestrator.results.run_history import history_of
 from orchestrator.results.slow_ranks import RankTimes
 from orchestrator.results.summary import of_bench
 from tests.support.run_folders import build
@@ -39,7 +39,7 @@ def shown(root: Path, values: list[int], ranks: tuple[RankTimes, ...] = ()) -> s
     results = read_bench(bench)
     summary = of_bench(planned_runs(bench, results))
     with_ranks = replace(summary, rows=tuple(replace(row, ranks=ranks) for row in summary.rows))
-    return page(with_ranks, results, account_of(bench, results))
+    return page(with_ranks, results, history_of(bench, results))
 
 
 def test_a_sweep_has_a_table_of_all_its_configurations(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_page_of_a_language_model_counts_tokens_and_nothing_else(tmp_path: P
     for name in ("r0", "r1"):
         build(bench, name, of_tokens)
     results = read_bench(bench)
-    text = page(of_bench(planned_runs(bench, results)), results, account_of(bench, results))
+    text = page(of_bench(planned_runs(bench, results)), results, history_of(bench, results))
     # 4 ranks x 16 sequences of 64 tokens in 0.5 s
     assert "<strong>8192.00</strong> tokens/s" in text and "Speeds in tokens/s" in text
     assert (
@@ -120,7 +120,7 @@ def test_facts_of_nodes_are_in_words_with_units(tmp_path: Path) -> None:
     }
     build(bench, "r0", lambda planned, logs: planned.update(facts={"node1": facts, "node2": facts}))
     results = read_bench(bench)
-    text = page(of_bench(planned_runs(bench, results)), results, account_of(bench, results))
+    text = page(of_bench(planned_runs(bench, results)), results, history_of(bench, results))
     section = text[text.index('<section id="environment">') :]
     assert re.findall(r'<tr><td>(.*?)</td><td>(.*?)</td><td class="hosts">node\[1-2\]</td>', section) == [
         ("memory", "23.54 GiB"), ("interface: speed", "10 Gbit/s"), ("open driver", "no"), ("gpus", "none"), ("kernel", "6.1"),

@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator.report.html import svg, use_charts
 from orchestrator.report.html.charts import Turn
-from orchestrator.results.account import RunAccount
 from orchestrator.results.numbers.tempo import Tempo
-from orchestrator.results.telemetry.use import CLOCK, Line, NodeUse, RunUse
+from orchestrator.results.run_history import RunHistory
+from orchestrator.results.telemetry.utilization import CLOCK, Line, NodeUse, RunUse
 from tests.support.charts import paths, words
 from tests.support.summaries import evil, runs
 
@@ -36,7 +36,7 @@ def turn(*nodes: NodeUse) -> Turn:
         use=RunUse(10.0, nodes),
         tempo=Tempo(((-2.0, 50.0), (0.0, 100.0), (10.0, 100.0)), -2.0, None),
     )
-    return Turn(1, seen, RunAccount(run.run_id, {}, (), None, None, None))
+    return Turn(1, seen, RunHistory(run.run_id, {}, (), None, None, None))
 
 
 def drawn(*turns: Turn) -> ET.Element:

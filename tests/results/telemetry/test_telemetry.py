@@ -27,7 +27,7 @@ from orchestrator.results.telemetry.over_window import (
     mean_over,
     rate_over,
 )
-from orchestrator.results.telemetry.use import NodeUse
+from orchestrator.results.telemetry.utilization import NodeUse
 from tests.support.run_folders import BATCH, WORLD, build
 from tests.support.sampled_runs import GPU, Column, gpus, telemetry
 

@@ -22,7 +22,7 @@ from orchestrator.plural import plural
 from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.pending_work import leave_out
 from orchestrator.results import mean
-from orchestrator.results.tally import durations
+from orchestrator.results.progress_so_far import durations
 
 __all__ = ["FAILED", "Bisection"]
 

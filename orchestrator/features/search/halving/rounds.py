@@ -41,7 +41,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.plural import plural
 from orchestrator.results import RunResult
-from orchestrator.results.tally import durations
+from orchestrator.results.progress_so_far import durations
 
 __all__ = ["Search"]
 

@@ -27,7 +27,14 @@ from orchestrator.record.manifest import Manifest, StartRecord, read_manifest
 from orchestrator.record.node_record import exit_record
 from orchestrator.results.run import RunResult
 
-__all__ = ["BenchAccount", "FileAccount", "NodeTimes", "Placed", "RunAccount", "account_of"]
+__all__ = [
+    "BenchHistory",
+    "RenderedFile",
+    "NodeTimes",
+    "ShapePlacement",
+    "RunHistory",
+    "history_of",
+]
 
 PHASES = ("planned", "staged", "armed", "started", "over", "collected")
 
@@ -44,7 +51,7 @@ class NodeTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class RunAccount:
+class RunHistory:
     """How one run went. ``phases`` are seconds relative to the start signal by the controller's
     clock. ``skew_s`` is the start skew of the nodes, ``bound_s`` its error bound; both None without
     a record of a start. ``first_step_s`` is the time from the start of the first node to the end of
@@ -59,7 +66,7 @@ class RunAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ShapePlacement:
     """The placement of runs of one shape: hosts in order of node_rank, each with ranks and devices."""
 
     shape: str
@@ -68,7 +75,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class FileAccount:
+class RenderedFile:
     """A rendered file of a run: its text on the first hosts, and the differences on other hosts as
     lines of a diff.
     """
@@ -80,7 +87,7 @@ class FileAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class BenchAccount:
+class BenchHistory:
     """The record of a bench besides its summary. ``commands`` are the argv of all controllers that
     ran it; ``facts`` maps each fact to its values and their hosts; ``files`` are those of the first
     run of a cell, by run id, and ``unlike`` the runs of the same cell whose files differ from these
@@ -91,16 +98,16 @@ class BenchAccount:
     orch: str
     commands: tuple[tuple[str, ...], ...]
     superseded: Mapping[str, str]
-    runs: Mapping[str, RunAccount]
+    runs: Mapping[str, RunHistory]
     facts: Mapping[str, Mapping[str, Sequence[str]]]
-    placed: tuple[Placed, ...]
-    files: Mapping[str, tuple[FileAccount, ...]]
+    placed: tuple[ShapePlacement, ...]
+    files: Mapping[str, tuple[RenderedFile, ...]]
     unlike: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
 
-def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
-    """Return the account of a bench whose runs have these results. Raises DataError if
+def history_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchHistory:
+    """Return the history of a bench whose runs have these results. Raises DataError if
     ``bench.json`` is damaged.
     """
     record = bench.record()
@@ -118,7 +125,7 @@ def account_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchAccount:
         with suppress(DataError):
             manifests[result.run_id] = read_manifest(bench.run(result.run_id))
     files, unlike = _files(bench, results, manifests)
-    return BenchAccount(
+    return BenchHistory(
         bench_id=record.bench_id,
         created=record.created,
         orch=record.orch,
@@ -155,14 +162,16 @@ def _facts(results: Iterable[RunResult]) -> dict[str, dict[str, list[str]]]:
     return by_value((host, facts) for host, several in sorted(seen.items()) for facts in several)
 
 
-def _placed(results: Iterable[RunResult], manifests: Mapping[str, Manifest]) -> Iterator[Placed]:
+def _placed(
+    results: Iterable[RunResult], manifests: Mapping[str, Manifest]
+) -> Iterator[ShapePlacement]:
     for result in results:
         if result.spec and result.state != "damaged":
             placement = manifests[result.run_id].placement
             slots = tuple(
                 (slot.host, slot.address, _ranks(slot), slot.devices) for slot in placement.slots
             )
-            yield Placed(result.spec.shape, slots, placement.master_addr)
+            yield ShapePlacement(result.spec.shape, slots, placement.master_addr)
 
 
 def _ranks(slot: Slot) -> str:
@@ -175,11 +184,11 @@ def _ranks(slot: Slot) -> str:
 
 def _run(
     run: RunDir, result: RunResult, manifest: Manifest | None, events: Mapping[str, list[Entry]]
-) -> RunAccount:
+) -> RunHistory:
     start = manifest.start if manifest else None
     spans = _spans(run, start) if start else {}
     go = min((began - offset for began, _, offset in spans.values()), default=0.0)
-    return RunAccount(
+    return RunHistory(
         run_id=run.run_id,
         phases=_phases(events.get(run.run_id, [])),
         nodes=tuple(
@@ -243,7 +252,7 @@ def _first_step(
 
 def _files(
     bench: BenchDir, results: Sequence[RunResult], manifests: Mapping[str, Manifest]
-) -> tuple[dict[str, tuple[FileAccount, ...]], dict[str, tuple[str, ...]]]:
+) -> tuple[dict[str, tuple[RenderedFile, ...]], dict[str, tuple[str, ...]]]:
     """Return the files of the first run of each cell, and the runs of the same cell whose files
     differ.
     """
@@ -287,7 +296,7 @@ def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[s
     }
 
 
-def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
+def _folded(path: str, on: Mapping[str, str]) -> RenderedFile:
     groups: dict[str, list[str]] = {}
     for host, text in on.items():
         groups.setdefault(text, []).append(host)
@@ -299,7 +308,7 @@ def _folded(path: str, on: Mapping[str, str]) -> FileAccount:
             for line in unified_diff(text.splitlines(), other.splitlines(), n=0, lineterm="")
         )
         diffs.setdefault(lines[2:], []).extend(other_hosts)
-    return FileAccount(
+    return RenderedFile(
         path,
         tuple(hosts),
         text,

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from orchestrator.logs.steps import StepSample
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results.account import account_of
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.tempo import tempo
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.read import read_run
+from orchestrator.results.run_history import history_of
 from tests.support.examples import examples
 from tests.support.run_folders import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
 
@@ -50,7 +50,7 @@ def bench(tmp_path: Path) -> BenchDir:
 
 
 def test_phases_count_from_the_start_and_nodes_from_the_first_of_them(bench: BenchDir) -> None:
-    one = account_of(bench, read_bench(bench)).runs["r2"]
+    one = history_of(bench, read_bench(bench)).runs["r2"]
     assert one.phases == {
         "planned": -3,
         "staged": -2,
@@ -81,15 +81,15 @@ def test_a_first_step_is_told_only_where_the_log_speaks_by_the_nodes_own_clock(
 
     # Steps end at 900.5, 901.0 … s, and the node ran from 1 to 81 s by its own clock: the log goes
     # by another one.
-    assert account_of(bench, read_bench(bench)).runs["r1"].first_step_s is None
+    assert history_of(bench, read_bench(bench)).runs["r1"].first_step_s is None
     build(bench, "r2", by_monotonic_clock, repeat=2)
-    assert account_of(bench, read_bench(bench)).runs["r2"].first_step_s == pytest.approx(1.5)
+    assert history_of(bench, read_bench(bench)).runs["r2"].first_step_s == pytest.approx(1.5)
 
 
 def test_files_that_are_alike_stand_once_and_others_as_the_lines_that_differ(
     bench: BenchDir,
 ) -> None:
-    found = account_of(bench, read_bench(bench))
+    found = history_of(bench, read_bench(bench))
     env, launch = found.files["r1"]
     assert (env.path, env.hosts, env.others) == ("env.sh", ("node1", "node2"), ())
     assert launch.hosts == ("node1",) and launch.text.startswith(
@@ -109,14 +109,14 @@ def test_a_repeat_with_other_files_is_named(bench: BenchDir) -> None:
     bench.run("r2").write_rendered(
         "node2", "launch.sh", b"export MASTER_PORT=29500 NODE_RANK=1\nstart --faster\n"
     )
-    assert account_of(bench, read_bench(bench)).unlike == {"r1": ("r2",)}
+    assert history_of(bench, read_bench(bench)).unlike == {"r1": ("r2",)}
 
 
 def test_damage_costs_a_detail_and_never_the_account(bench: BenchDir) -> None:
     (bench.path / "events.jsonl").write_text('{"event": "planned"\n{}\n')
     (bench.path / "r1" / "manifest.json").write_text("{")
     (bench.path / "r2" / "logs" / "node2" / "exit.json").write_text("[]")
-    found = account_of(bench, read_bench(bench))
+    found = history_of(bench, read_bench(bench))
     assert "journal cannot be read" in found.notes[0]
     assert found.runs["r1"].nodes == () and [node.host for node in found.runs["r2"].nodes] == [
         "node1"
@@ -135,7 +135,7 @@ def test_damage_costs_a_detail_and_never_the_account(bench: BenchDir) -> None:
 )
 def test_a_record_of_the_start_that_is_none_is_left_out(bench: BenchDir, start: Any) -> None:
     bench.run("r1").update_manifest(start=start)
-    one = account_of(bench, read_bench(bench)).runs["r1"]
+    one = history_of(bench, read_bench(bench)).runs["r1"]
     assert (one.nodes, one.skew_s, one.bound_s) == ((), None, None)
 
 

@@ -3,14 +3,14 @@ which convention explains it.
 
 Programs that print TFLOP/s or an MFU count half of the attention or all of it, recomputation or
 not, and divide by the peak of one device, whatever runs. A figure that differs from the computed
-one by more than the digits that were printed and 2 % is explained by one of these habits, or by two
-of them, if that reproduces it within 2 %.
+one by more than the digits that were printed and 2 % is explained by one of these conventions, or
+by two of them, if that reproduces it within 2 %.
 
 >>> from orchestrator.plan.scaling import Step
 >>> from orchestrator.results.numbers.peaks import devices_in
 >>> llama3_8b = Transformer(32, 4096, 32, 8, 128, 14336, gated=True, vocab=128256, tied=False)
 >>> spec = RunSpec("lm", "llama3-8b", 1, 1, "cuda", 2, "bf16", "synthetic", 20, 5, 600.0, {}, step=Step(tokens=4096))
->>> h200 = Setting(spec, llama3_8b, devices_in("NVIDIA H200")["H200"])
+>>> h200 = RunContext(spec, llama3_8b, devices_in("NVIDIA H200")["H200"])
 >>> Figure("mfu", said=59.6, computed=h200.computed("mfu", 11_452.0), resolution=0.1).explanations(h200)
 ()
 >>> Figure("mfu", said=189.0, computed=h200.computed("mfu", 11_452.0), resolution=0.1).explanations(h200)
@@ -37,7 +37,7 @@ from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import WORTH
 from orchestrator.results.values import Value
 
-__all__ = ["Figure", "Habit", "Setting", "doubts_about", "figures"]
+__all__ = ["Figure", "Convention", "RunContext", "doubts_about", "figures"]
 
 _NAMED = 2
 """Explanations that a doubt names; of others it says how many there are."""
@@ -47,7 +47,7 @@ _OF_STEPS = ("mean", "median", "min", "max")
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
+class Convention:
     """A way in which programs count otherwise. Of each ``kind`` a figure has at most one. ``value``
     is a peak in operations/s, what the tokens are multiplied by, or the share of the attention that
     counts; others have none."""
@@ -58,7 +58,7 @@ class Habit:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunContext:
     """What the figures of a run depend on besides its speed; ``device`` is None if it is not known,
     or ranks have several.
     """
@@ -70,16 +70,16 @@ class Setting:
     @classmethod
     def of(
         cls, spec: RunSpec, transformer: Transformer | None, observed: Mapping[str, Any]
-    ) -> Setting:
-        """Return the setting of a run; ``observed`` is what its program reported at its end."""
+    ) -> RunContext:
+        """Return the context of a run; ``observed`` is what its program reported at its end."""
         return cls(spec, transformer, device_of(observed))
 
     def computed(
-        self, says: str, tokens_per_s: float, habits: Sequence[Habit] = ()
+        self, says: str, tokens_per_s: float, conventions: Sequence[Convention] = ()
     ) -> float | None:
         """Return the figure ``says``, one of `metrics.SAYS`, that follows from a speed, as a
-        program of these habits computes it; None if sizes or peak are not known."""
-        by_kind = {habit.kind: habit.value for habit in habits}
+        program of these conventions computes it; None if sizes or peak are not known."""
+        by_kind = {convention.kind: convention.value for convention in conventions}
         tokens = tokens_per_s * by_kind.get("scale", 1.0) * by_kind.get("micro-batch", 1.0)
         if says == "tokens_per_s":
             return tokens
@@ -94,35 +94,39 @@ class Setting:
         peak = self.device.peak(self.spec.dtype) if self.device else None
         return 100 * operations / by_kind.get("peak", peak) if peak else None
 
-    def habits(self, says: str) -> list[Habit]:
-        """Return the habits that can matter for a figure, conventions first, then peaks, then what
-        the tokens are of.
+    def conventions(self, says: str) -> list[Convention]:
+        """Return the conventions that can matter for a figure, conventions first, then peaks, then
+        what the tokens are of.
         """
-        habits = []
+        conventions = []
         if says in ("tflops_per_device", "mfu"):
             is_done = self.spec.step.recomputation == "full"
             experts = (
                 " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
             )
-            habits += [
-                Habit("attention", "half of the attention, as in mfu_causal", 0.5),
-                Habit("attention", "no attention, 6 N alone", 0.0),
-                Habit(
+            conventions += [
+                Convention("attention", "half of the attention, as in mfu_causal", 0.5),
+                Convention("attention", "no attention, 6 N alone", 0.0),
+                Convention(
                     "recomputation",
                     "recomputation, as in hfu"
                     if is_done
                     else "full recomputation, which this run does not do",
                 ),
-                Habit("parameters", f"all parameters, with those of embedding tables{experts}"),
+                Convention(
+                    "parameters", f"all parameters, with those of embedding tables{experts}"
+                ),
             ]
         if says == "mfu" and self.device:
-            habits += _peaks(self.device, self.spec.dtype)
-        habits += [habit for habit in _scales(self.spec, says) if habit.value != 1]
+            conventions += _peaks(self.device, self.spec.dtype)
+        conventions += [
+            convention for convention in _scales(self.spec, says) if convention.value != 1
+        ]
         if (count := self.spec.step.micro_batches) > 1:
-            habits.append(
-                Habit("micro-batch", f"the tokens of one micro-batch of {count}", 1 / count)
+            conventions.append(
+                Convention("micro-batch", f"the tokens of one micro-batch of {count}", 1 / count)
             )
-        return habits
+        return conventions
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +147,22 @@ class Figure:
         """Whether the difference is more than rounding and 2 %."""
         return not self._is_near(self.computed)
 
-    def explanations(self, setting: Setting) -> tuple[str, ...]:
-        """Return the simplest habits that reproduce a figure that differs, the nearest first; none
-        if none does.
+    def explanations(self, context: RunContext) -> tuple[str, ...]:
+        """Return the simplest conventions that reproduce a figure that differs, the nearest first;
+        none if none does.
         """
         if not self.differs or self.said <= 0:
             return ()
-        habits = setting.habits(self.says)
+        conventions = context.conventions(self.says)
 
-        def factor(*chosen: Habit) -> float:
-            own, other = (setting.computed(self.says, 1.0, some) for some in ((), chosen))
+        def factor(*chosen: Convention) -> float:
+            own, other = (context.computed(self.says, 1.0, some) for some in ((), chosen))
             return other / own if own and other else 1.0
 
         for size in (1, 2):
             reproduced: dict[str, float] = {}
-            for chosen in combinations(habits, size):
-                if len({habit.kind for habit in chosen}) < size:
+            for chosen in combinations(conventions, size):
+                if len({convention.kind for convention in chosen}) < size:
                     continue
                 ratio = factor(*chosen)
                 # Each of them must matter, and all together: what changes a figure by less than 2 %
@@ -166,25 +170,25 @@ class Figure:
                 rests = [
                     1.0,
                     *(
-                        factor(*(other for other in chosen if other is not habit))
-                        for habit in chosen
+                        factor(*(other for other in chosen if other is not convention))
+                        for convention in chosen
                     ),
                 ]
                 if self._is_near(self.computed * ratio) and all(
                     abs(ratio / rest - 1) > WORTH for rest in rests
                 ):
-                    reproduced[" and ".join(habit.words for habit in chosen)] = abs(
+                    reproduced[" and ".join(convention.words for convention in chosen)] = abs(
                         math.log(self.said / self.computed / ratio)
                     )
             if reproduced:
                 return tuple(sorted(reproduced, key=lambda words: reproduced[words]))
         return ()
 
-    def note(self, setting: Setting) -> Note | None:
+    def note(self, context: RunContext) -> Note | None:
         """Return the doubt about a figure; None if it does not differ."""
         if not self.differs:
             return None
-        explanations = self.explanations(setting)
+        explanations = self.explanations(context)
         named = list(explanations[:_NAMED])
         if more := len(explanations) - len(named):
             named.append(f"{plural(more, 'other explanation')}")
@@ -208,7 +212,7 @@ def figures(
     values: Sequence[Value],
     speed: Value,
     step_times: Sequence[float],
-    setting: Setting,
+    context: RunContext,
 ) -> tuple[Figure, ...]:
     """Return what a program says of itself in one run, with the doubt about each figure.
 
@@ -225,7 +229,7 @@ def figures(
             continue
         typical = _of_steps(metric, rates)
         shift = typical / COMBINED["harmonic_mean"](rates) if typical else 1.0
-        computed = setting.computed(metric.says, speed.number * shift)
+        computed = context.computed(metric.says, speed.number * shift)
         if computed:
             # The roundings of one program may all go one way, so that they do not average out.
             of_lines = math.sqrt(len(rates)) if metric.over in ("mean", "harmonic_mean") else 1.0
@@ -233,7 +237,7 @@ def figures(
             figure = Figure(
                 metric.says, value.number, computed, resolution, metric.name, metric.unit
             )
-            compared.append(replace(figure, doubt=figure.note(setting)))
+            compared.append(replace(figure, doubt=figure.note(context)))
     return tuple(compared)
 
 
@@ -263,23 +267,23 @@ def _distance(figure: Figure) -> float:
     return abs(math.log(figure.said / figure.computed)) if figure.said > 0 else math.inf
 
 
-def _operations(transformer: Transformer, tokens: int, habits: Mapping[str, float]) -> float:
-    """Return the operations of training on one token; ``habits`` has the values of those of the
-    program, by kind.
+def _operations(transformer: Transformer, tokens: int, conventions: Mapping[str, float]) -> float:
+    """Return the operations of training on one token; ``conventions`` has the values of those of
+    the program, by kind.
     """
     whole = transformer.flops_per_token(tokens)
     attention = 2 * (whole - transformer.flops_per_token(tokens, causal=True))
-    left_out = attention * (1 - habits.get("attention", 1.0))
+    left_out = attention * (1 - conventions.get("attention", 1.0))
     operations: float = whole - left_out
-    if "recomputation" in habits:
+    if "recomputation" in conventions:
         # The forward pass is a third of all: so is its attention.
         operations += transformer.hardware_flops_per_token(tokens, "full") - whole - left_out / 3
-    if "parameters" in habits:
+    if "parameters" in conventions:
         operations += 6 * (transformer.parameters - transformer.matmul_parameters)
     return operations
 
 
-def _peaks(device: Device, dtype: str) -> list[Habit]:
+def _peaks(device: Device, dtype: str) -> list[Convention]:
     """Return other peaks than that of a device for a dtype: its own ones and those of all others,
     equal ones together.
     """
@@ -299,12 +303,12 @@ def _peaks(device: Device, dtype: str) -> list[Habit]:
         names.setdefault(peak, []).append(name)
     del names[own]
     return [
-        Habit("peak", f"the peak of {' or '.join(of)} ({peak / 1e12:g} TFLOP/s)", peak)
+        Convention("peak", f"the peak of {' or '.join(of)} ({peak / 1e12:g} TFLOP/s)", peak)
         for peak, of in names.items()
     ]
 
 
-def _scales(spec: RunSpec, says: str) -> list[Habit]:
+def _scales(spec: RunSpec, says: str) -> list[Convention]:
     """Return of what other part of a run the tokens may be, equal parts together."""
     world, copy = spec.world_size, spec.step.model_ranks
     if says == "tokens_per_s":
@@ -319,12 +323,15 @@ def _scales(spec: RunSpec, says: str) -> list[Habit]:
     for factor, name in parts:
         if not (name == "a node" and spec.gpus == 1 or name == "a copy of the model" and copy == 1):
             names.setdefault(factor, []).append(name)
-    habits = [
-        Habit("scale", f"the tokens of {' or '.join(of)}", factor) for factor, of in names.items()
+    conventions = [
+        Convention("scale", f"the tokens of {' or '.join(of)}", factor)
+        for factor, of in names.items()
     ]
     twice = (
         []
         if says == "tokens_per_s"
-        else [Habit("scale", "the tokens of a device, divided by all devices again", 1 / world)]
+        else [
+            Convention("scale", "the tokens of a device, divided by all devices again", 1 / world)
+        ]
     )
-    return habits + twice
+    return conventions + twice

@@ -21,7 +21,7 @@ from orchestrator.report.tables import tables
 from orchestrator.results.entries import Row
 from orchestrator.results.numbers.peaks import DEVICES, devices_in
 from orchestrator.results.read import read_run
-from orchestrator.results.said import Figure, Setting, doubts_about, figures
+from orchestrator.results.reported_figures import Figure, RunContext, doubts_about, figures
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.results.values import Expected, Value, values_of
 from tests.support.run_folders import STEPS, WARMUP, WORLD, build, rank_line
@@ -47,16 +47,16 @@ SPARSE = "the peak of H200 with sparsity or H200 for fp8 (1979 TFLOP/s)"
 
 def setting(
     nodes: int = 1, gpus: int = 8, recomputation: str = "none", micro_batches: int = 1
-) -> Setting:
+) -> RunContext:
     step = Step(tokens=TOKENS, micro_batches=micro_batches, recomputation=recomputation)
     spec = RunSpec(
         "lm", "llama3-8b", nodes, gpus, "cuda", 2, "bf16", "synthetic", 20, 5, 600.0, {}, step=step
     )
-    return Setting(spec, Transformer(**LLAMA3_8B), devices_in("NVIDIA H200")["H200"])
+    return RunContext(spec, Transformer(**LLAMA3_8B), devices_in("NVIDIA H200")["H200"])
 
 
 def explanations(
-    says: str, said: float, of: Setting, per_device: float = 11_452.0
+    says: str, said: float, of: RunContext, per_device: float = 11_452.0
 ) -> tuple[str, ...]:
     computed = of.computed(says, per_device * of.spec.world_size)
     assert computed
@@ -223,7 +223,7 @@ def _true_case(chance: random.Random) -> tuple[Figure, ...]:
     metrics = [Metric(f"own_{name}", "", group=name, over=over, says=name) for name in SAYS]
     values = values_of(metrics, {("node1", "rank-0.out"): lines}, Expected(nodes, spec.world_size))
     speed = Value("tokens_per_s", (), tokens * len(times) / sum(times))
-    return figures(metrics, values, speed, times, Setting(spec, sizes, device))
+    return figures(metrics, values, speed, times, RunContext(spec, sizes, device))
 
 
 def test_a_true_figure_raises_no_doubt_whatever_its_digits() -> None:
