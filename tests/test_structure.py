@@ -65,7 +65,8 @@ DOORS = {
     "api": "allocation bench connection_cache find plan prepare progress sealing selection",
     "checks": "check cross_node differences facts gpus interfaces judge load",
     "cli": (
-        "compare complete connecting controller dry_run main node_states option_rows options process sealing signals submitting"
+        "compare complete connection_log controller dry_run main node_states option_rows options "
+        "process sealing signals submitting"
     ),
     "controller": "busy controller earlier_benches events fitness peer stage stop_rule",
     "devices": "gpu_states nvidia_smi vendor",

@@ -18,10 +18,10 @@ from orchestrator.cli.options import (
     say,
     template_bases,
 )
-from orchestrator.cli.reached import reached
 from orchestrator.cli.spares import set_aside, with_spares
 from orchestrator.cli.submitting import hosts_for
 from orchestrator.cli.suite_gate import gated, planned_gate
+from orchestrator.cli.unreachable import select_reachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ def bench(
             say(f"gate: first {first}")
         passed = good
         if given["skip_unreachable"] and not dry_run:
-            passed = reached(good, accept_new, opened)
+            passed = select_reachable(good, accept_new, opened)
             # One spare takes the place of each that is left out.
             spares = max(0, spares - (len(good.hosts) - len(passed.hosts)))
         if gate and not dry_run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.connection_log import trust_of
 from orchestrator.cli.options import (
     AcceptNew,
     Bench,

@@ -16,7 +16,7 @@ import typer
 from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
-from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.connection_log import trust_of
 from orchestrator.cli.job import ended_after, regain
 from orchestrator.cli.options import tell_path
 from orchestrator.cli.progress import progress

@@ -25,7 +25,7 @@ from orchestrator.cli.options import (
     select,
     template_bases,
 )
-from orchestrator.cli.reached import Devices, SkipUnreachable, reached
+from orchestrator.cli.unreachable import Devices, SkipUnreachable, select_reachable
 from orchestrator.plan.words import words
 from orchestrator.plural import plural
 
@@ -81,7 +81,7 @@ def deploy(
     memory = Memory(selection.project.deployed, folders)
     with ConnectionCache() as opened:
         if skip_unreachable:
-            selection = reached(selection, accept_new, opened)
+            selection = select_reachable(selection, accept_new, opened)
         sent, facts, unchanged = deploy_to(opened.of(selection, accept_new).open(), folders, memory)
     checks = _judge(selection.hosts, folders, facts)
     if not os.environ.get(
@@ -146,7 +146,7 @@ def check(
     selection = select(hosts, exclude, devices=devices or [])
     with ConnectionCache() as opened:
         if skip_unreachable:
-            selection = reached(selection, accept_new, opened)
+            selection = select_reachable(selection, accept_new, opened)
         cluster = opened.of(selection, accept_new).open()
         if "reach" in named:
             each_or_raise(cluster.nodes, partial(_reach, cluster))

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli import complete, connecting
+from orchestrator.cli import complete
+from orchestrator.cli import connection_log as connecting
 from orchestrator.plan.options import OPTIONS, BenchOption, long_form
 
 __all__ = ["Given", "duration", "option", "takes"]

@@ -102,7 +102,7 @@ def select(
     From now on, what the transports report is printed, without the secrets of the inventory.
     """
     from orchestrator.api.selection import select as selected
-    from orchestrator.cli.connecting import print_reports
+    from orchestrator.cli.connection_log import print_reports
     from orchestrator.record import Project
 
     project = Project.here(os.environ)

@@ -94,7 +94,7 @@ class BenchOption:
     least: int | None = None
     # What completes it in a shell: a function of orchestrator.cli.complete.
     completion: str = ""
-    # What is called with its value before the command: a function of orchestrator.cli.connecting.
+    # What is called with its value before the command: a function of orchestrator.cli.connection_log.
     callback: str = ""
     # Other commands than `orch bench` that take it.
     others: tuple[str, ...] = ()

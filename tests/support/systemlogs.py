@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from orchestrator.features.published.case import Case
+from orchestrator.features.published.run_size import Case
 
 NOISE = "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.connection_log import trust_of
 from orchestrator.cli.options import Debug, Json, find_bench, print_json
 
 if TYPE_CHECKING:

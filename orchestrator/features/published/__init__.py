@@ -9,7 +9,7 @@ FEATURE = Feature(
     commands={"command": {"published": "Recompute published tables from their runs."}},
     provides={
         "reference": "against",
-        "log_rules": "foreign",
+        "log_rules": "log_trees",
         "folder_check": "folders",
         "file_schema": "schema",
     },

@@ -61,15 +61,15 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
 
 
 def _document(framework: str, checked: Checks) -> dict[str, Any]:
-    from orchestrator.features.published.doubts import doubts
-    from orchestrator.features.published.language_doubts import language_doubts
+    from orchestrator.features.published.language_plausibility import find_language_doubts
     from orchestrator.features.published.language_report import language_document
+    from orchestrator.features.published.plausibility import find_doubts
     from orchestrator.features.published.report import check_document
 
     file, checks, language = checked
-    document = check_document(framework, file, checks, doubts(file))
+    document = check_document(framework, file, checks, find_doubts(file))
     return document | {
-        "language_models": language_document(language, language_doubts(file.language))
+        "language_models": language_document(language, find_language_doubts(file.language))
     }
 
 
@@ -103,19 +103,20 @@ def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
 def _print(checked: dict[str, Checks], whole: bool) -> None:
     from rich.console import Console
 
-    from orchestrator.features.published.doubts import doubts
-    from orchestrator.features.published.language_doubts import language_doubts
+    from orchestrator.features.published.language_plausibility import find_language_doubts
     from orchestrator.features.published.language_report import language_overview, language_table
+    from orchestrator.features.published.plausibility import find_doubts
     from orchestrator.features.published.report import overview, table, totals
     from orchestrator.report.text import one_line
 
     console = Console()
     if not whole:
         overview(
-            {name: (checks, doubts(file)) for name, (file, checks, _) in checked.items()}, console
+            {name: (checks, find_doubts(file)) for name, (file, checks, _) in checked.items()},
+            console,
         )
         of_language = {
-            name: (checks, language_doubts(file.language))
+            name: (checks, find_language_doubts(file.language))
             for name, (file, _, checks) in checked.items()
         }
         language_overview(of_language, console)
@@ -126,7 +127,7 @@ def _print(checked: dict[str, Checks], whole: bool) -> None:
         for rule in _rules(file):
             typer.echo(one_line(rule))
         typer.echo("printed = recomputed; ≠ marks a difference, ! a doubt about a number\n")
-        doubted, doubted_rows = doubts(file), language_doubts(file.language)
+        doubted, doubted_rows = find_doubts(file), find_language_doubts(file.language)
         for check in checks:
             table(check, doubted[check.table.name], console)
         for language_check in language:

@@ -23,10 +23,14 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.features.published.agreement import check_epochs, check_sizes, contradiction
-from orchestrator.features.published.case import Case
 from orchestrator.features.published.lines import Line, Moment, lines_of, refused
 from orchestrator.features.published.notes import OTHER_TIME_USED
+from orchestrator.features.published.run_size import Case
+from orchestrator.features.published.self_consistency import (
+    check_epochs,
+    check_sizes,
+    contradiction,
+)
 from orchestrator.features.published.tables import STATISTICS
 from orchestrator.features.published.windows import (
     Window,

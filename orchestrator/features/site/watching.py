@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cli.connecting import trust_of
+from orchestrator.cli.connection_log import trust_of
 from orchestrator.cli.options import known_secrets
 from orchestrator.errors import OrchError
 from orchestrator.features.site.live import Seen, Watched

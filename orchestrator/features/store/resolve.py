@@ -84,7 +84,7 @@ def _place(there: Destination, accept_new: bool, stack: ExitStack) -> Place:
     if there.kind == "directory":
         return FolderPlace(there.path, there.path)
 
-    from orchestrator.cli.connecting import trust_of
+    from orchestrator.cli.connection_log import trust_of
     from orchestrator.inventory import NO_SECRETS
     from orchestrator.record import Project
     from orchestrator.transport.connections import Connections

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError
-from orchestrator.features.published.foreign import by_rule, summary_of_tree
+from orchestrator.features.published.log_trees import by_rule, summary_of_tree
 from orchestrator.features.published.reference import reference_tables
 from orchestrator.features.published.rules import Case
 from orchestrator.record.rundir import BenchDir

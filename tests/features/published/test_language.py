@@ -18,7 +18,7 @@ from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.features.published.folders import open_published, published_at
 from orchestrator.features.published.language import LanguageTable, Sizes, recompute_language
-from orchestrator.features.published.language_doubts import language_doubts
+from orchestrator.features.published.language_plausibility import find_language_doubts
 from orchestrator.plan.transformer import Transformer
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
@@ -120,7 +120,7 @@ def test_a_figure_that_is_off_in_its_last_places_is_found(table: LanguageTable, 
 def doubts(*tables: LanguageTable) -> list[tuple[str, str, str]]:
     return [
         (name, row, finding.text)
-        for name, rows in language_doubts(tables).items()
+        for name, rows in find_language_doubts(tables).items()
         for row, found in rows.items()
         for finding in found
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.features.published.foreign import summary_of_tree
+from orchestrator.features.published.log_trees import summary_of_tree
 from orchestrator.plan.folders import open_framework
 from orchestrator.report.formats.dlperf import result_document
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.features.published.doubts import doubts
 from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.plausibility import find_doubts
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.results.numbers.peaks import DEVICES, MODELS, devices_in, link_in
 from orchestrator.results.numbers.physics import SLACK, Finding, Measured, findings
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 DOUBTS = {
     (table, case): found
     for file in published_files().values()
-    for table, cases in doubts(file).items()
+    for table, cases in find_doubts(file).items()
     for case, found in cases.items()
 }
 H200, V100 = "NVIDIA H200 · pytorch 2.11", "8 × V100-SXM2-16GB"
@@ -93,7 +93,7 @@ def test_the_page_on_published_numbers_lists_every_doubt_in_its_words() -> None:
 def test_only_the_devices_that_a_document_mistook_are_exceeded() -> None:
     """AWS's p2 have K80s; the same rows are possible with the V100s that the document names beside."""
     for file in published_files().values():
-        for name, cases in doubts(file).items():
+        for name, cases in find_doubts(file).items():
             for found in cases.values():
                 impossible = [one for one in found if one.text.startswith("impossible")]
                 assert all(

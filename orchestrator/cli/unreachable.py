@@ -13,13 +13,13 @@ from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection
 from orchestrator.cli.option_rows import option
 
-__all__ = ["Devices", "SkipUnreachable", "reached"]
+__all__ = ["Devices", "SkipUnreachable", "select_reachable"]
 
 Devices = Annotated[list[str] | None, option("devices")]
 SkipUnreachable = Annotated[bool, option("skip_unreachable")]
 
 
-def reached(selection: Selection, accept_new: bool, opened: ConnectionCache) -> Selection:
+def select_reachable(selection: Selection, accept_new: bool, opened: ConnectionCache) -> Selection:
     """Return the selection without the hosts that cannot be reached, which are named on stderr and
     in its notes; ``opened`` gets the connections to the others.
 

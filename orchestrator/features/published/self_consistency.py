@@ -8,9 +8,9 @@ import math
 import re
 from collections.abc import Sequence
 
-from orchestrator.features.published.case import Case
 from orchestrator.features.published.lines import Line, lines_of, refused
 from orchestrator.features.published.notes import CLOCK_AGAINST_LOG
+from orchestrator.features.published.run_size import Case
 from orchestrator.notes import Note
 from orchestrator.results.numbers.throughput import APART
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.features.published.divided import divided
+from orchestrator.features.published.declared_speedups import apply_divisors
 from orchestrator.report.formats import json as jsonout
 from orchestrator.results.summary import Summary, summarize
 from tests.support.cells import SPEC, cell
@@ -27,7 +27,7 @@ def medians() -> Summary:
 def test_speedup_efficiency_and_baseline_belong_to_the_divisor(
     medians: Summary, divisor: str, base: float, larger: float
 ) -> None:
-    summary = divided(medians, {SPEC.framework: divisor})
+    summary = apply_divisors(medians, {SPEC.framework: divisor})
     first, second = summary.rows
     assert (first.value, second.value) == (base, larger)
     assert (first.speedup, second.speedup) == (1.0, larger / base)
@@ -39,14 +39,14 @@ def test_speedup_efficiency_and_baseline_belong_to_the_divisor(
 
 
 def test_medians_stay_as_they_are(medians: Summary) -> None:
-    assert divided(medians, {SPEC.framework: "median/median"}) is medians
-    assert divided(medians, {}) is medians
-    of_another = divided(medians, {"another": "mean/mean"})
+    assert apply_divisors(medians, {SPEC.framework: "median/median"}) is medians
+    assert apply_divisors(medians, {}) is medians
+    of_another = apply_divisors(medians, {"another": "mean/mean"})
     assert [row.speedup for row in of_another.rows] == [row.speedup for row in medians.rows]
 
 
 def test_without_a_baseline_there_is_no_speedup() -> None:
-    (row,) = divided(
+    (row,) = apply_divisors(
         summarize(cell("2n1g", SPEEDS["2n1g"]), of_medians=True), {SPEC.framework: "mean/mean"}
     ).rows
     assert (row.value, row.speedup, row.efficiency) == (180.0, None, None)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.features.published.divided import divided
+from orchestrator.features.published.declared_speedups import apply_divisors
 from orchestrator.features.published.folders import TABLES, open_published, rule_names
 from orchestrator.features.published.notes import (
     COPY_LEFT_OUT,
@@ -97,7 +97,9 @@ def summary_of_tree(
             hint=f"it has {len(misnamed)} .log files with other names" if misnamed else "",
         )
     results, copies = _results(logs, framework, rule)
-    summary = divided(summarize(results, of_medians=True), _divisors([framework] if rule else []))
+    summary = apply_divisors(
+        summarize(results, of_medians=True), _divisors([framework] if rule else [])
+    )
     notes = [NAMES_OF_FILES()]
     notes += [
         _rule_note(framework, rule) if rule else grammar_note(framework),
@@ -128,7 +130,7 @@ def by_rule(
         ],
         of_medians=True,
     )
-    summary = divided(summary, _divisors(by_name.values()))
+    summary = apply_divisors(summary, _divisors(by_name.values()))
     notes = [_rule_note(opened, rules[framework]) for framework, opened in by_name.items()]
     return replace(summary, notes=(*notes, *summary.notes))
 

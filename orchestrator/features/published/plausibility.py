@@ -8,10 +8,10 @@ from orchestrator.features.published.tables import PublishedCell, PublishedFile,
 from orchestrator.results.numbers.peaks import link_in
 from orchestrator.results.numbers.physics import Finding, Measured, findings
 
-__all__ = ["doubts"]
+__all__ = ["find_doubts"]
 
 
-def doubts(file: PublishedFile) -> dict[str, dict[str, tuple[Finding, ...]]]:
+def find_doubts(file: PublishedFile) -> dict[str, dict[str, tuple[Finding, ...]]]:
     """Return the findings of each table by case, without cases that have none. Tables that differ
     only in batch size are judged together."""
     cells = {

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError
-from orchestrator.features.published.foreign import summary_of_tree
+from orchestrator.features.published.log_trees import summary_of_tree
 from orchestrator.features.published.rules import Case, rule_of
 from orchestrator.features.published.tables import PublishedTable
 from orchestrator.logs.metrics import Metric

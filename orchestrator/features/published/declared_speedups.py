@@ -8,12 +8,12 @@ from dataclasses import replace
 from orchestrator.results.numbers.throughput import scaling_efficiency, speedup
 from orchestrator.results.summary import Row, Summary
 
-__all__ = ["divided"]
+__all__ = ["apply_divisors"]
 
 MEDIANS = "median/median"
 
 
-def divided(summary: Summary, divisors: Mapping[str, str]) -> Summary:
+def apply_divisors(summary: Summary, divisors: Mapping[str, str]) -> Summary:
     """Return a summary of medians with the speedups of each framework by its divisor, such as
     ``mean/mean``.
 

@@ -20,14 +20,16 @@ from orchestrator.features.published.language import (
 from orchestrator.results.numbers.peaks import DIVISORS, Device, devices_in
 from orchestrator.results.numbers.physics import ROOM, Finding, Measured, findings
 
-__all__ = ["language_doubts"]
+__all__ = ["find_language_doubts"]
 
 _PEAKS_DIFFER = 0.002
 """Peaks in use for one device differ by up to this fraction, such as 989 and 990 TFLOP/s for 989.5.
 """
 
 
-def language_doubts(tables: Iterable[LanguageTable]) -> dict[str, dict[str, tuple[Finding, ...]]]:
+def find_language_doubts(
+    tables: Iterable[LanguageTable],
+) -> dict[str, dict[str, tuple[Finding, ...]]]:
     """Return the findings of each table by row, without rows that have none. Tables of one hardware
     are judged together.
     """
