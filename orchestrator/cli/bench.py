@@ -82,8 +82,8 @@ def bench(
     gate, spares, accept_new = given["gate"], given["spares"], given["accept_new"]
 
     def checked(selection: Selection) -> str:
-        """Raise what is refused on these hosts before any is contacted; return what the gate would
-        run.
+        """Raise the faults of a bench on these hosts before any is contacted; return what the gate
+        would run.
         """
         first = planned_gate(gate, selection, bases) if gate else ""
         members, _ = set_aside(selection, spares)

@@ -265,7 +265,7 @@ def _undecided(comparison: Comparison) -> list[OrchError]:
 
 
 def _not_ruled_out(comparison: Comparison) -> list[OrchError]:
-    """Return an error for each configuration whose interval reaches beyond what is allowed, with
+    """Return an error for each configuration whose interval reaches beyond the limit, with
     what would settle it.
     """
     from orchestrator.analysis.compare.cells import SLOWER, doubt

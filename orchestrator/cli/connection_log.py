@@ -1,6 +1,4 @@
-"""What commands that connect to hosts have in common: how host keys are verified, and what is told
-of log-ins on stderr.
-"""
+"""Verification of host keys and reports of log-ins on stderr, for commands that connect to hosts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Commands whose options may have defaults in files of the user and of the project, and what is
-said of those that count.
+"""Defaults of options in files of the user and of the project, and the line that names the ones that
+count.
 """
 
 from __future__ import annotations

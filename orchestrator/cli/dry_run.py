@@ -1,4 +1,4 @@
-"""What ``orch bench --dry-run`` prints: the plan, the origin of every value, and every file of
+"""Print ``orch bench --dry-run``: the plan, the origin of every value, and every file of
 every node. Contacts no host.
 """
 

@@ -34,7 +34,7 @@ _SHOWN = 110
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found out about a folder. ``scripts`` is the number of distinct scripts that bash
+    """The findings on a folder. ``scripts`` is the number of distinct scripts that bash
     read; ``log`` is None if the folder has a fault, or no log was given and it has no sample.
     ``notes`` are no faults, ``refusal`` is why the log has no result."""
 

@@ -1,4 +1,4 @@
-"""What a framework folder declares, in lines and as a document."""
+"""The declarations of a framework folder, in lines and as a document."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Options of a command line from the rows of `orchestrator.plan.options`.
 
 A command that shares options with `orch bench` takes them as one argument, by name, and declares
-only those of its own:
+only its own:
 
     @takes("tune", budget="20m")
     def tune(model: Model, given: Given) -> None:
@@ -92,7 +92,7 @@ def takes(command: str, **defaults: Any) -> Callable[[Callable[..., None]], Call
     """Give a command the options whose rows name it, but for those it declares itself, in its
     argument ``given``.
 
-    ``defaults`` are its defaults in place of those of the rows.
+    ``defaults`` take the place of the rows' defaults.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

@@ -160,8 +160,8 @@ def status(
 
 
 def _has_inventory(project: Project) -> bool:
-    """Return False if nothing names an inventory, and the file that is the default does not exist
-    or is not that of the lab.
+    """Return False if nothing names an inventory, and the default file does not exist or is
+    not the lab's.
     """
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is sealed, and the signature of its archive, for every command that seals."""
+"""The subject of a seal, and the signature of its archive, for every command that seals."""
 
 from __future__ import annotations
 

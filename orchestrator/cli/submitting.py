@@ -1,5 +1,5 @@
-"""The hosts of a bench or a tune: those that options select, or with ``--slurm`` those of a job
-that is submitted for it.
+"""The hosts of a bench or a tune: selected by options, or with ``--slurm`` the nodes of a job that
+is submitted for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def hosts_for(
     dry_run: bool,
     as_json: bool,
 ) -> Iterator[Selection]:
-    """Yield the hosts: those of ``--hosts`` and ``--exclude``, or with ``--slurm`` those of a job
-    that is submitted and begins, with ``spares`` among them.
+    """Yield the hosts of ``--hosts`` and ``--exclude``, or with ``--slurm`` of a job that is
+    submitted and begins, with ``spares`` among them.
 
     No job is submitted for what ``check`` refuses on all hosts that Slurm may choose. An error
     before the bench takes over ends the job. A dry run prints what would be submitted, and has

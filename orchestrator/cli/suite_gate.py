@@ -15,9 +15,7 @@ __all__ = ["gated", "planned_gate"]
 
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
-    """Return what a suite would run on these hosts, in words. Raises ConfigError for what is wrong
-    in it.
-    """
+    """Return what a suite would run on these hosts, in words. Raises ConfigError for its faults."""
     words: str = _provider().planned_gate(suite, selection, bases)
     return words
 

@@ -83,7 +83,7 @@ def undeploy(
 
 
 def _collected(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """Return by host those of the runs that it keeps whose logs are in this project and verified."""
+    """Return by host the runs that it keeps whose logs are in this project and verified."""
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import BenchDir
     from orchestrator.record.rundir import bench_folders

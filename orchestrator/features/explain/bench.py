@@ -60,7 +60,7 @@ def explain_bench(
 def _measured(
     bench: BenchDir, row: Row, run_id: str, largest_by_link: Mapping[Link, int]
 ) -> dict[Link, Collective]:
-    """Return those of these collectives that were measured in the shape of a row;
+    """Return the ones of these collectives that were measured in the shape of a row;
     ``largest_by_link``: their largest sizes.
     """
     benches, settings = bench.path.absolute().parent, settings_of(bench.run(run_id))
@@ -84,7 +84,7 @@ def _measured(
 def _missing(
     row: Row, measured: Mapping[Link, Collective], largest_by_link: Mapping[Link, int]
 ) -> list[str]:
-    """Return the commands that measure what is missing, each up to the first power of two from the
+    """Return the commands that take the missing measurements, each up to the first power of two from the
     largest size on.
     """
     commands = []

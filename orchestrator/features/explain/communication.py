@@ -99,7 +99,7 @@ def model_of(
     model: str, parts: StepParts, compute_s: float, measured: Measured, sockets: bool
 ) -> tuple[Model | None, str]:
     """Return the model of a step whose ranks compute for ``compute_s``, None without one, and its
-    inputs or what is missing.
+    inputs, or the missing ones.
 
     ``model`` names the network that is trained; ``sockets``: NCCL used sockets.
     """

@@ -63,7 +63,7 @@ def newest_curve(
     ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. What is scattered goes to
     another buffer, all else stays in place, as DistributedDataParallel and FSDP call them. Among
     several types the one with the most good repeats is taken, then fp32. A bench that cannot be
-    read is skipped: `orch summarize` says what is wrong with it.
+    read is skipped: `orch summarize` names its fault.
     """
     in_place = link.collective != "reduce_scatter"
     short: list[MeasuredCurve] = []
@@ -90,7 +90,7 @@ def newest_curve(
 
 
 def settings_of(run: RunDir) -> Settings:
-    """Return the NCCL settings of a run on each of its hosts, except those of its log. Raise
+    """Return the NCCL settings of a run on each of its hosts, without its log settings. Raise
     DataError if they are damaged.
 
     In a run on CPUs all hosts are without settings, because NCCL is not used.

@@ -1,8 +1,8 @@
-"""Why a shape has its speed: a step predicted from separate measurements, and the gap to the ideal
-divided into parts.
+"""Explain the speed of a shape: a step predicted from separate measurements, and the gap to the
+ideal divided into parts.
 
-The ideal step is that of the baseline, 1n1g, and of a larger baseline what its ranks take without
-communication. Every part but the last comes from a measurement other than that of the step itself;
+The ideal step is the baseline's, 1n1g, and of a larger baseline what its ranks take without
+communication. Every part but the last comes from a measurement other than the step itself;
 the remainder is reported as ``unexplained``. A part that was not measured is None and never
 estimated. This module gets all its data as arguments and reads no files.
 """
@@ -48,7 +48,7 @@ class Startup:
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of the gap in seconds per step, None if not measured. ``behind``: the measurement, or
-    what is missing.
+    the missing one.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Explanation:
 
     ``parts``, in the order of `PARTS`, add up to ``step_s - ideal_s``. ``predicted`` is None if a measurement that it needs is
     missing; ``from_baseline`` is the prediction from the baseline and the collectives alone,
-    without any other time of this shape. ``interval`` is that of the prediction, None if the
+    without any other time of this shape. ``interval`` belongs to the prediction, None if the
     baseline has too few repeats. ``missing`` are commands that take the missing measurements.
     """
 

@@ -1,4 +1,4 @@
-"""Why a run does not go on: from what every node saw of its ranks to one sentence."""
+"""Hangs: from what every node saw of its ranks to one sentence on why a run does not go on."""
 
 from orchestrator.feature import Feature
 

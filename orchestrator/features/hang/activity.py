@@ -1,5 +1,5 @@
-"""What one rank did while it was watched, from what its node saw: it is stopped, it waits for
-others, it sleeps, it computes.
+"""The activity of one rank while it was watched, from what its node saw: it is stopped, it waits
+for others, it sleeps, it computes.
 
 Whether a rank waits in a collective is known from the flight recorder, from its stacks, or from the
 phase that it reports, in this order. Where none of them tells, neither processor time nor a place

@@ -35,7 +35,7 @@ _MOST_LINES = 40
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What was said ``after_s`` seconds after the start, None if that is not recorded."""
+    """A suspicion, ``after_s`` seconds after the start, None if that is not recorded."""
 
     after_s: float | None
     words: str
@@ -43,7 +43,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class RankAccount:
-    """What a rank did when it was last looked at.
+    """The activity of a rank when it was last looked at.
 
     ``does`` is a predicate (``waits in all-reduce 119``), ``waits``: in a collective. ``step`` is None for a rank that reports
     none. ``state`` is as in ``ps``; ``call`` and ``channel`` are its system call and the place in
@@ -68,7 +68,7 @@ class RankAccount:
 class Hang:
     """A run that was ended because it did not go on.
 
-    ``kind``, ``host``, ``ranks`` and ``sentence`` are those of the recorded verdict; of a run whose controller was gone they
+    ``kind``, ``host``, ``ranks`` and ``sentence`` are the recorded verdict; of a run whose controller was gone they
     are empty, because nobody compared its nodes. ``waiting`` are the ranks that waited in a
     collective. ``missing`` says which nodes left no report, and why.
     """

@@ -23,7 +23,7 @@ _READER = Reader(most_text=2000)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a run does not go on.
+    """The cause of a hang.
 
     ``kind`` is what the named ranks do, `link`, `pause`, `going` if it went on after all, or `unknown`, which names nobody.
     ``ranks`` are those named, on ``host``; both are empty where no rank is. Of ranks on several nodes ``host`` is empty, and
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def key(self) -> tuple[str, str, tuple[int, ...]]:
-        """What two looks have to agree on."""
+        """The part in which two looks have to agree."""
         return self.kind, self.host or ("" if self.ranks else self.words), self.ranks
 
 

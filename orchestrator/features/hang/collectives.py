@@ -1,4 +1,4 @@
-"""The rank whose collectives differ from those of most others, from the flight recorders of all.
+"""Find the rank whose collectives differ from most others', in the flight recorders of all.
 
 A rank that leaves a collective out, or gives another size, often ends another rank with an error,
 or hangs only at a later collective: what differs first is what counts. Numbers are those of one

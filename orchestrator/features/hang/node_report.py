@@ -1,5 +1,5 @@
-"""What a node saw of its ranks while a run did not go on, ``hang.json``: the process of each rank,
-its progress, its stacks.
+"""The report of a node on a run that did not go on, ``hang.json``: the process of each rank, its
+progress, its stacks.
 
 The node runner writes it (``remote/noderun/examine.py``). This module is its only reader, for
 collected files and for reports over a connection. What a node sends is not trusted: wrong types
@@ -37,9 +37,9 @@ mark every long one.
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a rank reports of itself: the step that has begun, its phase, the number of marks so
-    far, and for how many seconds it has made none; 0 if that is not known. ``marked``: of the
-    phases of a step those that it has ever marked, None if it does not say. ``declares``: it marks
+    """A rank's own report: the step that has begun, its phase, the number of marks so
+    far, and for how many seconds it has made none; 0 if that is not known. ``marked``: the
+    phases of a step that it has ever marked, None if it does not say. ``declares``: it marks
     every phase that may take long."""
 
     step: int = 0
@@ -51,9 +51,7 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the program itself has marked anything: one mark comes about when it loads the
-        module for that.
-        """
+        """True if the program itself has marked anything: loading the module for that makes one mark."""
         return self.step > 0 or self.marks > 1
 
 
@@ -120,11 +118,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class RankSeen:
-    """What one rank did while it was watched for ``window_s`` seconds.
+    """One rank, watched for ``window_s`` seconds.
 
     ``state`` and ``was`` are the states of its process at the end and at the begin. ``cpu_s`` are processor seconds of the
     rank, ``children_cpu_s`` of what it started. ``pipe`` is the full pipe that it writes to,
-    ``readers`` those who may read it. ``python`` are the lines of its stacks, ``calls`` those of
+    ``readers`` those who may read it. ``python`` are the lines of its stacks, ``calls`` the calls of
     its main thread, innermost first, ``beside`` of its other threads. ``collectives`` is None where
     nothing records them; ``earlier`` are those before. ``is_unanswered``: it was asked for them,
     and did not answer. ``uses_device``: it has a GPU open.
@@ -159,7 +157,7 @@ class RankSeen:
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """What one node saw: its ranks in order, the numbers of those that had ended well, and the
+    """The report of one node: its ranks in order, the numbers of those that had ended well, and the
     stopped processes that started ranks."""
 
     ranks: tuple[RankSeen, ...] = ()
@@ -206,7 +204,7 @@ class _Pipe:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """What a rank has written of its progress: at ``t`` seconds of the node's clock, and with a
+    """The progress that a rank has written: at ``t`` seconds of the node's clock, and with a
     bit for each phase that it marks."""
 
     step: int = 0

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from orchestrator.features.hang.activity import Activity, activity, listed, phases_that_tell
 from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
 from orchestrator.features.hang.collectives import differing
-from orchestrator.features.hang.node_report import Connection, HangReport, RankSeen
+from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
 from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_some
 
 __all__ = ["LATE", "NOW", "SOON", "declares_pauses", "gone_on", "verdict"]
@@ -80,12 +80,9 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     waiting = [number for number, rank in ranks.items() if rank.does.kind == "waits"]
     outside = [number for number, rank in ranks.items() if rank.does.is_known]
     pausing = [number for number, rank in ranks.items() if rank.does.kind in ("pauses", "traced")]
-    ended = {
-        number: host
-        for host, report in reports.items()
-        for number in report.ended
-        if number not in ranks
-    }
+    ended: dict[int, str] = {}
+    for host, report in reports.items():
+        ended |= dict.fromkeys([number for number in report.ended if number not in ranks], host)
     if waiting and (ahead := _ahead(waiting, ranks)):
         return _of(ahead, ranks, "ahead")
     if pausing and (waiting or ended):
@@ -120,26 +117,21 @@ def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -
     """Return the verdict on ranks that have gone on between two looks, None if none has that
     reports its progress.
     """
-    marks = {
-        seen.rank: seen.progress.marks
-        for report in before.values()
-        for seen in report.ranks
-        if seen.progress
-    }
-    now = {
-        seen.rank: seen.progress
-        for report in after.values()
-        for seen in report.ranks
-        if seen.progress
-    }
-    moved = sorted(
-        rank for rank, progress in now.items() if marks.get(rank, progress.marks) != progress.marks
-    )
+    then, now = _progress(before), _progress(after)
+    moved = sorted(rank for rank in then.keys() & now.keys() if then[rank].marks != now[rank].marks)
     if not moved:
         return None
     steps = sorted({now[rank].step for rank in moved})
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     return Verdict("going", f"{subject(tuple(moved))} still made progress, in {where}")
+
+
+def _progress(reports: Mapping[str, HangReport]) -> dict[int, Progress]:
+    """Return the progress of the ranks that report theirs."""
+    progress: dict[int, Progress] = {}
+    for report in reports.values():
+        progress |= {seen.rank: seen.progress for seen in report.ranks if seen.progress}
+    return progress
 
 
 def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Verdict:
@@ -149,9 +141,8 @@ def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Ver
     rest = _others([number for number in ranks if number not in same], ranks)
     words = first.does.words
     if kind == "ahead":
-        words = (
-            f"is ahead of the others{f' in step {first.step}' if first.step else ''}: it {words}"
-        )
+        where = f" in step {first.step}" if first.step else ""
+        words = f"is ahead of the others{where}: it {words}"
     return _named(
         kind or first.does.kind, words, rest, {number: ranks[number].host for number in same}
     )
@@ -310,8 +301,8 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         homes.setdefault(connection.local, set()).add(host)
 
     def other_end(host: str, c: Connection) -> str:
-        """Return where a connection leads to: several nodes may have the same address, as that of a
-        bridge.
+        """Return where a connection leads to: several nodes may have the same address, such as a
+        bridge's.
         """
         if found := ends.get((c.remote, c.remote_port, c.local, c.local_port)):
             return found

@@ -72,7 +72,7 @@ def patience_s(kind: str, usual_s: float, pause_s: float, *, declares: bool = Tr
 
 
 class HangWatch:
-    """What is known of the silence of one run. The watch loop hands in the events of nodes and asks
+    """The silence of one run. The watch loop hands in the events of nodes and asks
     whether to stop.
     """
 

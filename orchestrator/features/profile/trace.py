@@ -1,9 +1,9 @@
 """The parts of a rank's steps in a trace of PyTorch's profiler: communication, computing beside it,
 idle time, top operators.
 
-The format is that of Chrome's traces ("Trace Event Format", complete events `X` with microseconds),
+The format is Chrome's ("Trace Event Format", complete events `X` with microseconds),
 as PyTorch's Kineto writes it. The file comes from a node: its size and number of events are
-bounded, and what is no event is left out.
+bounded, and everything but events is left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A trace, and what has to be compared with those of other ranks, in µs: of each kind of
+    """A trace, and its values to be compared between ranks, in µs: of each kind of
     collective the spans in which it ran, in their order, and when one of any kind ran while nothing
     was computed; ``lasts``: so long the steps took."""
 
@@ -94,7 +94,7 @@ class _Event:
 
 def recorded(data: bytes, rank: int, host: str) -> Recorded:
     """Return the parts of the steps in a compressed trace. Raises DataError (result_invalid) for
-    what is none.
+    another file.
     """
     events = list(_events(strict_json(_unpacked(data), "")))
     steps = [

@@ -1,10 +1,10 @@
-"""How long ranks wait in their collectives for each other, from the traces of several ranks.
+"""Time that ranks wait in collectives for each other, from the traces of several ranks.
 
 A collective begins on a rank when that rank has come to it, and transfers nothing before the last
 rank has. Clocks of two nodes need not agree for that: the rank that comes last is the one on which
 the collective takes least time, and what it takes longer on another rank is how long that one
 waited, at its begin. If not all ranks were traced, a rank that was not may have come later still,
-and what is found here is the least that was waited.
+and the result is the least that was waited.
 """
 
 from __future__ import annotations

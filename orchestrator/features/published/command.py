@@ -40,19 +40,15 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
     from orchestrator.features.published.tables import recompute
 
     bases = template_bases(templates)
-    files = (
-        {file.framework: file for file in [_chosen(name, bases)]}
-        if name
-        else published_files(bases)
-    )
-    checked: dict[str, Checks] = {
-        framework: (
-            file,
-            [recompute(table) for table in file.tables],
-            [recompute_language(table) for table in file.language],
-        )
-        for framework, file in files.items()
-    }
+    if name:
+        only = _chosen(name, bases)
+        files = {only.framework: only}
+    else:
+        files = published_files(bases)
+    checked: dict[str, Checks] = {}
+    for framework, file in files.items():
+        checks = [recompute(table) for table in file.tables]
+        checked[framework] = file, checks, [recompute_language(table) for table in file.language]
     if as_json:
         print_json([_document(framework, checks) for framework, checks in checked.items()])
     else:
@@ -74,7 +70,7 @@ def _document(framework: str, checked: Checks) -> dict[str, Any]:
 
 
 def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
-    """Return the tables of a folder or file here, else those of a framework. Raise ConfigError if
+    """Return the tables of a folder or file here, else of a framework. Raise ConfigError if
     there are none.
     """
     from orchestrator.errors import ConfigError

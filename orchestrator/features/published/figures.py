@@ -1,5 +1,4 @@
-"""Printed figures as what they say of the true number: the interval of all numbers that are printed
-so.
+"""Rounding interval of a printed number.
 
 Everything is exact: a figure is the decimal number that was printed, not the float next to it.
 
@@ -43,7 +42,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Printing:
-    """How figures were printed: ``places`` decimal places, ``nearest`` or ``cut`` there."""
+    """The printing of figures: ``places`` decimal places, ``nearest`` or ``cut`` there."""
 
     places: int = 0
     by: str = "nearest"

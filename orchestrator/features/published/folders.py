@@ -92,7 +92,7 @@ def _read(framework: str, path: Path) -> PublishedFile:
 
 
 def table_faults(folder: Path) -> tuple[OrchError, ...]:
-    """Return what is wrong with the published tables of a framework folder; nothing if it has none."""
+    """Return the faults of the published tables of a framework folder; nothing if it has none."""
     try:
         if (folder / TABLES).exists():
             open_published(folder.name, folder)

@@ -1,5 +1,4 @@
-"""What is implausible in published tables of language models: scaling, peaks, and shares of what a
-device can do.
+"""Check published tables of language models: scaling, peaks, and shares of what a device can do.
 
 Scaling is judged by `orchestrator.results.numbers.physics`, as in tables of images and orch's own
 benches. Rows are compared if they have the same model, sequences, recomputation and settings, and
@@ -10,6 +9,7 @@ faster, as it communicates less.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 
 from orchestrator.features.published.language import (
     LanguageRecord,
@@ -159,12 +159,11 @@ def _implied_peak(table: LanguageTable, record: LanguageRecord) -> Iterator[Find
     implied = (
         table.flops_per_token(record) * float((speed.low + speed.high) / 2) / (mfu / 100) / 1e12
     )
-    named = [
-        f"{device.name} for {dtype}"
-        for device in DIVISORS
-        for dtype in ("bf16", "fp8", "tf32", "fp32")
-        if (peak := device.peak(dtype)) and abs(implied * 1e12 / peak - 1) < _PEAKS_DIFFER
-    ]
+    named = []
+    for device, dtype in product(DIVISORS, ("bf16", "fp8", "tf32", "fp32")):
+        peak = device.peak(dtype)
+        if peak and abs(implied * 1e12 / peak - 1) < _PEAKS_DIFFER:
+            named.append(f"{device.name} for {dtype}")
     whose = f", the peak of {' or '.join(named)}" if named else ""
     text = f"MFU {mfu:g} % follows from tokens/s with a peak of {implied:.4g} TFLOP/s{whose}, not {table.peak_tflops:g}"
     yield Finding("peak", max(implied / table.peak_tflops, table.peak_tflops / implied), text)

@@ -74,8 +74,8 @@ def summary_of_tree(
     """Return the scaling table of a log tree by the framework's published rule, or by its log
     grammar if it has no rule.
 
-    ``name`` is that of another rule of the framework; empty: the one that its folder names.
-    ``images`` is the size of the data set: None for that of the published runs, 0 to skip the check of the epoch length.
+    ``name`` is another rule of the framework; empty: the one that its folder names.
+    ``images`` is the size of the data set: None as in the published runs, 0 to skip the check of the epoch length.
     Raise ConfigError if the tree has no such log, or the framework measures no speed.
     """
     rule = rule_of(framework, name) if framework.published or name else None

@@ -1,5 +1,4 @@
-"""A measured speed of a language model beside the nearest published row, and what differs between
-the two.
+"""A measured speed of a language model beside the nearest published row, and how they differ.
 
 No row of another document is the same measurement, so the nearest one is looked for in this order:
 operations per token, to a factor of two, or the name of the model if they are not known; GPU, by
@@ -26,8 +25,8 @@ __all__ = ["NearestRecord", "nearest_records"]
 class NearestRecord:
     """One measured cell and the nearest published row. Speeds are in tokens/s per device,
     ``our_mfu`` and ``published_mfu`` in percent by orch's operations; None if they are not known.
-    ``ratio`` is the MFU over the published one. ``differences`` are sentences: what is ours, and
-    what was published."""
+    ``ratio`` is the MFU over the published one. ``differences`` are sentences: ours, and
+    as published."""
 
     series: str
     case: str
@@ -60,8 +59,8 @@ class _Cell:
 
     @property
     def recomputation(self) -> tuple[str, ...]:
-        """What may have been recomputed, as HFU and MFU differ by products that are computed again;
-        empty if not known.
+        """The kind of recomputation that may explain HFU and MFU, which differ by products that are
+        computed again; empty if not known.
         """
         mfu, hfu = self.values.get("mfu"), self.values.get("hfu")
         return (

@@ -1,4 +1,4 @@
-"""What `orchestrator.results.numbers.physics` finds implausible in published tables."""
+"""Check published tables by `orchestrator.results.numbers.physics`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ __all__ = ["find_doubts"]
 def find_doubts(file: PublishedFile) -> dict[str, dict[str, tuple[Finding, ...]]]:
     """Return the findings of each table by case, without cases that have none. Tables that differ
     only in batch size are judged together."""
-    cells = {
-        table.name: {cell.case: _measured(table, cell) for cell in table.cells}
-        for table in file.tables
-    }
+    cells: dict[str, dict[str, Measured]] = {}
+    for table in file.tables:
+        cells[table.name] = {cell.case: _measured(table, cell) for cell in table.cells}
     return {table.name: _of_table(table, file, cells) for table in file.tables}
 
 
 def _of_table(
     table: PublishedTable, file: PublishedFile, cells: Mapping[str, Mapping[str, Measured]]
 ) -> dict[str, tuple[Finding, ...]]:
-    peers = [
-        cell
-        for other in file.tables
-        if _program(other) == _program(table)
-        for cell in cells[other.name].values()
-    ]
+    peers: list[Measured] = []
+    for other in file.tables:
+        if _program(other) == _program(table):
+            peers += cells[other.name].values()
     by_case = {case: findings(cell, peers) for case, cell in cells[table.name].items()}
     return {case: doubtful for case, doubtful in by_case.items() if doubtful}
 

@@ -20,7 +20,7 @@ def reference_tables(
     """Return a comparison of each series with each published table that fits it, and a note for
     each series that none fits.
 
-    Language models are not in these tables: `nearest_records` finds what is published beside them.
+    Language models are not in these tables: `nearest_records` has their neighbours.
     """
     files = tuple(files)
     compared, notes = [], []
@@ -30,11 +30,13 @@ def reference_tables(
         related = [
             file for file in files if row.framework == file.framework or row.framework in file.like
         ]
-        fitting = [
-            (file, table) for file in related for table in file.tables if _fits(row, file, table)
-        ]
-        compared += [_compared(series, rows, file, table) for file, table in fitting]
-        if not fitting:
+        fits = False
+        for file in related:
+            for table in file.tables:
+                if _fits(row, file, table):
+                    compared.append(_compared(series, rows, file, table))
+                    fits = True
+        if not fits:
             notes.append(f"{series}: no published table fits; {_offer(related)}")
     return tuple(compared), tuple(notes)
 

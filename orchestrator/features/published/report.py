@@ -67,7 +67,7 @@ def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
 
 
 def remarks(check: TableCheck | LanguageCheck, doubts: Doubts, console: Console) -> None:
-    """Print what is below a published table: findings, its notes, and numbers that do not follow."""
+    """Print below a published table its findings, notes, and numbers that do not follow."""
     for place, findings in doubts.items():
         for finding in findings:
             console.print(

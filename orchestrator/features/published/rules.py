@@ -197,11 +197,10 @@ class Rule:
         by_step, warnings = steps_of(
             lines, name, self.window, need, self.steps_called, self._printers(case)
         )
-        values = [
-            mean([value for line in by_step[step] if (value := line.optional(name)) is not None])
-            for step in need
-            if self.window.counts(step)
-        ]
+        values = []
+        for step in filter(self.window.counts, need):
+            of_ranks = [line.optional(name) for line in by_step[step]]
+            values.append(mean([value for value in of_ranks if value is not None]))
         return self._of_rates(name, values, case), warnings
 
     def _by_clock(

@@ -1,4 +1,4 @@
-"""Whether a log agrees with itself and with the size of its run; a log that does not gives no
+"""Check that a log agrees with itself and with the size of its run; a log that does not gives no
 number, or one with a warning.
 """
 

@@ -107,7 +107,7 @@ class PublishedTable:
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
     """The tables of one document. ``like`` names further frameworks whose runs may be compared with
-    them, ``models`` maps orch's model names to those of the log files; ``images`` is the size of
+    them, ``models`` maps orch's model names to names in log files; ``images`` is the size of
     the data set, 0 if not known. ``where`` is the path of the file, ``language`` are its tables of
     language models."""
 

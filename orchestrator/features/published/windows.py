@@ -1,5 +1,5 @@
-"""Which lines of a log a published rule counts: those of certain steps, certain ones in the order
-of the log, or a total.
+"""Select the lines of a log that a published rule counts: of certain steps, certain ones in the
+order of the log, or a total.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def steps_of(
     printers: int | None,
     least: Sequence[int] | None = None,
 ) -> tuple[dict[int, tuple[Line, ...]], tuple[Note, ...]]:
-    """Return the lines of the last complete attempt by step: those of ``printers`` processes, or if
-    None, the first of each.
+    """Return the lines of the last complete attempt by step: of ``printers`` processes, or if None,
+    the first of each.
 
     Only the first epoch in the log counts, and only lines with ``group``, unless that is empty.
     ``called`` is the program's word for steps. Raise DataError (result_invalid) if a step of
@@ -168,10 +168,10 @@ def lines_in_order(
 
 
 def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, ...]]:
-    """Return the rate of the whole run. If each rank prints that of all ranks, one of them is
+    """Return the rate of the whole run. If each rank prints the rate of all ranks, one of them is
     taken.
 
-    Ranks finish together: a total followed by steps is that of an earlier run in the same log, and
+    Ranks finish together: a total followed by steps belongs to an earlier run in the same log, and
     is refused.
     """
     totals = [total for line in lines if (total := line.optional("samples_per_s")) is not None]
@@ -194,7 +194,7 @@ def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, .
 
 
 def between(starts: Sequence[float | Moment], ends: Sequence[float | Moment]) -> float:
-    """Return the growth of a clock; of several processes, that of the mean of their clocks. A clock
+    """Return the growth of a clock, or of the mean of the clocks of several processes. A clock
     without a date may pass midnight once.
 
     >>> between([2.5, 3.5], [8.0, 9.0]), between([(None, 86390.0)], [(None, 5.5)])

@@ -48,8 +48,8 @@ of a process a second.
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a build did: pages that are in the site, those of them that were made now, and why a
-    bench, run or acceptance is damaged, by name."""
+    """The outcome of a build: pages in the site, pages made now, and by name why a bench, run or
+    acceptance is damaged."""
 
     pages: int
     made: int
@@ -58,7 +58,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class BenchJob:
-    """A page that is to be made: that of a bench in ``runs``, written below ``folder``."""
+    """The page of a bench in ``runs``, to be written below ``folder``."""
 
     runs: Path
     name: str
@@ -68,7 +68,7 @@ class BenchJob:
 
 @dataclass(slots=True)
 class State:
-    """What the last build of a site knew: by name what its overviews show, and by page what each
+    """The memory of the last build of a site: by name what its overviews show, and by page what each
     comparison was made of.
     """
 
@@ -81,9 +81,9 @@ def build(
     project: Project, target: Path, tell: Callable[[str], None] = lambda _: None, *, home: str = ""
 ) -> Built:
     """Build the site of a project in a folder, which is made, or replaced if it is a site. ``tell``
-    is told what is done.
+    gets its progress in words.
 
-    ``home``: where the links of its front page to the page above it lead, as that of `orch serve`. Damaged benches raise
+    ``home``: where the links of its front page to the page above it lead, as to `orch serve`. Damaged benches raise
     nothing. Raises OrchError as `checked` and `staging` do.
     """
     path, key = checked(target), _renderer(home)

@@ -1,5 +1,5 @@
-"""What overviews of a project show of a bench, an acceptance and a node, as values that a later
-build of a site reads again.
+"""Benches, acceptances and nodes as overviews of a project show them, as values that a later build
+of a site reads again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "bench_names", "node_pas
 
 
 def bench_names(runs: Path) -> list[str]:
-    """Return the names of all benches in a folder, those of acceptances as ``ACCEPTANCE/BENCH``."""
+    """Return the names of all benches in a folder, in acceptances as ``ACCEPTANCE/BENCH``."""
     of_stages = [
         f"{folder.path.name}/{path.name}"
         for folder in groups(runs)
@@ -31,7 +31,7 @@ def bench_names(runs: Path) -> list[str]:
 
 def page_name(name: str) -> str:
     """Return the name of a bench's page, without its extension; ``name`` is ``ACCEPTANCE/BENCH``
-    for that of a stage.
+    for a stage.
     """
     return name.replace("/", "~")
 
@@ -43,7 +43,7 @@ class BenchEntry:
     ``name`` is the path of its folder below the folder of benches, ``mark`` the `evidence_mark` of its files, ``subject`` what
     it measured. ``missing`` are counts of runs without a number, in words, ``damaged`` the reasons
     by run, or by ``name`` for a bench that cannot be read and has no page (``has_page``). ``cells``
-    are those of its history, ``kept`` those of its primary metrics, by `compare.kept`.
+    are its history, ``kept`` the cells of its primary metrics, by `compare.kept`.
     """
 
     name: str
@@ -80,7 +80,7 @@ class BenchEntry:
         return self.created, self.name
 
     def compared_cells(self) -> list[Cell]:
-        """Return the cells that are compared with those of other benches."""
+        """Return the cells that are compared with other benches."""
         return list(map(cell_of, self.kept))
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class AcceptanceEntry:
 
 @dataclass(frozen=True, slots=True)
 class NodePast:
-    """What a project knows of a node: the ``states`` it had, the oldest first and its current one
+    """The past of a node in a project: the ``states`` it had, the oldest first and its current one
     last, the ``verdicts`` of acceptances with their reasons, the oldest first, the benches in which
     it took part, and runs that failed there."""
 
@@ -153,7 +153,7 @@ def node_pasts(
     accepted: Iterable[AcceptanceEntry],
     benches: Iterable[BenchEntry],
 ) -> list[NodePast]:
-    """Return what is known of every node that is in any of these, by name. Acceptances and benches
+    """Return the past of every node that is in any of these, by name. Acceptances and benches
     are the oldest first.
     """
     accepted, benches = list(accepted), list(benches)

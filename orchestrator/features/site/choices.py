@@ -1,9 +1,9 @@
-"""What the script of a site's page Compare reads: for two benches the page that compares them, or
+"""Data for the script of a site's page Compare: for two benches the page that compares them, or
 else the numbers of both.
 
 Pages are made for pairs that measured the same, at most 40 a bench. The numbers of each bench are
 here once, so that any two can be shown side by side, without a verdict: this grows with the number
-of benches and not with that of their pairs.
+of benches and not of their pairs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_CELLS = 60
 
 def choices(benches: Sequence[BenchEntry], earlier: Mapping[str, Sequence[str]]) -> str:
     """Return JSON that may stand in a page. ``benches`` are the oldest first, ``earlier`` has for
-    the page of each compared bench those of the benches that it is compared with.
+    the page of each compared bench the pages of the benches that it is compared with.
 
     ``earlier`` has places of benches in the list, ``cells`` a place in ``specs``, the fields that measure the same, and texts.
     """
@@ -57,8 +57,8 @@ def choices(benches: Sequence[BenchEntry], earlier: Mapping[str, Sequence[str]])
 
 
 def fields_of(spec: str) -> dict[str, Any]:
-    """Return the fields of the spec of a past cell, those of options and variables under
-    ``options.NAME`` and ``env.NAME``.
+    """Return the fields of the spec of a past cell, options and variables as ``options.NAME`` and
+    ``env.NAME``.
     """
     fields: dict[str, Any] = json.loads(spec)
     nested = (

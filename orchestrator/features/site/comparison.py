@@ -19,7 +19,7 @@ __all__ = ["Beside", "comparison_page"]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """An earlier bench, and its configurations beside those of the later one."""
+    """An earlier bench, and its configurations beside the later one's."""
 
     entry: BenchEntry
     pairs: tuple[CellPair, ...]
@@ -56,8 +56,8 @@ def comparison_page(
 
 
 def _differing(beside: Beside) -> str:
-    """Return the fields in which configurations differ from those of an earlier bench; empty if
-    they are equal.
+    """Return the fields in which configurations differ from an earlier bench's; empty if they are
+    equal.
     """
     return ", ".join(
         dict.fromkeys(

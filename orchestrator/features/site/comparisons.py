@@ -46,7 +46,7 @@ class ComparisonJob:
 
     @property
     def page(self) -> str:
-        """The name of its file, without extension: that of the bench's page."""
+        """The name of its file, without extension: the bench's page."""
         return self.bench.page
 
     @property

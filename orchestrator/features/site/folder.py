@@ -69,8 +69,8 @@ def checked(target: Path) -> Path:
 
 @contextmanager
 def staging(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside that of a site, and put it in place of that one at the end, with
-    what is somebody's own in the old one. After an error the old site is as it was.
+    """Yield an empty folder beside a site, and put it in the site's place at the end, with the files
+    in the old one that are somebody's own. After an error the old site is as it was.
 
     Raises RunError if another process is building a site beside it, and OrchError for a place that
     cannot be written.
@@ -128,7 +128,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """Take over what is in the old folder and not of the site, such as a ``.git`` or ``.htaccess``."""
+    """Take over files in the old folder that are not of the site, such as a ``.git`` or ``.htaccess``."""
     if not old.is_dir():
         return
     shutil.copymode(old, new)

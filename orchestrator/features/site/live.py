@@ -57,7 +57,7 @@ _PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a node answered about a run: the sizes of its logs in bytes, the end of one of them
+    """The answer of a node about a run: the sizes of its logs in bytes, the end of one of them
     without secrets, its samples as in ``telemetry.jsonl``; or the error that it gave."""
 
     lives: bool = False
@@ -69,8 +69,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is to be asked of the nodes of a bench: the log of each host of a run that is under way,
-    with the bytes of its end."""
+    """The questions to the nodes of a bench: the log of each host of a run that is under way, with
+    the bytes of its end."""
 
     bench: BenchDir
     run_id: str

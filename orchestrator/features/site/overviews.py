@@ -1,5 +1,4 @@
-"""The overviews of a site: its list of benches, trends, what is compared with what, nodes over
-time, acceptances.
+"""The overviews of a site: its list of benches, trends, comparisons, nodes over time, acceptances.
 
 Everything can be read without a script. A script only searches and sorts the list, and finds the
 comparison of two benches or shows their numbers.
@@ -27,8 +26,8 @@ _SHOWN_NODES = 12
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What overviews show. Benches and acceptances are the oldest first; ``earlier`` has for the
-    page of each compared bench those of the benches that it is compared with; ``damaged`` says by
+    """The content of overviews. Benches and acceptances are the oldest first; ``earlier`` has for the
+    page of each compared bench the pages of the benches that it is compared with; ``damaged`` says by
     name what cannot be read, ``as_of`` is the time of it."""
 
     benches: Sequence[BenchEntry]
@@ -106,24 +105,16 @@ def _charts(
     lines: Sequence[_Line], title: str, prefix: str
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return charts of the lines with several points, each with the labels of its lines."""
-    drawn = [
-        (line.label, points)
-        for line in lines
-        if len(
-            points := [
-                cell for cell in line.cells if cell.value is not None and cell.days is not None
-            ]
-        )
-        > 1
-    ]
-    parts = [drawn[at : at + len(LINES)] for at in range(0, len(drawn), len(LINES))]
-    return tuple(
-        (
-            over_time([points for _, points in part], title, f"{prefix}p{place}-"),
-            tuple(label for label, _ in part),
-        )
-        for place, part in enumerate(parts)
-    )
+    drawn = []
+    for line in lines:
+        points = [cell for cell in line.cells if cell.value is not None and cell.days is not None]
+        if len(points) > 1:
+            drawn.append((line.label, points))
+    charts = []
+    for place, start in enumerate(range(0, len(drawn), len(LINES))):
+        labels, parts = zip(*drawn[start : start + len(LINES)], strict=True)
+        charts.append((over_time(parts, title, f"{prefix}p{place}-"), labels))
+    return tuple(charts)
 
 
 def _labels(shapes: Mapping[str, str]) -> dict[str, str]:
@@ -134,11 +125,10 @@ def _labels(shapes: Mapping[str, str]) -> dict[str, str]:
     for spec, shape in shapes.items():
         alike = [fields_of(other) for other, its_shape in shapes.items() if its_shape == shape]
         names = dict.fromkeys(name for fields in alike for name in fields)
-        differing = [
-            name for name in names if len({json.dumps(fields.get(name)) for fields in alike}) > 1
-        ]
         own = fields_of(spec)
-        labels[spec] = " ".join(
-            [shape, *(f"{name.split('.')[-1]}={own.get(name, '(not set)')}" for name in differing)]
-        )
+        words = [shape]
+        for name in names:
+            if len({json.dumps(fields.get(name)) for fields in alike}) > 1:
+                words.append(f"{name.split('.')[-1]}={own.get(name, '(not set)')}")
+        labels[spec] = " ".join(words)
     return labels

@@ -1,4 +1,4 @@
-"""What overviews show of one bench and of one acceptance, and the page of an acceptance, read from
+"""Entries of overviews for one bench and one acceptance, and the page of an acceptance, read from
 their files.
 """
 

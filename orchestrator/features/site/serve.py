@@ -195,8 +195,8 @@ class Builder:
         self._is_over = False
 
     def refresh(self) -> str:
-        """Start a build if the last one is some time ago; return what is being done, in words,
-        empty if nothing is.
+        """Start a build if the last one is some time ago; return the work in progress in words,
+        empty without any.
         """
         with self._lock:
             if self._listener and self._listener.is_alive():

@@ -65,11 +65,11 @@ class Bugs:
 
 
 class Pages:
-    """What is served: live pages of the benches of a project, and the files of its site in a
+    """The served pages: live pages of the benches of a project, and the files of its site in a
     folder.
 
-    ``recent`` returns the benches that the front page names, those that are being run first; ``wanted`` is called when a page
-    of the site is asked for, and returns what is being done about it now, in words.
+    ``recent`` returns the benches that the front page names, running ones first; ``wanted`` is called when a page
+    of the site is asked for, and returns the work on it in words.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Pages:
         return HTTPStatus.OK, text.encode()
 
     def _file(self, name: str) -> tuple[HTTPStatus, bytes]:
-        """Return a page of the site; of a site that is being made, what is done about it."""
+        """Return a page of the site; of a site that is being made, the progress of that."""
         doing = self.refresh()
         above = "../" * (1 + name.count("/"))
         parts = (name or "index.html").split("/")

@@ -1,5 +1,5 @@
-"""What nodes say of runs that are under way, asked again and again while somebody looks, by
-connections of its own.
+"""Ask nodes about runs that are under way, again and again while somebody looks, by connections of
+its own.
 
 Each bench is asked in a thread of its own, so that one whose nodes are slow to answer, or that
 raises what nobody expected, holds up no other.
@@ -125,7 +125,7 @@ class Nodes:
 
 @dataclass(slots=True)
 class _Bench:
-    """Who asks the nodes of a bench; what is looked at, and since when; what is known of it.
+    """The thread that asks the nodes of a bench; what it looks at, and since when; what it knows.
     ``told``: look again.
     """
 
@@ -207,8 +207,8 @@ class _Asked:
         return self._cluster
 
     def _error(self, error: Exception) -> Seen:
-        """Return what is shown of an error; one that nobody expected is told, with where it was
-        raised.
+        """Return an error as it is shown; one that nobody expected is also logged, with the place that
+        raised it.
         """
         if isinstance(error, OrchError | OSError):
             return Seen(error=str(error))
