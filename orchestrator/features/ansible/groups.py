@@ -205,7 +205,7 @@ def _ancestors(name: str, parents: Mapping[str, list[str]]) -> set[str]:
 
 
 def _merged(tree: Tree, name: str, chain: list[str]) -> dict[str, Var]:
-    """Return a host's variables: those of its groups, of their files, its own, and of its own
+    """Return a host's variables: of its groups, of their files, its own, and of its own
     files; the last one wins.
     """
     of_groups = [tree.groups[group].vars for group in chain]

@@ -57,7 +57,7 @@ def read_path(path: Path, source: str) -> Inventory | None:
 def read_text(
     kind: str, text: str, source: str, load_yaml: LoadYaml, path: str
 ) -> Inventory | None:
-    """Return the inventory in a text, which is that of ``path`` if there is one; None for a list
+    """Return the inventory in a text, read from ``path`` if there is one; None for a list
     that is not Ansible's.
 
     A plain list is Ansible's if files of variables lie beside it. Raises ConfigError or Faults of

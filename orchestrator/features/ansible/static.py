@@ -86,7 +86,7 @@ def add_yaml(tree: Tree, document: InventoryDocument) -> None:
 
 
 def _is_dynamic(body: Mapping[str, Any]) -> bool:
-    """Whether this is what a dynamic inventory prints: lists of hosts, and the variables of hosts
+    """Return True for the output of a dynamic inventory: lists of hosts, and the variables of hosts
     under ``_meta``.
     """
     groups = [group for group in body.values() if isinstance(group, dict)]

@@ -79,7 +79,7 @@ class Var:
 
 @dataclass(slots=True)
 class Unread:
-    """What an inventory says and orch does not use: names of connection variables; variables by the
+    """The parts of an inventory that orch does not use: names of connection variables; variables by the
     reason why their values cannot be used; encrypted files; hosts that are reached in another way
     than by ssh, by connection."""
 
@@ -113,7 +113,7 @@ def entry_of(
     """Return a host with its merged variables under orch's own keys; None for one that is not
     reached by ssh.
 
-    Adds to ``faults``, by place, what is refused.
+    Adds refusals to ``faults``, by place.
     """
     connection = variables.get("ansible_connection")
     if connection and connection.value not in (None, *_CONNECTIONS):
@@ -143,7 +143,7 @@ def entry_of(
 
 
 def _ordered(variables: Mapping[str, Var]) -> list[str]:
-    """Return the names, those of the address last and in the order in which Ansible takes them."""
+    """Return the names, the address last and in the order in which Ansible takes them."""
     return [
         *(key for key in variables if key not in _ADDRESS),
         *(key for key in _ADDRESS if key in variables),

@@ -40,7 +40,7 @@ _PAUSE_S = 0.2
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The archives of a store by seal. ``signed`` are the seals that have a signature, ``damaged``
-    has by file name what is wrong with an archive, ``index`` is why the index cannot be read.
+    has by file name the fault of an archive, ``index`` is why the index cannot be read.
     Unless ``is_indexed``, it lacks archives, which were read from their heads, or has others."""
 
     entries: Mapping[str, Entry]
@@ -50,7 +50,7 @@ class Listing:
     is_indexed: bool
 
     def rows(self, signed: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return what is known of each archive, oldest first, for JSON; sizes in bytes.
+        """Return a row for each archive, oldest first, for JSON; sizes in bytes.
 
         ``signed`` is what the signatures of an archive are worth.
         """
@@ -84,7 +84,7 @@ class Store:
 
     @staticmethod
     def marks(folder: Path) -> bool:
-        """Whether a folder is a store. Raises ConfigError for one that may not be read."""
+        """Return True if a folder is a store. Raises ConfigError for one that may not be read."""
         try:
             return (folder / _MARKER).is_file()
         except PermissionError as error:
@@ -92,7 +92,7 @@ class Store:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name of it in messages."""
         return self.place.title
 
     def where(self, seal: str) -> str:
@@ -171,7 +171,7 @@ class Store:
         self.place.publish(name, signature)
 
     def signatures(self, seal: str) -> Iterator[bytes]:
-        """Yield what is in the store under the names of signatures of an archive."""
+        """Yield the files under the names of signatures of an archive."""
         names = self.place.sizes(_ARCHIVES)
         if names is None:
             names = {f"{seal}.tar.sig": None}
@@ -214,7 +214,7 @@ class Store:
         return "unverified" if is_signed else "invalid"
 
     def listing(self) -> Listing:
-        """Return what is in the store: from the index, and from the heads of archives that are not
+        """Return the content of the store: from the index, and from the heads of archives that are not
         in it.
         """
         fault: DataError | None = None
@@ -266,7 +266,7 @@ class Store:
         return Listing(indexed, frozenset(), rows, None, is_indexed=True)
 
     def index(self) -> Listing:
-        """Make the index say what the archives say, if it does not; return what is in the store.
+        """Make the index say what the archives say, if it does not; return the content.
 
         Others may do the same. Each publishes a whole index, looks again, and is done when that in
         place lacks nothing: the last to publish looks after all others have. Raises RunError if it

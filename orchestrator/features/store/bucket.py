@@ -88,7 +88,7 @@ class BucketPlace:
             )
 
     def sizes(self, folder: str) -> dict[str, int | None] | None:
-        """Return what is in a folder."""
+        """Return the names in a folder, with the sizes of objects."""
         if not self._can_list:
             return None
         with self._translated(folder):

@@ -96,7 +96,7 @@ class FolderPlace:
         self._run("make")
 
     def sizes(self, folder: str) -> dict[str, int | None]:
-        """Return what is in a folder."""
+        """Return the names in a folder, with the sizes of files."""
         sizes: dict[str, int | None] = {}
         for line in self._run("sizes", folder).decode("utf-8", "replace").splitlines():
             row = line.split(None, 8)

@@ -1,4 +1,4 @@
-"""What a store is kept in, whatever carries its bytes: `Place`."""
+"""The place that a store is kept in, whatever carries its bytes: `Place`."""
 
 from __future__ import annotations
 

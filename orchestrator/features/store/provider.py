@@ -1,4 +1,4 @@
-"""What other commands ask of a store: `orch history --from STORE` and `orch verify STORE`."""
+"""Serve the commands that read whole stores: `orch history --from STORE` and `orch verify STORE`."""
 
 from __future__ import annotations
 
