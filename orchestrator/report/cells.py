@@ -90,33 +90,23 @@ def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
     A grid that is too wide to read becomes a line of the first table that names the formats with
     the full grid.
     """
-    repeats = ", ".join([f"n={sheet.n}", *lacking(sheet)])
     wide = [grid for grid in sheet.grids if len(grid.columns) > _WIDEST]
-    left_out = [
+    head = [", ".join([f"n={sheet.n}", *lacking(sheet)])]
+    if not sheet.n:
+        head.append("no good run, so there is no number; the causes are below")
+    head += sheet.said
+    if sheet.hardware:
+        head.append(sheet.hardware)
+    head += [
         f"{grid.title}: {len(grid.columns)} columns, only in --format csv and json" for grid in wide
     ]
-    nothing = [] if sheet.n else ["no good run, so there is no number; the causes are below"]
-    head = tuple(
-        map(
-            one_line,
-            (
-                repeats,
-                *nothing,
-                *sheet.said,
-                *([sheet.hardware] if sheet.hardware else []),
-                *left_out,
-            ),
-        )
-    )
+    name = f"{title(sheet.series, sheet.simulated)} {sheet.shape}"
     grids = tuple(grid for grid in sheet.grids if grid not in wide) or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
     return tuple(
         Table(
-            title=one_line(
-                f"{title(sheet.series, sheet.simulated)} {sheet.shape}"
-                + (f": {grid.title}" if grid.title else "")
-            ),
-            head=head if grid is grids[0] else (),
+            title=one_line(f"{name}: {grid.title}" if grid.title else name),
+            head=tuple(map(one_line, head)) if grid is grids[0] else (),
             rows=tuple(tuple(map(_shown, row)) for row in grid.rows),
             footnotes=footnotes if grid is grids[-1] else (),
             simulated=sheet.simulated,
@@ -209,28 +199,23 @@ def step_percentiles(row: Row) -> tuple[float, float, float] | None:
     times = [repeat.step_times for repeat in row.repeats if repeat.step_times]
     if not times:
         return None
-    p50, p90, p99 = (
-        median(values)
-        for values in zip(
-            *((of_run.p50_s, of_run.p90_s, of_run.p99_s) for of_run in times), strict=True
-        )
+    return (
+        median([of_run.p50_s for of_run in times]),
+        median([of_run.p90_s for of_run in times]),
+        median([of_run.p99_s for of_run in times]),
     )
-    return p50, p90, p99
 
 
 def details(row: Row) -> str:
     """Return what a table has no room for: the deviation of the repeats, step times and the speed
     of a rank.
     """
-    words = (
-        [] if row.deviation is None else [f"standard deviation {number(row.deviation)} {row.unit}"]
-    )
+    words = []
+    if row.deviation is not None:
+        words.append(f"standard deviation {number(row.deviation)} {row.unit}")
     if percentiles := step_percentiles(row):
-        shown = ", ".join(
-            f"{name} {number(1e3 * seconds)}"
-            for name, seconds in zip(("p50", "p90", "p99"), percentiles, strict=True)
-        )
-        words.append(f"step time in ms {shown}")
+        p50, p90, p99 = (number(1e3 * seconds) for seconds in percentiles)
+        words.append(f"step time in ms p50 {p50}, p90 {p90}, p99 {p99}")
     words += _steady_words(row)
     if row.per_rank is not None and row.world_size > 1:
         words.append(f"{number(row.per_rank)} {row.unit} per rank")
@@ -243,15 +228,13 @@ def _steady_words(row: Row) -> list[str]:
     """
     starts = [repeat.steady.first_step for repeat in row.repeats if repeat.steady]
     firsts = sorted(start for start in starts if start is not None)
-    none = (
-        [f"no steady state in {len(starts) - len(firsts)} of {len(starts)} runs"]
-        if len(firsts) < len(starts)
-        else []
-    )
-    span = (
-        " to ".join(str(step) for step in dict.fromkeys((firsts[0], firsts[-1]))) if firsts else ""
-    )
-    return [*([f"steady from step {span}"] if span else []), *none]
+    words = []
+    if firsts:
+        ends = dict.fromkeys((firsts[0], firsts[-1]))
+        words.append(f"steady from step {' to '.join(map(str, ends))}")
+    if missing := len(starts) - len(firsts):
+        words.append(f"no steady state in {missing} of {len(starts)} runs")
+    return words
 
 
 def case(row: Row) -> str:

@@ -408,17 +408,25 @@ def _entry(
     cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[Note, ...]
 ) -> dict[str, Any]:
     """Return the fields of an `Entry`."""
-    names = ("framework", "model", "dtype", "device", "shape", "nodes", "gpus", "world_size")
-    counts = counted(cell.runs)
-    return {name: getattr(cell.spec, name) for name in names} | {
+    spec, counts = cell.spec, counted(cell.runs)
+    return {
         "series": series,
-        "options": {name: choice(cell.spec, name) for name in differing},
+        "framework": spec.framework,
+        "model": spec.model,
+        "dtype": spec.dtype,
+        "device": spec.device,
+        "shape": spec.shape,
+        "nodes": spec.nodes,
+        "gpus": spec.gpus,
+        "world_size": spec.world_size,
+        "options": {name: choice(spec, name) for name in differing},
         "simulated": cell.simulated,
         "n": measured_count(cell),
-        **{
-            name: getattr(counts, name)
-            for name in ("planned", "failed", "interrupted", "running", "never_run")
-        },
+        "planned": counts.planned,
+        "failed": counts.failed,
+        "interrupted": counts.interrupted,
+        "running": counts.running,
+        "never_run": counts.never_run,
         "qualifications": qualifications,
         "failures": _failures(cell),
         "run_ids": tuple(run.run_id for run in cell.runs if run.state != NEVER_RUN),

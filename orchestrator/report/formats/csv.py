@@ -93,16 +93,17 @@ def _with_keys(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def _sheet(sheet: Sheet, names: Sequence[str], columns: tuple[str, ...]) -> Iterator[list[str]]:
-    facts, texts = (
-        [_field(sheet, name) for name in several] for several in (names, ("said", *_TEXTS))
-    )
+    facts = [_field(sheet, name) for name in names]
+    texts = [_field(sheet, name) for name in ("said", *_TEXTS)]
     for grid in sheet.grids or [_NO_GRID]:
         for row in grid.rows if grid.columns == columns else ():
             yield [*facts, _text(grid.title), *(_plain(value) for value in row), *texts]
 
 
 def _plain(value: str | int | float | None) -> str:
-    return _text(value) if isinstance(value, str) else "" if value is None else repr(value)
+    if value is None:
+        return ""
+    return _text(value) if isinstance(value, str) else repr(value)
 
 
 def _field(row: Entry, name: str) -> str:
@@ -124,18 +125,12 @@ def _field(row: Entry, name: str) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if name == "step_s":
+        return f"{value:.6g}"
+    shown = _share if name.startswith("efficiency") else written
     if isinstance(value, float):
-        return (
-            _share(value)
-            if name.startswith("efficiency")
-            else f"{value:.6g}"
-            if name == "step_s"
-            else written(value)
-        )
-    if isinstance(value, int):
-        return str(value)
+        return shown(value)
     if isinstance(value, Interval):
-        shown = _share if name.startswith("efficiency") else written
         return f"{shown(value.low)} to {shown(value.high)}"
     if name in ("options", "key"):
         value = tuple(f"{key}={option}" for key, option in value.items() if option is not None)
@@ -155,8 +150,5 @@ def _text(text: str) -> str:
     shown = one_line(text)
     if _NUMBER.fullmatch(shown):
         return shown
-    return (
-        f"'{shown}"
-        if text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-        else shown
-    )
+    is_formula = text.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{shown}" if is_formula else shown
