@@ -186,8 +186,8 @@ def test_half_types_are_summed_exactly(tmp_path: Path, dtype: str) -> None:
     ("all_to_all", 2, "dist.all_to_all_single(receive, send, group=handle)",
      "dist.all_gather_into_tensor(receive, send[:share])",
      r"all_to_all, 1024 bytes, in_place=0, rank 1, part 0: element 0: expected 128, got 0"),
-    ("send_recv", 3, "P2POp(dist.isend, send, following, handle), P2POp(dist.irecv, receive, previous, handle)",
-     "P2POp(dist.isend, send, previous, handle), P2POp(dist.irecv, receive, following, handle)",
+    ("send_recv", 3, "ranks[(place + 1) % len(ranks)], ranks[place - 1]",
+     "ranks[place - 1], ranks[(place + 1) % len(ranks)]",
      r"send_recv, 1024 bytes, in_place=0, rank \d: element 0: expected \d, got \d"),
 ])  # fmt: skip
 def test_a_wrong_result_ends_the_run(
