@@ -22,7 +22,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.analysis.compare.cells import MARGIN, compared
+from orchestrator.analysis.compare.cells import MARGIN, compare_cells
 from orchestrator.plan.spec import RunSpec
 from orchestrator.results.cells import Cell, cells_of
 from orchestrator.results.numbers.intervals import interval
@@ -85,7 +85,7 @@ def verdicts(before: Sequence[Cell], after: Sequence[Cell]) -> tuple[bool, ...]:
     """
     pairs = list(zip(before, after, strict=True))
     ours, bare = (
-        any(pair.verdict in ("faster", "slower") for pair in compared(pairs, margin))
+        any(pair.verdict in ("faster", "slower") for pair in compare_cells(pairs, margin))
         for margin in (MARGIN, 0.0)
     )
     intervals = [(interval(first.values), interval(second.values)) for first, second in pairs]

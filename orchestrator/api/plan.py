@@ -30,7 +30,7 @@ from orchestrator.inventory import Redaction, nearest
 from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
 from orchestrator.plan.options import requested
-from orchestrator.plan.placement import taken
+from orchestrator.plan.placement import used_hosts
 from orchestrator.plan.planning import check_measures
 from orchestrator.plan.request import request_of
 from orchestrator.plan.spec import Skipped, skipped_words
@@ -72,7 +72,9 @@ class Plan:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts that its runs use, in order."""
-        return tuple(host.name for host in taken(self._prepared.plan.cells, self._selection.hosts))
+        return tuple(
+            host.name for host in used_hosts(self._prepared.plan.cells, self._selection.hosts)
+        )
 
     @property
     def configurations(self) -> tuple[RunSpec, ...]:
@@ -197,7 +199,7 @@ def run(
         decided.plan,
         decided.borrowed,
         selection,
-        taken(decided.plan.cells, selection.hosts),
+        used_hosts(decided.plan.cells, selection.hosts),
         plan.limits,
         plan._templates,
         selection.project.runs,

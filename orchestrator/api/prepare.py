@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection, note_references
 from orchestrator.errors import ConfigError
-from orchestrator.plan.baselines import borrowable, without
+from orchestrator.plan.baselines import borrowable, without_cells
 from orchestrator.plan.bench import Bench, ExtraRuns, PlannedRun, plan_run
-from orchestrator.plan.placement import idle, taken
+from orchestrator.plan.placement import idle_gpus, used_hosts
 from orchestrator.plan.planning import plan_bench
 from orchestrator.plan.render import Plan, without_secrets
 from orchestrator.plan.request import Request
@@ -72,7 +72,7 @@ def prepare_bench(
     if extra:
         extra.check(plan.cells)
     note_references("--env", {item for spec in plan.cells for item in spec.env.items()}, say)
-    if unused := idle(plan.cells, selection.hosts):
+    if unused := idle_gpus(plan.cells, selection.hosts):
         say(f"idle: {'; '.join(unused)}: hosts differ in size, and no run uses these")
     lent = []
     for spec in borrowable(plan):
@@ -84,7 +84,7 @@ def prepare_bench(
             say(
                 f"baseline {spec.shape}: borrowed from {runs[0].path.parent.name}, good runs: {len(runs)}"
             )
-    plan = without(plan, [spec for spec, _ in lent])
+    plan = without_cells(plan, [spec for spec, _ in lent])
     return Prepared(replace(plan, extra=extra), tuple(run for _, runs in lent for run in runs))
 
 
@@ -100,7 +100,7 @@ def render_plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Pl
     """Return each planned run with the files of every node, without secret values."""
     from orchestrator.checks.interfaces import with_interface
 
-    hosts = taken(plan.cells, selection.hosts)
+    hosts = used_hosts(plan.cells, selection.hosts)
     facts = remembered_interfaces(plan, selection)
     with_interfaces = [with_interface(host, facts.get(host.name, {})) for host in hosts]
     redaction = selection.inventory.redaction()
@@ -118,7 +118,7 @@ def remembered_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[s
     from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.nodes.deploy import remembered_facts
 
-    hosts = taken(plan.cells, selection.hosts)
+    hosts = used_hosts(plan.cells, selection.hosts)
     known = remembered_facts(selection.project.deployed, selection.hosts)
     return with_interfaces(
         hosts, {host.name: known[host.name] for host in hosts if host.name in known}

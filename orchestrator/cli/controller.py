@@ -28,7 +28,7 @@ from orchestrator.errors import Faults, OrchError, RunError, recorded_error
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
-from orchestrator.plan.placement import taken
+from orchestrator.plan.placement import used_hosts
 from orchestrator.record import BenchDir, Project, holder
 from orchestrator.record.bench_record import kind_of
 from orchestrator.record.journal import Event, last_controller
@@ -71,7 +71,7 @@ def conduct(
     """
     if opened and detach:
         opened.close()
-    hosts = taken(plan.cells, selection.hosts)
+    hosts = used_hosts(plan.cells, selection.hosts)
     root = selection.project.runs
     controller = begin_bench(
         plan,

@@ -13,8 +13,8 @@ from orchestrator.controller.earlier_benches import earlier_times
 from orchestrator.controller.stop_rule import plan_words
 from orchestrator.inventory import fold
 from orchestrator.plan.bench import PORTS, Bench
-from orchestrator.plan.placement import taken
-from orchestrator.plan.render import folded
+from orchestrator.plan.placement import used_hosts
+from orchestrator.plan.render import fold_files
 from orchestrator.plural import plural
 from orchestrator.report.text import one_line, visible
 
@@ -23,7 +23,9 @@ def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
     """Return which interface carries training traffic, and why, for hosts of which the inventory
     does not say it.
     """
-    hosts = [host for host in taken(plan.cells, selection.hosts) if not host.vars.get("interface")]
+    hosts = [
+        host for host in used_hosts(plan.cells, selection.hosts) if not host.vars.get("interface")
+    ]
     if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
         return []
     facts = remembered_interfaces(plan, selection)
@@ -83,6 +85,6 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
             typer.echo(
                 f"   node_rank {slot.node_rank}: {slot.host} ({slot.address}), {ranks}, devices {slot.devices}"
             )
-        for names, file in folded(decided.nodes):
+        for names, file in fold_files(decided.nodes):
             typer.echo(f"-- {fold(names)}: {file.path} ({file.mode:04o})")
             typer.echo(visible(file.content), nl=not file.content.endswith("\n"))

@@ -58,9 +58,9 @@ def with_spares(
     """
     from orchestrator.controller.fitness import kinds_of, look_at
     from orchestrator.errors import Faults, TransportError
-    from orchestrator.plan.placement import taken
+    from orchestrator.plan.placement import used_hosts
 
-    members = taken(plan.cells, selection.hosts)
+    members = used_hosts(plan.cells, selection.hosts)
     everyone = [*members, *spares]
     cluster = opened.of(selection, accept_new, everyone)
     faults: dict[str, list[OrchError]] = {

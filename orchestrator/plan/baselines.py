@@ -19,10 +19,10 @@ __all__ = [
     "borrowable",
     "check_shape",
     "is_baseline",
-    "marked",
+    "mark_baselines",
     "missing_baselines",
-    "possible",
-    "without",
+    "split_possible",
+    "without_cells",
 ]
 
 _BASELINE = "baseline"
@@ -68,7 +68,7 @@ def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> t
     return tuple(base for key, base in missing.items() if key not in present)
 
 
-def marked(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
+def mark_baselines(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
     """Return the specs; the origin of those that are baselines too says so, if not of one rank,
     which always are: those of the requested ``shape``, and without one those of one copy of a model
     that several ranks compute."""
@@ -92,7 +92,7 @@ def as_baseline(spec: RunSpec) -> RunSpec:
     )
 
 
-def possible(
+def split_possible(
     specs: Sequence[RunSpec], folders: Mapping[str, FrameworkFolder], hosts: Sequence[Host]
 ) -> tuple[tuple[RunSpec, ...], tuple[Skipped, ...]]:
     """Return the baselines that can be run, and those that a template refuses, so that there is no
@@ -158,6 +158,6 @@ def borrowable(bench: Bench) -> tuple[RunSpec, ...]:
     )
 
 
-def without(bench: Bench, borrowed: Collection[RunSpec]) -> Bench:
+def without_cells(bench: Bench, borrowed: Collection[RunSpec]) -> Bench:
     """Return the bench without the cells whose runs come from an earlier bench."""
     return replace(bench, cells=tuple(spec for spec in bench.cells if spec not in borrowed))

@@ -18,7 +18,7 @@ from orchestrator.plan.render import Plan, render
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec, Skipped
 
-__all__ = ["PORTS", "Bench", "ExtraRuns", "PlannedRun", "ordered", "plan_run", "run_name"]
+__all__ = ["PORTS", "Bench", "ExtraRuns", "PlannedRun", "order_cells", "plan_run", "run_name"]
 
 PORTS = range(20000, 30000)
 """Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range.
@@ -88,7 +88,7 @@ class Bench:
         same runs.
         """
         count = len(self.cells)
-        order = ordered(
+        order = order_cells(
             count, repeat, self.schedule.order, self.schedule.seed, self.schedule.repeats
         )[-count:]
         return tuple(
@@ -113,7 +113,7 @@ class Bench:
         )
 
 
-def ordered(
+def order_cells(
     count: int, repeats: int, order: str, seed: int, planned: int = 0
 ) -> list[tuple[int, int]]:
     """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once;
@@ -121,7 +121,7 @@ def ordered(
 
     ``planned`` is the number of repeats at the start of the bench, by default ``repeats``: more of them continue its order.
 
-    >>> ordered(2, 3, "balanced", 0)
+    >>> order_cells(2, 3, "balanced", 0)
     [(0, 1), (1, 1), (1, 2), (0, 2), (0, 3), (1, 3)]
     """
     generator = random.Random(seed)

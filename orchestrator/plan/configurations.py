@@ -12,7 +12,7 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import Host, fold
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.matrix import Axis, axis, combined, names_of
+from orchestrator.plan.matrix import Axis, axis, combine, names_of
 from orchestrator.plan.options import OPTIONS, long_form
 from orchestrator.plan.placement import ladder
 from orchestrator.plan.request import Request
@@ -123,7 +123,7 @@ def _choices(
                 place = file.places.get((name, value), error.where)
                 errors.append(ConfigError(error.message, where=place, hint=error.hint))
     _raise_each_once(errors)
-    combinations = combined(lists, given, file.include, file.exclude)
+    combinations = combine(lists, given, file.include, file.exclude)
     if not combinations:
         raise ConfigError(
             "expected at least one configuration after exclude: and the options of the command line, got none",

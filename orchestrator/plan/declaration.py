@@ -21,7 +21,7 @@ from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.schema import FrameworkFile, KnobEntry, StepEntry
 from orchestrator.plan.schema_faults import described, key_path
 
-__all__ = ["declared"]
+__all__ = ["read_declaration"]
 
 _LEAST: Mapping[str, Any] = {
     "title": "-",
@@ -37,7 +37,7 @@ other nevertheless.
 """
 
 
-def declared(
+def read_declaration(
     value: Any,
     line_of: Callable[[KeyPath], int],
     name: str,

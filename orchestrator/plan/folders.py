@@ -107,7 +107,7 @@ def read_folder(folder: Path) -> FrameworkFolder:
     every fault of the folder.
     """
     from orchestrator import yamlfile
-    from orchestrator.plan.declaration import declared
+    from orchestrator.plan.declaration import read_declaration
 
     document = yamlfile.load(folder / "framework.yaml")
     sources = {path.name: yamlfile.read_text(path) for path in sorted(folder.glob("*.j2"))}
@@ -122,7 +122,7 @@ def read_folder(folder: Path) -> FrameworkFolder:
         for entry, index in entries.items()
     }
     payload, faults = payload_files(places, folder)
-    framework = declared(
+    framework = read_declaration(
         document.value, document.line, folder.name, str(folder), _digest(folder), sources, faults
     )
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})

@@ -6,7 +6,7 @@ contradict; if there is none, it is a configuration of its own. The rules are th
 Actions, ``jobs.<job_id>.strategy.matrix``.
 
 >>> dtype, nodes = axis("dtype", ["fp32", "fp16"]), axis("nodes", [1, 2])
->>> for combination in combined([dtype, nodes], [], [{"nodes": 2, "steps": 90}], [{"dtype": "fp16", "nodes": 1}]):
+>>> for combination in combine([dtype, nodes], [], [{"nodes": 2, "steps": 90}], [{"dtype": "fp16", "nodes": 1}]):
 ...     print(combination)
 {'dtype': 'fp32', 'nodes': 1}
 {'dtype': 'fp32', 'nodes': 2, 'steps': 90}
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-__all__ = ["Axis", "axis", "combined", "names_of"]
+__all__ = ["Axis", "axis", "combine", "names_of"]
 
 Axis = tuple[Mapping[str, Any], ...]
 """Alternatives, each of one or more values by name. All alternatives of an axis have the same
@@ -37,7 +37,7 @@ def names_of(axes: Iterable[Axis]) -> set[str]:
     return {name for alternatives in axes for alternative in alternatives for name in alternative}
 
 
-def combined(
+def combine(
     lists: Sequence[Axis],
     given: Sequence[Axis],
     include: Sequence[Mapping[str, Any]],

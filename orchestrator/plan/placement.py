@@ -12,7 +12,7 @@ from orchestrator.inventory import Host, fold, is_loopback
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plural import plural
 
-__all__ = ["Placement", "Slot", "idle", "ladder", "place", "taken"]
+__all__ = ["Placement", "Slot", "idle_gpus", "ladder", "place", "used_hosts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _named(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:
     return [by_name[name] for name in spec.hosts]
 
 
-def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
+def used_hosts(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
     """Return the hosts used by any of these runs, in order. Given only these hosts, `place` places
     every run as before.
     """
@@ -110,7 +110,7 @@ def taken(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[Host]:
     return [host for host in hosts if host.name in names]
 
 
-def idle(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
+def idle_gpus(specs: Iterable[RunSpec], hosts: Sequence[Host]) -> list[str]:
     """Return the GPUs that none of these runs uses, where hosts differ in size, as a text for hosts
     with equal numbers.
     """

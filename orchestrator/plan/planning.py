@@ -11,7 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.plan.baselines import check_shape, marked, missing_baselines, possible
+from orchestrator.plan.baselines import (
+    check_shape,
+    mark_baselines,
+    missing_baselines,
+    split_possible,
+)
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import FrameworkFolder
@@ -58,12 +63,12 @@ def plan_bench(
         with_speedup = [
             spec for spec in asked.specs if by_name[spec.framework].framework.has_speedup
         ]
-        baselines, impossible = possible(
+        baselines, impossible = split_possible(
             missing_baselines(with_speedup, request.baseline_shape), by_name, hosts
         )
         skipped += impossible
         check_shape(request.baseline_shape, (*asked.specs, *baselines), impossible)
-    specs = marked(asked.specs, request.baseline_shape)
+    specs = mark_baselines(asked.specs, request.baseline_shape)
     return Bench(
         bench_id,
         (*baselines, *specs),

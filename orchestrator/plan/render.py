@@ -28,7 +28,7 @@ from orchestrator.plan.containers import (
 from orchestrator.plan.environment import env_file, setup_lines, variables
 from orchestrator.plan.framework import Framework, payload_digest, payload_path, run_path
 from orchestrator.plan.placement import Placement, Slot
-from orchestrator.plan.sandbox import HostVariables, command, rendered
+from orchestrator.plan.sandbox import HostVariables, command, render_text
 from orchestrator.plan.spec import RunSpec
 
 __all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
@@ -142,7 +142,7 @@ def render(
             files.append(RenderedFile("launch.sh", waiting, 0o700))
         else:
             for file in framework.files:
-                text = rendered(
+                text = render_text(
                     file.template, sources, file.target, context, folder=framework.folder
                 )
                 if file.target == "sh":
@@ -320,7 +320,7 @@ def without_secrets(plan: Plan, redaction: Redaction) -> Plan:
     return replace(plan, nodes=tuple(map(cleaned, plan.nodes)))
 
 
-def folded(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:
+def fold_files(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:
     """Return each distinct file once, with the hosts that receive it in order of node_rank."""
     groups: dict[RenderedFile, list[str]] = {}
     for node in nodes:

@@ -5,7 +5,7 @@ A template sees only the values passed to it, nothing of Python: no files, no en
 folder. Loops, products and output are bounded. Every printed value is quoted for the type of its
 file, so a template writes a bare ``{{ value }}``.
 
->>> rendered("a.j2", {"a.j2": "echo {{ word }} {{ words }}"}, "sh", {"word": "a b", "words": ["c", "d e"]}, folder="mine")
+>>> render_text("a.j2", {"a.j2": "echo {{ word }} {{ words }}"}, "sh", {"word": "a b", "words": ["c", "d e"]}, folder="mine")
 "echo 'a b' c 'd e'"
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 
-__all__ = ["HostVariables", "check_syntax", "rendered"]
+__all__ = ["HostVariables", "check_syntax", "render_text"]
 
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000
@@ -34,7 +34,7 @@ prints the same few.
 """
 
 
-def rendered(
+def render_text(
     template: str,
     sources: Mapping[str, str],
     target: str,

@@ -17,7 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.render import RenderedFile, folded
+from orchestrator.plan.render import RenderedFile, fold_files
 from orchestrator.plan.sandbox import check_syntax
 from orchestrator.plan.spec import as_written, resolve
 
@@ -96,7 +96,7 @@ def _trial(
     except ConfigError as error:
         is_of_template = error.kind == "template_error"
         return replace(trial, error=error) if is_of_template else replace(trial, refused=str(error))
-    return replace(trial, files=tuple(folded(plan.nodes)))
+    return replace(trial, files=tuple(fold_files(plan.nodes)))
 
 
 def refused_everywhere(

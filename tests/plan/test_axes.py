@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.plan.baselines import borrowable, without
+from orchestrator.plan.baselines import borrowable, without_cells
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.request import request_of
 from tests.plan.mill_benches import FOLDER, READER, bench_of, cells_of, run_file
@@ -111,8 +111,8 @@ def test_no_baseline_is_run_where_none_is_wanted_and_where_there_is_no_speed() -
 
 def test_cells_whose_runs_are_borrowed_are_left_out_and_the_others_keep_their_order() -> None:
     bench = bench_of(request_of("resnet50", nodes="2,4", dtype="fp32,fp16", repeats=2))
-    assert without(bench, []) == bench
-    rest = without(bench, borrowable(bench)[:1])
+    assert without_cells(bench, []) == bench
+    rest = without_cells(bench, borrowable(bench)[:1])
     assert cells_of(rest) == [
         "mill 1n1g fp16",
         "mill 2n8g fp32",

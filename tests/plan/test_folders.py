@@ -27,7 +27,7 @@ from orchestrator.logs.steps import VALUES
 from orchestrator.plan.folders import frameworks
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.placement import place
-from orchestrator.plan.render import Plan, folded, render
+from orchestrator.plan.render import Plan, fold_files, render
 from orchestrator.plan.spec import resolve
 from orchestrator.plan.trial import read_variables
 from tests.support.judge import LIMIT_S
@@ -99,7 +99,7 @@ def shown(name: str, device: str, dtype: str, shape: tuple[int, int]) -> str:
         return f"refused: {error}\n"
     files = [
         f"== {','.join(hosts)}: {file.path} ({file.mode:04o})\n{file.content}"
-        for hosts, file in folded(plan.nodes)
+        for hosts, file in fold_files(plan.nodes)
     ]
     argv = [f"== {node.slot.host}: argv {list(node.argv)}\n" for node in plan.nodes]
     return "".join([*files, *argv])

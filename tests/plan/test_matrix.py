@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.matrix import axis, combined, names_of
+from orchestrator.plan.matrix import axis, combine, names_of
 
 FRUIT, ANIMAL = axis("fruit", ["apple", "pear"]), axis("animal", ["cat", "dog"])
 
@@ -23,7 +23,7 @@ def test_every_combination_is_made_once(values: dict[str, list[int]]) -> None:
     count = 1
     for several in values.values():
         count *= len(set(several))
-    for made in (combined(axes, [], [], []), combined([], axes, [], [])):
+    for made in (combine(axes, [], [], []), combine([], axes, [], [])):
         assert len({tuple(sorted(one.items())) for one in made}) == len(made) == count
         assert all(set(one) == set(values) for one in made)
     assert names_of(axes) == set(values)
@@ -31,7 +31,7 @@ def test_every_combination_is_made_once(values: dict[str, list[int]]) -> None:
 
 def test_the_last_list_varies_fastest_and_an_axis_may_have_two_names() -> None:
     shapes = ({"nodes": 1, "gpus": 1}, {"nodes": 4, "gpus": 8})
-    assert combined([], [axis("dtype", ["fp32", "fp16"]), shapes], [], []) == [
+    assert combine([], [axis("dtype", ["fp32", "fp16"]), shapes], [], []) == [
         {"dtype": "fp32", "nodes": 1, "gpus": 1}, {"dtype": "fp32", "nodes": 4, "gpus": 8},
         {"dtype": "fp16", "nodes": 1, "gpus": 1}, {"dtype": "fp16", "nodes": 4, "gpus": 8},
     ]  # fmt: skip
@@ -43,7 +43,7 @@ def test_entries_extend_and_add_as_in_the_documentation_of_github_actions() -> N
         {"color": "green"}, {"color": "pink", "animal": "cat"}, {"fruit": "apple", "shape": "circle"}, {"fruit": "banana"},
         {"fruit": "banana", "animal": "cat"},
     ]  # fmt: skip
-    assert combined([FRUIT, ANIMAL], [], include, []) == [
+    assert combine([FRUIT, ANIMAL], [], include, []) == [
         {"fruit": "apple", "animal": "cat", "color": "pink", "shape": "circle"},
         {"fruit": "apple", "animal": "dog", "color": "green", "shape": "circle"},
         {"fruit": "pear", "animal": "cat", "color": "pink"},
@@ -54,20 +54,20 @@ def test_entries_extend_and_add_as_in_the_documentation_of_github_actions() -> N
 
 
 def test_an_entry_of_exclude_removes_what_has_all_its_values_and_before_include() -> None:
-    assert combined([FRUIT, ANIMAL], [], [], [{"fruit": "pear"}]) == combined(
+    assert combine([FRUIT, ANIMAL], [], [], [{"fruit": "pear"}]) == combine(
         [axis("fruit", ["apple"]), ANIMAL], [], [], []
     )
-    assert combined([FRUIT], [], [{"fruit": "pear", "color": "green"}], [{"fruit": "pear"}]) == [
+    assert combine([FRUIT], [], [{"fruit": "pear", "color": "green"}], [{"fruit": "pear"}]) == [
         {"fruit": "apple"}, {"fruit": "pear", "color": "green"},
     ]  # fmt: skip
-    assert combined([FRUIT], [], [], [{"fruit": "apple"}, {"fruit": "pear"}]) == []
+    assert combine([FRUIT], [], [], [{"fruit": "apple"}, {"fruit": "pear"}]) == []
 
 
 def test_without_lists_each_entry_is_a_configuration() -> None:
     include = [{"fruit": "apple"}, {"animal": "cat"}]
-    assert combined([], [], include, []) == include
-    assert combined([], [], [], []) == [{}]
-    assert combined([], [axis("fruit", ["pear"])], include, []) == [
+    assert combine([], [], include, []) == include
+    assert combine([], [], [], []) == [{}]
+    assert combine([], [axis("fruit", ["pear"])], include, []) == [
         {"fruit": "pear"},
         {"animal": "cat", "fruit": "pear"},
     ]
@@ -88,13 +88,13 @@ def test_without_lists_each_entry_is_a_configuration() -> None:
 def test_lists_of_the_command_line_replace_those_of_the_file_and_win_against_entries(
     given_lists: list[Any], expected: list[dict[str, Any]]
 ) -> None:
-    assert combined([FRUIT], given_lists, [{"fruit": "pear", "size": 1}], []) == expected
+    assert combine([FRUIT], given_lists, [{"fruit": "pear", "size": 1}], []) == expected
 
 
 def test_a_new_configuration_is_made_for_each_value_of_the_command_line_that_it_leaves_open() -> (
     None
 ):
-    made = combined(
+    made = combine(
         [FRUIT],
         [axis("animal", ["cat", "dog"])],
         [{"fruit": "fig"}],

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan.bench import ordered, run_name
-from orchestrator.plan.placement import ladder, place, taken
+from orchestrator.plan.bench import order_cells, run_name
+from orchestrator.plan.placement import ladder, place, used_hosts
 from orchestrator.plan.schedule import ORDERS
 from orchestrator.plan.spec import RunSpec
 from orchestrator.record.state_file import check_name
@@ -71,7 +71,7 @@ def test_of_the_hosts_that_a_bench_takes_each_run_is_placed_on_those_of_the_plan
 ) -> None:
     machines = hosts(*capacities, 4, 4, 4)
     specs = [wanted(*shape) for shape in shapes]
-    chosen = taken(specs, machines)
+    chosen = used_hosts(specs, machines)
     assert [place(one, chosen, 1) for one in specs] == [place(one, machines, 1) for one in specs]
     used = {slot.host for one in specs for slot in place(one, machines, 1).slots}
     assert [host.name for host in chosen] == sorted(used)
@@ -132,8 +132,8 @@ def test_the_ladder_of_the_reference_cluster() -> None:
 def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(
     count: int, repeats: int, order: str, seed: int
 ) -> None:
-    runs = ordered(count, repeats, order, seed)
-    assert runs == ordered(count, repeats, order, seed)
+    runs = order_cells(count, repeats, order, seed)
+    assert runs == order_cells(count, repeats, order, seed)
     assert [repeat for _, repeat in runs] == [
         repeat for repeat in range(1, repeats + 1) for _ in range(count)
     ]
@@ -149,7 +149,7 @@ def test_each_repeat_visits_every_cell_once_before_the_next_one_begins(
 )
 def test_in_a_balanced_order_every_cell_meets_the_same_drift(repeats: int, powers: int) -> None:
     count = 5
-    runs = ordered(count, repeats, "balanced", 0)
+    runs = order_cells(count, repeats, "balanced", 0)
     places = {
         cell: [2 * at - len(runs) + 1 for at, run in enumerate(runs) if run[0] == cell]
         for cell in range(count)
@@ -170,9 +170,9 @@ def test_in_a_balanced_order_every_cell_meets_the_same_drift(repeats: int, power
 
 def test_added_blocks_continue_the_balanced_order_of_the_plan() -> None:
     for planned in (1, 3, 8):
-        longer = ordered(3, 12, "balanced", 0, planned)
-        assert longer[: 3 * planned] == ordered(3, planned, "balanced", 0)
-        assert ordered(3, 11, "balanced", 0, planned) == longer[:33]
+        longer = order_cells(3, 12, "balanced", 0, planned)
+        assert longer[: 3 * planned] == order_cells(3, planned, "balanced", 0)
+        assert order_cells(3, 11, "balanced", 0, planned) == longer[:33]
 
 
 def test_run_names_are_names_that_a_directory_and_a_node_take() -> None:

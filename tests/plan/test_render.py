@@ -23,7 +23,14 @@ from orchestrator.plan.environment import SETUP_FAILED, env_file
 from orchestrator.plan.folders import frameworks
 from orchestrator.plan.framework import payload_path
 from orchestrator.plan.placement import place
-from orchestrator.plan.render import NodePlan, Plan, RenderedFile, folded, render, without_secrets
+from orchestrator.plan.render import (
+    NodePlan,
+    Plan,
+    RenderedFile,
+    fold_files,
+    render,
+    without_secrets,
+)
 from orchestrator.plan.sandbox import command
 from orchestrator.plan.spec import RunSpec
 from tests.support.examples import examples
@@ -431,7 +438,7 @@ def test_no_template_of_ours_switches_quoting_off() -> None:
 
 def test_what_is_the_same_on_several_nodes_is_shown_once() -> None:
     plan = rendered("{{ node.node_rank // 2 }}", {}, nodes=4)
-    assert [(hosts, file.path) for hosts, file in folded(plan.nodes)] == [
+    assert [(hosts, file.path) for hosts, file in fold_files(plan.nodes)] == [
         (("gpu2", "gpu3", "gpu4", "gpu5"), "env.sh"), (("gpu2", "gpu3"), "launch.sh"), (("gpu4", "gpu5"), "launch.sh"),
     ]  # fmt: skip
 

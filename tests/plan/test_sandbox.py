@@ -11,11 +11,11 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan import sandbox
-from orchestrator.plan.sandbox import HostVariables, rendered
+from orchestrator.plan.sandbox import HostVariables, render_text
 
 
 def text_of(template: str, target: str = "sh", **context: Any) -> str:
-    return rendered("a.j2", {"a.j2": template}, target, context, folder="mine")
+    return render_text("a.j2", {"a.j2": template}, target, context, folder="mine")
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_a_template_that_was_compiled_for_one_folder_has_the_limits_and_the_neig
 ):
     main = '{% include "b.j2" %}{% for n in range(600000) %}{% endfor %}'
     for text in ("first", "second"):
-        assert rendered("a.j2", {"a.j2": main, "b.j2": text}, "sh", {}, folder="mine") == text
+        assert render_text("a.j2", {"a.j2": main, "b.j2": text}, "sh", {}, folder="mine") == text
     with pytest.raises(ConfigError) as caught:
-        rendered("a.j2", {"a.j2": main}, "sh", {}, folder="mine")
+        render_text("a.j2", {"a.j2": main}, "sh", {}, folder="mine")
     assert caught.value.where == "mine/a.j2:1"
 
 

@@ -18,7 +18,7 @@ from orchestrator.checks.cross_node import unlike
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host
-from orchestrator.plan.render import folded
+from orchestrator.plan.render import fold_files
 from tests.plan.third_party_runs import FOREIGN, PORT, Case, cases, hosts, launch, planned
 from tests.support.node_facts import known
 from tests.support.rendering import complaint, opened
@@ -31,7 +31,7 @@ def test_rendered_files_are_the_golden_ones(framework: str) -> None:
     parts = []
     for case in cases(framework):
         parts.append(f"======== {case.label}\n")
-        for names, file in folded(planned(framework, case).nodes):
+        for names, file in fold_files(planned(framework, case).nodes):
             parts.append(
                 f"---- {','.join(names)}: {file.path} {file.mode:04o}\n{file.content.rstrip(chr(10))}\n"
             )

@@ -20,9 +20,9 @@ from orchestrator.analysis.compare.cells import (
     MARGIN,
     SLOWER,
     CellPair,
-    chosen,
-    compared,
-    matched,
+    cells_with,
+    compare_cells,
+    match_cells,
     of_metric,
     spec_fields,
     unmatched,
@@ -110,7 +110,7 @@ def counterparts(
             _by(bench, chosen_from, name, value)
             for bench, chosen_from, value in zip(benches, cells, values, strict=True)
         ]
-    return Counterparts(benches, results, (cells[0], cells[1]), tuple(matched(*cells)))
+    return Counterparts(benches, results, (cells[0], cells[1]), tuple(match_cells(*cells)))
 
 
 def compare(
@@ -126,7 +126,7 @@ def compare(
     Raise as `counterparts` does, and DataError if rendered files cannot be read.
     """
     matched = counterparts(before, after, by, metric)
-    pairs = compared(matched.pairs, margin)
+    pairs = compare_cells(matched.pairs, margin)
     places = _first_of_specs(matched.pairs)
     cases = [pairs[place].case for place in places]
     different = [matched.pairs[place] for place in places]
@@ -218,7 +218,7 @@ def _of_metric(bench: BenchDir, cells: Sequence[Cell], metric: str) -> list[Cell
 
 def _by(bench: BenchDir, cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
     try:
-        return chosen(cells, name, value)
+        return cells_with(cells, name, value)
     except ConfigError as error:
         raise ConfigError(error.message, where=f"--by: {_name(bench)}", hint=error.hint) from None
 

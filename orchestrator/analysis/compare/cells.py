@@ -38,11 +38,11 @@ __all__ = [
     "TOO_FEW",
     "CellPair",
     "Side",
-    "chosen",
-    "compared",
+    "cells_with",
+    "compare_cells",
     "doubt",
     "enough",
-    "matched",
+    "match_cells",
     "of_metric",
     "spec_fields",
     "unmatched",
@@ -126,7 +126,7 @@ class CellPair:
         return Interval(1 / self.interval.high, 1 / self.interval.low, self.interval.level)
 
 
-def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+def match_cells(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
     """Return the pairs of cells that are compared, in the order of the first bench.
 
     Cells with equal specs are paired. The remaining cells are paired if they have the same shape
@@ -151,7 +151,7 @@ def matched(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cell, C
     return [pairs[cell.key()] for cell in before if cell.key() in pairs]
 
 
-def chosen(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
+def cells_with(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
     """Return the cells with this value of a spec field, option or variable, both as written on the
     command line.
 
@@ -183,7 +183,9 @@ def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tupl
     return tuple(_case(cell, varying) for cell in cells if cell.key() not in paired)
 
 
-def compared(pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN) -> tuple[CellPair, ...]:
+def compare_cells(
+    pairs: Sequence[tuple[Cell, Cell]], margin: float = MARGIN
+) -> tuple[CellPair, ...]:
     """Return the pairs with their verdicts. A difference that may be smaller than ``margin``, a
     share, is called slight.
     """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.compare.benches import counterparts
-from orchestrator.analysis.compare.cells import CellPair, compared
+from orchestrator.analysis.compare.cells import CellPair, compare_cells
 from orchestrator.errors import ConfigError
 from orchestrator.record import BenchDir
 from orchestrator.results.numbers.power import least_change, repeats_to_exclude, repeats_to_find
@@ -51,7 +51,7 @@ def detectable(
     ``change`` and ``margin`` are shares of 1: the change to be found, and how much slower `orch gate` allows.
     Raise as `counterparts` does, and ConfigError if there are no configurations.
     """
-    pairs = compared(counterparts(benches[0], benches[-1], metric=metric).pairs, margin)
+    pairs = compare_cells(counterparts(benches[0], benches[-1], metric=metric).pairs, margin)
     if not pairs:
         raise ConfigError(
             "expected configurations that two benches have in common, got none", where="--plan"

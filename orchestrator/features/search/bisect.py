@@ -160,14 +160,14 @@ def _pair(
     from math import log
 
     from orchestrator.analysis.compare import counterparts
-    from orchestrator.analysis.compare.cells import ALL, compared, unmatched
+    from orchestrator.analysis.compare.cells import ALL, compare_cells, unmatched
     from orchestrator.cli.compare import chosen_by
     from orchestrator.errors import ConfigError
 
     if metric == ALL:
         raise ConfigError("expected the name of one metric, got all", where="--metric")
     matched = counterparts(*benches, chosen_by(by), metric)
-    pairs = compared(matched.pairs)
+    pairs = compare_cells(matched.pairs)
     where = f"{benches[0].path.name}, {benches[1].path.name}"
     if not pairs:
         only = ["; ".join(unmatched(cells, ())) or "none" for cells in matched.cells]

@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, OrchError
 from orchestrator.features.search.record import Candidate, RungRecord, add_rung, end_search
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
-from orchestrator.plan.bench import Bench, PlannedRun, ordered, plan_run
+from orchestrator.plan.bench import Bench, PlannedRun, order_cells, plan_run
 from orchestrator.plural import plural
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry
@@ -131,7 +131,7 @@ class Rounds(ABC):
         runs = [
             self.plan.run(cells[cell], block + repeat, number + place)
             for place, (cell, repeat) in enumerate(
-                ordered(len(cells), repeats, order, seed), start=1
+                order_cells(len(cells), repeats, order, seed), start=1
             )
         ]
         add_rung(

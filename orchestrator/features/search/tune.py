@@ -107,7 +107,7 @@ def tune(
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import single_choices
-    from orchestrator.plan.placement import taken
+    from orchestrator.plan.placement import used_hosts
     from orchestrator.plan.planning import plan_bench
 
     numerics = allows_numerics(allow)
@@ -144,7 +144,7 @@ def tune(
             return
         from orchestrator.cli.controller import conduct
 
-        tuned_hosts = taken(plan.cells, selection.hosts)
+        tuned_hosts = used_hosts(plan.cells, selection.hosts)
         record = tune_record(
             knobs,
             tuned_hosts,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.analysis.compare import Comparison, compare
-from orchestrator.analysis.compare.cells import compared, matched
+from orchestrator.analysis.compare.cells import compare_cells, match_cells
 from orchestrator.errors import OrchError
 from orchestrator.features.site.catalogue import BenchEntry
 from orchestrator.features.site.comparison import Beside, comparison_page
@@ -78,7 +78,9 @@ def comparison_jobs(
 
 def _correspond(before: Sequence[Cell], after: Sequence[Cell]) -> bool:
     """Return whether configurations of two benches correspond that measure the same model."""
-    return any(first.spec.model == second.spec.model for first, second in matched(before, after))
+    return any(
+        first.spec.model == second.spec.model for first, second in match_cells(before, after)
+    )
 
 
 def write_comparisons(jobs: Sequence[ComparisonJob]) -> list[int]:
@@ -92,7 +94,8 @@ def write_comparisons(jobs: Sequence[ComparisonJob]) -> list[int]:
 def _page(job: ComparisonJob) -> str:
     after = job.bench.compared_cells()
     beside = [
-        Beside(entry, compared(matched(entry.compared_cells(), after))) for entry in job.earlier
+        Beside(entry, compare_cells(match_cells(entry.compared_cells(), after)))
+        for entry in job.earlier
     ]
     detail, why = _detail(job)
     return comparison_page(job.bench, detail, why, beside, links_of(job.page, job.home))

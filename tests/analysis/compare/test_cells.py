@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from orchestrator.analysis.compare.causes import distinctions, file_differences, neutral
 from orchestrator.analysis.compare.cells import (
     CellPair,
-    chosen,
-    compared,
+    cells_with,
+    compare_cells,
     doubt,
-    matched,
+    match_cells,
     of_metric,
     unmatched,
 )
@@ -62,8 +62,10 @@ def cells(*shapes_and_speeds: tuple[str, Sequence[float]], prefix: str, **spec: 
 
 
 def pair_of(before: Sequence[float], after: Sequence[float], **spec: Any) -> CellPair:
-    pairs = matched(cells(("1n1g", before), prefix="a"), cells(("1n1g", after), prefix="b", **spec))
-    (found,) = compared(pairs)
+    pairs = match_cells(
+        cells(("1n1g", before), prefix="a"), cells(("1n1g", after), prefix="b", **spec)
+    )
+    (found,) = compare_cells(pairs)
     return found
 
 
@@ -210,8 +212,10 @@ def test_benches_alike_are_seldom_called_different_and_a_tenth_nearly_always_eve
 def test_what_may_be_less_than_the_margin_is_slight() -> None:
     close = [speed * 0.992 for speed in STEADY]
     assert pair_of(STEADY, close).verdict == "slight"
-    pairs = matched(cells(("1n1g", STEADY), prefix="a"), cells(("1n1g", TENTH_LESS), prefix="b"))
-    verdicts = [compared(pairs, margin)[0].verdict for margin in (0.0, 0.03, 0.097, 0.12)]
+    pairs = match_cells(
+        cells(("1n1g", STEADY), prefix="a"), cells(("1n1g", TENTH_LESS), prefix="b")
+    )
+    verdicts = [compare_cells(pairs, margin)[0].verdict for margin in (0.0, 0.03, 0.097, 0.12)]
     assert verdicts == ["slower", "slower", "slight", "slight"]
 
 
@@ -221,25 +225,27 @@ def test_what_one_cell_alone_would_call_a_difference_may_be_chance_among_eight()
     assert alone.p and 0.05 / 8 < alone.p < 0.05 and alone.verdict == "slight"
     before = cells(*((shape, STEADY) for shape in shapes), prefix="a")
     others = cells(*((shape, lower if shape == "1n1g" else STEADY) for shape in shapes), prefix="b")
-    assert {pair.verdict for pair in compared(matched(before, others))} == {"no difference"}
+    assert {pair.verdict for pair in compare_cells(match_cells(before, others))} == {
+        "no difference"
+    }
     slow = cells(*((shape, TENTH_LESS) for shape in shapes), prefix="c")
-    assert {pair.verdict for pair in compared(matched(before, slow))} == {"slower"}
+    assert {pair.verdict for pair in compare_cells(match_cells(before, slow))} == {"slower"}
 
 
 def test_there_is_no_verdict_on_the_same_runs_on_simulated_ones_against_real_ones_and_on_nothing() -> (
     None
 ):
-    same = matched(cells(("1n1g", STEADY), prefix="a"), cells(("1n1g", STEADY), prefix="a"))
-    assert [pair.verdict for pair in compared(same)] == ["same runs"]
+    same = match_cells(cells(("1n1g", STEADY), prefix="a"), cells(("1n1g", STEADY), prefix="a"))
+    assert [pair.verdict for pair in compare_cells(same)] == ["same runs"]
     real, bad = (
         runs_of("1n1g", STEADY, "a"),
         [replace(failed("1n1g", n), run_id=f"b{n}") for n in range(5)],
     )
     simulated = [replace(run, simulated=True, run_id=f"b{run.run_id}") for run in real]
-    assert [pair.verdict for pair in compared(matched(cells_of(real), cells_of(simulated)))] == [
-        "simulated against real"
-    ]
-    (nothing,) = compared(matched(cells_of(real), cells_of(bad)))
+    assert [
+        pair.verdict for pair in compare_cells(match_cells(cells_of(real), cells_of(simulated)))
+    ] == ["simulated against real"]
+    (nothing,) = compare_cells(match_cells(cells_of(real), cells_of(bad)))
     assert (nothing.verdict, nothing.ratio, nothing.interval, nothing.after.failed) == (
         "no number",
         None,
@@ -269,7 +275,8 @@ def others(
 def test_of_a_metric_of_which_less_is_better_more_is_slower() -> None:
     more, less = [1.1 * value for value in STEADY], TENTH_LESS
     (slower,), (faster,) = (
-        compared(matched(others("a", STEADY), others("b", values))) for values in (more, less)
+        compare_cells(match_cells(others("a", STEADY), others("b", values)))
+        for values in (more, less)
     )
     assert (slower.metric, slower.unit, slower.better, slower.verdict) == (
         "latency",
@@ -284,7 +291,7 @@ def test_of_a_metric_of_which_less_is_better_more_is_slower() -> None:
         and slower.gain.high < 1
     )
     assert faster.verdict == "faster" and faster.ratio == pytest.approx(0.9)
-    (allowed,) = compared(matched(others("a", STEADY), others("b", more)), 0.12)
+    (allowed,) = compare_cells(match_cells(others("a", STEADY), others("b", more)), 0.12)
     assert allowed.verdict == "slight", "a tenth more may be less than an eighth less"
 
 
@@ -309,7 +316,7 @@ def test_metrics_of_one_name_that_are_other_quantities_have_no_change_and_no_ver
         for metric in declared
     ]
     later = [replace(run, run_id=f"b{run.run_id}") for run in sides[1]]
-    (pair,) = compared(matched(cells_of(sides[0]), cells_of(later)))
+    (pair,) = compare_cells(match_cells(cells_of(sides[0]), cells_of(later)))
     assert (
         (pair.verdict == "other metric")
         == is_other
@@ -321,7 +328,7 @@ def test_metrics_of_one_name_that_are_other_quantities_have_no_change_and_no_ver
 
 def test_values_that_are_not_above_zero_have_no_ratio_and_no_verdict() -> None:
     for values in ([0.0] * 5, [-1.0, 1.0, 2.0, 3.0, 4.0]):
-        (pair,) = compared(matched(others("a", values), others("b", STEADY)))
+        (pair,) = compare_cells(match_cells(others("a", values), others("b", STEADY)))
         assert (pair.verdict, pair.ratio, pair.interval, pair.p) == (
             "values not above 0",
             None,
@@ -337,8 +344,8 @@ def test_equal_keys_are_paired_and_named_by_what_differs_among_them() -> None:
         others("b", STEADY, 0.9, [*keys, (8192, "read")]),
     )
     busbw = [of_metric(cells, "busbw") for cells in (before, after)]
-    pairs = matched(*busbw)
-    assert [(pair.case, pair.verdict) for pair in compared(pairs)] == [
+    pairs = match_cells(*busbw)
+    assert [(pair.case, pair.verdict) for pair in compare_cells(pairs)] == [
         ("1n2g size_bytes=1024", "slower"), ("1n2g size_bytes=4096", "slower"),
     ]  # fmt: skip
     assert unmatched(busbw[0], pairs) == () and len(unmatched(busbw[1], pairs)) == 1
@@ -359,7 +366,7 @@ def test_a_gate_judges_like_work_that_is_all_there_only() -> None:
     assert doubt(pair_of(STEADY, TENTH_LESS)) == ""
     assert doubt(pair_of(STEADY, TENTH_LESS, dtype="fp16")) == "its spec differs in dtype"
     lame = cells_of([*runs_of("1n1g", TENTH_LESS, "b"), replace(failed("1n1g", 6), run_id="b6")])
-    (found,) = compared(matched(cells(("1n1g", STEADY), prefix="a"), lame))
+    (found,) = compare_cells(match_cells(cells(("1n1g", STEADY), prefix="a"), lame))
     assert (found.verdict, doubt(found)) == ("slower", "1 of its runs failed")
 
 
@@ -369,7 +376,7 @@ def test_a_gate_judges_like_work_that_is_all_there_only() -> None:
 def test_equal_specs_are_paired_and_what_is_in_one_bench_only_is_named() -> None:
     before = cells(("1n1g", STEADY), ("2n1g", STEADY), prefix="a")
     after = cells(("2n1g", STEADY), ("4n1g", STEADY), prefix="b")
-    pairs = matched(before, after)
+    pairs = match_cells(before, after)
     assert [(one.spec.shape, other.spec.shape) for one, other in pairs] == [("2n1g", "2n1g")]
     assert unmatched(before, pairs) == ("1n1g",) and unmatched(after, pairs) == ("4n1g",)
 
@@ -379,13 +386,13 @@ def test_cells_are_paired_across_what_was_changed_for_all_of_them() -> None:
     plain = {"image_size": 224, "channels_last": True}
     before = cells(*shapes, prefix="a", options=plain)
     after = cells(*shapes, prefix="b", options=plain | {"channels_last": False}, steps=60)
-    found = compared(matched(before, after))
+    found = compare_cells(match_cells(before, after))
     assert [(pair.case, pair.differing) for pair in found] == [
         (shape, ("steps", "options.channels_last")) for shape in ("1n1g", "2n1g")
     ]
     # Where it is not clear which of several is meant, none is.
     both = cells(*shapes, prefix="c", dtype="bf16") + cells(*shapes, prefix="d", dtype="fp16")
-    assert matched(before, both) == []
+    assert match_cells(before, both) == []
 
 
 def test_cells_of_a_sweep_are_paired_by_options_and_variables_and_named_by_them() -> None:
@@ -402,13 +409,13 @@ def test_cells_of_a_sweep_are_paired_by_options_and_variables_and_named_by_them(
             )
         ]
 
-    pairs = compared(matched(swept("a"), list(reversed(swept("b")))))
+    pairs = compare_cells(match_cells(swept("a"), list(reversed(swept("b")))))
     assert [(pair.case, pair.differing) for pair in pairs] == [
         (f"1n1g image_size={size} NCCL_ALGO={algorithm}", ())
         for algorithm in ("(not set)", "Tree")
         for size in (64, 224)
     ]
-    trees = chosen(swept("a"), "NCCL_ALGO", "Tree")
+    trees = cells_with(swept("a"), "NCCL_ALGO", "Tree")
     assert [cell.spec.options["image_size"] for cell in trees] == [64, 224]
 
 
@@ -434,7 +441,7 @@ def test_each_cell_is_in_one_pair_at_most_and_in_one_where_both_have_it(
         ]
         for prefix, kinds in (("a", wanted), ("b", others))
     ]
-    pairs = matched(*sides)
+    pairs = match_cells(*sides)
     for place in (0, 1):
         keys = [pair[place].key() for pair in pairs]
         assert len(keys) == len(set(keys))
@@ -458,7 +465,7 @@ def test_what_a_step_computes_is_named_by_its_options() -> None:
             )
         ]
 
-    assert [pair.case for pair in compared(matched(swept("a"), swept("b")))] == [
+    assert [pair.case for pair in compare_cells(match_cells(swept("a"), swept("b")))] == [
         "1n1g accumulation=4",
         "2n1g accumulation=2",
     ]
@@ -492,7 +499,7 @@ def test_what_differs_is_named_by_likely_weight() -> None:
     )
     about = {"orch": "0.1.0", "payload.train_pytorch.py": "aa", "command": "orch bench"}
     now = about | {"payload.train_pytorch.py": "ab", "command": "orch bench -b 64"}
-    found = distinctions(matched(before, after), about, now)
+    found = distinctions(match_cells(before, after), about, now)
     assert [(each.name, each.before, each.after) for each in found] == [
         ("batch_size", "128", "64"),
         ("payload.train_pytorch.py", "aa", "ab"),
@@ -513,11 +520,11 @@ def test_one_odd_node_of_the_second_bench_is_a_difference_and_a_copy_has_none() 
             "2n1g", STEADY, "d", {"facts": {"node3": {"kernel": "6.1"}, "node4": {"kernel": "6.1"}}}
         )
     )
-    assert distinctions(matched(before, copy), {"orch": "1"}, {"orch": "1"}) == ()
-    assert [(each.name, each.after) for each in distinctions(matched(before, odd), {}, {})] == [
+    assert distinctions(match_cells(before, copy), {"orch": "1"}, {"orch": "1"}) == ()
+    assert [(each.name, each.after) for each in distinctions(match_cells(before, odd), {}, {})] == [
         ("node.kernel", "6.1, 6.8")
     ]
-    (hosts,) = distinctions(matched(before, moved), {}, {})
+    (hosts,) = distinctions(match_cells(before, moved), {}, {})
     assert (hosts.name, hosts.before, hosts.after) == ("hosts", "node[1-2]", "node[3-4]")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from orchestrator.analysis.compare.cells import compared, matched
+from orchestrator.analysis.compare.cells import compare_cells, match_cells
 from orchestrator.analysis.compare.kept import cell_of, kept
 from orchestrator.results import cells_of
 from orchestrator.results.bench import read_bench
@@ -20,9 +20,9 @@ def test_a_comparison_of_kept_cells_is_that_of_the_cells(tmp_path: Path) -> None
     broken.write_bytes(b"")  # a run without a number counts as failed
     whole = [cells_of(read_bench(one)) for one in (before, after)]
     again = [[cell_of(json.loads(json.dumps(kept(cell)))) for cell in cells] for cells in whole]
-    pairs = compared(matched(*whole))
+    pairs = compare_cells(match_cells(*whole))
     assert (
-        compared(matched(*again)) == pairs
+        compare_cells(match_cells(*again)) == pairs
         and pairs[0].verdict == "slower"
         and pairs[0].after.failed == 1
     )

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.analysis.compare import known_differences
 from orchestrator.analysis.compare.benches import DIGITS
 from orchestrator.analysis.compare.causes import Distinction, by_weight
-from orchestrator.analysis.compare.cells import FASTER, SLOWER, CellPair, compared
+from orchestrator.analysis.compare.cells import FASTER, SLOWER, CellPair, compare_cells
 from orchestrator.errors import ConfigError
 from orchestrator.features.search.bisection.state import applied
 from orchestrator.features.search.record import BisectRecord, Difference, Fixed, SideRecord
@@ -86,7 +86,7 @@ def sides(benches: tuple[BenchDir, BenchDir], pair: tuple[Cell, Cell], today: To
     """Return what a bisect of two cells with numbers has to know. Raise ConfigError if A or B
     cannot be run today.
     """
-    (compared_pair,) = compared([pair])
+    (compared_pair,) = compare_cells([pair])
     first, second = (_side(bench, cell) for bench, cell in zip(benches, pair, strict=True))
     changed: list[Difference] = []
     fixed: list[Fixed] = []

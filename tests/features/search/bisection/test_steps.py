@@ -29,7 +29,7 @@ from orchestrator.features.search.record import (
     RungRecord,
     SideRecord,
 )
-from orchestrator.plan.bench import ordered
+from orchestrator.plan.bench import order_cells
 
 Truth = Callable[[Candidate], float]
 """The logarithm of the value of a candidate over that of A."""
@@ -248,7 +248,7 @@ def campaign(
         nonlocal done
         cells = list(dict.fromkeys([a, b, *candidates]))
         first = done
-        for cell, repeat in ordered(len(cells), repeats, "balanced", 0):
+        for cell, repeat in order_cells(len(cells), repeats, "balanced", 0):
             noise = generator.gauss(0, scatter) - (
                 abs(generator.gauss(0, 5 * scatter)) if generator.random() < 0.05 else 0
             )
