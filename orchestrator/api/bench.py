@@ -68,18 +68,15 @@ class Bench:
         """Return one row for each good run, metric and key: ``run_id``, ``repeat``, ``value`` in
         ``unit``, and of trainings the step times of the measured window, ``step_mean_s`` and
         others."""
-        return [
-            {
-                **{name: row[name] for name in _OF_REPEATS},
-                **_settings(row),
-                "run_id": repeat["run_id"],
-                "repeat": repeat["repeat"],
-                "value": repeat["value"],
-                **{f"step_{name}": value for name, value in (repeat["step_times"] or {}).items()},
-            }
-            for row in self.document["rows"]
-            for repeat in row["repeats"]
-        ]
+        rows = []
+        for row in self.document["rows"]:
+            of_row = {name: row[name] for name in _OF_REPEATS} | _settings(row)
+            for repeat in row["repeats"]:
+                of_repeat = {name: repeat[name] for name in ("run_id", "repeat", "value")}
+                for name, value in (repeat["step_times"] or {}).items():
+                    of_repeat[f"step_{name}"] = value
+                rows.append(of_row | of_repeat)
+        return rows
 
     def frame(self, per_run: bool = False) -> pandas.DataFrame:
         """Return `rows`, or with ``per_run`` `repeats`, as a DataFrame. Raises ConfigError if
@@ -133,7 +130,7 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
 
 
 def project_of(folder: str | Path | None) -> Project:
-    """Return the project in a folder, by default that of `orch`."""
+    """Return the project in a folder, by default the one `orch` would use."""
     if not isinstance(folder, str | Path | None):
         raise expected("the path of a folder", folder, "project")
     return Project.here({**os.environ, "ORCH_PROJECT": str(folder)} if folder else os.environ)

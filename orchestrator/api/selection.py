@@ -128,10 +128,9 @@ def select(
     say(f"inventory: {source} ({why}), {count}")
     for note in inventory.notes:
         say(f"inventory: {one_line(note)}")
-    shown = {
-        item for host in chosen for item in host.env.items() if item[0] not in inventory.secrets
-    }
-    note_references("inventory: env", shown, say)
+    variables = {item for host in chosen for item in host.env.items()}
+    public = [item for item in variables if item[0] not in inventory.secrets]
+    note_references("inventory: env", public, say)
     with_devices = tuple(with_chosen(inventory, chosen, devices, devices_out))
     selection = Selection(
         project, inventory, with_devices, source, remembered, is_default=why == DEFAULT

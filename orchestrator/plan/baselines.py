@@ -64,25 +64,28 @@ def baseline_of(spec: RunSpec, shape: Shape | None = None) -> RunSpec:
 def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> tuple[RunSpec, ...]:
     """Return the baselines of ``specs`` that are not among them, each once."""
     present = {repr(spec.as_dict()) for spec in specs}
-    missing = {repr(base.as_dict()): base for base in (baseline_of(spec, shape) for spec in specs)}
-    return tuple(base for key, base in missing.items() if key not in present)
+    missing: dict[str, RunSpec] = {}
+    for spec in specs:
+        baseline = baseline_of(spec, shape)
+        key = repr(baseline.as_dict())
+        if key not in present:
+            missing[key] = baseline
+    return tuple(missing.values())
 
 
 def mark_baselines(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
     """Return the specs; the origin of those that are baselines too says so, if not of one rank,
     which always are: those of the requested ``shape``, and without one those of one copy of a model
     that several ranks compute."""
-    copies = (
-        {repr(baseline_of(spec).as_dict()) for spec in specs if spec.step.model_ranks > 1}
-        if shape is None
-        else set()
-    )
-    return tuple(
-        as_baseline(spec)
-        if (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies
-        else spec
-        for spec in specs
-    )
+    copies = set()
+    if shape is None:
+        shared = [spec for spec in specs if spec.step.model_ranks > 1]
+        copies = {repr(baseline_of(spec).as_dict()) for spec in shared}
+    result = []
+    for spec in specs:
+        is_own = (spec.nodes, spec.gpus) == shape or repr(spec.as_dict()) in copies
+        result.append(as_baseline(spec) if is_own else spec)
+    return tuple(result)
 
 
 def as_baseline(spec: RunSpec) -> RunSpec:

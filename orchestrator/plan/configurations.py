@@ -16,7 +16,6 @@ from orchestrator.plan.matrix import Axis, axis, combine, names_of
 from orchestrator.plan.options import OPTIONS, long_form
 from orchestrator.plan.placement import ladder
 from orchestrator.plan.request import Request
-from orchestrator.plan.run_file import RunFile
 from orchestrator.plan.spec import RunSpec, Skipped, impossible, read_value, resolve
 from orchestrator.plan.trial import refused_everywhere
 
@@ -157,8 +156,8 @@ def _axes(
     lists = list(file.lists)
     shapes = request.shapes
     if not shapes and (request.ladder or file.ladder):
-        most = max(request.nodes or _values_of("nodes", file), default=len(hosts))
-        ranks = request.gpus or _values_of("gpus", file)
+        most = max(request.nodes or file.values_of("nodes"), default=len(hosts))
+        ranks = request.gpus or file.values_of("gpus")
         shapes = ladder(most, max(ranks) if ranks else _ranks_by_default(folder, hosts[:most])[0])
     of_shapes = tuple({"nodes": nodes, "gpus": gpus} for nodes, gpus in dict.fromkeys(shapes))
     if request.shapes or request.ladder:
@@ -170,13 +169,6 @@ def _axes(
         sizes = {"nodes": request.nodes, "gpus": request.gpus}
         given += [axis(name, values) for name, values in sizes.items() if values]
     return given, lists
-
-
-def _values_of(name: str, file: RunFile) -> tuple[int, ...]:
-    listed = [
-        choice[name] for alternatives in file.lists for choice in alternatives if name in choice
-    ]
-    return tuple(listed or ([file.single[name]] if name in file.single else []))
 
 
 def _device_of(hosts: Iterable[Host]) -> str:

@@ -223,7 +223,7 @@ class Framework:
 
     @property
     def has_speedup(self) -> bool:
-        """Whether its runs are compared with those of a single device."""
+        """Whether its runs are compared with runs on a single device."""
         return self.measure.has_samples or any(metric.speedup for metric in self.log.metrics)
 
     def transformer(self, model: str) -> Transformer | None:
@@ -253,7 +253,7 @@ class Framework:
 
     def default(self, key: str, device: str, model: str = "") -> tuple[Any, str]:
         """Return the default value of ``key`` on ``device`` for ``model``, and its origin in words.
-        That of a device, which is for rehearsals, comes before that of a model."""
+        A default of a device, which is for rehearsals, comes before one of a model."""
         special = self.device_defaults.get(device, {})
         if key in special:
             return special[key], f"{self.name} default on {device}"

@@ -2,7 +2,7 @@
 
 Every combination of the lists is one configuration, except those that an entry of ``exclude``
 matches. An entry of ``include`` adds its other values to every combination whose values it does not
-contradict; if there is none, it is a configuration of its own. The rules are those of GitHub
+contradict; if there is none, it is a configuration of its own. The rules follow GitHub
 Actions, ``jobs.<job_id>.strategy.matrix``.
 
 >>> dtype, nodes = axis("dtype", ["fp32", "fp16"]), axis("nodes", [1, 2])

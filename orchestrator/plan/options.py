@@ -332,7 +332,7 @@ def long_form(name: str) -> str:
 
 
 def requested(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that change which runs are planned."""
+    """Return the options that change which runs are planned."""
     return {name: value for name, value in given.items() if OPTIONS[name].plans}
 
 

@@ -47,7 +47,7 @@ def plan_bench(
     bench_id: str,
     seed: int,
 ) -> Bench:
-    """Return the requested bench. Missing baselines come before its cells. ``seed`` is that of a
+    """Return the requested bench. Missing baselines come before its cells. ``seed`` decides a
     random order.
 
     Raises ConfigError if a run is not possible on these hosts.

@@ -70,17 +70,9 @@ class Request:
         may be the default.
         """
         file = self.run_file
-        listed = [
-            choice["framework"]
-            for alternatives in file.lists
-            for choice in alternatives
-            if "framework" in choice
-        ]
-        alone = [file.single["framework"]] if "framework" in file.single else []
+        names = self.frameworks or file.values_of("framework") or (default(),)
         included = [entry["framework"] for entry in file.include if "framework" in entry]
-        return tuple(
-            dict.fromkeys([*(self.frameworks or alone or listed or [default()]), *included])
-        )
+        return tuple(dict.fromkeys([*names, *included]))
 
     @property
     def variables(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.inventory import nearest
 from orchestrator.plan.expectations import Expectation, expectation_of
-from orchestrator.plan.matrix import Axis
+from orchestrator.plan.matrix import Axis, axis
 from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.variables import check_variable
 from orchestrator.plan.words import label, shapes
@@ -65,37 +65,34 @@ class RunFile:
     expect: tuple[Expectation, ...] = ()
     places: Mapping[tuple[str, Any], str] = field(default_factory=dict, compare=False)
 
+    def values_of(self, name: str) -> tuple[Any, ...]:
+        """Return the values of a name: one by itself, or those in a list."""
+        if name in self.single:
+            return (self.single[name],)
+        choices = [choice for alternatives in self.lists for choice in alternatives]
+        return tuple(choice[name] for choice in choices if name in choice)
+
     def chooses(self, name: str) -> bool:
         """Return True if the file chooses a value of this name, with ``nodes`` also by a ladder."""
-        listed = {key for alternatives in self.lists for choices in alternatives for key in choices}
         is_own = name == "repeats" and self.repeats is not None or name == "nodes" and self.ladder
-        return is_own or name in self.single or name in listed
+        return is_own or bool(self.values_of(name))
 
     def completed(self, values: Mapping[str, tuple[Any, str]]) -> RunFile:
         """Return the file with further choices: (value, its place) of ``repeats`` and names of
         `single`; a tuple is a list.
         """
-        choices = {name: value for name, (value, _) in values.items() if name != "repeats"}
-        lists = [
-            tuple({name: item} for item in value)
-            for name, value in choices.items()
-            if isinstance(value, tuple)
-        ]
-        pairs = [
-            (name, item)
-            for name, value in choices.items()
-            for item in (value if isinstance(value, tuple) else (value,))
-        ]
-        return replace(
-            self,
-            single={
-                **self.single,
-                **{name: value for name, value in choices.items() if not isinstance(value, tuple)},
-            },
-            lists=(*self.lists, *lists),
-            repeats=self.repeats if "repeats" not in values else values["repeats"][0],
-            places={**self.places, **{(name, item): values[name][1] for name, item in pairs}},
-        )
+        single, lists, places = dict(self.single), list(self.lists), dict(self.places)
+        repeats = self.repeats
+        for name, (value, place) in values.items():
+            if name == "repeats":
+                repeats = value
+            elif isinstance(value, tuple):
+                lists.append(axis(name, value))
+                places |= {(name, item): place for item in value}
+            else:
+                single[name] = value
+                places[name, value] = place
+        return replace(self, single=single, lists=tuple(lists), repeats=repeats, places=places)
 
 
 def run_file_of(document: Document) -> RunFile:

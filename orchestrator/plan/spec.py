@@ -47,7 +47,7 @@ class RunSpec:
     """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per
     copy of the model and forward pass, if ``step`` says that these differ.
 
-    ``env`` holds the variables that this experiment sets on all nodes; they override those of the hosts. ``follows`` names the
+    ``env`` holds the variables that this experiment sets on all nodes; they win over the hosts'. ``follows`` names the
     choice that keeps the global batch constant with strong scaling, ``batch_size`` or
     ``options.<name>``; it is empty with weak scaling. ``container`` replaces that of the hosts:
     ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding`` is one of `BINDINGS`, or
@@ -296,7 +296,7 @@ def with_batch_size(
 
 
 def read_value(framework: Framework, device: str, name: str, value: Any) -> Any:
-    """Return a value as a spec has it: that of an option parsed, any other as it is.
+    """Return a value as a spec has it: parsed for an option, any other as it is.
 
     ``name`` is a field of `RunSpec`, ``options.<name>`` or ``env.<name>``. Raises ConfigError if no
     configuration of this framework can have the value, whatever its other values and its device.

@@ -112,10 +112,11 @@ def distinctions(
     _note(values_by_name, before, after)
     _note(values_by_name, *_facts(pairs))
     ordered = sorted(values_by_name, key=_weight)
-    return tuple(
-        Distinction(name, *(", ".join(values) for values in values_by_name[name]))
-        for name in ordered
-    )
+    found = []
+    for name in ordered:
+        first, second = values_by_name[name]
+        found.append(Distinction(name, ", ".join(first), ", ".join(second)))
+    return tuple(found)
 
 
 def neutral(text: str, manifest: Manifest) -> str:
@@ -154,15 +155,12 @@ def file_differences(
         lines = _changed(before.get(place, ""), after.get(place, ""))
         if lines:
             places_by_change.setdefault((path, lines), []).append((case, node_rank))
-    return tuple(
-        FileDifference(
-            path,
-            tuple(dict.fromkeys(case for case, _ in places)),
-            tuple(sorted({n for _, n in places})),
-            lines,
-        )
-        for (path, lines), places in places_by_change.items()
-    )
+    found = []
+    for (path, lines), places in places_by_change.items():
+        cases = dict.fromkeys(case for case, _ in places)
+        node_ranks = sorted({node_rank for _, node_rank in places})
+        found.append(FileDifference(path, tuple(cases), tuple(node_ranks), lines))
+    return tuple(found)
 
 
 def _changed(before: str, after: str) -> tuple[str, ...]:
@@ -196,27 +194,27 @@ def _weight(name: str) -> tuple[int, str]:
 
 def _observed(cell: Cell) -> dict[str, str]:
     """Return what the programs of a cell reported about themselves, several values joined."""
-    reported = {
-        f"program.{name}": [str(run.observed.get(name)) for run in cell.good] for name in _OBSERVED
-    }
-    load = {"load": "; ".join(loaded_in(cell.good)) or "no other processes"}
-    return {
-        name: _joined(values) for name, values in reported.items() if set(values) - {"None"}
-    } | load
+    observed = {}
+    for name in _OBSERVED:
+        values = [str(run.observed.get(name)) for run in cell.good]
+        if set(values) - {"None"}:
+            observed[f"program.{name}"] = _joined(values)
+    observed["load"] = "; ".join(loaded_in(cell.good)) or "no other processes"
+    return observed
 
 
 def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the facts of one bench's nodes that differ from the other's, and the hosts if they are
     not the same.
     """
-    sides = [_hosts(cell for pair in pairs for cell in pair[side : side + 1]) for side in (0, 1)]
+    sides = [_hosts(before for before, _ in pairs), _hosts(after for _, after in pairs)]
     by_side: tuple[dict[str, str], dict[str, str]] = ({}, {})
     if sides[0].keys() != sides[1].keys():
         for facts_of_side, hosts in zip(by_side, sides, strict=True):
             facts_of_side["hosts"] = fold(hosts) if hosts else "nothing"
-    labelled = {
-        f"{side} {host}": facts for side, hosts in enumerate(sides) for host, facts in hosts.items()
-    }
+    labelled: dict[str, Mapping[str, Any]] = {}
+    for side, hosts in enumerate(sides):
+        labelled |= {f"{side} {host}": facts for host, facts in hosts.items()}
     for difference in differences(labelled):
         values = {host: value for value, hosts in difference.deviating for host in hosts}
         for side, (facts_of_side, hosts) in enumerate(zip(by_side, sides, strict=True)):

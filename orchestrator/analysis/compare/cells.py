@@ -1,7 +1,7 @@
 """Compare two benches cell by cell: how much faster one is, how certain that is, and in which
 fields they differ.
 
-Cells of equal metric and key are compared. A ratio is that of typical values, ``after`` over
+Cells of equal metric and key are compared. A ratio is of typical values, ``after`` over
 ``before``, each without the drift of its bench, as a summary shows them. Its interval includes the
 scatter of each bench (`drift.typical_change`). A difference counts as significant only if two tests
 agree: a permutation test, and Welch's test corrected for the number of cells. No test can
@@ -111,7 +111,7 @@ class CellPair:
 
     @property
     def gain_ratio(self) -> float | None:
-        """The ratio, turned round for a metric of which less is better."""
+        """The ratio, turned round for a metric whose smaller values are better."""
         if not self.ratio or self.better == "higher":
             return self.ratio
         return 1 / self.ratio
@@ -136,7 +136,8 @@ def match_cells(before: Sequence[Cell], after: Sequence[Cell]) -> list[tuple[Cel
     """
     equal = {cell.key(): cell for cell in after}
     pairs = {cell.key(): (cell, equal[cell.key()]) for cell in before if cell.key() in equal}
-    left, right = ([cell for cell in cells if cell.key() not in pairs] for cells in (before, after))
+    left = [cell for cell in before if cell.key() not in pairs]
+    right = [cell for cell in after if cell.key() not in pairs]
     changed = _disjoint([spec_fields(cell) for cell in left], [spec_fields(cell) for cell in right])
     groups: dict[str, tuple[list[Cell], list[Cell]]] = {}
     for side, cells in enumerate((left, right)):
@@ -158,18 +159,17 @@ def cells_with(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
     Raise ConfigError if there are cells, but none with this field or value.
     """
     fields = [spec_fields(cell) for cell in cells]
-    written = [
-        [as_written(spec[key]) for key in (name, f"options.{name}", f"env.{name}") if key in spec]
-        for spec in fields
-    ]
+    keys = (name, f"options.{name}", f"env.{name}")
+    written = []
+    for spec in fields:
+        written.append([as_written(spec[key]) for key in keys if key in spec])
     if cells and not any(written):
         names = dict.fromkeys(_short(key) for spec in fields for key in spec)
         hint = f"they have {', '.join(names)}{nearest(name, names)}"
         raise ConfigError(f"expected a field of its cells, got {name!r}", hint=hint)
     if cells and not any(value in values for values in written):
-        hint = (
-            f"they have {', '.join(dict.fromkeys(text for values in written for text in values))}"
-        )
+        known = dict.fromkeys(text for values in written for text in values)
+        hint = f"they have {', '.join(known)}"
         raise ConfigError(
             f"expected a value of {name} that its cells have, got {value!r}", hint=hint
         )
@@ -375,11 +375,11 @@ def _side(cell: Cell) -> Side:
 def _case(cell: Cell, varying: Sequence[str]) -> str:
     """Return the name of a cell among others: its shape, and the fields that vary among them."""
     fields = _fields(cell)
-    written = {
-        _short(name): as_written(fields[name]) if name in fields else "(not set)"
-        for name in varying
-    }
-    return " ".join([cell.spec.shape, *(f"{name}={value}" for name, value in written.items())])
+    words = [cell.spec.shape]
+    for name in varying:
+        text = as_written(fields[name]) if name in fields else "(not set)"
+        words.append(f"{_short(name)}={text}")
+    return " ".join(words)
 
 
 def _short(name: str) -> str:
@@ -389,21 +389,21 @@ def _short(name: str) -> str:
 def _varying(cells: Sequence[Cell]) -> list[str]:
     fields = [_fields(cell) for cell in cells]
     # The shape has nodes and GPUs, and options have what a step computes.
-    names = dict.fromkeys(
-        name for spec in fields for name in spec if name not in ("nodes", "gpus", "step")
-    )
-    return [name for name in names if len({_text(spec.get(name)) for spec in fields}) > 1]
+    texts: dict[str, set[str]] = {}
+    for name in dict.fromkeys(name for spec in fields for name in spec):
+        if name not in ("nodes", "gpus", "step"):
+            texts[name] = _texts(fields, name)
+    return [name for name, of_name in texts.items() if len(of_name) > 1]
 
 
 def _disjoint(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> set[str]:
-    names = {name for spec in (*left, *right) for name in spec if name not in ("nodes", "gpus")}
-    return {
-        name
-        for name in names
-        if {_text(spec.get(name)) for spec in left}.isdisjoint(
-            _text(spec.get(name)) for spec in right
-        )
-    }
+    names = {name for spec in (*left, *right) for name in spec} - {"nodes", "gpus"}
+    return {name for name in names if _texts(left, name).isdisjoint(_texts(right, name))}
+
+
+def _texts(specs: Sequence[Mapping[str, Any]], name: str) -> set[str]:
+    """Return the values of a field in these specs."""
+    return {_text(spec.get(name)) for spec in specs}
 
 
 def _text(value: Any) -> str:

@@ -162,14 +162,10 @@ def _source(name: str, before: Cell, after: Cell) -> str:
 def _part_of(name: str, parts: Sequence[Suspect]) -> Suspect | None:
     """Return the part that accounts for half of the change and on which a difference acts."""
     large = [part for part in parts if (part.share or 0.0) >= _HALF]
-    return next(
-        (
-            part
-            for part in large
-            if any(fnmatchcase(name, pattern) for pattern in _ACTS_ON.get(part.name, ()))
-        ),
-        None,
-    )
+    for part in large:
+        if any(fnmatchcase(name, pattern) for pattern in _ACTS_ON.get(part.name, ())):
+            return part
+    return None
 
 
 def _contradicts(distinction: Distinction, cell: Cell, is_slower: bool) -> bool:
@@ -268,13 +264,11 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
     conditions = []
     shares: dict[str, Callable[[RunResult], float]] = {"load": _load, "lowered clocks": _lowered}
     for name, of_run in shares.items():
-        sides = [
-            median([of_run(run) for run in cell.good]) if cell.good else 0.0
-            for cell in (before, after)
-        ]
-        more = sides[1] - sides[0]
+        earlier = median([of_run(run) for run in before.good] or [0.0])
+        later = median([of_run(run) for run in after.good] or [0.0])
+        more = later - earlier
         if abs(more) >= _LEAST_LOAD and (more > 0) == is_slower:
-            before_text, after_text = (f"{side:.0%}" for side in sides)
+            before_text, after_text = f"{earlier:.0%}", f"{later:.0%}"
             evidence = f"median of the runs: {before_text} of {_OF[name]}, then {after_text}"
             conditions.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
     sides_by_name = [_sampled(cell.good) for cell in (before, after)]
@@ -308,8 +302,11 @@ def _sampled(runs: Sequence[RunResult]) -> dict[str, float]:
     have.
     """
     by_run = [_sampled_of(getattr(run, "use", None)) for run in runs]
-    names = set.intersection(*(set(of_run) for of_run in by_run)) if by_run else set()
-    return {name: median([of_run[name] for of_run in by_run]) for name in names}
+    medians = {}
+    for name in by_run[0] if by_run else ():
+        if all(name in of_run for of_run in by_run):
+            medians[name] = median([of_run[name] for of_run in by_run])
+    return medians
 
 
 def _sampled_of(use: Any) -> dict[str, float]:
@@ -329,13 +326,13 @@ def _sampled_of(use: Any) -> dict[str, float]:
         "sent_bytes_per_s": [node.sent_bytes_per_s for node in nodes],
         "link_errors": [float(sum(node.link_errors.values())) for node in nodes],
     }
-    known = {
-        name: [value for value in of_name if value is not None] for name, of_name in values.items()
-    }
     least = ("gpu_clock_mhz", "gpu_used_percent", "gpu_power_w", "sent_bytes_per_s")
-    return {
-        name: (min if name in least else max)(of_name) for name, of_name in known.items() if of_name
-    }
+    numbers = {}
+    for name, of_name in values.items():
+        known = [value for value in of_name if value is not None]
+        if known:
+            numbers[name] = min(known) if name in least else max(known)
+    return numbers
 
 
 def _ms(seconds: float) -> str:
