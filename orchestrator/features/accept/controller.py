@@ -33,7 +33,7 @@ from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.framework import Framework
-from orchestrator.plan.placement import taken
+from orchestrator.plan.placement import used_hosts
 from orchestrator.plan.words import shortest
 from orchestrator.record.refusals import errors_between_runs
 from orchestrator.record.rundir import RunDir
@@ -266,7 +266,7 @@ class Acceptance:
             plan,
             [],
             self.selection,
-            taken(plan.cells, hosts),
+            used_hosts(plan.cells, hosts),
             self.limits,
             self.bases,
             self.folder.path,
