@@ -3,7 +3,7 @@
 A log is hostile text: it may be cut at any byte, contain several ranks, several attempts, colour
 codes and progress bars, or no line end in 100 MB. Unknown lines are never an error; a matched value
 that is not a number is a warning.
-`orchestrator.results.numbers.throughput` interprets the numbers; `orchestrator.results.read` assigns files to ranks.
+`orchestrator.results.numbers.throughput` interprets the numbers; `orchestrator.results.run_evidence` assigns files to ranks.
 
 >>> grammar = LogGrammar(files=("*.out",), patterns=(r"step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)",))
 >>> [(s.step, s.timestamp) for s in parse(b"noise\\nstep=1 t=0.50\\nstep=2 t=0.7", grammar).samples]

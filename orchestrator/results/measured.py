@@ -1,5 +1,5 @@
-"""Kinds of measurement: the metrics, parsed lines and values of a run, and the tables and doubts that
-its readings give.
+"""Kinds of measurement: the metrics, parsed lines and values of a run, and the tables and doubts
+that its readings give.
 """
 
 from __future__ import annotations
