@@ -57,7 +57,7 @@ class Options(TypedDict, total=False):
     label: str | None
     # Exit with 5 if this bound is not met, 6 if undecided.
     expect: Sequence[str] | None
-    # Add repeats until every 95 % interval is within ± this fraction of its median.
+    # Add repeats until every 95 % interval is within ± this fraction of its value.
     until_ci: str | None
     # Maximum repeats with --until-ci. Default: 30.
     max_repeats: int | None

@@ -213,7 +213,7 @@ OPTIONS: Mapping[str, BenchOption] = {
         run_file=InRunFile("bench", (str, list), "a bound such as busbw >= 350, or a list of them"),
     ),
     "until_ci": BenchOption(
-        "Add repeats until every 95 % interval is within ± this fraction of its median.", OFTEN, metavar="1%", plans=True,
+        "Add repeats until every 95 % interval is within ± this fraction of its value.", OFTEN, metavar="1%", plans=True,
         default=DefaultKey("percentage", commands="runs"),
     ),
     "max_repeats": BenchOption(
