@@ -352,10 +352,11 @@ def _check_loader(framework: Framework, loader: str) -> None:
 
 def _check_option(framework: Framework, name: str) -> None:
     if name not in framework.options:
+        defaults = ", ".join(f"{key}={one.default}" for key, one in framework.options.items())
         raise ConfigError(
             f"{framework.name} has no option {name!r}",
             where=f"--set {name}",
-            hint=f"it has {', '.join(f'{k}={o.default}' for k, o in framework.options.items())}"
+            hint=f"it has {defaults or 'none'}"
             f"{nearest(name, framework.options)}{folders_with(name, framework)}",
         )
 

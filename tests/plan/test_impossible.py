@@ -96,6 +96,14 @@ def test_an_option_that_only_one_framework_has_skips_the_configurations_of_the_o
     ]
 
 
+def test_of_a_folder_without_options_that_is_said() -> None:
+    plain = replace(READER, framework=replace(READER.framework, options={}))
+    request = request_of("resnet50", shape="1n1g", framework="reader", options=["width=4"])
+    with pytest.raises(ConfigError) as caught:
+        bench_of(request, plain)
+    assert str(caught.value) == "--set width: reader has no option 'width'. it has none"
+
+
 def test_strict_refuses_a_bench_with_an_impossible_configuration_and_names_each_reason_once() -> (
     None
 ):
