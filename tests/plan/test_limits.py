@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import options
+from orchestrator.cli.option_rows import option
 from orchestrator.errors import ConfigError
 from orchestrator.plan import words
 from orchestrator.plan.limits import Limits
@@ -57,18 +57,18 @@ def test_sampling_is_on_or_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "flag", "name", "taken", "refused"),
+    ("flag", "name", "taken", "refused"),
     [
-        (options.Lease, "lease", "lease_s", ("2", "1d"), ("1.9", "86401")),
-        (options.StopGrace, "stop-grace", "grace_s", ("0", "10m"), ("601",)),
-        (options.FirstLineTimeout, "first-line-timeout", "first_line_s", ("1",), ("0.9", "11575d")),
-        (options.StallTimeout, "stall-timeout", "stall_s", ("1",), ("0.9", "11575d")),
+        ("lease", "lease_s", ("2", "1d"), ("1.9", "86401")),
+        ("stop-grace", "grace_s", ("0", "10m"), ("601",)),
+        ("first-line-timeout", "first_line_s", ("1",), ("0.9", "11575d")),
+        ("stall-timeout", "stall_s", ("1",), ("0.9", "11575d")),
     ],
 )
 def test_an_option_takes_what_its_limit_may_be_and_refuses_the_rest_by_its_own_name(
-    option: Any, flag: str, name: str, taken: tuple[str, ...], refused: tuple[str, ...]
+    flag: str, name: str, taken: tuple[str, ...], refused: tuple[str, ...]
 ) -> None:
-    parse = option.__metadata__[0].parser
+    parse = option(flag.replace("-", "_")).parser
     for text in taken:
         assert getattr(Limits(**{name: parse(text)}), name) == parse(text)
     for text in refused:
@@ -79,16 +79,16 @@ def test_an_option_takes_what_its_limit_may_be_and_refuses_the_rest_by_its_own_n
 
 
 @pytest.mark.parametrize(
-    ("option", "name"),
+    ("row", "name"),
     [
-        (options.Lease, "lease_s"),
-        (options.StopGrace, "grace_s"),
-        (options.FirstLineTimeout, "first_line_s"),
-        (options.StallTimeout, "stall_s"),
+        ("lease", "lease_s"),
+        ("stop_grace", "grace_s"),
+        ("first_line_timeout", "first_line_s"),
+        ("stall_timeout", "stall_s"),
     ],
 )
-def test_the_help_of_an_option_says_the_default_of_the_limit(option: Any, name: str) -> None:
-    assert words.seconds(option.__metadata__[0].show_default, "help") == getattr(Limits(), name)
+def test_the_help_of_an_option_says_the_default_of_the_limit(row: str, name: str) -> None:
+    assert words.seconds(option(row).show_default, "help") == getattr(Limits(), name)
 
 
 def test_options_that_are_not_given_leave_the_defaults() -> None:

@@ -249,7 +249,7 @@ def test_a_secret_with_a_reference_is_not_shown_in_part() -> None:
 )  # fmt: skip
 def test_an_interpreter_may_be_a_command_of_several_words(python: str, words: str) -> None:
     context = {"python": command(Host("n", "10.0.0.1", vars={"python": python}).python)}
-    assert sandbox.rendered("t", {"t": "{{ python }}"}, "sh", context, folder="f") == words
+    assert sandbox.render_text("t", {"t": "{{ python }}"}, "sh", context, folder="f") == words
 
 
 @pytest.mark.parametrize("name", ["python", "runner_python"])
