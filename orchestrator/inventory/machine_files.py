@@ -98,7 +98,7 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
     if "@" in expression and all(
         word.strip().startswith("@") for word in expression.split(",") if "@" in word
     ):
-        hint = "name an inventory file with --hosts, or set ORCH_HOSTS"
+        hint = "set ORCH_HOSTS to the inventory file that has it, or name that file with --hosts"
         raise ConfigError(
             "expected hosts, got a group and no inventory that holds it", where=place, hint=hint
         )
