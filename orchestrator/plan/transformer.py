@@ -109,7 +109,10 @@ def transformer_of(content: Mapping[str, Any]) -> Transformer:
     values = {"kv_heads": content["heads"], **content}
     if "head_width" not in values:
         values["head_width"] = values["width"] // values["heads"]
-    transformer = read(Transformer, values)
+    try:
+        transformer = read(Transformer, values)
+    except Invalid as error:
+        raise error.within("transformer") from None
     if min(asdict(transformer).values()) < 0:
-        raise Invalid("expected sizes ≥ 0")
+        raise Invalid("expected sizes ≥ 0", "transformer")
     return transformer

@@ -165,13 +165,9 @@ def test_the_program_of_the_page_runs_a_bench_that_the_command_line_reads(
         f"{row['shape']} {row['n']} {row['value']} {row['unit']}\n" for row in rows
     )
     assert {row["nodes"] for row in rows} == {1, 2} and {row["n"] for row in rows} == {2}
-    assert controller.events()[0]["argv"][:5] == [
-        "orch",
-        "bench",
-        "resnet50",
-        "--set",
-        "compute_ms=5",
-    ]
+    words = controller.events()[0]["argv"]
+    assert words[:3] == ["orch", "bench", "resnet50"]
+    assert words[words.index("compute_ms=5") - 1] == "--set"
     assert f"{2 * len(rows)}/{2 * len(rows)}" in (controller.bench / "progress.log").read_text()
 
 
