@@ -19,11 +19,11 @@ UNIT_WORKERS ?= 3
 help:
 	@echo "make demo     install, start a lab of four nodes, benchmark ResNet-50 on 1, 2 and 4 of them, print the table (MODEL=gpt-tiny for another model)"
 	@echo "make test     install, lint, check types, run every test"
-	@echo "make unit     the tests that need no root, lab or long process, in a minute, without installing anything"
+	@echo "make unit     the tests that need no root, lab or long process, in five minutes on two cores, without installing anything"
 	@echo "make removal  delete each feature's folder in a copy, run the unit tests of the rest (FEATURES=\"hang explain\" for some)"
 	@echo "make frameworks  also install TensorFlow, Paddle and DALI (4 GB), and run the tests that train with them"
 	@echo "make scaling  install the same, print scaling tables of all trainers on 1, 2 and 4 nodes of a lab (15 minutes or more)"
-	@echo "make screenshots  make the pictures of docs/img from a bench in a lab (3 minutes; needs Chromium)"
+	@echo "make screenshots BENCH=runs/…  make the pictures of docs/img that show a bench (needs Chromium)"
 	@echo "make faults   break a lab in every way listed in docs/results/reliability.md, as often as listed (hours; ROWS=\"N1 P\" TRIALS=2 for less)"
 	@echo "make check    lint, types and every test, without installing anything"
 	@echo "make man      build/orch.1, the manual page"
@@ -69,16 +69,9 @@ frameworks: $(VENV)/.test $(INSTALLED)
 scaling: $(VENV)/.demo $(INSTALLED)
 	@benchmarks/scaling.sh $(BIN)/orch $(TRAINER) $(DEMO)/scaling
 
-SHOTS := ORCH_PROJECT=$(DEMO)/screenshots $(BIN)/orch
-
+# BENCH: its directory in runs/.
 screenshots: $(VENV)/.test
-	@mkdir -p $(DEMO)/screenshots
-	@$(SHOTS) lab down 2>/dev/null; $(SHOTS) lab up --nodes 4
-	@trap '$(SHOTS) lab down >/dev/null 2>&1' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; set -e; \
-	$(SHOTS) lab exec -- $(BIN)/orch deploy -f simulated; \
-	$(SHOTS) lab exec -- $(BIN)/orch bench resnet50 -f simulated --nodes 1,2,4 --repeats 5 --steps 80 --warmup-steps 15 \
-		--set compute_ms=60 --set jitter_percent=8 --set gradient_mb=1 >/dev/null; \
-	$(BIN)/python docs/screenshots.py "$$(ls -td $(DEMO)/screenshots/runs/* | head -1)" docs/img
+	$(BIN)/python docs/screenshots.py $(BENCH) docs/img
 
 # ROWS: names of rows, or how they begin; TRIALS: in place of each row's own number.
 faults: $(VENV)/.test

@@ -30,8 +30,8 @@ from functools import partial
 from itertools import product
 from statistics import median
 
-from orchestrator.results.numbers.peer_power import least_named, repeats_that_find
-from orchestrator.results.numbers.peers import Peers, against_peers
+from orchestrator.features.accept.peer_power import least_named, repeats_that_find
+from orchestrator.features.accept.peers import Peers, against_peers
 
 NATURAL, MARGIN, FIND = 0.005, 0.03, 0.06
 # Residuals of three repeats each of ten configurations of ResNet-50 on H200, in % of the speed,

@@ -34,9 +34,10 @@ from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plan.words import share, words
+from orchestrator.results.entries import Row
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
-from orchestrator.results.summary import Row, Summary, summarize
+from orchestrator.results.summary import Summary, summarize
 
 STEPS, BATCH, RESAMPLES, TRUTHS = 100, 128, 1000, 40_000
 RUN_NOISE, STEP_NOISE, CARRIED, FASTER = 0.01, 0.05, 0.5, 3.0
@@ -104,8 +105,8 @@ def times_of(
     step_s: Values, places: Values, blocks: Values, world: World, chance: np.random.Generator
 ) -> Values:
     """Return step times in seconds, of shape ``step_s.shape + (STEPS,)``. ``places`` and ``blocks``
-    have the shape of
-    ``step_s``: the place of a run, -0.5 to 0.5 of a campaign, and the noise of its block in standard deviations.
+    have the shape of ``step_s``: the place of a run, -0.5 to 0.5 of a campaign, and the noise of
+    its block in standard deviations.
     """
     shape = step_s.shape
     noise = chance.standard_t(3, shape) if world.heavy else chance.normal(0, 1, shape)

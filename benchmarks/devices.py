@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "remote" / "trai
 
 import gemm
 import memory_bandwidth
-from torch_ranks import World, claim, identity, join
+from torch_ranks import CAPABILITY, World, claim, identity, join
 
 STEPS, WARMUP_STEPS, STEP_SECONDS = 15, 5, 0.1
 SIDES = ("program", "loop")
@@ -124,7 +124,7 @@ def types(device: torch.device) -> list[str]:
     if device.type == "cpu":
         return ["fp32", "bf16"]
     capability = torch.cuda.get_device_capability(device)
-    return [dtype for dtype in gemm.TYPES if capability >= gemm.CAPABILITY.get(dtype, (0, 0))]
+    return [dtype for dtype in gemm.TYPES if capability >= CAPABILITY.get(dtype, (0, 0))]
 
 
 def main() -> None:

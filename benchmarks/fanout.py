@@ -4,8 +4,8 @@ rounds.
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/fanout.py cold --n 4,64 [--rounds 5] [--with clush,pdsh,…]
     orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
 
-`orch` connects with its own packet path over paramiko; `orch-openssh` is the same command through the program ssh
-(`transport: openssh`), one master for each host.
+`orch` connects with its own packet path over paramiko; `orch-openssh` is the same command through
+the program ssh (`transport: openssh`), one master for each host.
 
 - cold: connect to N hosts, run `true`, disconnect; includes the start of the program.
 - skew: time between the first and the last start of a command on N hosts. The nodes of a lab share

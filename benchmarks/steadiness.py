@@ -3,11 +3,11 @@
     python benchmarks/steadiness.py [--windows 1000] [--steps 100]
 
 Step times have the noise named in the first column, and in the window the change named in the head
-of each other column.
-`white`: independent, log-normal, 2 %. `carried`: 2 %, of which the given share is carried over from the previous step.
-`t with 3 degrees`: heavy tails, 2 %. `exponential`: steps are up to twice as long, on average 5 %. `every tenth 15 % longer`:
-such as writing a checkpoint. `coarse`: white, printed with two digits. The table shows the share of
-windows that are reported, in %; in the column `steady` these are false alarms.
+of each other column. `white`: independent, log-normal, 2 %. `carried`: 2 %, of which the given
+share is carried over from the previous step. `t with 3 degrees`: heavy tails, 2 %. `exponential`:
+steps are up to twice as long, on average 5 %. `every tenth 15 % longer`: such as writing a
+checkpoint. `coarse`: white, printed with two digits. The table shows the share of windows that are
+reported, in %; in the column `steady` these are false alarms.
 """
 
 from __future__ import annotations

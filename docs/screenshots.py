@@ -3,7 +3,7 @@ it.
 
     python docs/screenshots.py BENCH FOLDER
 
-Needs Chromium. `make screenshots` runs a bench in a lab and then this.
+Needs Chromium. The pictures of the docs show the four H200 of docs/results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
@@ -54,8 +55,8 @@ def main() -> None:
         lines = console.export_text(clear=False).count("\n") + 1
         table.write_text(console.export_html(theme=MONOKAI, inline_styles=True, code_format=PAGE))
         for name, page, scheme, size in (
-            ("report-light", report, 1, "1240,1500"),
-            ("report-dark", report, 0, "1240,1500"),
+            ("report-light", report, 1, "1240,1300"),
+            ("report-dark", report, 0, "1240,1300"),
             ("terminal", table, 0, f"{COLUMNS * 9 + 60},{lines * 18 + 22}"),
         ):
             target = (folder / f"{name}.png").absolute()
@@ -74,6 +75,7 @@ def main() -> None:
             subprocess.run(
                 [browser, *flags, page.as_uri()], check=True, stderr=subprocess.DEVNULL, timeout=120
             )
+            Image.open(target).quantize(64).save(target, optimize=True)
             print(f"{target.name}: {target.stat().st_size / 1024:.0f} KiB")
 
 

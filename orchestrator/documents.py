@@ -26,8 +26,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from orchestrator.errors import OrchError
 
-__all__ = ["Invalid", "Reader", "check_schema", "closed", "keys_of", "read", "short", "stored"]
-
 T = TypeVar("T")
 Read = Callable[[Any], Any]
 """Turns a value of a document into what stands for it. Raises Invalid."""
@@ -75,11 +73,12 @@ def stored(
     required: bool = False,
     annotates: bool = False,
 ) -> Mapping[str, Any]:
-    """Return the metadata of a dataclass field that its type cannot say, for `field` or `Annotated`.
+    """Return the metadata of a dataclass field that its type cannot say, for `field` or
+    `Annotated`.
 
-    ``key`` is its name in the document. ``by`` reads all but null. A ``required`` field has a default for
-    code, but must be in the document. An invalid value of a field that only ``annotates`` others
-    is left out.
+    ``key`` is its name in the document. ``by`` reads all but null. A ``required`` field has a
+    default for code, but must be in the document. An invalid value of a field that only
+    ``annotates`` others is left out.
     """
     return {"document": (key, by, required, annotates)}
 
@@ -163,7 +162,7 @@ class Reader:
 
     def _cut_text(self, value: Any) -> str:
         if not isinstance(value, str):
-            raise _unexpected("text", value)
+            raise _type_error("text", value)
         return value[: self._most_text]
 
     def _union(self, of: tuple[Any, ...]) -> Read:
@@ -178,7 +177,7 @@ class Reader:
 
         def read_row(value: Any) -> tuple[Any, ...]:
             if not isinstance(value, list | tuple) or len(value) != len(reads):
-                raise _unexpected(f"a list of {len(reads)}", value)
+                raise _type_error(f"a list of {len(reads)}", value)
             return tuple(read(item) for read, item in zip(reads, value, strict=True))
 
         return read_row
@@ -189,7 +188,7 @@ class Reader:
 
         def read_list(value: Any) -> tuple[Any, ...]:
             if not isinstance(value, list | tuple):
-                raise _unexpected(f"a list of {items}", value)
+                raise _type_error(f"a list of {items}", value)
             result = []
             for index, item in enumerate(value[: self._most_rows]):
                 try:
@@ -198,7 +197,7 @@ class Reader:
                     if self._lenient:
                         continue
                     if not error.steps:
-                        raise _unexpected(f"a list of {items}", value) from None
+                        raise _type_error(f"a list of {items}", value) from None
                     raise error.within(index) from None
             return tuple(result)
 
@@ -209,7 +208,7 @@ class Reader:
 
         def read_mapping(value: Any) -> dict[str, Any]:
             if not isinstance(value, dict):
-                raise _unexpected("an object", value)
+                raise _type_error("an object", value)
             result = {}
             for name, item in list(value.items())[: self._most_rows]:
                 try:
@@ -229,7 +228,7 @@ class Reader:
             if isinstance(value, kind):
                 return value
             if not isinstance(value, dict):
-                raise _unexpected("an object", value)
+                raise _type_error("an object", value)
             values = {}
             for part in parts:
                 found = value.get(part.key, MISSING)
@@ -266,22 +265,24 @@ class _Field:
         self.annotates = annotates
         self.has_default = not (item.default is MISSING and item.default_factory is MISSING)
         self.is_needed = required or not (self.has_default or NoneType in get_args(kind))
-        self.read = _guarded(by, NoneType in get_args(kind)) if by else of(kind)
+        self.read = _guard(by, NoneType in get_args(kind)) if by else of(kind)
         if not by and self.name.endswith("_s") and kind in (float, float | None):
             self.read = _plain(get_args(kind) or (kind,), "seconds")
 
 
 def _plain(kinds: tuple[Any, ...], expected: str = "") -> Read:
     """Return a reader of values of these types: text, numbers, booleans, null."""
-    types = set(kinds)
-    if float in types:
+    types, has_range = set(kinds), float in kinds
+    if has_range:
         types.add(int)
     words = expected or " or ".join(_SINGULAR[kind] for kind in kinds if kind is not NoneType)
 
     def read_plain(value: Any) -> Any:
         kind = type(value)
-        if kind not in types or (kind is float and not -_MOST <= value <= _MOST):
-            raise _unexpected(words, value)
+        if kind not in types:
+            raise _type_error(words, value)
+        if has_range and kind in (int, float) and not -_MOST <= value <= _MOST:
+            raise _type_error(words, value)
         return value
 
     return read_plain
@@ -292,7 +293,7 @@ def _instance(kind: Any) -> Read:
 
     def read_instance(value: Any) -> Any:
         if not isinstance(value, kind):
-            raise _unexpected(kind.__name__, value)
+            raise _type_error(kind.__name__, value)
         return value
 
     return read_instance
@@ -301,13 +302,13 @@ def _instance(kind: Any) -> Read:
 def _literal(values: tuple[Any, ...]) -> Read:
     def read_literal(value: Any) -> Any:
         if not isinstance(value, str) or value not in values:
-            raise _unexpected(f"one of {', '.join(values)}", value)
+            raise _type_error(f"one of {', '.join(values)}", value)
         return value
 
     return read_literal
 
 
-def _guarded(by: Read, may_be_none: bool) -> Read:
+def _guard(by: Read, may_be_none: bool) -> Read:
     def read_guarded(value: Any) -> Any:
         if value is None and may_be_none:
             return None
@@ -332,9 +333,11 @@ def _missing(read: Read) -> Invalid:
     return Invalid("expected a value, it is missing")
 
 
-def _unexpected(expected: str, value: Any) -> Invalid:
+def _type_error(expected: str, value: Any) -> Invalid:
     return Invalid(f"expected {expected}, got {short(value)}")
 
 
 read = Reader().read
 """Read a value strictly: the first invalid part of it raises Invalid."""
+read_leniently = Reader(lenient=True).read
+"""Read what can be read of a value, as `Reader` says; raises Invalid only for the whole of it."""

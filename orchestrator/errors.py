@@ -43,8 +43,8 @@ class OrchError(Exception):
     """An error with a place, a kind and a remedy. Any code may raise it; only the command line
     prints it.
 
-    ``cause`` is why a program failed, as its logs show it, in one line: a known cause, or what the program said last; empty if
-    they show neither.
+    ``cause`` is why a program failed, as its logs show it, in one line: a known cause, or what the
+    program said last; empty if they show neither.
     """
 
     exit_code = 1
@@ -80,7 +80,12 @@ class OrchError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle all fields: by default, Python would call the constructor with the message alone."""
-        return _revived, (type(self), self.args, vars(self))
+        return _revive, (type(self), self.args, vars(self))
+
+    @property
+    def errors(self) -> tuple[OrchError, ...]:
+        """The single errors in it: itself, or those of `Faults`."""
+        return (self,)
 
     def as_dict(self) -> dict[str, str]:
         """Return the machine-readable form, as printed by ``--json``: the fields that are not
@@ -94,7 +99,7 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n")
 
 
-def _revived(kind: type[OrchError], args: tuple[Any, ...], fields: dict[str, Any]) -> OrchError:
+def _revive(kind: type[OrchError], args: tuple[Any, ...], fields: dict[str, Any]) -> OrchError:
     error = kind.__new__(kind, *args)
     vars(error).update(fields)
     return error
@@ -174,16 +179,24 @@ class Interrupted(RunError):
 
 
 class Faults(OrchError):
-    """Several errors, reported together; the exit status is that of the first."""
+    """Several errors, reported together; the exit status and the host are those of the first."""
+
+    errors: tuple[OrchError, ...] = ()
 
     def __init__(self, errors: Sequence[OrchError]) -> None:
         first = errors[0]
-        super().__init__(str(first), kind=first.kind, hint="")
+        super().__init__(str(first), kind=first.kind, host=first.host)
         self.errors = tuple(errors)
         self.exit_code = first.exit_code
 
     def __str__(self) -> str:
         return "\n".join(f"{e.host}: {e}" if e.host else str(e) for e in self.errors)
+
+
+def raise_all(errors: Sequence[OrchError]) -> None:
+    """Raise these errors, if there are any: one by itself, several as Faults."""
+    if errors:
+        raise errors[0] if len(errors) == 1 else Faults(errors)
 
 
 def traced(error: BaseException) -> str:

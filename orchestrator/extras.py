@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["EXTRAS", "need"]
-
 EXTRAS = {"matplotlib": "plots", "pandas": "pandas"}
 """By the name under which it is imported."""
 

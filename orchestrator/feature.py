@@ -15,16 +15,14 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-__all__ = ["Feature", "features", "providers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Feature:
     """What a feature adds to the core.
 
-    ``commands`` has by module of the feature the commands that its ``add_to(app)`` adds, each with its line in the help,
-    under the heading ``group``.
-    ``provides`` has by extension point the module of the feature that implements it:
+    ``commands`` has by module of the feature the commands, functions of the same names, each with
+    its line in the help, under the heading ``group``. ``provides`` has by extension point the
+    module of the feature that implements it:
 
     - ``inventory_format``: inventories that are not orch's own: ``read_path(path, source)`` for
       what is no text file, and

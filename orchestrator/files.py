@@ -13,24 +13,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from orchestrator.errors import ConfigError, DataError, OrchError
 
-__all__ = [
-    "PROJECT_HINT",
-    "failures",
-    "is_file",
-    "make_folder",
-    "open_regular",
-    "remove_parts",
-    "sync_directory",
-    "who_may_replace",
-    "write_all",
-    "write_atomic",
-]
-
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
+_MOST_LINKS = 40
+"""More links than this the kernel does not follow either."""
 PROJECT_HINT = "make it a writable folder, or set ORCH_PROJECT to one"
 """The hint when a file of a project cannot be written."""
 
@@ -123,19 +111,6 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file that somebody else may have made, for reading: neither a link nor
-    anything that a reader waits for.
-
-    Raises OSError, also for what is no regular file.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "expected a regular file, found something else", str(path))
-    return os.fdopen(handle, "rb")
-
-
 def who_may_replace(path: Path, *, is_private: bool = False) -> str:
     """Return why others than this user may put something in the place of a path; empty if only this
     user and root may.
@@ -143,8 +118,7 @@ def who_may_replace(path: Path, *, is_private: bool = False) -> str:
     In a folder such as /tmp (sticky) each may only replace what is their own; with ``is_private``
     the path's own folder may not be one, because what is there today may be gone tomorrow.
     """
-    path = path.absolute()
-    for place in dict.fromkeys((path, path.parent.resolve() / path.name)):
+    for place in _ways_to(path.absolute()):
         for folder in place.parents:
             status = os.lstat(folder)
             if status.st_uid not in (0, os.getuid()):
@@ -154,6 +128,20 @@ def who_may_replace(path: Path, *, is_private: bool = False) -> str:
             if not status.st_mode & stat.S_ISVTX or is_private and folder == place.parent:
                 return f"others may write to {folder}"
     return ""
+
+
+def _ways_to(path: Path) -> list[Path]:
+    """Return a path, and what it becomes as the links above it are followed one after the other:
+    each folder that decides where the path leads is above one of these.
+    """
+    ways = [path]
+    while len(ways) <= _MOST_LINKS:
+        links = [folder for folder in ways[-1].parents if folder.is_symlink()]
+        if not links:
+            break
+        target = links[-1].parent / links[-1].readlink() / ways[-1].relative_to(links[-1])
+        ways.append(Path(os.path.normpath(target)))
+    return ways
 
 
 def _is_shared(status: os.stat_result) -> bool:

@@ -2,8 +2,8 @@
 words.
 
 A kind of note has a code, which programs filter by, a severity, and the words, in which the fields
-of a note are filled.
-`logs/notes.py`, `results/notes.py` and the `notes.py` of features have the kinds; a page of `docs` says when each is given.
+of a note are filled. `logs/notes.py`, `results/notes.py` and the `notes.py` of features have the
+kinds; a page of `docs` says when each is given.
 
 >>> SLOW = Kind("slow_node", DOUBT, "{host} takes {longer:.1%} longer", "; take {host} out")
 >>> note = SLOW(host="node2", longer=0.031)
@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-__all__ = ["DOUBT", "OTHER", "REFUSAL", "REMARK", "Kind", "Note", "as_note"]
 
 DOUBT = "doubt"
 """The number may be wrong, or is less certain than it looks."""

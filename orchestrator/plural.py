@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-__all__ = ["plural", "times", "with_article"]
-
 
 def plural(count: int, one: str, several: str = "") -> str:
     """Return a count with its noun. ``several``: the noun's plural, where it does not end in s."""

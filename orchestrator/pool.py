@@ -13,8 +13,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
-__all__ = ["end_with_parent", "shared_out"]
-
 _SHARES = 16
 """Parts into which the work of one process is divided: enough that the others do not wait long for
 the last one.

@@ -1,37 +1,24 @@
 """Processes as /proc shows them: which are alive, when they started, their control groups, and how
-to end them reliably.
+to end them reliably; other programs, run to their end within limits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from orchestrator.errors import RunError
 
-__all__ = [
-    "Stat",
-    "ancestors",
-    "descendants",
-    "end_all",
-    "held_namespaces",
-    "is_same_process",
-    "live_pid",
-    "machine_tag",
-    "own_groups",
-    "record_pid",
-    "snapshot",
-    "start_ticks",
-    "stat",
-]
-
 _PROC = Path("/proc")
+_LOOK_S = 0.05
+_MOST_OUTPUT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +166,6 @@ def is_same_process(pid: int, ticks: int) -> bool:
     return process is not None and process.start_ticks == ticks and process.state not in "ZX"
 
 
-def machine_tag() -> str:
-    """Return eight characters for where this process's id means something: this boot of this
-    machine, this namespace of ids.
-    """
-    try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
-        boot = ""
-    return sha256(f"{boot} {namespace(os.getpid(), 'pid')}".encode()).hexdigest()[:8]
-
-
 def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:
     """Return a process and all its ancestors."""
     lineage: set[int] = set()
@@ -252,3 +228,69 @@ def _alive(processes: Mapping[int, Stat]) -> dict[int, Stat]:
         for old, new in pairs
         if new and new.start_ticks == old.start_ticks and new.state not in "ZX"
     }
+
+
+class TooMuchOutput(Exception):
+    """A program has printed more than `run_program` takes."""
+
+
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    data: bytes = b"",
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end, in a session of its own, with ``data`` as its standard input; return
+    its exit status and what it printed until then. A daemon that keeps its output open is not
+    waited for.
+
+    Raises OSError if it cannot be started, TimeoutExpired, and TooMuchOutput after 16 MiB; then all
+    processes of its session are killed.
+    """
+    from tempfile import TemporaryFile
+
+    with TemporaryFile() as given:
+        given.write(data)
+        given.seek(0)
+        process = subprocess.Popen(
+            argv, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout and process.stderr
+    with process.stdout as stdout, process.stderr as stderr:
+        try:
+            outputs = _outputs_of(process.pid, stdout.fileno(), stderr.fileno(), timeout_s)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, TimeoutError):
+                raise subprocess.TimeoutExpired(argv, timeout_s) from None
+            raise
+        finally:
+            code = process.wait()
+    return subprocess.CompletedProcess(argv, code, *outputs)
+
+
+def _outputs_of(pid: int, stdout: int, stderr: int, timeout_s: float) -> list[bytes]:
+    """Return what a child prints until it has ended, which is not reaped yet: until then its number
+    is that of no other group.
+    """
+    deadline = time.monotonic() + timeout_s
+    outputs = {stdout: bytearray(), stderr: bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for handle in outputs:
+            selector.register(handle, selectors.EVENT_READ)
+        while True:
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            is_over = os.waitid(os.P_PID, pid, flags) is not None
+            ready = selector.select(0 if is_over else _LOOK_S)
+            if is_over and not ready:
+                return list(map(bytes, outputs.values()))
+            for key, _ in ready:
+                if not (piece := os.read(key.fd, 1 << 16)):
+                    selector.unregister(key.fd)
+                outputs[key.fd] += piece
+            if sum(map(len, outputs.values())) > _MOST_OUTPUT_BYTES:
+                raise TooMuchOutput
+            if time.monotonic() > deadline and not is_over:
+                raise TimeoutError

@@ -21,20 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError, RunError
-
-__all__ = [
-    "ENDED",
-    "Job",
-    "call",
-    "check_owner",
-    "here",
-    "job",
-    "job_id",
-    "parse",
-    "program",
-    "submitter",
-    "visible_devices",
-]
+from orchestrator.procs import TooMuchOutput, run_program
 
 ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
@@ -46,6 +33,7 @@ _ANSWER_S = 30.0
 _JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?")
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z0-9:/*_]*)=")
 _DEVICES = re.compile(r"\bgpu(?::[^:(),\s]+)?:(\d+)(?:\((IDX|CNT):([^)]*)\))?")
+_MOST_DEVICES = 1024
 _LINGERING = ("SLURM_CONF", "PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH", "TZ")
 
 
@@ -53,11 +41,12 @@ _LINGERING = ("SLURM_CONF", "PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRA
 class Job:
     """A job as ``scontrol show job --details`` reports it.
 
-    ``nodes`` is a folded list as Slurm writes it, empty before the start. ``devices`` are (nodes, numbers of the GPUs as
-    ``0,1`` or an empty text if Slurm does not number them, their count); empty if the job has no GPUs. ``start`` and ``end``
-    are as printed: an expected start while it waits. ``uid`` is -1 if Slurm does not say whose it
-    is. ``components`` are the numbers of the parts of a heterogeneous job, or of the tasks of an
-    array, of which Slurm tells together; else empty.
+    ``nodes`` is a folded list as Slurm writes it, empty before the start. ``devices`` are (nodes,
+    numbers of the GPUs as ``0,1`` or an empty text if Slurm does not number them, their count);
+    empty if the job has no GPUs. ``start`` and ``end`` are as printed: an expected start while it
+    waits. ``uid`` is -1 if Slurm does not say whose it is. ``components`` are the numbers of the
+    parts of a heterogeneous job, or of the tasks of an array, of which Slurm tells together; else
+    empty.
     """
 
     id: str
@@ -167,6 +156,7 @@ def parse(text: str) -> Job:
         devices=tuple(devices),
         start=fields.get("StartTime", "").removeprefix("Unknown"),
         end=fields.get("EndTime", "").removeprefix("Unknown"),
+        components=_parts_of(fields),
     )
 
 
@@ -187,12 +177,36 @@ def _devices(gres: str) -> tuple[str, int] | None:
     for match in _DEVICES.finditer(gres):
         count += int(match[1])
         if match[2] == "IDX":
-            for span in match[3].split(","):
-                first, _, last = span.partition("-")
-                numbers += list(range(int(first), int(last or first) + 1))
+            numbers += _numbers(match[3])
     if not count:
         return None
+    if max(count, len(numbers)) > _MOST_DEVICES:
+        raise RunError(
+            f"expected at most {_MOST_DEVICES} GPUs on a node, got {gres[:80]!r}",
+            kind="result_invalid",
+            where="scontrol show job",
+        )
     return (",".join(map(str, sorted(numbers))) if len(numbers) == count else ""), count
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers in ``0-1,3``, of each range at most one more than a node has devices."""
+    numbers: list[int] = []
+    for span in text.split(","):
+        first, _, last = span.partition("-")
+        end = min(int(last or first), int(first) + _MOST_DEVICES)
+        numbers += range(int(first), end + 1)
+    return numbers
+
+
+def _parts_of(fields: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the parts of a heterogeneous job from the record of its first one, also while Slurm
+    shows no other; empty for any other record.
+    """
+    whole = fields.get("HetJobIdSet", "")
+    if fields.get("HetJobOffset") != "0" or not re.fullmatch(r"[0-9]+([-,][0-9]+)*", whole):
+        return ()
+    return tuple(map(str, _numbers(whole)))
 
 
 def program(name: str) -> str:
@@ -220,14 +234,15 @@ def call(
     command = [program(argv[0]), *argv[1:]]
     where = f"Slurm: {argv[0]}"
     try:
-        done = subprocess.run(
-            command, input=text.encode(), capture_output=True, env=dict(environment), timeout=timeout_s, check=False,
-            start_new_session=True,
-        )  # fmt: skip
+        done = run_program(
+            command, timeout_s=timeout_s, environment=dict(environment), data=text.encode()
+        )
     except subprocess.TimeoutExpired:
         raise RunError(
             f"no answer within {timeout_s:g} s", kind="node_unfit", where=where
         ) from None
+    except TooMuchOutput:
+        raise RunError("more than 16 MiB of output", kind="node_unfit", where=where) from None
     if done.returncode:
         lines = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
         words = " / ".join(

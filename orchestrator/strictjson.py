@@ -14,8 +14,6 @@ from typing import Any
 
 from orchestrator.errors import DataError
 
-__all__ = ["strict_json"]
-
 _MAX_DEPTH = 50
 
 

@@ -4,6 +4,4 @@ interface.
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
-
 __version__ = "0.1.0"

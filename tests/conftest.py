@@ -35,10 +35,15 @@ PYTORCH = tuple(
         "torch_packed",
     )
 )
+PROGRAMS = tuple(
+    f"remote/test_{module}.py"
+    for module in ("train_lm", "lm_batch_search", "lm_arithmetic", "rank_parts", "gemm", "loaders")
+)
 LONG = (
     *("cases", "contract", "e2e", "faults", "lab"),
     *(f"cli/test_{module}.py" for module in ("main", "refusals", "dry_run", "unwritable_projects")),
-    *("analysis/compare/test_benches.py", "remote/test_pairs_program.py", *TRAINERS, *PYTORCH),
+    *("analysis/compare/test_benches.py", "remote/test_pairs_program.py", *TRAINERS),
+    *(*PYTORCH, *PROGRAMS),
     *(
         f"remote/noderun/test_{module}.py"
         for module in ("facts", "groups", "supervisor", "lock", "requests", "shared", "containers")
@@ -59,11 +64,9 @@ LONG_TESTS = (
         "results/links/test_collectives.py::test_half_types",
         "results/links/test_collectives.py::test_a_wrong_result",
     ),
-    *("remote/test_loaders.py::test_pytorch_trains", "remote/test_loaders.py::test_what_pytorch"),
-    *(
-        "remote/test_loaders.py::test_dali_on_a_gpu",
-        "remote/noderun/test_transfer.py::test_no_process_waits",
-    ),
+    "results/links/test_collectives.py::test_groups_of_ranks",
+    "remote/test_trainers_hf.py::test_it_marks_its_steps",
+    "remote/noderun/test_transfer.py::test_no_process_waits",
     *(
         "plan/test_third_party_launch_scripts.py::test_parameter",
         "test_structure.py::test_every_command_explains_itself",
@@ -76,6 +79,7 @@ WORKERS = {
     "plan/test_third_party_launch_scripts.py": "plans",
     "plan/test_third_party_logs.py": "plans",
     **dict.fromkeys(TRAINERS, "trainers"),
+    **{program: program for program in PROGRAMS},
     **dict.fromkeys(PYTORCH, "torch"),
     "results/links/test_collectives.py": "torch",
     "remote/test_pairs_program.py": "torch",
@@ -95,9 +99,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests that run in the background of a shell script inherit an ignored Ctrl-C, and so would the
-    # commands they interrupt.
+    # Tests that run in the background of a shell script inherit an ignored Ctrl-C, and under nohup an
+    # ignored SIGHUP, and so would the commands they interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Tests write many small files, and what they prove does not need these to survive a crash.
+    os.fsync = lambda descriptor: None
     # No deadline for an example: machines are shared, and what takes long shows in --durations.
     if config.getoption("--unit"):
         examples.share = 0.2
@@ -127,7 +134,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Deal out files of one group together, the largest group first, and all other tests one by
     one.
 
-    `--dist loadgroup` does so by a suffix of test ids that xdist 3.8 cannot give them with pytest 9.2.
+    `--dist loadgroup` does so by a suffix of test ids that xdist 3.8 cannot give them with pytest
+    9.2.
     """
     from xdist.scheduler import LoadScopeScheduling
 

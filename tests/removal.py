@@ -3,11 +3,12 @@
     python -m tests.removal [FEATURE …]
 
 Tests that import a feature are left out with it, wherever they are, and so is the list of modules
-that features may enter.
+that features may enter; tests that use a feature by a command are skipped (`needs`).
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -22,18 +23,25 @@ OF_ALL_FEATURES = "tests/test_structure.py::test_every_door_is_used"
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 
 
+def copy_repository(root: Path) -> Path:
+    """Return a copy of the repository."""
+    copy = root / "repository"
+    shutil.copytree(REPOSITORY, copy, ignore=LEFT_OUT, symlinks=True)
+    return copy
+
+
 def copy_without(feature: str, root: Path) -> Path:
     """Return a copy of the repository without a feature, the tests that import it, and those that
     make its records.
     """
-    copy = root / "repository"
-    shutil.copytree(REPOSITORY, copy, ignore=LEFT_OUT, symlinks=True)
+    copy = copy_repository(root)
     shutil.rmtree(copy / "orchestrator" / "features" / feature)
     shutil.rmtree(copy / "tests" / "features" / feature, ignore_errors=True)
     lost = [f"orchestrator.features.{feature}."]
-    for path in sorted((copy / "tests" / "support").glob("*.py")):
-        if lost[0] in path.read_text(encoding="utf-8"):
-            lost.append(f"tests.support.{path.stem} ")
+    for folder in ("support", "faults"):
+        for path in sorted((copy / "tests" / folder).glob("*.py")):
+            if lost[0] in path.read_text(encoding="utf-8"):
+                lost.append(f"tests.{folder}.{path.stem} ")
     for path in (copy / "tests").rglob("test_*.py"):
         if any(name in path.read_text(encoding="utf-8") for name in lost):
             path.unlink()
@@ -42,10 +50,15 @@ def copy_without(feature: str, root: Path) -> Path:
 
 def run_in(copy: Path, *words: str, captured: bool = True) -> subprocess.CompletedProcess[str]:
     """Run Python in a copy, whose `orchestrator` wins over an installed one: Python looks first in
-    the folder it starts in.
+    the folder it starts in. What it compiles it keeps, for the next one that runs there.
     """
     return subprocess.run(
-        [sys.executable, *words], cwd=copy, capture_output=captured, text=True, check=False
+        [sys.executable, *words],
+        cwd=copy,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+        capture_output=captured,
+        text=True,
+        check=False,
     )
 
 

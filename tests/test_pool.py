@@ -17,6 +17,7 @@ from orchestrator import procs
 from tests.support import judge
 from tests.support.benches import bench
 from tests.support.commands import REPOSITORY, inherited_environment
+from tests.support.features import needs
 
 pytestmark = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="one processor: no work is shared"
@@ -111,6 +112,7 @@ def test_ctrl_c_waits_for_no_share_in_progress(tmp_path: Path) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
+@needs("site")
 def test_a_site_whose_build_is_killed_is_written_no_further(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for day in range(1, BENCHES + 1):

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator import slurm
 from orchestrator.errors import ConfigError, RunError
+from orchestrator.inventory.allocation import names_of
 
 RUNS = (Path(__file__).parent / "data" / "slurm" / "job_with_gpus.txt").read_text()
 
@@ -66,6 +67,21 @@ def test_devices_are_numbered_only_where_slurm_numbers_all_of_them(
         ).devices
         == devices
     )
+
+
+@pytest.mark.parametrize("gres", ["gpu:99999999999999999999", "gpu:2(IDX:0-99999999999)"])
+def test_no_node_has_as_many_devices(gres: str) -> None:
+    record = f"JobId=1 JobState=RUNNING Nodes=n1 CPU_IDs=0 Mem=0 GRES={gres}"
+    with pytest.raises(RunError, match="expected at most 1024 GPUs on a node"):
+        slurm.parse(record)
+
+
+def test_the_first_part_of_a_heterogeneous_job_is_no_whole_job() -> None:
+    """Slurm shows it alone while, or after, the others are not there; any other part may be named."""
+    record = "JobId=%d HetJobId=7 HetJobOffset=%d HetJobIdSet=7-8 JobState=RUNNING NodeList=n1"
+    with pytest.raises(ConfigError, match="got a heterogeneous job or an array: 7, 8. name a part"):
+        names_of(slurm.parse(record % (7, 0)))
+    assert names_of(slurm.parse(record % (8, 1))) == ["n1"]
 
 
 def test_hosts_with_different_devices_have_a_line_each_and_tasks_are_those_of_one_node() -> None:

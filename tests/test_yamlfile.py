@@ -14,9 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
-from orchestrator.yamlfile import load, loads, read_text
+from orchestrator.yamlfile import Document, load, loads, read_text
 from tests.support.examples import examples
+
+REPOSITORY = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -316,6 +319,29 @@ def test_any_text_is_a_document_or_refused_with_its_source(text: str) -> None:
         loads(text, "fuzz.yaml")
     except ConfigError as error:
         assert error.where.startswith("fuzz.yaml")
+
+
+@settings(deadline=None, max_examples=examples(400))
+@given(st.one_of(YAMLISH, st.text(max_size=60)))
+def test_the_quick_parser_reads_what_the_other_one_reads(text: str) -> None:
+    assert read_with(yamlfile._QUICK, text) == read_with(None, text)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "templates").glob("*/*.yaml")), ids=lambda path: path.parent.name
+)
+def test_the_quick_parser_reads_every_folder_as_the_other_one_does(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert read_with(yamlfile._QUICK, text) == read_with(None, text)
+
+
+def read_with(quick: Any, text: str) -> Document | str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yamlfile, "_QUICK", quick)
+        try:
+            return loads(text, "fuzz.yaml")
+        except ConfigError as error:
+            return str(error)
 
 
 @settings(deadline=None, max_examples=examples(100))

@@ -9,20 +9,31 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from orchestrator.documents import read, stored
 from orchestrator.errors import DataError
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.bench import placed
-from orchestrator.results.entries import SPEED
+from orchestrator.results.entries import SPEED, Row
 from orchestrator.results.keys import in_order
-from orchestrator.results.summary import Row, summarize
+from orchestrator.results.summary import summarize
 from orchestrator.results.values import Key
+from orchestrator.strictjson import strict_json
 
-__all__ = [
-    "History", "PastCell", "damaged_runs", "history_of", "in_title_order", "listed", "past_cells", "revived", "title_of",
-]  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What lists need of the spec of a cell."""
+
+    key: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+def _read_spec(value: Any) -> str:
+    text = read(str, value)
+    read(_Spec, strict_json(text, "its text"))
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +41,8 @@ class PastCell:
     """One cell of one bench: typical value of a metric and its 95 % interval in ``unit``, of ``n``
     good repeats, None if there is none. ``primary``: the metric stands for the run.
 
-    ``spec`` is the whole spec as text, with metric, unit and key: cells with equal ones are comparable. ``created`` is when the
-    bench was planned, in UTC, ``label`` is that of the bench.
+    ``spec`` is the whole spec as text, with metric, unit and key: cells with equal ones are
+    comparable. ``created`` is when the bench was planned, in UTC, ``label`` is that of the bench.
     """
 
     created: str
@@ -41,7 +52,7 @@ class PastCell:
     model: str
     dtype: str
     shape: str
-    spec: str
+    spec: str = field(metadata=stored(by=_read_spec))
     metric: str
     unit: str
     primary: bool
@@ -70,6 +81,17 @@ class PastCell:
 
 
 @dataclass(frozen=True, slots=True)
+class PastBench:
+    """A bench as lists show it: its ``cells``, except borrowed ones, which the lender lists, why
+    runs are ``damaged``, by their ids, and what it ``measures`` if that has no metrics.
+    """
+
+    cells: tuple[PastCell, ...]
+    damaged: Mapping[str, str]
+    measures: str
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """All cells; ``damaged`` maps each bench or run with damaged evidence to the reason,
     ``speedless`` each bench without metrics to what it measured, ``seals`` each bench or acceptance
@@ -82,40 +104,32 @@ class History:
     acceptances: tuple[PastAcceptance, ...] = ()
 
 
-def history_of(entries: Mapping[str, Mapping[str, Any]]) -> History:
-    """Return the history of benches, each by name as `listed` gives it."""
-    cells = [revived(cell) for entry in entries.values() for cell in entry["cells"]]
-    damaged = {
-        name: reason for entry in entries.values() for name, reason in entry["damaged"].items()
-    }
-    speedless = {name: entry["measures"] for name, entry in entries.items() if entry["measures"]}
+def history_of(benches: Mapping[str, PastBench]) -> History:
+    """Return the history of benches by name."""
+    cells = [cell for bench in benches.values() for cell in bench.cells]
+    damaged = {name: reason for bench in benches.values() for name, reason in bench.damaged.items()}
+    speedless = {name: bench.measures for name, bench in benches.items() if bench.measures}
     return History(
         tuple(sorted(cells, key=lambda cell: (cell.created, cell.bench_id))), damaged, speedless
     )
 
 
-def revived(cell: Mapping[str, Any]) -> PastCell:
-    """Return a cell from its `asdict` as JSON has it."""
-    interval = Interval(**cell["interval"]) if cell["interval"] else None
-    return PastCell(
-        **{**cell, "interval": interval, "qualifications": tuple(cell["qualifications"])}
-    )
+def headline(cells: Sequence[PastCell]) -> PastCell | None:
+    """Return the cell that stands for a bench in a list: the last of its primary ones with a value,
+    which has the most ranks of its series; None without one.
+    """
+    return next((cell for cell in reversed(cells) if cell.primary and cell.value is not None), None)
 
 
 def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the ``cells`` of a bench, except borrowed ones, which the lender lists, why runs are
-    ``damaged``, and what it
-    ``measures`` if that has no metrics, for JSON. ``name`` is what the cells call the bench, ``runs`` are those with files.
+    """Return the `PastBench` of a bench, for JSON. ``name`` is what the cells call it, ``runs`` are
+    those with files.
     """
     record = bench.record()
     results = placed(bench, runs)
     cells = past_cells(name, record, results, summarize(results).rows)
     measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
-    return {
-        "cells": [asdict(cell) for cell in cells],
-        "damaged": damaged_runs(results),
-        "measures": measures,
-    }
+    return asdict(PastBench(tuple(cells), damaged_runs(results), measures))
 
 
 def damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
@@ -143,10 +157,10 @@ def past_cells(
         for row in rows
         if not set(row.run_ids) <= set(record.borrowed) and row.run_ids[0] in specs
     ]
-    return [_measured(row, record, bench_id, specs[row.run_ids[0]]) for row in measured]
+    return [_past_cell(row, record, bench_id, specs[row.run_ids[0]]) for row in measured]
 
 
-def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, Any]) -> PastCell:
+def _past_cell(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, Any]) -> PastCell:
     return PastCell(
         record.created,
         bench_id,
@@ -166,7 +180,7 @@ def _measured(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, A
         row.interval,
         row.n,
         row.failed,
-        row.qualifications,
+        tuple(map(str, row.qualifications)),
         row.hardware,
         record.label,
     )

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Inventory
     from orchestrator.record import Project
 
-__all__ = ["allocated", "listing"]
-
 
 def allocated(
     project: Project, source: str, bench_id: str = "", *, say: Callable[[str], None]

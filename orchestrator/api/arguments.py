@@ -11,10 +11,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan.options import OPTIONS, check_names, long_form
-from orchestrator.plan.spec import as_written
-from orchestrator.plan.words import quoted
-
-__all__ = ["ARGUMENTS", "Values", "command_words", "expected", "read_options"]
+from orchestrator.plan.words import as_written, quoted
 
 Values = str | int | float | Sequence[str | int | float]
 """One value, or several, each of which makes configurations of its own. A text may list several, as

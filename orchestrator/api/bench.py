@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.api.arguments import expected
 from orchestrator.api.find import find_bench
-from orchestrator.errors import ConfigError, DataError, Faults, OrchError
+from orchestrator.errors import ConfigError, DataError, OrchError, raise_all
 from orchestrator.extras import need
 from orchestrator.files import is_file
 from orchestrator.record import BenchDir, Project
@@ -19,8 +19,6 @@ from orchestrator.record import BenchDir, Project
 if TYPE_CHECKING:
     import pandas
 
-
-__all__ = ["Bench", "load", "of_folder", "project_of"]
 
 _NESTED = ("options", "key", "repeats", "ranks")
 _OF_REPEATS = (
@@ -34,9 +32,10 @@ class Bench:
     """A bench, as its evidence shows it. Numbers are unrounded, None where there is none; times are
     in seconds.
 
-    ``id`` names it, ``path`` is its directory or its sealed archive, ``document`` is what `orch summarize --json` prints of it
-    (its JSON Schema is `orchestrator/report/formats/summary.schema.json`), ``errors`` are those
-    with which `orch` would end.
+    ``id`` names it, ``path`` is its directory or its sealed archive, ``document`` is what `orch
+    summarize --json` prints of it (its JSON Schema is
+    `orchestrator/report/formats/summary.schema.json`), ``errors`` are those with which `orch` would
+    end.
     """
 
     id: str
@@ -91,8 +90,7 @@ class Bench:
         """Raise the error with which `orch` would end, if there is one: of a run, a damaged file,
         an expectation not met.
         """
-        if self.errors:
-            raise Faults(self.errors) if len(self.errors) > 1 else self.errors[0]
+        raise_all(self.errors)
 
 
 def _settings(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +114,8 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
     """Return a bench by its directory, its name or label in a project, or its sealed archive; the
     latest for an empty name.
 
-    ``project`` is the folder of the project: by default ``ORCH_PROJECT`` or the current directory, as for `orch`.
+    ``project`` is the folder of the project: by default ``ORCH_PROJECT`` or the current directory,
+    as for `orch`.
 
     An archive is verified as by `orch verify`. Raises ConfigError if there is no such bench,
     DataError for an archive that has been changed. What else is damaged is in `Bench.errors`.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.api.selection import Selection
@@ -14,8 +13,6 @@ from orchestrator.api.selection import Selection
 if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.nodes.cluster import Cluster
-
-__all__ = ["ConnectionCache"]
 
 
 @dataclass(slots=True)
@@ -50,10 +47,5 @@ class ConnectionCache:
     def __enter__(self) -> ConnectionCache:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestrator.record import BenchDir, Project
 
-__all__ = ["bench_path", "find_bench", "new_bench_id", "new_seed"]
-
 
 def find_bench(project: Project, name: str) -> BenchDir:
     """Return the bench with this name, directory or label, or the latest of the project. Raise

@@ -11,8 +11,6 @@ from typing import TypedDict
 
 from orchestrator.api.arguments import Values
 
-__all__ = ["Options"]
-
 
 class Options(TypedDict, total=False):
     """Options of a bench; those of type `Values` take one value or several."""

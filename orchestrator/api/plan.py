@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator import yamlfile
-from orchestrator.api.arguments import Values, command_words, expected, read_options
+from orchestrator.api.arguments import command_words, expected, read_options
 from orchestrator.api.bench import Bench, of_folder, project_of
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from orchestrator.controller.events import Observer, ProgressEvent
     from orchestrator.controller.peer import Interrupt
 
-__all__ = ["Plan", "Values", "prepare", "run"]
 
 _log = logging.getLogger("orchestrator")
 _TRANSPORTS = "orchestrator.transport"
@@ -221,7 +220,7 @@ def run(
             if observe:
                 observe(event)
 
-        with _interrupted(interrupt, stopped), _reports(selection.inventory.redaction()):
+        with _stop_at_signal(interrupt, stopped), _reports(selection.inventory.redaction()):
             yield take
 
     errors, _ = controller.conduct(show)
@@ -231,7 +230,7 @@ def run(
 
 
 @contextmanager
-def _interrupted(interrupt: Interrupt, stopped: list[int]) -> Iterator[None]:
+def _stop_at_signal(interrupt: Interrupt, stopped: list[int]) -> Iterator[None]:
     """Stop the bench at the first Ctrl-C, and raise at the second; not in another thread, where no
     signal arrives.
     """

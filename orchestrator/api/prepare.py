@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import RunDir
 
-__all__ = [
-    "Prepared",
-    "begin_bench",
-    "check_variables",
-    "plan_documents",
-    "render_plans",
-    "prepare_bench",
-    "remembered_interfaces",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -156,8 +146,8 @@ def begin_bench(
     """Return the controller of a planned bench on these hosts of a selection, whose folder it has
     made in ``root``.
 
-    ``argv``: the command that makes such a bench. ``added``: what a feature adds to its record, by key. It goes on with the
-    connections, facts and spares of ``opened``.
+    ``argv``: the command that makes such a bench. ``added``: what a feature adds to its record, by
+    key. It goes on with the connections, facts and spares of ``opened``.
     """
     from orchestrator.checks.interfaces import with_interfaces
     from orchestrator.controller.controller import Controller

@@ -34,13 +34,12 @@ from orchestrator.controller.stop_rule import block_words
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
-from orchestrator.plan.spec import as_written
+from orchestrator.plan.words import as_written
+from orchestrator.record.node_record import cause_of
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
 from orchestrator.results.numbers.throughput import Terms, speed_of_line
-
-__all__ = ["Progress", "write"]
 
 _SHOWN_METRICS = 3
 """Metrics that the line of a run shows."""
@@ -67,7 +66,7 @@ def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     return tuple(sorted(differing))
 
 
-def _named(processes: Sequence[tuple[int, str]]) -> str:
+def _name_processes(processes: Sequence[tuple[int, str]]) -> str:
     named = ", ".join(f"{pid} ({name})" for pid, name in processes[:_MOST_NAMED])
     more = f" and {len(processes) - _MOST_NAMED} more" if len(processes) > _MOST_NAMED else ""
     return one_line(named) + more
@@ -171,16 +170,16 @@ class Progress:
                     host: "stopping" if state == "running" else state
                     for host, state in self.states.items()
                 }
-                return [f"  stopping on every node: {one_line(reason)}"]
+                return [f"  stopping on every node: {one_line(cause_of(reason)[1])}"]
             case NodeEnded(host, state):
                 self.states[host] = state
             case LeftOver(host, processes):
                 return [
-                    f"  {host}: ended processes that the program had left running: {_named(processes)}"
+                    f"  {host}: ended processes that the program had left running: {_name_processes(processes)}"
                 ]
             case Stuck(host, processes):
                 why = "no signal ends them, as they wait in the kernel; orch check says whether they still run"
-                return [f"  {host}: processes {_named(processes)} are left: {why}"]
+                return [f"  {host}: processes {_name_processes(processes)} are left: {why}"]
             case LeftOut(host, names):
                 return [
                     f"  {host}: left on the node, because they are not logs: {one_line(', '.join(names))}"

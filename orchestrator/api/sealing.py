@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from orchestrator.record import BenchDir
     from orchestrator.record.bench_groups import BenchGroup
 
-__all__ = ["contents", "history_of_archive"]
-
 HISTORY_SCHEMA = 1
 """Of ``history`` in an archive. 1: first version."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.record import Project
     from orchestrator.transport import Trust
 
-__all__ = ["Selection", "note_references", "select", "without_suspects"]
-
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -71,13 +69,14 @@ def select(
 ) -> Selection:
     """Return the hosts selected by the options and the project, and say which inventory was chosen.
 
-    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are not in an inventory, or
-    ``slurm`` or ``srun`` for the hosts of a job, which the bench ``bench_id`` may have submitted. ``source_of`` says where
-    ``hosts`` come from if no option named them.
+    ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are
+    not in an inventory, or ``slurm`` or ``srun`` for the hosts of a job, which the bench
+    ``bench_id`` may have submitted. ``source_of`` says where ``hosts`` come from if no option named
+    them.
     """
     from orchestrator.api.allocation import allocated
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory import expand, open_inventory
+    from orchestrator.inventory import open_inventory
     from orchestrator.inventory.allocation import job_in
     from orchestrator.inventory.devices import chosen as with_chosen
     from orchestrator.inventory.devices import split_exclude
@@ -85,31 +84,17 @@ def select(
     from orchestrator.record.submission import submission
     from orchestrator.report.text import one_line
 
-    source, why = project.inventory_source(hosts, os.environ)
+    def file_of(named: str, bench: str = "") -> tuple[str, str]:
+        return allocated(project, named, bench, say=say) if job_in(named) else (named, "")
+
+    remembered, why = project.inventory_source(hosts, os.environ)
     why = source_of or why
-    remembered, expression = source, ""
-    if job_in(source):
-        source, expression = allocated(
-            project, source, bench_id if submission(project, bench_id) else "", say=say
-        )
-    elif hosts and not _is_file(hosts):
-        default, default_why = named, _ = project.inventory_source("", os.environ)
-        if job_in(default):
-            default, _ = allocated(project, default, say=say)
-        if Path(default).exists():
-            inventory = open_inventory(default)
-            try:
-                inventory.select(hosts)
-                source, why, expression = default, default_why, hosts
-                remembered = named
-            except ConfigError:
-                # An expression with some names of the inventory is a mistake; only without any is
-                # it a list of addresses.
-                names = {name for host in inventory.hosts for name in (host.name, host.address)}
-                if any(word.strip().startswith("@") for word in hosts.split(",")) or names & set(
-                    expand(hosts)
-                ):
-                    raise
+    source, expression = file_of(remembered, bench_id if submission(project, bench_id) else "")
+    if hosts and not job_in(remembered) and not _is_file(hosts):
+        default, default_why = project.inventory_source("", os.environ)
+        file, _ = file_of(default)
+        if Path(file).exists() and _selects(open_inventory(file), hosts):
+            remembered, why, source, expression = default, default_why, file, hosts
     if why != "--hosts" and _is_file(source) and not Path(source).exists():
         hint = "name an inventory or hosts with --hosts, or create this file"
         if project.is_outside_its_lab(os.environ):
@@ -196,6 +181,24 @@ def note_references(
     if names:
         text = "is passed as written, with its $; only variables whose names end in PATH are expanded on the node"
         say(f"{where} {', '.join(sorted(names))} {text}")
+
+
+def _selects(inventory: Inventory, hosts: str) -> bool:
+    """Return True if ``hosts`` is an expression over an inventory, False if it is a list of
+    addresses: none of its names is in there. Raises ConfigError if some are.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.inventory import expand
+
+    try:
+        inventory.select(hosts)
+    except ConfigError:
+        names = {name for host in inventory.hosts for name in (host.name, host.address)}
+        has_group = any(word.strip().startswith("@") for word in hosts.split(","))
+        if has_group or names & set(expand(hosts)):
+            raise
+        return False
+    return True
 
 
 def _is_file(text: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-__all__ = ["NAMES", "Check", "failed", "folded", "ok", "warning"]
-
 NAMES = (
     "runner", "held", "container", "leftovers", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login",
     "clock", "port", "data", "program", "slots", "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric",

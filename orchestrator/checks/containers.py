@@ -14,8 +14,6 @@ from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
 from orchestrator.plural import plural
 
-__all__ = ["container_checks"]
-
 _NO_FOLDER = re.compile(
     r"\bchdir\b|\bcwd\b|\bworkdir\b.*not exist|working directory", re.IGNORECASE
 )
@@ -30,7 +28,9 @@ def container_checks(host: Host, facts: NodeFacts) -> list[Check]:
     if container is None:
         return []
     return [
-        _started(host, facts, container) or _given(host, facts, container) or _fit(host, container),
+        _check_start(host, facts, container)
+        or _check_devices(host, facts, container)
+        or _fit(host, container),
         *_leftovers(host, container, facts.containers_left),
     ]
 
@@ -48,7 +48,7 @@ def _cure(error: str, container: ContainerFacts) -> str:
     return f"{get}, or set container.python to an interpreter inside"
 
 
-def _started(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
+def _check_start(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
     """Return a failed check if no program could be run inside, or runs would not find their files
     there.
     """
@@ -87,7 +87,7 @@ def _started(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check |
     return None
 
 
-def _given(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
+def _check_devices(host: Host, facts: NodeFacts, container: ContainerFacts) -> Check | None:
     """Return a check if devices of the node are missing inside."""
     devices, gpus, vendor = container.devices, facts.gpus, vendor_of(facts.gpu_tool)
     inside = devices.get(vendor.name, 0)

@@ -16,16 +16,6 @@ from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import fold
 
-__all__ = [
-    "alike",
-    "characteristics",
-    "data_set_digest",
-    "local_routes",
-    "same_machine",
-    "shared",
-    "unlike",
-]
-
 
 def same_machine(facts: Mapping[str, Mapping[str, Any]]) -> list[OrchError]:
     """Return an error for every pair of names that are one machine: same host key, if the transport
@@ -184,7 +174,7 @@ def characteristics(facts: NodeFacts) -> dict[str, str]:
     }
     for name, key, unit in _OF_GPUS:
         found = [getattr(gpu, key) for gpu in facts.gpus or ()]
-        texts = {f"{_shown(value)}{unit}" for value in found if value}
+        texts = {f"{_format_value(value)}{unit}" for value in found if value}
         values[name] = " and ".join(sorted(texts))
     kinds = Counter(pairs(facts.topology).values())
     values["GPU links"] = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
@@ -200,7 +190,7 @@ def characteristics(facts: NodeFacts) -> dict[str, str]:
     return {str(name): str(value) for name, value in values.items() if value not in (None, "")}
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -20,8 +20,6 @@ from typing import Any
 
 from orchestrator.inventory import fold
 
-__all__ = ["Difference", "by_value", "differences", "folded", "same_sizes", "sentences"]
-
 _BY_NATURE = {
     "hostname", "boot_id", "host_key", "held_by", "time", "login_s", "workdir", "workdir_first", "disk_free_bytes",
     "disk_free_inodes", "memory_free_bytes", "ports_busy", "load", "uptime_s", "index", "uuid", "serial", "bus_id", "used_mib",
@@ -40,7 +38,8 @@ class Difference:
     """One fact that is not the same on all nodes. ``expected`` is the most frequent value;
     ``deviating`` has the other values, each with its hosts.
 
-    ``agreeing`` is the number of nodes that have ``expected``. If two values are equally frequent, the first node's is taken.
+    ``agreeing`` is the number of nodes that have ``expected``. If two values are equally frequent,
+    the first node's is taken.
     """
 
     fact: str
@@ -65,7 +64,7 @@ def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...
     flat = {host: dict(_leaves("", value, 0)) for host, value in facts.items()}
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
     compared = (
-        _compared(name, {host: values.get(name) for host, values in flat.items()}) for name in names
+        _compare(name, {host: values.get(name) for host, values in flat.items()}) for name in names
     )
     return tuple(difference for difference in compared if difference)[:_MAX_DIFFERENCES]
 
@@ -80,7 +79,7 @@ def by_value(facts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[s
     hosts_by_value: dict[str, dict[str, list[str]]] = {}
     for host, values in facts:
         for name, value in _leaves("", values, 0):
-            hosts = hosts_by_value.setdefault(name, {}).setdefault(_shown(value), [])
+            hosts = hosts_by_value.setdefault(name, {}).setdefault(_shorten(value), [])
             if host not in hosts:
                 hosts.append(host)
     return hosts_by_value
@@ -130,7 +129,7 @@ def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
+def _compare(name: str, values: Mapping[str, str | None]) -> Difference | None:
     words = {host: "nothing" if value is None else value for host, value in values.items()}
     if name.endswith("memory_bytes"):
         words = same_sizes(words)
@@ -142,8 +141,8 @@ def _compared(name: str, values: Mapping[str, str | None]) -> Difference | None:
     for host, value in words.items():
         if value != expected:
             groups.setdefault(value, []).append(host)
-    deviating = tuple((_shown(value), tuple(hosts)) for value, hosts in groups.items())
-    return Difference(name, _shown(expected), counts[expected], deviating)
+    deviating = tuple((_shorten(value), tuple(hosts)) for value, hosts in groups.items())
+    return Difference(name, _shorten(expected), counts[expected], deviating)
 
 
 def same_sizes(words: Mapping[str, str]) -> dict[str, str]:
@@ -201,6 +200,6 @@ def _entries(name: str, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str,
     return leaves
 
 
-def _shown(value: str) -> str:
+def _shorten(value: str) -> str:
     text = value or "''"
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

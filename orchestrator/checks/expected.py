@@ -18,8 +18,6 @@ from orchestrator.checks.network import training_interface
 from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.inventory import Host, meets
 
-__all__ = ["expected_checks"]
-
 _HINT = "repair the node, or correct {key} under expect: in the inventory"
 _MIB, _GIB = 1 << 20, 1 << 30
 Look = Callable[[NodeFacts], Sequence[Any]]
@@ -73,17 +71,19 @@ def _unmet_row(
         return None
     got = (
         ", ".join(
-            dict.fromkeys("unknown" if value is None else _shown(value, row.unit) for value in odd)
+            dict.fromkeys(
+                "unknown" if value is None else _format_value(value, row.unit) for value in odd
+            )
         )
         or "nothing"
     )
-    requirement = _shown(expected, row.unit)
+    requirement = _format_value(expected, row.unit)
     if row.least and expected != "unlimited":
         requirement += " or more"
     return failed(host, "expect", f"{key} {got}", f"{key} {requirement}", _HINT.format(key=key))
 
 
-def _shown(value: Any, unit: str) -> str:
+def _format_value(value: Any, unit: str) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if value in ("unlimited", float("inf")):
@@ -133,10 +133,10 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: NodeFacts) -> Che
 
 
 def _of_gpus(name: str) -> Look:
-    return lambda facts: [_known(getattr(gpu, name)) for gpu in facts.gpus or ()]
+    return lambda facts: [_or_none(getattr(gpu, name)) for gpu in facts.gpus or ()]
 
 
-def _known(value: Any) -> Any:
+def _or_none(value: Any) -> Any:
     return None if value == "" else value
 
 
@@ -178,7 +178,7 @@ def _gpu_count(facts: NodeFacts) -> list[Any]:
     return [len(facts.gpus or ())]
 
 
-def _scaled(values: Iterable[Any], unit: float) -> list[Any]:
+def _scale(values: Iterable[Any], unit: float) -> list[Any]:
     return [None if value is None else value / unit for value in values]
 
 
@@ -194,7 +194,7 @@ _TABLE: Mapping[str, _Expectation] = {
     "gpu": _Expectation(_of_gpus("name"), meets),
     "gpus": _Expectation(_gpu_count, _same),
     "memory_gib": _Expectation(
-        lambda facts: _scaled(_of_gpus("memory_mib")(facts), 1024), _at_least, " GiB", least=True
+        lambda facts: _scale(_of_gpus("memory_mib")(facts), 1024), _at_least, " GiB", least=True
     ),
     "driver": _Expectation(_of_gpus("driver"), meets),
     "nvlink": _Expectation(_links, meets),
@@ -205,18 +205,18 @@ _TABLE: Mapping[str, _Expectation] = {
     "power_limit_w": _Expectation(_of_gpus("power_limit_w"), _at_least, " W", least=True),
     "cuda": _Expectation(_version("cuda"), meets),
     "nccl": _Expectation(_version("nccl"), meets),
-    "kernel": _Expectation(lambda facts: [_known(facts.kernel)], meets),
-    "cpu": _Expectation(lambda facts: [_known(facts.cpu)], meets),
+    "kernel": _Expectation(lambda facts: [_or_none(facts.kernel)], meets),
+    "cpu": _Expectation(lambda facts: [_or_none(facts.cpu)], meets),
     "cores": _Expectation(lambda facts: [facts.cores], _same),
     "ram_gib": _Expectation(
-        lambda facts: _scaled([facts.memory_bytes], _GIB), _at_least, " GiB", least=True
+        lambda facts: _scale([facts.memory_bytes], _GIB), _at_least, " GiB", least=True
     ),
     "shm_gib": _Expectation(
-        lambda facts: _scaled([facts.shm_bytes], _GIB), _at_least, " GiB", least=True
+        lambda facts: _scale([facts.shm_bytes], _GIB), _at_least, " GiB", least=True
     ),
     "mtu": _Expectation(_of_interface("mtu"), _same),
     "speed_gbit": _Expectation(
-        lambda facts: _scaled(_of_interface("speed_mbit")(facts), 1000),
+        lambda facts: _scale(_of_interface("speed_mbit")(facts), 1000),
         _at_least,
         " Gb/s",
         least=True,

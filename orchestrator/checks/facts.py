@@ -19,23 +19,7 @@ from typing import Annotated, Any
 
 from orchestrator.devices.gpu_states import gpu_states, selected
 from orchestrator.devices.vendor import vendor_facts
-from orchestrator.documents import Reader, read, stored
-
-__all__ = [
-    "ContainerFacts",
-    "GpuFacts",
-    "InterfaceFacts",
-    "NodeFacts",
-    "PortFacts",
-    "RouteFacts",
-    "Xid",
-    "infiniband_gbit",
-    "node_facts",
-    "ports_of",
-    "serials",
-    "told_facts",
-    "unpacked",
-]
+from orchestrator.documents import read, read_leniently, stored
 
 _MOST_BYTES = 1 << 23
 _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
@@ -73,7 +57,6 @@ def _interfaces(value: Any) -> tuple[IPv4Interface | IPv6Interface, ...]:
     return tuple(map(ip_interface, read(tuple[str, ...], value)))
 
 
-_READER = Reader(lenient=True)
 Figure = Annotated[float | None, stored(by=_figure)]
 Word = Annotated[str, stored(by=_word_of)]
 
@@ -309,7 +292,7 @@ def node_facts(told: Any) -> NodeFacts:
         known["gpus"] = gpu_states(told)
     else:
         known |= {"gpus": None, "gpu_fault": str(gpus or "")}
-    return _READER.read(NodeFacts, {**told, **known})
+    return read_leniently(NodeFacts, {**told, **known})
 
 
 def unpacked(packed: Any) -> dict[str, Any]:
@@ -366,9 +349,9 @@ def ports_of(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ``rate_gbit``.
 
     The kernel writes ``4: ACTIVE``, ``5: LinkUp``, ``400 Gb/sec (4X NDR)``
-    (ABI/stable/sysfs-class-infiniband).
-    ``gids`` lists by type the indexes of the GIDs that are set; ``ipv4_gid`` is the first GID of type RoCE v2 with an IPv4
-    address, which is the one that NCCL needs on a routed network.
+    (ABI/stable/sysfs-class-infiniband). ``gids`` lists by type the indexes of the GIDs that are
+    set; ``ipv4_gid`` is the first GID of type RoCE v2 with an IPv4 address, which is the one that
+    NCCL needs on a routed network.
     """
     ports = []
     for entry in entries:

@@ -17,10 +17,14 @@ from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 from orchestrator.plural import plural
 
-__all__ = ["conditions", "count_check", "gpu_checks"]
-
 _BUSY_MIB = 1024
 _BUSY_PERCENT = 10
+_UNKNOWN_USE = {
+    (True, True): "neither memory in use nor utilization",
+    (True, False): "no memory in use",
+    (False, True): "no utilization",
+}
+"""What to say of a GPU by what is not known of it: its memory in use, its utilization."""
 _OF_PROGRAMS = {8, 13, 31, 32, 43, 45, 68, 69, 109}
 """Xids that a faulty program can cause too: for these NVIDIA's catalogue recommends restarting the
 application first.
@@ -124,15 +128,13 @@ def _idle(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check:
         if number(gpu.used_mib) > _BUSY_MIB or number(gpu.utilization) > _BUSY_PERCENT
     }
     processes = facts.gpu_processes
-    unknown = [gpu.index for gpu in gpus if gpu.used_mib is None and gpu.utilization is None]
+    unknown = _unknown_use(gpus)
     if unknown and not busy and not processes:
-        words = f"{facts.gpu_tool} tells neither memory in use nor utilization of GPU {','.join(unknown)}"
-        return warning(
-            host, "idle", f"not known: {words}", "idle GPUs", f"see {facts.gpu_tool} on the node"
-        )
+        words = f"not known: {facts.gpu_tool} tells {unknown}"
+        return warning(host, "idle", words, "idle GPUs", f"see {facts.gpu_tool} on the node")
     if not busy and not processes:
         return ok(host, "idle", f"{'all ' if len(gpus) > 1 else ''}{plural(len(gpus), 'GPU')} idle")
-    users = _folded(
+    users = _fold_texts(
         (
             f"{process.name} of {process.user or 'an unknown user'} (process {process.pid})",
             process.gpu,
@@ -141,7 +143,7 @@ def _idle(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check:
     )
     known = {process.gpu for process in processes}
     rest = set() if UNKNOWN_GPU in known else busy - known
-    users += _folded(
+    users += _fold_texts(
         (f"memory or time used by processes that {facts.gpu_tool} does not list", gpu)
         for gpu in rest
     )
@@ -149,7 +151,20 @@ def _idle(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check:
     return warning(host, "idle", "; ".join(users), "idle GPUs", hint)
 
 
-def _folded(texts: Iterable[tuple[str, str]]) -> list[str]:
+def _unknown_use(gpus: Sequence[GpuFacts]) -> str:
+    """Return what is not told of the use of which GPUs. A part of one has no utilization of its
+    own.
+    """
+    by_words: dict[str, list[str]] = {}
+    for gpu in gpus:
+        is_part = gpu.mig == "Enabled" or is_partition(gpu.partition)
+        missing = gpu.used_mib is None, gpu.utilization is None and not is_part
+        if words := _UNKNOWN_USE.get(missing):
+            by_words.setdefault(words, []).append(gpu.index)
+    return " and ".join(f"{words} of GPU {','.join(of)}" for words, of in by_words.items())
+
+
+def _fold_texts(texts: Iterable[tuple[str, str]]) -> list[str]:
     """Return each distinct text once, with the GPUs that it holds for. ``texts`` are (text, GPU
     index).
     """
@@ -166,7 +181,7 @@ def _folded(texts: Iterable[tuple[str, str]]) -> list[str]:
 
 def _per_gpu(gpus: Sequence[GpuFacts], describe: Callable[[GpuFacts], str]) -> str:
     """Return the descriptions of all GPUs as one text; empty if no GPU has one."""
-    return "; ".join(_folded((text, gpu.index) for gpu in gpus if (text := describe(gpu))))
+    return "; ".join(_fold_texts((text, gpu.index) for gpu in gpus if (text := describe(gpu))))
 
 
 def _ecc(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
@@ -228,7 +243,7 @@ def _xid_words(xids: Sequence[Xid]) -> str:
         meaning = _XID_WORDS.get(xid.code, xid.text[:40])
         return f"Xid {xid.code} ({meaning}) {_ago(xid.age_s)} ago"
 
-    return "; ".join(_folded((words(xid), xid.gpu) for xid in xids))
+    return "; ".join(_fold_texts((words(xid), xid.gpu) for xid in xids))
 
 
 def _ago(seconds: float) -> str:

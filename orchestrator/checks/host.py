@@ -16,8 +16,6 @@ from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.plan import Framework
 from orchestrator.plural import plural
 
-__all__ = ["host_checks", "slots_check"]
-
 _MOST_LEFT = 4
 _SLOW_LOGIN_S = 2.0
 _LEAST_DISK = 256 << 20
@@ -46,9 +44,9 @@ def host_checks(host: Host, facts: NodeFacts, framework: Framework | None) -> li
     """Return every check of this kind, in the order of the table."""
     checks = [
         ok(host.name, "runner", f"python {facts.runner_python}, kernel {facts.kernel}"),
-        _held(host, facts),
+        _check_holder(host, facts),
         *container_checks(host, facts),
-        _left(host, facts),
+        _check_leftovers(host, facts),
         _framework(host, facts, framework),
         _references(host),
         _misspelt(host),
@@ -64,7 +62,7 @@ def host_checks(host: Host, facts: NodeFacts, framework: Framework | None) -> li
     return [check for check in checks if check]
 
 
-def _left(host: Host, facts: NodeFacts) -> Check | None:
+def _check_leftovers(host: Host, facts: NodeFacts) -> Check | None:
     """Return a failed check if processes of earlier runs are there, which use what the next run is
     given.
     """
@@ -88,7 +86,7 @@ def slots_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
     return ok(host.name, "slots", f"{slots}, {facts.cores} cores, {facts.cpu}")
 
 
-def _held(host: Host, facts: NodeFacts) -> Check | None:
+def _check_holder(host: Host, facts: NodeFacts) -> Check | None:
     if not facts.held_by:
         return None
     hint = "a bench is refused until that run ends; see orch status; orch cancel ends runs of this user"

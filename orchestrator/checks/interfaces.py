@@ -18,8 +18,6 @@ from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.inventory import Host
 from orchestrator.inventory.values import INTERFACE
 
-__all__ = ["route_interfaces", "with_interface", "with_interfaces"]
-
 _NEVER = ("lo", "docker")
 _VIRTUAL = ("veth", "br-", "virbr", "cali", "cni", "flannel", "tap", "tun")
 """Prefixes of interfaces that may have an address in a network of all nodes, and lead to none of
@@ -48,9 +46,8 @@ def with_interfaces(
     hosts: Sequence[Host], facts: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the facts of all hosts; for one without ``vars.interface``, ``interface`` is then the
-    one found for it, with
-    ``name`` and ``why``. None is found for a single host, for nodes that are one machine, and where no interface leads to all
-    others."""
+    one found for it, with ``name`` and ``why``. None is found for a single host, for nodes that are
+    one machine, and where no interface leads to all others."""
     known = {name: node_facts(values) for name, values in facts.items()}
     chosen = _chosen([host for host in hosts if host.name in facts], known)
     result = {}
@@ -82,10 +79,12 @@ def _chosen(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, 
     if len(hosts) < 2 or not seekers or any(_is_local(facts[host.name]) for host in hosts):
         return {}
     usable = {host.name: _usable(host, facts[host.name]) for host in hosts}
-    routed = {host.name: _routed(host, facts[host.name], usable[host.name]) for host in hosts}
+    routed = {
+        host.name: _interface_to_all(host, facts[host.name], usable[host.name]) for host in hosts
+    }
     by_route = {name: interface for name, interface in routed.items() if interface}
     is_routed = len(by_route) == len(hosts)
-    network, shared = _fastest_shared(usable)
+    network, shared = _fastest_common_network(usable)
     is_named = len(seekers) < len(hosts)
     if shared and (is_named or not is_routed or _slowest(shared) > _slowest(by_route) > 0):
         chosen = shared
@@ -140,7 +139,9 @@ def _usable(host: Host, facts: NodeFacts) -> dict[str, _Interface]:
     return usable
 
 
-def _routed(host: Host, facts: NodeFacts, usable: Mapping[str, _Interface]) -> _Interface | None:
+def _interface_to_all(
+    host: Host, facts: NodeFacts, usable: Mapping[str, _Interface]
+) -> _Interface | None:
     """Return the interface through which the kernel sends to all other nodes; None if there are
     several, or it may not be used."""
     names = route_interfaces(facts)
@@ -148,7 +149,7 @@ def _routed(host: Host, facts: NodeFacts, usable: Mapping[str, _Interface]) -> _
     return usable.get(name)
 
 
-def _fastest_shared(
+def _fastest_common_network(
     usable: Mapping[str, Mapping[str, _Interface]],
 ) -> tuple[str, dict[str, _Interface]]:
     """Return the network in which every host has an address of its own, on an interface by host;

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.cross_node import alike, local_routes, same_machine, shared, unlike
+from orchestrator.checks.cross_node import alike, local_routes, shared, unlike
 from orchestrator.checks.expected import expected_checks
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import gpu_checks
@@ -20,8 +20,6 @@ from orchestrator.checks.network import network_checks
 from orchestrator.errors import OrchError, RunError
 from orchestrator.inventory import Host
 from orchestrator.plan import Framework
-
-__all__ = ["among", "judge", "same_machine", "unfit"]
 
 
 def judge(

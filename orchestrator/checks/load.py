@@ -8,8 +8,6 @@ from typing import NamedTuple
 from orchestrator.checks.check import Check, ok, warning
 from orchestrator.checks.facts import NodeFacts
 
-__all__ = ["WORTH", "Load", "busy_with_others", "load_checks"]
-
 WORTH = 0.1
 """A smaller share of a node's processors is not reported: sshd, monitoring and this tool itself use
 some.
@@ -22,7 +20,8 @@ class Load(NamedTuple):
     """A look at a node's processors: their number, its seconds, the processor seconds in use, and
     those of what was measured.
 
-    ``switches``: the machine's count of context switches at both ends. Nodes of a lab are one machine, and overlap in it.
+    ``switches``: the machine's count of context switches at both ends. Nodes of a lab are one
+    machine, and overlap in it.
     """
 
     processors: int

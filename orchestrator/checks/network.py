@@ -14,8 +14,6 @@ from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 
-__all__ = ["network_checks", "training_interface"]
-
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of if_arp.h
 _DMABUF_KERNEL = (5, 12)
 _STATES = ("ACTIVE", "DOWN", "INIT", "ARMED")

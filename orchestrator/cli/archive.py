@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.api.sealing import contents
-from orchestrator.cli.options import AcceptNew, Bench, Debug, Json, Sign, print_json
+from orchestrator.cli.options import AcceptNew, Bench, Debug, Json, Sign, Signers, print_json
 from orchestrator.cli.sealing import sealable, signed
+from orchestrator.cli.signals import interrupted_with
 
 if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("archive")(archive)
-    app.command("verify")(verify)
 
 
 def archive(
@@ -71,14 +66,7 @@ def verify(
     quoted: Annotated[
         str, typer.Option("--seal", metavar="SHA256", help="The expected seal.")
     ] = "",
-    signers: Annotated[
-        Path | None,
-        typer.Option(
-            "--signers",
-            metavar="FILE",
-            help="Allowed signers, as for ssh-keygen; one must have signed it.",
-        ),
-    ] = None,
+    signers: Signers = None,
     signature: Annotated[
         Path | None,
         typer.Option("--signature", metavar="FILE", help="The signature. Default: <archive>.sig."),
@@ -109,7 +97,8 @@ def verify(
             )
         store.verify_store(path, quoted, signers, accept_new=accept_new, as_json=as_json)
         return
-    archived = verified(Path(path), contents, quoted)
+    with interrupted_with("the archive is as it was"):
+        archived = verified(Path(path), contents, quoted)
     by = ""
     if signers:
         from orchestrator.record.signature import signer

@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.bench import ExtraRuns
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("bench")(bench)
-
-
 @takes("bench")
 def bench(
     model: Annotated[

@@ -36,11 +36,6 @@ _NO_RECORD = (
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("collect")(collect)
-
-
 def collect(
     bench: Bench = "",
     accept_new: AcceptNew = False,
@@ -67,7 +62,7 @@ def collect(
 
     directory = find_bench(bench)
     record = directory.record()
-    runs, errors = _placed(
+    runs, errors = _hosts_of_runs(
         [run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed]
     )
     missing = {
@@ -119,7 +114,7 @@ def collect(
             typer.echo(f"  {run_id} {collected.host}: {came}, {state}")
     started = {entry.run for entry in directory.events() if entry.event == Event.STARTED}
     errors += [
-        _lost(run_id, collected)
+        _lost_error(run_id, collected)
         for run_id, collected in report
         if collected.absent and run_id in started
     ]
@@ -160,7 +155,7 @@ def _collect(
     ).errors(host)
 
 
-def _lost(run_id: str, collected: Collected) -> OrchError:
+def _lost_error(run_id: str, collected: Collected) -> OrchError:
     from orchestrator.errors import RunError
 
     message = f"run {run_id} was started here, and its files are {collected.note}: its logs cannot be collected"
@@ -180,7 +175,7 @@ def _drop(cluster: Cluster, run_id: str, host: str) -> None:
         raise RunError(message, kind="not_verified", host=host, run_id=run_id, hint=hint)
 
 
-def _placed(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
+def _hosts_of_runs(runs: Sequence[RunDir]) -> tuple[dict[RunDir, list[str]], list[OrchError]]:
     """Return the hosts of each run in order of node_rank (none for a run that never started), and
     errors of manifests.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.options import Bench, Json, find_bench
+from orchestrator.cli.options import Bench, FirstBench, Json, find_bench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,21 +34,8 @@ By = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("compare")(compare)
-    app.command("gate")(gate)
-
-
 def compare(
-    before: Annotated[
-        str,
-        typer.Argument(
-            metavar="A",
-            autocompletion=complete.benches,
-            help="Name, label or directory of a bench.",
-        ),
-    ],
+    before: FirstBench,
     after: Annotated[
         str,
         typer.Argument(
@@ -148,7 +135,7 @@ def gate(
         [
             *_regressions(comparison),
             *damaged,
-            *_undecided(comparison),
+            *_why_undecided(comparison),
             *(wide if undecided == "fail" else ()),
         ]
     )
@@ -162,16 +149,15 @@ def gate(
 
 
 def _plan(names: Sequence[str], change: float, allowed: float, metric: str, as_json: bool) -> None:
-    from rich.console import Console
-
     from orchestrator.analysis.compare.detectable import detectable
     from orchestrator.report import compare as report
+    from orchestrator.report.text import stdout_console
 
     found = detectable([find_bench(name) for name in names], change, allowed, metric)
     if as_json:
         typer.echo(report.detectable_json(found, change, allowed), nl=False)
     else:
-        report.render_detectable(found, change, allowed, Console())
+        report.render_detectable(found, change, allowed, stdout_console())
 
 
 def chosen_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
@@ -195,13 +181,12 @@ def chosen_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
 
 def _show(comparison: Comparison, as_json: bool) -> None:
     from orchestrator.report import compare as report
+    from orchestrator.report.text import stdout_console
 
     if as_json:
         typer.echo(report.as_json(comparison), nl=False)
         return
-    from rich.console import Console
-
-    report.render(comparison, Console())
+    report.render(comparison, stdout_console())
 
 
 def nothing_compared(comparison: Comparison, by: Sequence[str]) -> list[OrchError]:
@@ -243,7 +228,7 @@ def _regressions(comparison: Comparison) -> list[OrchError]:
     ]
 
 
-def _undecided(comparison: Comparison) -> list[OrchError]:
+def _why_undecided(comparison: Comparison) -> list[OrchError]:
     from orchestrator.analysis.compare.cells import SAME, doubt
     from orchestrator.errors import Undecided
 

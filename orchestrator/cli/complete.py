@@ -21,8 +21,6 @@ import typer
 if TYPE_CHECKING:
     from orchestrator.record import Project
 
-__all__ = ["benches", "checks", "frameworks", "hosts", "models", "runs", "settings"]
-
 _MOST_NAMES = 10_000
 _TOP = re.compile(r"^(\w+):")
 _NAME = re.compile(r"""^  ["']?([\w.-]+)["']?:""")
@@ -49,6 +47,7 @@ def quiet(
 
 
 def here() -> Project:
+    """Return the project of the working directory."""
     from orchestrator.record import Project
 
     return Project.here(os.environ)
@@ -72,11 +71,14 @@ def _hosts_of(project: Project, path: Path) -> list[str]:
     """Return the hosts and groups of an inventory file, remembered in the project until the file
     changes.
     """
+    from orchestrator.errors import OrchError
+    from orchestrator.record.state_file import read_json
+
     status = path.stat()
     stamp = [str(path.absolute()), status.st_mtime_ns, status.st_size]
     kept = project.root / ".orch" / "completion.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        remembered = json.loads(kept.read_text(encoding="utf-8"))
+    with suppress(OrchError, KeyError, TypeError):
+        remembered = read_json(kept)
         if remembered["inventory"] == stamp:
             return [str(name) for name in remembered["names"]]
     from orchestrator.inventory import open_inventory

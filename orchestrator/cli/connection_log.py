@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from orchestrator.record import Project
     from orchestrator.transport import Trust
 
-__all__ = ["print_reports", "set_debug", "trust_of"]
-
 _LOGGER = "orchestrator.transport"
 _options = {"debug": False}
 

@@ -24,7 +24,7 @@ from orchestrator.cli.signals import handled
 from orchestrator.controller.controller import Controller, Show
 from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
-from orchestrator.errors import Faults, OrchError, RunError, recorded_error
+from orchestrator.errors import Faults, OrchError, RunError, raise_all, recorded_error
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
@@ -40,8 +40,6 @@ from orchestrator.results.bench import read_bench
 if TYPE_CHECKING:
     from orchestrator.record import RunDir
     from orchestrator.results import RunResult
-
-__all__ = ["conduct", "follow", "go_on", "reopened", "run"]
 
 _LOOK_S = 0.2
 
@@ -182,8 +180,7 @@ def _begin(controller: Controller, *, as_json: bool, detach: bool) -> None:
     errors, results = run(controller)
     with suppress(OSError):  # a reader that has gone does not change how the bench ended
         _table(bench, results, as_json)
-    if errors:
-        raise Faults(errors) if len(errors) > 1 else errors[0]
+    raise_all(errors)
 
 
 def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None:
@@ -191,10 +188,9 @@ def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None
     if kind := kind_of(bench.record().added):
         kind.show(bench, as_json)
         return
-    from rich.console import Console
-
     from orchestrator.report import terminal
     from orchestrator.report.formats.json import render as json_document
+    from orchestrator.report.text import stdout_console
     from orchestrator.results.bench import notes_of
     from orchestrator.results.planned import planned_runs
     from orchestrator.results.summary import of_bench
@@ -203,7 +199,7 @@ def _table(bench: BenchDir, results: Sequence[RunResult], as_json: bool) -> None
     if as_json:
         typer.echo(json_document(summary), nl=False)
     else:
-        terminal.render(summary, Console())
+        terminal.render(summary, stdout_console())
 
 
 def run(controller: Controller) -> tuple[list[OrchError], list[RunResult]]:

@@ -20,12 +20,9 @@ app = typer.Typer(
 )
 
 
-def add_to(program: typer.Typer) -> None:
-    """Add the commands of this module."""
-    program.add_typer(app, name="dataset")
-
-
 _PROGRAM = "make_dataset.py"
+_MADE = {"images": int, "bytes": int, "sha256": str, "made": bool}
+"""What it tells of the data set, which may have been made before and altered since."""
 
 
 @app.callback()
@@ -55,8 +52,8 @@ def make(
             "--timeout",
             parser=duration("--timeout", 1),
             metavar="TIME",
-            show_default="10m",
-            help="Maximum time per node.",
+            show_default=False,
+            help="Maximum time per node.  [default: 10m]",
         ),
     ] = 600.0,
     accept_new: AcceptNew = False,
@@ -110,6 +107,7 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     import hashlib
     import json
 
+    from orchestrator.documents import read
     from orchestrator.errors import RunError
     from orchestrator.nodes.node import Upload
     from orchestrator.plan.framework import payload_digest, payload_path
@@ -122,7 +120,13 @@ def _make(cluster: Cluster, name: str, argv: list[str], limit_s: float) -> dict[
     if answer["code"] != 0:
         output = " / ".join(str(answer["err"]).strip().splitlines()[-3:]) or "no output"
         raise RunError(f"data set: {output}", kind="node_unfit", host=name, phase="dataset")
-    value: dict[str, Any] = json.loads(str(answer["out"]).splitlines()[-1])
+    try:
+        value: dict[str, Any] = json.loads(answer["out"].splitlines()[-1])
+        for key, kind in _MADE.items():
+            read(kind, value[key])
+    except (ValueError, LookupError, TypeError) as fault:
+        message = f"expected the description of a data set, got something malformed: {fault!r}"
+        raise RunError(message, kind="result_invalid", host=name, phase="dataset") from fault
     return value
 
 

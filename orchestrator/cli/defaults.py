@@ -1,5 +1,5 @@
-"""Defaults of options in files of the user and of the project, and the line that names the ones that
-count.
+"""Defaults of options in files of the user and of the project, and the line that names the ones
+that count.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from orchestrator.record.defaults import Default
-
-__all__ = ["Command", "choices", "say_choices"]
 
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
 # Of other options the last one counts, as words that follow those of an alias.
@@ -189,12 +187,14 @@ def say_choices(used: Container[str]) -> None:
 def _say(used: Mapping[str, Default]) -> None:
     by_origin: dict[str, list[str]] = {}
     for key, default in used.items():
-        by_origin.setdefault(default.origin, []).append(f"{key}={_written(key, default.value)}")
+        by_origin.setdefault(default.origin, []).append(
+            f"{key}={_format_value(key, default.value)}"
+        )
     for origin, words in by_origin.items():
         typer.echo(f"defaults: {', '.join(words)} ({origin})", err=True)
 
 
-def _written(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     from orchestrator.plan.words import shortest
     from orchestrator.record.defaults import KEYS
 

@@ -49,12 +49,6 @@ Framework = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("deploy")(deploy)
-    app.command("check")(check)
-
-
 def deploy(
     hosts: Hosts = "",
     exclude: Exclude = "",
@@ -137,7 +131,7 @@ def check(
     """Check that every node is reachable and fit for a run. Exits with 3 if a check fails."""
     from orchestrator.nodes.fanout import each_or_raise
 
-    named = _named(only)
+    named = _check_names(only)
     folders = (
         open_frameworks(words(framework, "--framework"), template_bases(templates))
         if named != {"reach"}
@@ -167,7 +161,7 @@ def check(
         raise typer.Exit(3)
 
 
-def _named(only: str) -> set[str]:
+def _check_names(only: str) -> set[str]:
     """Return the names of the requested checks; an empty set stands for all."""
     from orchestrator.checks.check import NAMES
     from orchestrator.errors import ConfigError

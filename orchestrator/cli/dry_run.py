@@ -19,7 +19,7 @@ from orchestrator.plural import plural
 from orchestrator.report.text import one_line, visible
 
 
-def _interfaces_said(plan: Bench, selection: Selection) -> list[str]:
+def _describe_interfaces(plan: Bench, selection: Selection) -> list[str]:
     """Return which interface carries training traffic, and why, for hosts of which the inventory
     does not say it.
     """
@@ -52,7 +52,7 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
     if plan.extra:
         count = len(plan.extra_runs())
         typer.echo(f"then extra runs with traces, which no table includes ({plan.extra}): {count}")
-    for line in _interfaces_said(plan, selection):
+    for line in _describe_interfaces(plan, selection):
         typer.echo(one_line(line))
     typer.echo(
         f"{plural(len(of_runs), 'run')}; port {PORTS.start} stands for the port that is chosen when a run starts"

@@ -26,11 +26,6 @@ _LARGEST_INPUT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
 
 
-def add_to(program: typer.Typer) -> None:
-    """Add the commands of this module."""
-    program.add_typer(app, name="framework")
-
-
 Name = Annotated[
     str,
     typer.Argument(metavar="NAME", autocompletion=complete.frameworks, help="Name of a framework."),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.options import find_bench
-from orchestrator.errors import ConfigError, DataError, Faults, OrchError
+from orchestrator.errors import ConfigError, DataError, OrchError
 from orchestrator.feature import providers
 from orchestrator.logs import is_named
 from orchestrator.logs.matches import LogMatches, PatternMatches, matches
@@ -23,8 +23,6 @@ from orchestrator.record.manifest import read_manifest
 from orchestrator.report.text import one_line, visible
 from orchestrator.results.foreign_log import checked_alone
 from orchestrator.results.values import Expected, values_of
-
-__all__ = ["Checked", "checked", "lines"]
 
 _SAMPLE = "sample.log"
 _MOST_BYTES = 64 << 20
@@ -90,9 +88,13 @@ def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
     try:
         folder = read_folder(path)
     except OrchError as error:
-        errors = error.errors if isinstance(error, Faults) else (error,)
         return Checked(
-            path, (*errors, *syntax_errors(_templates(path), str(path)), *_faults_of_features(path))
+            path,
+            (
+                *error.errors,
+                *syntax_errors(_templates(path), str(path)),
+                *_faults_of_features(path),
+            ),
         )
     tried = tuple(trials(folder))
     faults: list[OrchError] = [*syntax_errors(folder.sources, str(path))]
@@ -183,7 +185,7 @@ def collected_log(name: str, path: Path) -> tuple[bytes, str]:
         with suppress(DataError, OSError):
             manifest = read_manifest(run)
             for host in manifest.hosts if manifest.framework == path.name else ():
-                for log in sorted(run.logs(host)):
+                for log in run.logs(host):
                     if is_named(log.name, globs):
                         return log_bytes(run, host, log.name), str(log)
     hint = "orch collect fetches the logs of its runs"
@@ -246,19 +248,16 @@ def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> It
     if log is None:
         yield f"there is no {_SAMPLE} and no --log: the patterns were not tried"
         return
-    if data_is_cut := log.lines == 0:
+    if log.lines == 0:
         yield f"{log_path} has no complete line (with a line end)"
     steps = [sample.step for sample in log.parsed.samples]
     last = framework.defaults.get("steps")
-    if (
-        not data_is_cut
-        and framework.measure.has_samples
-        and steps
-        and isinstance(last, int)
-        and max(steps) < last
-    ):
+    if framework.measure.has_samples and steps and isinstance(last, int) and max(steps) < last:
         first = framework.defaults["warmup_steps"] + 1
         yield f"by default steps {first} to {last} are measured; this log ends with step {max(steps)}"
+    grammar = framework.log
+    if steps and min(steps) == 0 and grammar.counts_from and not grammar.after_warmup:
+        yield "the first step of this log is 0: if the program calls its first step so, write counts_from: 0 under log:"
     yield from log.parsed.warnings
 
 

@@ -7,10 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.plan.folders import FrameworkFolder
-from orchestrator.plan.spec import as_written
 from orchestrator.plan.trial import read_variables
-
-__all__ = ["declaration", "document"]
+from orchestrator.plan.words import as_written
 
 
 def document(folder: FrameworkFolder) -> dict[str, Any]:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from orchestrator.record.bench_record import BenchRecord
     from orchestrator.record.submission import Submission
 
-__all__ = ["allocated_for", "ended_after", "give_up", "note_unattended", "regain"]
-
 _LOOK_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _END_S = 120.0
 _LATE_S = 2.0

@@ -14,17 +14,13 @@ from orchestrator.plural import plural
 
 app = typer.Typer(
     help="A rehearsal cluster on this machine. Benches belong to the project of the current directory, also in exec and shell, "
-    "where inventory/cluster.yaml means the lab's inventory. In a lab of namespaces, /tmp, /var/tmp, /home, /root, /run and "
+    "where inventory/cluster.yaml and ORCH_HOSTS mean the lab's inventory; --hosts FILE names another. "
+    "In a lab of namespaces, /tmp, /var/tmp, /home, /root, /run and "
     "/dev/shm are private to each node, as on machines without a shared disk: put programs and data elsewhere, such as /opt or "
     "/srv, or make folders visible to the nodes with orch lab up --share DIR.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-def add_to(program: typer.Typer) -> None:
-    """Add the commands of this module."""
-    program.add_typer(app, name="lab")
 
 
 Directory = Annotated[
@@ -133,7 +129,8 @@ def down(directory: Directory = None) -> None:
     """
     from orchestrator import lab
 
-    for line in lab.down(_directory(directory)):
+    place = _directory(directory)
+    for line in lab.down(place) or [f"no lab in {place}"]:
         typer.echo(line, err=True)
 
 

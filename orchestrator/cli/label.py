@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.record.bench_record import BenchRecord
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("label")(label)
-
-
 def label(
     bench: Annotated[
         str,
@@ -55,11 +50,11 @@ def label(
     for directory, text in changes:
         before, ownership = named(directory), take(directory)
         try:
-            directory.change(partial(_relabelled, text))
+            directory.change(partial(_relabel, text))
         finally:
             ownership.release()
         typer.echo(f"{before} is now {named(directory)}")
 
 
-def _relabelled(text: str, record: BenchRecord) -> BenchRecord:
+def _relabel(text: str, record: BenchRecord) -> BenchRecord:
     return replace(record, label=text)

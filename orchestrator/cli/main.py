@@ -15,11 +15,9 @@ import typer.core
 import typer.main
 
 from orchestrator.cli.defaults import Command
-from orchestrator.errors import EXIT_STATUS, DataError, Faults, OrchError
+from orchestrator.errors import EXIT_STATUS, DataError, OrchError
 from orchestrator.feature import features
 from orchestrator.version import __version__
-
-__all__ = ["GROUPS", "MODULES", "main", "program", "whole"]
 
 _CORE = {
     "Measure": {
@@ -34,9 +32,9 @@ _CORE = {
     "While it runs": {
         "running": {
             "status": "Show which runs are active on which nodes, and all benches.",
-            "logs": "Print the log of one rank.",
             "cancel": "Stop runs on every node and verify that nothing is left.",
         },
+        "logs": {"logs": "Print the log of one rank, or of all."},
         "resume": {
             "resume": "Continue a bench whose controller died or was stopped.",
             "attach": "Follow a bench run by another process.",
@@ -120,11 +118,15 @@ class Program(typer.core.TyperGroup):
 
     def load(self, *words: str) -> None:
         """Put the commands with these names in place of what stands for them in the help."""
-        for module in [
-            module for module, commands in MODULES.items() if commands.keys() & set(words)
-        ]:
-            app = typer.Typer(rich_markup_mode=None)
-            import_module(module).add_to(app)
+        for path, commands in MODULES.items():
+            if not commands.keys() & set(words):
+                continue
+            app, module = typer.Typer(rich_markup_mode=None), import_module(path)
+            for name in commands:
+                if own := getattr(module, "app", None):
+                    app.add_typer(own, name=name)
+                else:
+                    app.command(name)(getattr(module, name))
             groups = [
                 group.typer_instance for group in app.registered_groups if group.typer_instance
             ]
@@ -259,9 +261,8 @@ def report(error: OrchError) -> None:
     from orchestrator.inventory import fold
     from orchestrator.report.text import one_line, visible
 
-    errors = error.errors if isinstance(error, Faults) else (error,)
     hosts_by_text: dict[str, list[str]] = {}
-    for distinct in errors:
+    for distinct in error.errors:
         hosts_by_text.setdefault(str(distinct), []).extend([distinct.host] if distinct.host else [])
     for text, hosts in hosts_by_text.items():
         prefix = f"{fold(hosts)}: " if hosts else ""

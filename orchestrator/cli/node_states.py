@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-__all__ = ["without_suspects"]
-
-
 def without_suspects(
     selection: Selection, keep: bool = False, failed: Collection[str] = ()
 ) -> Selection:
     """Return the selection without hosts that are suspect or out, and tell it on stderr.
 
-    ``keep``: without those that are out, and of those that are suspect without those that have ``failed`` again.
+    ``keep``: without those that are out, and of those that are suspect without those that have
+    ``failed`` again.
     """
     from orchestrator.api import selection as hosts
 

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.record.node_states import NodeState
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("nodes")(nodes)
-
-
 def nodes(
     hosts: Annotated[
         str,
@@ -45,13 +40,13 @@ def nodes(
     """List the state of every node that the project remembers: good, suspect or out, why, and since
     when.
 
-    `orch accept` marks nodes that fail as suspect, and nodes that pass as good. `bench`, `tune` and `accept` leave out nodes
-    that are suspect or out.
+    `orch accept` marks nodes that fail as suspect, and nodes that pass as good. `bench`, `tune` and
+    `accept` leave out nodes that are suspect or out.
     """
     from dataclasses import asdict, replace
 
     from orchestrator.errors import ConfigError
-    from orchestrator.inventory import fold
+    from orchestrator.inventory import fold, in_order
     from orchestrator.record import Project
     from orchestrator.record.node_states import GOOD, OUT, NodeState, change, node_states, now
     from orchestrator.report.text import one_line
@@ -104,11 +99,12 @@ def nodes(
             )
     else:
         known = node_states(project.nodes)
+    known = {host: known[host] for host in in_order(known)}
     if as_json:
         print_json({host: asdict(state) for host, state in known.items()})
         return
     width = max(map(len, known), default=0)
-    for host, state in sorted(known.items()):
+    for host, state in known.items():
         evidence = f" ({state.evidence})" if state.evidence else ""
         typer.echo(
             one_line(

@@ -17,11 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli import complete
-from orchestrator.cli import connection_log as connecting
+from orchestrator.cli import complete, connection_log
 from orchestrator.plan.options import OPTIONS, BenchOption, long_form
-
-__all__ = ["Given", "duration", "option", "takes"]
 
 Given = Mapping[str, Any]
 """The options of a command by the names of their rows."""
@@ -74,8 +71,8 @@ def option(name: str, **changes: Any) -> Any:
     arguments: dict[str, Any] = {"help": row.help}
     if row.metavar:
         arguments["metavar"] = row.metavar
-    if row.shown:
-        arguments["show_default"] = row.shown
+    if row.shown:  # typer puts a text in place of a default in parentheses
+        arguments["help"] += f"  [default: {row.shown}]"
     if row.type == "count":
         arguments["min"] = row.least
     if row.type == "duration":
@@ -84,7 +81,7 @@ def option(name: str, **changes: Any) -> Any:
     if row.completion:
         arguments["autocompletion"] = getattr(complete, row.completion)
     if row.callback:
-        arguments |= {"callback": getattr(connecting, row.callback), "is_eager": True}
+        arguments |= {"callback": getattr(connection_log, row.callback), "is_eager": True}
     return typer.Option(*forms, **{**arguments, **changes})
 
 

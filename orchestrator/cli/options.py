@@ -33,12 +33,28 @@ Bench = Annotated[
         help="Name, label or directory of a bench. Default: the latest.",
     ),
 ]
+FirstBench = Annotated[
+    str,
+    typer.Argument(
+        metavar="A",
+        autocompletion=complete.benches,
+        help="Name, label or directory of a bench.",
+    ),
+]
 Debug = Annotated[bool, option("debug")]
 Json = Annotated[bool, option("json")]
 Templates = Annotated[list[Path] | None, option("templates")]
 KeepGoing = Annotated[bool, option("keep_going")]
 Sign = Annotated[
     Path | None, typer.Option("--sign", metavar="KEY", help="Sign the seal with this SSH key.")
+]
+Signers = Annotated[
+    Path | None,
+    typer.Option(
+        "--signers",
+        metavar="FILE",
+        help="Allowed signers, as for ssh-keygen; one must have signed each archive.",
+    ),
 ]
 Detach = Annotated[bool, option("detach")]
 

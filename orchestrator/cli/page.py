@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from orchestrator.record import BenchDir
 
-__all__ = ["show"]
-
 _NAME = "report.html"
 
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from typing import NoReturn, TextIO
 
-__all__ = ["at_once", "run"]
-
 
 def run() -> NoReturn:
     """Run `orch` and end the process."""
@@ -57,7 +55,7 @@ def at_once(main: Callable[[], object]) -> NoReturn:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    lost = [stream for stream in (sys.stdout, sys.stderr) if not _flushed(stream)]
+    lost = [stream for stream in (sys.stdout, sys.stderr) if not _flush(stream)]
     os._exit(code or int(bool(lost)))
 
 
@@ -83,9 +81,11 @@ def _report(error: BaseException) -> None:
 
 
 def _prepare_streams() -> None:
-    """Make every text printable: a closed stream discards it, and characters outside the encoding
-    are printed as escapes.
+    """Make every text printable: a closed stream discards it, characters outside the encoding
+    are printed as escapes, and a width of 0 columns, which some terminals tell, is not known.
     """
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        del os.environ["COLUMNS"]
     for number in range(3):
         try:
             os.fstat(number)
@@ -101,7 +101,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _flushed(stream: TextIO) -> bool:
+def _flush(stream: TextIO) -> bool:
     """Flush a stream. Return False if output is lost for another reason than a reader that has
     gone.
     """

@@ -18,8 +18,6 @@ from orchestrator.api.progress import Progress, write
 from orchestrator.controller.events import Observer, ProgressEvent
 from orchestrator.inventory import fold
 
-__all__ = ["progress"]
-
 
 @contextmanager
 def progress(log: TextIO) -> Iterator[Observer]:

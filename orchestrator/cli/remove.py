@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.record.removal import Contents
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("rm")(rm)
-
-
 def rm(
     names: Annotated[
         list[str],

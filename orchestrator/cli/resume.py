@@ -22,12 +22,6 @@ from orchestrator.cli.options import (
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("resume")(resume)
-    app.command("attach")(attach)
-
-
 def resume(
     bench: Bench = "",
     retry_failed: Annotated[

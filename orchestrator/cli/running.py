@@ -1,4 +1,4 @@
-"""`orch status`, `orch logs` and `orch cancel`: show current runs, print their logs, stop them."""
+"""`orch status` and `orch cancel`: show current runs, stop them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.connection_log import trust_of
 from orchestrator.cli.options import (
     AcceptNew,
     Debug,
@@ -19,7 +18,6 @@ from orchestrator.cli.options import (
     Json,
     bench_path,
     find_bench,
-    known_secrets,
     print_json,
     select,
 )
@@ -28,19 +26,9 @@ from orchestrator.plural import plural
 _CONTROLLER_STOPS_S = 60.0
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from orchestrator.errors import OrchError
-    from orchestrator.inventory import Redaction
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.record import BenchDir, Project, RunDir
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("status")(status)
-    app.command("logs")(logs)
-    app.command("cancel")(cancel)
 
 
 def status(
@@ -192,113 +180,6 @@ def _state(run: RunDir) -> str:
         return "damaged"
 
 
-def logs(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            autocompletion=complete.runs,
-            help="Id of a run. Default: the newest run of the latest bench.",
-        ),
-    ] = "",
-    rank: Annotated[int, typer.Option("--rank", "-r", help="Rank whose log to print.")] = 0,
-    err: Annotated[
-        bool, typer.Option("--err", help="Print standard error instead of standard output.")
-    ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep printing as the log grows.")
-    ] = False,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw", help="Print the bytes unchanged, with secrets and control characters."
-        ),
-    ] = False,
-    debug: Debug = False,
-) -> None:
-    """Print one rank's log from its node, or the collected copy if there is one; -f follows it.
-
-    Each line is prefixed with its host and log name, and has no secrets or control characters, also
-    in a pipe.
-    """
-    import sys
-
-    from orchestrator.errors import ConfigError
-    from orchestrator.inventory import NO_SECRETS, open_inventory
-    from orchestrator.logs import SETUP_LOG
-    from orchestrator.nodes.cluster import Cluster
-    from orchestrator.nodes.collect import is_complete
-    from orchestrator.record import Project
-    from orchestrator.record.bench_record import reached_inventory
-    from orchestrator.record.evidence import log_bytes, setup_failed
-    from orchestrator.record.manifest import read_manifest
-    from orchestrator.report.text import lines_of, visible
-
-    def show(pieces: Iterable[bytes], redaction: Redaction, label: str) -> None:
-        if raw:
-            for data in pieces:
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
-            return
-        for line in lines_of(redaction.stream(pieces)):
-            print(f"{label}: {visible(line)}", flush=follow)
-
-    directory = find_bench("")
-    runs = {run_dir.run_id: run_dir for run_dir in directory.runs()}
-    if run and run not in runs:
-        raise ConfigError(
-            f"no run {run!r} in bench {directory.path.name}",
-            where="run",
-            hint=f"it has {', '.join(runs)}",
-        )
-    if not runs:
-        raise ConfigError("no run has started yet", where=str(directory.path))
-    chosen = runs[run] if run else list(runs.values())[-1]
-    placement = read_manifest(chosen).placement
-    slot = next((slot for slot in placement.slots if rank in slot.ranks), None)
-    if slot is None:
-        raise ConfigError(
-            f"expected a rank from 0 to {placement.world_size - 1}, got {rank}", where="--rank"
-        )
-    name = f"rank-{rank}.{'err' if err else 'out'}"
-    if is_complete(chosen, slot.host):
-        names = [path.name for path in chosen.logs(slot.host)]
-        if name not in names:
-            # Third-party programs, and launchers that fail early, write to the node's own streams.
-            setup = SETUP_LOG if setup_failed(chosen, slot.host) else ""
-            missing, name = name, setup or ("node.err" if err else "node.out")
-            typer.echo(
-                f"{slot.host} has no {missing}; this is {name}. available: {', '.join(names)}",
-                err=True,
-            )
-        try:
-            redaction = open_inventory(directory.record().inventory).redaction()
-        except (
-            ConfigError
-        ):  # it is gone; what was secret when the log was collected is recorded next to it
-            redaction = NO_SECRETS
-        show(
-            [
-                chosen.log_path(slot.host, name).read_bytes()
-                if raw
-                else log_bytes(chosen, slot.host, name)
-            ],
-            redaction,
-            f"{slot.host} {name}",
-        )
-        return
-    inventory = open_inventory(reached_inventory(directory.record()))
-    if not raw:
-        known_secrets(directory.record(), inventory.of([slot.host]), "add --raw")
-    trust = trust_of(Project.here(os.environ), inventory.redaction())
-    with Cluster(inventory.of([slot.host]), trust, inventory.redaction()).open() as cluster:
-        show(
-            cluster.nodes[slot.host].tail(chosen.run_id, name, offset=0, follow=follow),
-            cluster.redaction,
-            f"{slot.host} {name}",
-        )
-
-
 def _stop(cluster: Cluster, run: str | None, host: str) -> dict[str, Any]:
     from orchestrator.controller.peer import CANCELLED
     from orchestrator.record.project import owner
@@ -386,15 +267,18 @@ def cancel(
         if as_json:
             print_json({"nodes": [], "stopped": {}, "errors": []})
         return
-    directory = find_bench(bench) if bench else None
-    source = reached_inventory(directory.record()) if directory else ""
-    if directory:
+    runs: list[str | None] = [None]
+    source_of = ""
+    if bench:
+        directory = find_bench(bench)
+        record = directory.record()
+        inventory = reached_inventory(record)
+        if not hosts:
+            hosts, source_of = inventory, f"bench {record.bench_id}"
         _stop_controller(directory, quiet=as_json)
-    runs: list[str | None] = (
-        [run.run_id for run in directory.runs(superseded=True)] if directory else [None]
-    )
+        runs = [run.run_id for run in directory.runs(superseded=True)]
     ended: dict[str, list[str]] = {}
-    selection = select(hosts or source, exclude)
+    selection = select(hosts, exclude, source_of=source_of)
     with selection.cluster(accept_new) as cluster:
         errors: list[OrchError] = list(cluster.open_what_answers().values())
         # Status comes first: once one node is stopped, the run's own controller may stop the others
@@ -413,7 +297,7 @@ def cancel(
                 for name, answer in answers.items()
             }
             for name in sorted({name for names in stopped.values() for name in names}):
-                ended[name] = sorted(host for host, names in stopped.items() if name in names)
+                ended[name] = [host for host, names in stopped.items() if name in names]
                 typer.echo(f"stopped {one_line(name)} on {fold(ended[name])}", err=as_json)
             errors += [
                 fault
@@ -429,7 +313,7 @@ def cancel(
         if as_json:
             print_json(
                 {
-                    "nodes": sorted(cluster.nodes),
+                    "nodes": list(cluster.nodes),
                     "stopped": ended,
                     "errors": [error.as_dict() for error in errors],
                 }

@@ -23,11 +23,6 @@ class Kind(str, Enum):
     run = "run"
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("schema")(schema)
-
-
 def schema(
     kind: Annotated[
         Kind,

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
     from orchestrator.record.bench_groups import BenchGroup
 
-__all__ = ["sealable", "signed"]
-
 
 def sealable(name: str) -> BenchDir | BenchGroup:
     """Return the bench or group of benches with this name or directory, or the bench with this

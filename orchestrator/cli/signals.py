@@ -6,16 +6,34 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["handled"]
+from orchestrator.errors import Interrupted
 
 
 @contextmanager
 def handled(act: Callable[[int, object], None]) -> Iterator[None]:
-    """Have ``act`` called with the number of each SIGINT, SIGTERM and SIGHUP."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    """Have ``act`` called with the number of each SIGINT, SIGTERM and SIGHUP.
+
+    A SIGHUP that whoever started this process has it ignore, as nohup does, stays ignored.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, act) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupted_with(state: str) -> Iterator[None]:
+    """Raise Interrupted at such a signal, so that what a command has begun is cleared away;
+    ``state`` says what is there then.
+    """
+
+    def stop(number: int, _: object) -> None:
+        raise Interrupted(number, f"interrupted; {state}")
+
+    with handled(stop):
+        yield

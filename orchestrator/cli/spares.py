@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.inventory import Host
     from orchestrator.plan.bench import Bench
 
-__all__ = ["set_aside", "with_spares"]
-
 
 def set_aside(selection: Selection, count: int) -> tuple[Selection, tuple[Host, ...]]:
     """Return the selection without its last ``count`` hosts, and these. Raises ConfigError if no

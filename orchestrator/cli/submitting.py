@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.request import Request
     from orchestrator.record import Project
 
-__all__ = ["hosts_for"]
-
 
 @contextmanager
 def hosts_for(

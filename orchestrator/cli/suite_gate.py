@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
     from orchestrator.plan import Limits
 
-__all__ = ["gated", "planned_gate"]
-
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
     """Return what a suite would run on these hosts, in words. Raises ConfigError for its faults."""

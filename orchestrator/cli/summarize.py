@@ -40,11 +40,6 @@ OWN_RULES = "dlperf"
 _FORMS = ("table", "html", *_RENDERED, "dlperf")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("summarize")(summarize)
-
-
 def summarize(
     bench: Bench = "",
     form: Annotated[
@@ -141,11 +136,10 @@ def summarize(
     elif form == "dlperf":
         _print_result(summary)
     else:
-        from rich.console import Console
-
         from orchestrator.report import terminal
+        from orchestrator.report.text import stdout_console
 
-        console = Console()
+        console = stdout_console()
         if not from_logs:
             console.print(
                 f"bench {named(find_bench(bench))}", style="dim", markup=False, highlight=False
@@ -295,8 +289,8 @@ def _summary(
         (folder,) = open_frameworks([framework], bases)
         rules = log_rules("--from-logs")
         if rule:
-            rules.rule_of(folder.framework, _named(rule))  # refuses a folder without it
-        return rules.summary_of_tree(from_logs, folder.framework, images, _named(rule)), [], []
+            rules.rule_of(folder.framework, _rule_name(rule))  # refuses a folder without it
+        return rules.summary_of_tree(from_logs, folder.framework, images, _rule_name(rule)), [], []
     from dataclasses import replace
 
     from orchestrator.errors import DataError
@@ -318,7 +312,7 @@ def _summary(
             if not result.measure.has_samples:
                 raise _no_speed(result.measure.name, "--rule", "omit --rule")
 
-        by_rule = log_rules("--rule").by_rule(directory, planned.results, bases, _named(rule))
+        by_rule = log_rules("--rule").by_rule(directory, planned.results, bases, _rule_name(rule))
         return lacking(by_rule, planned), results, damaged
     shown, notes = planned.results, []
     if short and (kind := kind_of(directory.record().added)):
@@ -332,7 +326,7 @@ def _summary(
     )
 
 
-def _named(rule: str) -> str:
+def _rule_name(rule: str) -> str:
     """Return the name of a folder or rule, empty for the rule that each folder names."""
     return "" if rule == OWN_RULES else rule
 

@@ -19,8 +19,6 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-__all__ = ["transfer"]
-
 
 @contextmanager
 def transfer(title: str, every_s: float = 10.0) -> Iterator[Callable[[int], None]]:

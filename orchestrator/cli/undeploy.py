@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 _LIMIT_S = 300.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("undeploy")(undeploy)
-
-
 def undeploy(
     hosts: Hosts = "",
     exclude: Exclude = "",
@@ -58,7 +53,7 @@ def undeploy(
 
         there, failed = each(cluster.nodes, lambda name: ask(name, dry=True))
         errors += failed.values()
-        collected |= _collected(
+        collected |= _collected_runs(
             selection.project, {name: answer.get("kept", {}) for name, answer in there.items()}
         )
         before, failed = each(there, lambda name: ask(name, dry=True))
@@ -82,7 +77,7 @@ def undeploy(
         raise Faults(errors)
 
 
-def _collected(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+def _collected_runs(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Return by host the runs that it keeps whose logs are in this project and verified."""
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import BenchDir
@@ -115,12 +110,12 @@ def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
                 if answer["runs"]
                 else []
             )
-            words = f"{answer['root']}: to remove: {', '.join(parts) or 'nothing'}{_kept(answer['kept'])}"
+            words = f"{answer['root']}: to remove: {', '.join(parts) or 'nothing'}{_describe_kept(answer['kept'])}"
         lines.setdefault(words, []).append(host)
-    return _folded(lines)
+    return _fold_lines(lines)
 
 
-def _kept(kept: Mapping[str, str]) -> str:
+def _describe_kept(kept: Mapping[str, str]) -> str:
     counts = {
         reason: sum(1 for other in kept.values() if other == reason) for reason in kept.values()
     }
@@ -131,7 +126,7 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
     lines: dict[str, list[str]] = {}
     for host, answer in answers.items():
         if not answer.get("absent"):
-            rest = _named(answer.get("remains", ()))
+            rest = _name_leftovers(answer.get("remains", ()))
             done = (
                 "removed"
                 if answer["payload"] or answer["runs"] or not rest
@@ -139,10 +134,10 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
             )
             words = f"{answer['root']}: {done}; remains: {rest or 'nothing'}"
             lines.setdefault(words, []).append(host)
-    return _folded(lines)
+    return _fold_lines(lines)
 
 
-def _named(names: Sequence[str]) -> str:
+def _name_leftovers(names: Sequence[str]) -> str:
     """Return the names of what remains; the marks that captures of facts leave are counted, as they
     go by themselves.
     """
@@ -152,7 +147,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def _folded(lines: Mapping[str, Sequence[str]]) -> list[str]:
+def _fold_lines(lines: Mapping[str, Sequence[str]]) -> list[str]:
     from orchestrator.inventory import fold
 
     return [f"{fold(names)}: {words}" for words, names in lines.items()]

@@ -13,8 +13,6 @@ from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection
 from orchestrator.cli.option_rows import option
 
-__all__ = ["Devices", "SkipUnreachable", "select_reachable"]
-
 Devices = Annotated[list[str] | None, option("devices")]
 SkipUnreachable = Annotated[bool, option("skip_unreachable")]
 

@@ -1,9 +1,9 @@
 """Faults of a command line as the library reads it, in the form of every error: where, what was
 expected, what came, a hint.
 
->>> _expected("Input should be greater than or equal to 1, got '0'")
+>>> _describe_expected("Input should be greater than or equal to 1, got '0'")
 "expected a number of at least 1, got '0'"
->>> _expected("Value error, 'x' is not one of 'a', 'b'., got 'x'")
+>>> _describe_expected("Value error, 'x' is not one of 'a', 'b'., got 'x'")
 "expected one of 'a', 'b', got 'x'"
 """
 
@@ -13,8 +13,6 @@ import re
 from typing import Any
 
 from orchestrator.errors import ConfigError
-
-__all__ = ["usage_error"]
 
 _INSTEAD = {"--inventory": "name an inventory or a host file by --hosts"}
 """Options that people try, by what does it here."""
@@ -54,7 +52,7 @@ def usage_error(error: Any) -> ConfigError:
         return ConfigError("expected a value, got none", where=name, hint=listed)
     if "BadParameter" in kinds:
         return ConfigError(
-            _expected(error.message), where=name, hint="" if param is not None else listed
+            _describe_expected(error.message), where=name, hint="" if param is not None else listed
         )
     if found := _NO_COMMAND.match(error.message):
         from orchestrator.inventory import nearest
@@ -84,7 +82,7 @@ def _nearest(error: Any, name: str) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-def _expected(message: str) -> str:
+def _describe_expected(message: str) -> str:
     """Return what was expected and what came, by the message about a value."""
     found = _GOT.fullmatch(message)
     said, got = (found[1], f", got {found[2]}") if found else (message, "")

@@ -28,8 +28,6 @@ from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.journal import Event
 
-__all__ = ["Again", "ActiveHosts"]
-
 Again = Callable[[PlannedRun, Callable[[RunSpec], bool]], int | None]
 """Plans new attempts of all finished runs of the specs that meet a condition, and of the run that
 is named if it is over and of these. Returns their number; None if there is no time for them, or
@@ -39,8 +37,8 @@ such a bench does not do it."""
 @dataclass(slots=True)
 class ActiveHosts:
     """``spares`` take the places of hosts that are lost, if ``again`` plans new attempts of the
-    runs that were made with these.
-    ``facts`` of hosts by framework are those that the command has captured already, and then those that preflight captures.
+    runs that were made with these. ``facts`` of hosts by framework are those that the command has
+    captured already, and then those that preflight captures.
     """
 
     bench: BenchDir
@@ -106,9 +104,9 @@ class ActiveHosts:
             return False
         cells = [*record.cells, run.spec]
         if not may_move(cells, self.hosts, lost):
-            return self._not_replaced(lost, "some runs require these hosts by name")
+            return self._say_not_replaced(lost, "some runs require these hosts by name")
         if run.run_id not in (record.plan or {}):
-            return self._not_replaced(
+            return self._say_not_replaced(
                 lost, "it is an extra run with a trace, which no table includes"
             )
         left = [host for host in self.hosts if host.name not in lost]
@@ -127,10 +125,10 @@ class ActiveHosts:
         fit = [spare for spare in reachable if not against[spare.name]]
         places = replacements(cells, self.hosts, list(lost), fit)
         if not places:
-            return self._not_replaced(lost, self._too_few(lost, fit))
+            return self._say_not_replaced(lost, self._too_few(lost, fit))
         count = self.again(run, partial(is_on, hosts=self.hosts, names=lost))
         if count is None:
-            return self._not_replaced(
+            return self._say_not_replaced(
                 lost, "--budget leaves no time to repeat the runs of its configurations"
             )
         when = "" if run.run_id in self.bench.record().superseded else "before "
@@ -216,7 +214,7 @@ class ActiveHosts:
         ]
         return "; ".join([f"{needed}, {count if fit or unfit else 'none is left'}", *unfit])
 
-    def _not_replaced(self, lost: Mapping[str, OrchError], why: str) -> bool:
+    def _say_not_replaced(self, lost: Mapping[str, OrchError], why: str) -> bool:
         """Say why no spare takes the place of a host."""
         resume = (
             f"to continue once that has changed: orch resume {shlex.quote(self.bench.path.name)}"

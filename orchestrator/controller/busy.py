@@ -11,8 +11,6 @@ from orchestrator.errors import Faults, OrchError, RunError
 from orchestrator.nodes.conversation import owner_words
 from orchestrator.nodes.fanout import each
 
-__all__ = ["is_busy", "wait_until_free"]
-
 _LEAVING_S = 1.0
 """The supervisor of a run that has just ended may need a moment to exit."""
 _POLL_S = 1.0
@@ -20,8 +18,7 @@ _POLL_S = 1.0
 
 def is_busy(error: OrchError | None) -> bool:
     """Whether a run was not started because another run holds a node."""
-    errors = error.errors if isinstance(error, Faults) else (error,)
-    return any(fault is not None and fault.kind == "node_busy" for fault in errors)
+    return error is not None and any(fault.kind == "node_busy" for fault in error.errors)
 
 
 def wait_until_free(stage: Stage, hosts: Sequence[str]) -> None:

@@ -38,8 +38,6 @@ from orchestrator.record.manifest import (
 from orchestrator.record.pending_work import supersede
 from orchestrator.record.project import owner
 
-__all__ = ["Campaign", "ports"]
-
 _PORT_TRIES = 3
 _WRITING = 32
 
@@ -58,7 +56,8 @@ class Campaign:
         """Execute the runs in order, each requested when the previous one is over; return the
         errors of failed runs.
 
-        ``needed`` holds a run of every kind that may follow. Raises at once if the cluster is unreachable or unfit for them.
+        ``needed`` holds a run of every kind that may follow. Raises at once if the cluster is
+        unreachable or unfit for them.
         """
         for index, run in enumerate(() if self.stage.interrupt.signal else runs):
             if not self.stage.interrupt.signal:
@@ -320,7 +319,7 @@ class Campaign:
             for host, failure in errors.items()
             if isinstance(failure, TransportError) and self.active.spares
         ]
-        faults = (*outcome.faults, *each(silent, self._greeted)[1].values())
+        faults = (*outcome.faults, *each(silent, self._greet)[1].values())
         rest = tuple(leftovers)
         return Outcome(
             outcome.state,
@@ -331,7 +330,7 @@ class Campaign:
             unreached=tuple(unreached),
         )
 
-    def _greeted(self, host: str) -> None:
+    def _greet(self, host: str) -> None:
         """Raise OrchError if a node that could not be asked does not answer on a new connection
         either.
         """

@@ -28,7 +28,6 @@ from orchestrator.controller.stage import Stage
 from orchestrator.controller.stop_rule import plan_words
 from orchestrator.errors import (
     DataError,
-    Faults,
     Interrupted,
     OrchError,
     RunError,
@@ -52,16 +51,14 @@ from orchestrator.results import RunResult
 from orchestrator.results.bench import read_bench
 from orchestrator.results.progress_so_far import Tally
 
-__all__ = ["Controller", "Scheduler", "Show"]
-
 Show = Callable[[Interrupt, TextIO], AbstractContextManager[Observer]]
 """Returns the context in which a bench is shown while its runs are executed. Its observer also
 writes its lines to the given log, and the context sets the interrupt if the bench is to stop."""
 
 
 class Scheduler(Protocol):
-    """Decides which run comes next: `BlockScheduler` if all cells are planned, a feature if it adds further
-    ones.
+    """Decides which run comes next: `BlockScheduler` if all cells are planned, a feature if it adds
+    further ones.
     """
 
     tally: Tally
@@ -87,10 +84,10 @@ class Scheduler(Protocol):
 class Controller:
     """The controller of one bench, which owns it from `begin` or `go_on` to the end of `conduct`.
 
-    ``owes`` brings runs that are under way to their end, and returns the runs still to be started. ``keep_going``: also those
-    that would fail as an earlier one did. ``notes`` say what has changed since the bench was
-    planned. ``spares``, which the cluster has too, may take the places of hosts; ``seen`` are facts
-    by framework and host that preflight need not ask for again.
+    ``owes`` brings runs that are under way to their end, and returns the runs still to be started.
+    ``keep_going``: also those that would fail as an earlier one did. ``notes`` say what has changed
+    since the bench was planned. ``spares``, which the cluster has too, may take the places of
+    hosts; ``seen`` are facts by framework and host that preflight need not ask for again.
     """
 
     bench: BenchDir
@@ -153,7 +150,8 @@ class Controller:
         """Take ownership of a bench whose controller is gone. Raises RunError run_in_use if it is
         not, else like `reopen`.
 
-        ``runs`` is the folder of the benches from which it may borrow; ``connect`` creates the cluster of its hosts.
+        ``runs`` is the folder of the benches from which it may borrow; ``connect`` creates the
+        cluster of its hosts.
         """
 
         def owes(campaign: Campaign) -> Sequence[PlannedRun]:
@@ -190,7 +188,7 @@ class Controller:
         runs.
         """
         with open(self.bench.path / PROGRESS_LOG, "a", encoding="utf-8", opener=_private) as log:
-            ended = self._conducted(show, log)
+            ended = self._conduct(show, log)
         self.ownership.release()
         return ended
 
@@ -199,10 +197,10 @@ class Controller:
         return.
         """
         if os.fork() == 0:
-            self._detached(show)
+            self._run_detached(show)
         self.ownership.release()
 
-    def _conducted(self, show: Show, log: TextIO) -> tuple[list[OrchError], list[RunResult]]:
+    def _conduct(self, show: Show, log: TextIO) -> tuple[list[OrchError], list[RunResult]]:
         interrupt = Interrupt()
         with show(interrupt, log) as observe:
             if self.notes:
@@ -232,14 +230,14 @@ class Controller:
                     needed = [*scheduler.needs(owed), *(run for run, _ in self.plan.extra_runs())]
                     errors = campaign.execute(chain(scheduler.runs(owed), extra), needed)
             except OrchError as error:
-                errors = list(error.errors) if isinstance(error, Faults) else [error]
+                errors = list(error.errors)
                 if interrupt.signal:  # log-ins that nobody answers any more fail because of it
                     message = "interrupted by a signal to the controller"
                     others = (other for other in errors if not isinstance(other, TransportError))
                     errors = [Interrupted(interrupt.signal, message), *others]
         results = read_bench(self.bench, known=scheduler.tally.read)
         errors = scheduler.counted(
-            [*errors, *_unverified(results, {error.run_id for error in errors})]
+            [*errors, *_evidence_errors(results, {error.run_id for error in errors})]
         )
         errors += [*_unfit(results), *_not_met(results, self.bench.record().expect)]
         code = errors[0].exit_code if errors else 0
@@ -276,7 +274,7 @@ class Controller:
             observe(PlanMade(words))
         return BlockScheduler(self.bench, self.plan, expected, observe, keep_going=self.keep_going)
 
-    def _detached(self, show: Show) -> NoReturn:
+    def _run_detached(self, show: Show) -> NoReturn:
         """In the child: run the bench without a terminal. Its end is an event; a bug in orch shows
         in the progress log.
         """
@@ -290,7 +288,7 @@ class Controller:
             for target, source in ((0, null), (1, null), (2, log)):
                 os.dup2(source, target)
             with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-                errors, _ = self._conducted(show, nowhere)
+                errors, _ = self._conduct(show, nowhere)
             os._exit(errors[0].exit_code if errors else 0)
         except BaseException as error:
             os.write(2, traced(error).encode("utf-8", "replace"))
@@ -298,7 +296,7 @@ class Controller:
             os._exit(1)
 
 
-def _unverified(results: Sequence[RunResult], reported: set[str]) -> list[OrchError]:
+def _evidence_errors(results: Sequence[RunResult], reported: set[str]) -> list[OrchError]:
     """Return the evidence errors of runs that seemed successful: a log without its last step, a
     wrong digest.
     """

@@ -26,8 +26,6 @@ from orchestrator.record.manifest import read_manifest
 from orchestrator.record.node_record import exit_record
 from orchestrator.results import RunResult
 
-__all__ = ["DeterministicFailure", "deterministic_failure"]
-
 _REPEATED = 2
 _READ_BYTES = 1 << 20
 _OF_THE_PROGRAM = ("rank_failed", "output_limit", "result_invalid", "log_unmatched")
@@ -59,8 +57,8 @@ def deterministic_failure(
 ) -> DeterministicFailure | None:
     """Return the deterministic failure that a run has shown, None if it has shown none.
 
-    ``made`` are the results of the runs made since the command was given, in order, the last of them that of ``run``, and
-    ``known`` those of all runs of the bench.
+    ``made`` are the results of the runs made since the command was given, in order, the last of
+    them that of ``run``, and ``known`` those of all runs of the bench.
     """
     result = made[-1]
     if (

@@ -20,8 +20,6 @@ from orchestrator.record.rundir import benches
 from orchestrator.results.progress_so_far import longest
 from orchestrator.results.read import read_run
 
-__all__ = ["earlier_times", "expected_times", "usable_baseline"]
-
 
 def usable_baseline(
     root: Path, spec: RunSpec, folder: FrameworkFolder, hosts: Sequence[Host], repeats: int

@@ -16,30 +16,6 @@ from orchestrator.plan import Schedule
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.results import RunResult
 
-__all__ = [
-    "BlockOver",
-    "Checked",
-    "Decided",
-    "ProgressEvent",
-    "LeftOut",
-    "LeftOver",
-    "LogGrew",
-    "NodeEnded",
-    "Observer",
-    "PlanMade",
-    "RunBegun",
-    "RunOver",
-    "RunsPlanned",
-    "Started",
-    "Resumed",
-    "Stalled",
-    "Stopping",
-    "Stuck",
-    "TakenOver",
-    "TakingOver",
-    "Waiting",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:

@@ -18,8 +18,6 @@ from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Framework
 from orchestrator.plan.bench import PlannedRun
 
-__all__ = ["Kind", "Look", "kinds_of", "look_at"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:

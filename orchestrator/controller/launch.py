@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.controller.events import Started, TakenOver
@@ -31,8 +31,6 @@ from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
 
-__all__ = ["Launch", "Outcome"]
-
 MOST_SAMPLED = 8
 """Of nodes that are one machine, as in a lab, no more are sampled: each costs it 30 ms at its
 start, and all see the same.
@@ -44,12 +42,12 @@ class Outcome:
     """How a run ended: finished, failed, lost or interrupted, with the first cause and the record
     of the start.
 
-    ``rivals`` are failures of ranks that may have preceded that cause within the precision of the clocks; ``answers`` is the
-    result of `Watch.answers`. Unless ``released``, nothing has run on any node. ``leftovers`` says
-    on which nodes processes still run, or where their end could not be verified. ``evidence`` is
-    what monitors of the run leave in its manifest. ``faults`` are those of nodes that were given up
-    in the run, or do not answer at its end; ``unreached`` those of nodes that could not be asked
-    after it, although the run has no such error.
+    ``rivals`` are failures of ranks that may have preceded that cause within the precision of the
+    clocks; ``answers`` is the result of `Watch.answers`. Unless ``released``, nothing has run on
+    any node. ``leftovers`` says on which nodes processes still run, or where their end could not be
+    verified. ``evidence`` is what monitors of the run leave in its manifest. ``faults`` are those
+    of nodes that were given up in the run, or do not answer at its end; ``unreached`` those of
+    nodes that could not be asked after it, although the run has no such error.
     """
 
     state: str
@@ -101,8 +99,8 @@ class Launch:
         """Continue a run that another controller started; every node has a supervisor or an exit
         record of it.
 
-        ``start`` is that controller's record of the start, if it wrote one; it holds the clock offsets for nodes with only an
-        exit record.
+        ``start`` is that controller's record of the start, if it wrote one; it holds the clock
+        offsets for nodes with only an exit record.
         """
         offsets = {host: node.offset_s for host, node in start.hosts.items()} if start else {}
         watch = self.watch
@@ -135,7 +133,7 @@ class Launch:
 
     @property
     def _grammar(self) -> Any:
-        return self.folder.framework.log
+        return self.folder.framework.log.with_options(self.plan.spec.options)
 
     @property
     def _arm_s(self) -> float:
@@ -180,7 +178,8 @@ class Launch:
             except TransportError as error:
                 if error.kind != "node_lost" or not node.transport.alive:
                     raise
-                message = f"expected its supervisor to be ready within {arm_s:g} s, got no answer; nothing was started"
+                expected = f"expected its supervisor to be ready within {arm_s:g} s, got no answer"
+                message = f"{expected}; nothing was started: {error.message}"
                 raise RunError(
                     message, kind="start_timeout", host=name, run_id=self.plan.run_id, phase="arm"
                 ) from error
@@ -227,6 +226,7 @@ class Launch:
             "progress": list(self._grammar.files) if holds_samples else [],
             "rank_logs": list(self._grammar.rank_files),
             "steps": [pattern for pattern in self._grammar.patterns if "(?P<step>" in pattern],
+            "planned_steps": self.plan.spec.steps * self._grammar.micro_batches,
             "examines": True,
             "grace_s": limits.grace_s,
             "output_limit_bytes": limits.output_bytes,
@@ -262,7 +262,7 @@ class Launch:
                 break
         start = self.watch.start_record()
         if start:
-            self.stage.journal(Event.STARTED, **start.as_dict())
+            self.stage.journal(Event.STARTED, **asdict(start))
             self.stage.observe(Started(list(start.hosts), start.skew_s, start.bound_s))
         elif not interrupt.signal:
             message = f"expected the launch script to start within {self._arm_s:g} s of the start signal, got no report of it"

@@ -11,8 +11,6 @@ from orchestrator.errors import OrchError
 from orchestrator.feature import providers
 from orchestrator.plan.render import Plan
 
-__all__ = ["Monitors", "RunMonitor"]
-
 
 class RunMonitor(Protocol):
     """A monitor of one run, in the thread that watches it."""

@@ -16,8 +16,6 @@ from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.nodes.conversation import SupervisorLine
 from orchestrator.record.node_record import ExitRecord, RankRecord, cause_of
 
-__all__ = ["A_NODE_FAILED", "CANCELLED", "Interrupt", "Peer", "close_seconds", "first_cause"]
-
 A_NODE_FAILED = "a node of the run has failed"
 """The reason of a stop because of a failure. It names no node: the first failure may not have been
 received yet.
@@ -39,12 +37,12 @@ class Interrupt:
 class Peer:
     """One node of a run.
 
-    ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's monotonic clock. ``late`` are
-    ranks that failed by themselves, even if the controller had already stopped the run.
-    ``closing``: all its processes have ended, and its supervisor hashes its logs.
-    ``stopped_mono_s``: when the node stopped the run, on its own clock.
-    ``last_answer`` is when an answer was read, ``spoke_at`` when the node wrote the newest one, by its own clock: a controller
-    that was stopped reads late.
+    ``causes`` of an end are (instant, kind, text); instants are seconds of the controller's
+    monotonic clock. ``late`` are ranks that failed by themselves, even if the controller had
+    already stopped the run. ``closing``: all its processes have ended, and its supervisor hashes
+    its logs. ``stopped_mono_s``: when the node stopped the run, on its own clock. ``last_answer``
+    is when an answer was read, ``spoke_at`` when the node wrote the newest one, by its own clock: a
+    controller that was stopped reads late.
     """
 
     name: str

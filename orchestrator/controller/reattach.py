@@ -1,9 +1,9 @@
 """Finding a run on a node again: a connection to its supervisor, its exit record, or another trace
 of it.
 
-`Reattachment` reconnects after a connection was lost, while the watch loop decides only by the silence when a node is lost; the
-result reaches the watch loop as an event. `find` asks once, for a controller that takes over a run
-from a dead one.
+`Reattachment` reconnects after a connection was lost, while the watch loop decides only by the
+silence when a node is lost; the result reaches the watch loop as an event. `find` asks once, for a
+controller that takes over a run from a dead one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from orchestrator.nodes.leftovers import Leftovers
 from orchestrator.nodes.node import Node
 from orchestrator.record.node_record import ExitRecord
 
-__all__ = ["Reattachment", "Trace", "ask_beside", "find"]
-
 _PAUSE_S = 0.2
 _HELLO_S = 2.0
 _LEAVE_S = 10.0
@@ -34,9 +32,9 @@ _LEAVE_S = 10.0
 class Trace:
     """The trace of a run on one node.
 
-    ``state`` is nothing (unknown there, or not started), running (``line`` connects to its supervisor), ended (``record`` is
-    its exit record), or broken (it was started, and neither a supervisor nor an exit record is
-    left).
+    ``state`` is nothing (unknown there, or not started), running (``line`` connects to its
+    supervisor), ended (``record`` is its exit record), or broken (it was started, and neither a
+    supervisor nor an exit record is left).
     """
 
     state: str

@@ -17,8 +17,6 @@ from orchestrator.record.journal import begun_runs
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.pending_work import supersede
 
-__all__ = ["remaining"]
-
 
 def remaining(
     campaign: Campaign, runs: Mapping[str, PlannedRun], *, retry_failed: bool = False

@@ -29,10 +29,9 @@ from orchestrator.record.evidence import last_bytes, setup_failed
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record
 
-__all__ = ["find_failure", "with_cause"]
-
 _READ_BYTES = 32768
 _SHOWN_LINES = 10
+_MISMATCH = "collective_mismatch"
 _SHOWN_CHARACTERS = 500
 _SHOWN_DIFFERENCES = 3
 _SHOWN_LOSSES = 3
@@ -73,12 +72,12 @@ def with_cause(
 ) -> OrchError | None:
     """Return the first cause of a run's failure, with everything known about it as its hint.
 
-    ``rivals`` failed so soon after ``error`` that clocks cannot determine the order. A rank whose log only reports the loss of
-    another rank is not chosen if any rank has an independent cause. That includes ranks that had
-    logged their own cause when they were stopped: a program may close its connections long before
-    it exits. If there is none, a rank that had ended with exit code 0 before its planned last step
-    is the cause. Of a program that ended by itself for no known cause, its own last sentence stands
-    in place of one.
+    ``rivals`` failed so soon after ``error`` that clocks cannot determine the order. A rank whose
+    log only reports the loss of another rank is not chosen if any rank has an independent cause.
+    That includes ranks that had logged their own cause when they were stopped: a program may close
+    its connections long before it exits. If there is none, a rank that had ended with exit code 0
+    before its planned last step is the cause. Of a program that ended by itself for no known cause,
+    its own last sentence stands in place of one.
     """
     if (
         error is None or not error.host or error.cause
@@ -109,7 +108,20 @@ def with_cause(
         death.error.hint = "\n".join(
             _name_hosts(line, names) for line in _hint_lines(death, finding, facts)
         )
+    if finding and finding.kind == _MISMATCH:
+        return _blame_nobody(death.error, finding)
     return death.error
+
+
+def _blame_nobody(error: OrchError, finding: Failure) -> OrchError:
+    """Return the error of a rank that others have ended, without a host: which of them is wrong is
+    not known.
+    """
+    text = f"{finding.cause}; {error.host}: {error.message}"
+    hint = (error.hint or "").removeprefix(f"{finding.cause}; ")
+    told = RunError(text, kind=error.kind, run_id=error.run_id, phase=error.phase, hint=hint)
+    told.cause = finding.remedy
+    return told
 
 
 def find_failure(error: OrchError, run: RunDir) -> Failure | None:

@@ -26,16 +26,15 @@ from orchestrator.record.pending_work import add_block, leave_out, supersede
 from orchestrator.results import RunResult
 from orchestrator.results.progress_so_far import Tally, longest
 
-__all__ = ["BlockScheduler"]
-
 
 class BlockScheduler:
     """The runs of a bench, one after another, until it has measured enough or its budget is used
     up.
 
-    ``expected`` are cells with the seconds that a run took in earlier benches. ``errors`` names cells for which the budget
-    allowed no run at all. Unless it is to ``keep_going``, runs that would fail as an earlier one
-    did are not made; they stay planned, so that a later controller makes them.
+    ``expected`` are cells with the seconds that a run took in earlier benches. ``errors`` names
+    cells for which the budget allowed no run at all. Unless it is to ``keep_going``, runs that
+    would fail as an earlier one did are not made; they stay planned, so that a later controller
+    makes them.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class BlockScheduler:
         """
         record, schedule = self.bench.record(), self.plan.schedule
         if record.left_out:
-            self._note_unmeasured()
+            self._note_cells_without_runs()
             return []
         if schedule.until_ci is None:
             self._end("planned", [])
@@ -240,7 +239,7 @@ class BlockScheduler:
         leave_out(self.bench, [run.run_id for run in waiting], notes)
         self._note(reason, blocks)
         self._observe(Decided(notes))
-        self._note_unmeasured()
+        self._note_cells_without_runs()
 
     def _note(self, reason: str, blocks: int, **fields: Any) -> None:
         """Write a decision to the journal, with the values that it is based on."""
@@ -255,7 +254,7 @@ class BlockScheduler:
             **fields,
         )
 
-    def _note_unmeasured(self) -> None:
+    def _note_cells_without_runs(self) -> None:
         schedule, measured = self.plan.schedule, self.tally.results()
         for spec in self.plan.cells:
             if not any(run.spec and run.spec.is_run_of(spec) for run in measured):

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from orchestrator.errors import ConfigError, Faults, OrchError, TransportError
+from orchestrator.errors import ConfigError, OrchError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import place
-
-__all__ = ["is_on", "lost_hosts", "may_move", "replacements"]
 
 _GONE = ("node_lost", "node_rebooted", "host_unreachable")
 
@@ -22,11 +20,7 @@ def lost_hosts(hosts: Sequence[Host], errors: Iterable[OrchError]) -> dict[str, 
 
     It is empty where the identity of a host is in doubt, which is a reason to stop.
     """
-    faults = [
-        fault
-        for error in errors
-        for fault in (error.errors if isinstance(error, Faults) else [error])
-    ]
+    faults = [fault for error in errors for fault in error.errors]
     if any(isinstance(fault, TransportError) and fault.is_of_identity for fault in faults):
         return {}
     gone = {

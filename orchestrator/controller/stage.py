@@ -12,15 +12,13 @@ from orchestrator.controller.peer import Interrupt
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.plan import Limits
 
-__all__ = ["Stage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Where and how runs are executed.
 
-    ``journal(event, **fields)`` records a transition durably. ``observe(event)`` shows progress and never decides anything.
-    ``interrupt`` is set by a signal, including during a run.
+    ``journal(event, **fields)`` records a transition durably. ``observe(event)`` shows progress and
+    never decides anything. ``interrupt`` is set by a signal, including during a run.
     """
 
     cluster: Cluster

@@ -25,19 +25,6 @@ from orchestrator.plural import plural
 from orchestrator.results import Interval, RunResult
 from orchestrator.results.summary import summarize
 
-__all__ = [
-    "Decision",
-    "Width",
-    "block_words",
-    "decide",
-    "end_words",
-    "given_up",
-    "left_out_words",
-    "plan_words",
-    "schedule_words",
-    "widest",
-]
-
 _FAILURES = 3
 
 

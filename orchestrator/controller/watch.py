@@ -28,8 +28,6 @@ from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, NodeStart, StartRecord
 from orchestrator.record.node_record import ExitRecord, RankRecord
 
-__all__ = ["Watch"]
-
 _SYNC_ROUNDS, _SYNC_S = 6, 5.0
 _TICK_S, _LISTENED_S = 0.1, 0.25
 _DOUBT_AFTER_S = 1.2
@@ -344,7 +342,9 @@ class Watch:
                 peer.started = float(event["mono"])
             case "attached":
                 self._take_state(peer, event)
-            case "stalled" | "resumed" | "overdue" | "examined" | "collectives" as what:
+            case (
+                "stalled" | "finishing" | "resumed" | "overdue" | "examined" | "collectives" as what
+            ):
                 if (
                     self._stopping_since is None or what == "collectives"
                 ):  # what is stopped neither hangs nor goes on
@@ -363,7 +363,7 @@ class Watch:
             case "error":
                 peer.error = refusal(event, name)
             case "lost":
-                self._line_lost(name, peer, event["error"])
+                self._lose_line(name, peer, event["error"])
 
     def _take_beat(self, peer: Peer, event: Mapping[str, Any]) -> None:
         peer.spoke_at = event["mono"] - peer.offset_s
@@ -405,7 +405,7 @@ class Watch:
             self.stage.observe(Stuck(peer.name, record.stuck))
         peer.blame_record(record, self._stopping_since, self._stop_reason)
 
-    def _line_lost(self, name: str, peer: Peer, error: OrchError) -> None:
+    def _lose_line(self, name: str, peer: Peer, error: OrchError) -> None:
         if peer.over:
             return
         if not self.released:

@@ -20,9 +20,7 @@ from typing import Any
 
 from orchestrator.devices.gpu_states import MOST_PROCESSES, UNKNOWN_GPU, columns, complaints
 
-__all__ = ["amd_gpu_facts", "measure", "rocm_gpu_facts"]
-
-_NUMBER = re.compile(r"(?:Gen\s*|[\[(x]*)(-?\d+(?:\.\d+)?)\s*[A-Za-z%/°]{0,6}[\])]*")
+_NUMBER = re.compile(r"(?:Gen\s*|[\[(x]*)(\d+(?:\.\d+)?)\s*[A-Za-z%/°]{0,6}[\])]*")
 """A number as the programs write it, alone or with a unit; a sentence with a number in it is none.
 """
 _CARD = re.compile(r"card(\d{1,3})")
@@ -157,7 +155,7 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
 
 def measure(value: Any) -> float | int | None:
     """Return the number of ``{"value": 750, "unit": "W"}``, of ``"560.0"`` or of ``750``; None for
-    N/A and anything else.
+    N/A, for a number below 0 and for anything else.
     """
     value = value.get("value") if isinstance(value, Mapping) else value
     is_plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
@@ -260,10 +258,14 @@ def _state(entry: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answers(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and text of every text in the answer about a GPU."""
+    """Yield path and text of every text in the answer about a GPU: an error for a number below 0
+    in a part that is read.
+    """
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _answers(item, f"{path}.{key}" if path else str(key))
+    elif re.match(r"-\d", str(value)) and path.partition(".")[0] in _READ + _READ_OF_CARD:
+        yield path, f"error: {value}"
     elif isinstance(value, str):
         yield path, value
 

@@ -1,8 +1,8 @@
 """The facts of a machine's GPUs, whichever program told them: stored once for all GPUs, read per
 GPU, or for some GPUs only.
 
-``gpus`` of the facts has an entry for each GPU with what may differ at any moment, ``gpu`` all other values by name: a single
-value if all GPUs of the machine have the same, else a list.
+``gpus`` of the facts has an entry for each GPU with what may differ at any moment, ``gpu`` all
+other values by name: a single value if all GPUs of the machine have the same, else a list.
 """
 
 from __future__ import annotations
@@ -10,19 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-__all__ = [
-    "MOST_PROCESSES",
-    "UNKNOWN_GPU",
-    "columns",
-    "complaints",
-    "gpu_states",
-    "is_lost",
-    "is_partition",
-    "is_unsupported",
-    "selected",
-    "without_places",
-]
 
 MOST_PROCESSES = 32
 UNKNOWN_GPU = "?"
@@ -97,8 +84,8 @@ def complaints(answers: Iterable[tuple[str, str]], read: Iterable[str]) -> dict[
     """Return what is wrong with a GPU by the texts that stand in place of its values, as (path,
     text).
 
-    ``broken``: an answer that nothing works after, or an error in a part that orch reads, one of ``read``; ``silent``: an error
-    anywhere else. Each names the first paths. None for none.
+    ``broken``: an answer that nothing works after, or an error in a part that orch reads, one of
+    ``read``; ``silent``: an error anywhere else. Each names the first paths. None for none.
     """
     parts = set(read)
     broken: dict[str, list[str]] = {}

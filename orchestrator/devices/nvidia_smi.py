@@ -26,8 +26,6 @@ from orchestrator.devices.gpu_states import (
     is_unsupported,
 )
 
-__all__ = ["gpu_facts", "pairs", "topology", "xids"]
-
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _AFTER_DEVICES = re.compile(r"\b(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)", re.IGNORECASE)
 """The columns of the matrix that are no devices; every other column is one, whatever its name."""
@@ -77,6 +75,13 @@ drivers rename elements.
 """
 _NOW = ("fb_memory_usage/total", "fb_memory_usage/used", "utilization/gpu_util")
 _NUMERIC = {path for paths in _NUMBERS.values() for path in paths} | set(_NOW)
+_COUNTS = re.compile(r"ecc_errors/\w+/(?:double_bit/total|[sd]ram_uncorrectable\w*)")
+_FLAGS = {
+    path
+    for name, paths in _TEXTS.items()
+    if name.endswith(("_pending", "_failed"))
+    for path in paths
+}
 _READ = {
     path.partition("/")[0]
     for paths in (*_NUMBERS.values(), *_TEXTS.values(), _NOW)
@@ -90,11 +95,11 @@ _REPAIRS = {"gpu_recovery_action": "None", "gpu_reset_status.reset_required": "N
 def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the facts of ``nvidia-smi -q -x``. Raise ValueError if the text is not its output.
 
-    ``gpus`` has one entry per GPU: index, name, driver, memory and utilization. ``gpu`` has all other values by name: a single
-    value if all GPUs of the machine have the same, else a list (`gpu_states` undoes this).
-    ``gpu_processes`` are the processes that compute on a GPU, with the first word of their name;
-    ``owners`` are users by process id. Memory is in MiB, power in W, clocks in MHz, temperature in
-    °C; ECC errors are counts of uncorrected errors.
+    ``gpus`` has one entry per GPU: index, name, driver, memory and utilization. ``gpu`` has all
+    other values by name: a single value if all GPUs of the machine have the same, else a list
+    (`gpu_states` undoes this). ``gpu_processes`` are the processes that compute on a GPU, with the
+    first word of their name; ``owners`` are users by process id. Memory is in MiB, power in W,
+    clocks in MHz, temperature in °C; ECC errors are counts of uncorrected errors.
     """
     if "<!ENTITY" in text:
         raise ValueError("declarations of entities")
@@ -133,11 +138,10 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
 def topology(text: str) -> dict[str, Any] | None:
     """Return the matrix of ``nvidia-smi topo -m``; None if the text has no matrix.
 
-    ``links`` has for each GPU how it reaches each of ``devices``, in their order: X is itself, NV# a number of NVLinks,
-    PIX and PXB one and several PCIe bridges, PHB the host bridge, NODE and SYS within a NUMA node
-    and across NUMA nodes.
-    ``nics`` has the names of devices that the matrix only numbers; ``cpus`` and ``numa`` have an entry per GPU, empty if not
-    known.
+    ``links`` has for each GPU how it reaches each of ``devices``, in their order: X is itself, NV#
+    a number of NVLinks, PIX and PXB one and several PCIe bridges, PHB the host bridge, NODE and SYS
+    within a NUMA node and across NUMA nodes. ``nics`` has the names of devices that the matrix only
+    numbers; ``cpus`` and ``numa`` have an entry per GPU, empty if not known.
     """
     lines = [_ESCAPES.sub("", line) for line in text.splitlines()]
     head = next(
@@ -196,7 +200,8 @@ def xids(lines: Iterable[Sequence[Any]], bus_ids: Sequence[str] = ()) -> list[di
     """Return the driver's errors from [age in seconds, text] of the kernel log: one entry per GPU
     and code, the newest last.
 
-    ``gpu`` is the index in ``bus_ids``, which are in the order of nvidia-smi, else the bus id itself.
+    ``gpu`` is the index in ``bus_ids``, which are in the order of nvidia-smi, else the bus id
+    itself.
     """
     index = {_bus(bus_id): str(at) for at, bus_id in enumerate(bus_ids)}
     errors: dict[tuple[str, int], dict[str, Any]] = {}
@@ -228,8 +233,10 @@ def _text(node: ElementTree.Element, path: str) -> str | None:
 
 
 def _number(node: ElementTree.Element, path: str) -> float | int | None:
-    """Return the number at the start of a text: ``700.00 W``, ``16x``, ``143771 MiB``."""
-    match = re.match(r"-?\d+(?:\.\d+)?", _text(node, path) or "")
+    """Return the number at the start of a text: ``700.00 W``, ``16x``, ``143771 MiB``; None for
+    one below 0, which nothing here can be.
+    """
+    match = re.match(r"\d+(?:\.\d+)?", _text(node, path) or "")
     value = float(match[0]) if match else None
     return int(value) if value is not None and value.is_integer() else value
 
@@ -246,8 +253,8 @@ def _state(node: ElementTree.Element) -> dict[str, Any]:
     return {
         **{name: _first(node, _number, *paths) for name, paths in _NUMBERS.items()},
         **{name: _first(node, _text, *paths) for name, paths in _TEXTS.items()},
-        "ecc_now": _uncorrected(node.find("ecc_errors/volatile")),
-        "ecc_ever": _uncorrected(node.find("ecc_errors/aggregate")),
+        "ecc_now": _uncorrected_errors(node.find("ecc_errors/volatile")),
+        "ecc_ever": _uncorrected_errors(node.find("ecc_errors/aggregate")),
         "slowed_by": _reasons(node),
         "fabric": "/".join(word for word in fabric if word) or None,
         **complaints(_answers(node), _READ),
@@ -255,8 +262,8 @@ def _state(node: ElementTree.Element) -> dict[str, Any]:
 
 
 def _answers(node: ElementTree.Element, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and text of every value of a GPU: an error for what is no number where one
-    belongs, and for a repair.
+    """Yield path and text of every value of a GPU: an error for what cannot be where it stands, and
+    for a repair.
     """
     for child in node:
         path = f"{above}.{child.tag}" if above else child.tag
@@ -268,16 +275,20 @@ def _answers(node: ElementTree.Element, above: str = "") -> Iterator[tuple[str, 
         elif path in _REPAIRS:
             is_needed = text != _REPAIRS[path] and not is_unsupported(text)
             yield path, f"{'reset' if text == 'Yes' else text} required" if is_needed else ""
-        elif path.replace(".", "/") in _NUMERIC and not re.match(r"-?\d", text):
-            yield (
-                path,
-                text if is_lost(text) or is_unsupported(text) else f"error: {text.strip('[]')}",
-            )
-        else:
+        elif is_lost(text) or is_unsupported(text) or _is_possible(path.replace(".", "/"), text):
             yield path, text
+        else:
+            yield path, f"error: {text.strip('[]')}"
 
 
-def _uncorrected(node: ElementTree.Element | None) -> int | None:
+def _is_possible(path: str, text: str) -> bool:
+    """Return True if a value is of the kind that belongs there: a number of 0 or more, yes or no."""
+    if path in _NUMERIC or _COUNTS.fullmatch(path):
+        return re.match(r"\d", text) is not None
+    return path not in _FLAGS or text in ("Yes", "No")
+
+
+def _uncorrected_errors(node: ElementTree.Element | None) -> int | None:
     """Return the uncorrected errors of one group of counters: double bits up to Volta, later by
     kind of memory.
     """

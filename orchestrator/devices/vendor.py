@@ -11,27 +11,17 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-__all__ = [
-    "Device",
-    "Hints",
-    "Vendor",
-    "peaks",
-    "show_devices",
-    "vendor_facts",
-    "vendor_of",
-    "vendors",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One kind of device: dense operations per second, a multiply-add counting as two, 0 for types
     without a peak.
 
-    ``half`` is the peak for 16-bit floats, ``fp32`` that for 32-bit floats, ``tf32`` that for their products in TF32, ``fp8``
-    that for 8-bit floats. ``cache_bytes`` is the size of the last-level cache. ``named`` is a
-    pattern of its other names.
-    ``has_bf16``: it multiplies bf16, at the rate of ``half``; without, programs convert bf16 to other types.
+    ``half`` is the peak for 16-bit floats, ``fp32`` that for 32-bit floats, ``tf32`` that for their
+    products in TF32, ``fp8`` that for 8-bit floats. ``cache_bytes`` is the size of the last-level
+    cache. ``named`` is the regular expression by which a text names it; empty: ``name``.
+    ``has_bf16``: it multiplies bf16, at the rate of ``half``; without, programs convert bf16 to
+    other types.
     """
 
     name: str
@@ -69,8 +59,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What to do about a failed check: ``listing`` is a command that lists the GPUs, the tool itself
-    if empty."""
+    """What to do about a failed check: ``listing`` is a command that lists the GPUs, the tool
+    itself if empty."""
 
     listing: str = ""
     reset: str = "restart the machine; check dmesg on the node"
@@ -82,11 +72,11 @@ class Hints:
 class Vendor:
     """All that depends on a vendor in facts, environment, checks and peaks.
 
-    ``order``: its turn to recognise what a node runner sent. ``recognises(raw)`` says if that comes from its tools, and
-    ``facts(raw)`` returns the facts in it, in the form of `gpu_states`; ``gpus`` is a text with the reason if they could not be
-    read. ``show(devices)`` returns the shell text by which a run sees only these devices, in the
-    format of CUDA_VISIBLE_DEVICES, which launch scripts set; it does nothing on nodes without this
-    vendor's driver.
+    ``order``: its turn to recognise what a node runner sent. ``recognises(raw)`` says if that comes
+    from its tools, and ``facts(raw)`` returns the facts in it, in the form of `gpu_states`;
+    ``gpus`` is a text with the reason if they could not be read. ``show(devices)`` returns the
+    shell text by which a run sees only these devices, in the format of CUDA_VISIBLE_DEVICES, which
+    launch scripts set; it does nothing on nodes without this vendor's driver.
 
     ``tools``: the programs that a node runner asks, ``gpu_tool`` in the facts.
     ``has_peer_module``: a module of the kernel shows whether network cards read the memory of its

@@ -16,8 +16,6 @@ from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import expand, fold
 from orchestrator.slurm import Job
 
-__all__ = ["SOURCES", "inventory_text", "job_in", "lists_all", "names_of"]
-
 SOURCES: Mapping[str, str] = {"slurm": "ssh", "srun": "srun"}
 """The sources that stand for the hosts of a job, and the transport of each."""
 
@@ -78,9 +76,9 @@ def inventory_text(job: Job, transport: str, base: str, devices: Mapping[str, st
     """Return the inventory of a job's hosts; ``base`` is the inventory that lists them, empty
     without one.
 
-    ``devices`` are the numbers of the GPUs by host, where they are known better than from the job's record. A host without GPUs
-    in the job is measured on its CPU, with a rank for each task of a node, unless ``base`` says
-    what it has.
+    ``devices`` are the numbers of the GPUs by host, where they are known better than from the job's
+    record. A host without GPUs in the job is measured on its CPU, with a rank for each task of a
+    node, unless ``base`` says what it has.
     """
     by_host = {
         name: (devices.get(name, numbers), count)

@@ -31,8 +31,6 @@ from orchestrator.inventory.values import (
     unknown_key,
 )
 
-__all__ = ["Overlay", "laid_over", "overlay"]
-
 _KEYS = ("env", "gpus", "slots", "transport", "vars")
 
 

@@ -11,9 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from orchestrator.inventory.containers import ENGINES, IMAGE
-from orchestrator.inventory.fields import Limit, PathText, Strict, is_path, is_text, takes
-
-__all__ = ["ContainerValues"]
+from orchestrator.inventory.fields import Limit, PathText, Strict, Truth, is_path, is_text, takes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _USER = re.compile(r"login|image|[0-9]+(:[0-9]+)?")
@@ -116,7 +114,7 @@ class ContainerValues(Strict):
     devices: list[PathText] = Field(
         default=[], description="devices such as /dev/infiniband or nvidia.com/gpu=all"
     )
-    gpus: Annotated[bool, takes("true or false", lambda value: type(value) is bool)] = Field(
+    gpus: Truth = Field(
         default=True, description="give it the NVIDIA GPUs of a host that is measured on its GPUs"
     )
     user: Annotated[str, takes("login, image or UID:GID", _matches(_USER), "in quotes")] = Field(

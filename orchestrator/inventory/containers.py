@@ -2,9 +2,9 @@
 defaults, and ``--container``.
 
 One of three says what it is: an ``image`` that an engine starts for each run, the ``name`` of a
-container that runs already, or
-``wrap``, any command that is put in front. Everything else is how it is started. More specific values override others key by
-key, except these three, of which the most specific one counts alone.
+container that runs already, or ``wrap``, any command that is put in front. Everything else is how
+it is started. More specific values override others key by key, except these three, of which the
+most specific one counts alone.
 
 >>> merged([{"engine": "docker", "image": "a", "limits": {"memlock": "unlimited"}}, {"name": "b"}])
 {'engine': 'docker', 'limits': {'memlock': 'unlimited'}, 'name': 'b'}
@@ -18,18 +18,6 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import nearest
-
-__all__ = [
-    "ENGINES",
-    "IMAGE",
-    "NO_CONTAINER",
-    "OBJECTS",
-    "check",
-    "check_choice",
-    "check_whole",
-    "chosen",
-    "merged",
-]
 
 OBJECTS = ("docker", "podman")
 """Engines whose containers are objects of their own: with a name, labels, and processes that are

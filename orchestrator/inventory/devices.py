@@ -21,8 +21,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
 from orchestrator.inventory.hostset import is_ipv6, split_words
 
-__all__ = ["chosen", "devices_of", "split_exclude", "with_devices"]
-
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/_-]+")
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 _MOST = 1024

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-__all__ = ["Decoder", "Reading", "character", "forms", "plain", "readings", "unfinished"]
-
 _DROPPED = bytes([*range(0x21), 0x7F, *b"\"'\\+"])
 _KEPT = re.compile(rb"[^\x00-\x20\x7f\"'\\+]+")
 # What comes between two parts of a wrapped value: a line end with what precedes the rest in the
@@ -78,7 +76,7 @@ def plain(data: bytes) -> bytes:
 def forms(data: bytes) -> list[bytes]:
     """Return the different texts that `readings` yields of data that hold these."""
     whole = _wrap(data).sub(b"", data)
-    return list(dict.fromkeys((plain(data), _decoded(whole, character), _decoded(whole, _point))))
+    return list(dict.fromkeys((plain(data), _decode(whole, character), _decode(whole, _point))))
 
 
 def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
@@ -91,9 +89,9 @@ def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
         if b"\\" not in whole and b"&" not in whole and not _PERCENT.search(whole):  # much faster
             yield plain(whole), character
             return
-        yield _decoded(whole, character), character
+        yield _decode(whole, character), character
         if _HIGH.search(whole):
-            yield _decoded(whole, _point), _point
+            yield _decode(whole, _point), _point
 
 
 def unfinished(data: bytes) -> Iterator[Reading]:
@@ -109,7 +107,7 @@ def unfinished(data: bytes) -> Iterator[Reading]:
         yield Reading.of(text, decoder)
 
 
-def _decoded(whole: bytes, decoder: Decoder) -> bytes:
+def _decode(whole: bytes, decoder: Decoder) -> bytes:
     """Return unwrapped data with their escapes decoded, without the bytes that are dropped."""
     return plain(_ESCAPE.sub(decoder, whole))
 
@@ -142,7 +140,8 @@ class Reading:
     """A text that was made from data, and where each of its pieces came from: offsets in the text,
     and in the data.
 
-    ``end`` is where the data end. ``within``: the data were made from others themselves, to which offsets refer in the end.
+    ``end`` is where the data end. ``within``: the data were made from others themselves, to which
+    offsets refer in the end.
     """
 
     text: bytes
@@ -158,18 +157,18 @@ class Reading:
         """
         if not decoder:
             return replace(
-                cls._joined((run[0], run.span()) for run in _KEPT.finditer(data)), end=len(data)
+                cls._join((run[0], run.span()) for run in _KEPT.finditer(data)), end=len(data)
             )
         whole = cls.unwrapped(data)
-        return replace(cls._joined(_characters(whole.text, decoder)), within=whole, end=len(data))
+        return replace(cls._join(_characters(whole.text, decoder)), within=whole, end=len(data))
 
     @classmethod
     def unwrapped(cls, data: bytes) -> Reading:
         """Return the data without what wraps them."""
-        return cls._joined(_unwrapped(data))
+        return cls._join(_split_wraps(data))
 
     @classmethod
-    def _joined(cls, pieces: Iterable[tuple[bytes, tuple[int, int]]]) -> Reading:
+    def _join(cls, pieces: Iterable[tuple[bytes, tuple[int, int]]]) -> Reading:
         texts, places = [], []
         for text, place in pieces:
             texts.append(text)
@@ -193,7 +192,7 @@ class Reading:
         )
 
 
-def _unwrapped(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:
+def _split_wraps(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:
     position = 0
     for match in _wrap(data).finditer(data):
         yield data[position : match.start()], (position, match.start())

@@ -13,11 +13,6 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.inventory.reserved import PLACED, RESERVED
 
-__all__ = [
-    "WHOLE", "WORD", "Limit", "PathText", "Strict", "is_path", "is_text", "is_whole", "takes",
-    "takes_variable", "whole",
-]  # fmt: skip
-
 WHOLE = "begin it with / or ~/; programs that use the data set start in different folders"
 
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -85,13 +80,41 @@ def is_whole(value: Any) -> bool:
     return is_path(value) and value.startswith(("/", "~"))
 
 
-def whole(least: int, most: int) -> BeforeValidator:
-    """Return a validator of a whole number within bounds."""
-    return takes(
-        f"a whole number from {least} to {most}",
-        lambda value: type(value) is int and least <= value <= most,
-    )
+def matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    """Return a check for text that a pattern matches as a whole."""
+    return lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
 
+
+def whole(least: int, most: int | None = None) -> BeforeValidator:
+    """Return a validator of a whole number within bounds; none is above 2**40."""
+    words = (
+        f"a whole number ≥ {least}" if most is None else f"a whole number from {least} to {most}"
+    )
+    last = 1 << 40 if most is None else most
+    return takes(words, lambda value: type(value) is int and least <= value <= last)
+
+
+Text = Annotated[str, takes("text", is_text, "put quotes around it")]
+Filled = Annotated[
+    str,
+    takes(
+        "text that is not empty",
+        lambda value: is_text(value) and value != "",
+        "put quotes around it",
+    ),
+]
+Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
+Word = Annotated[str, takes("a name of letters, digits and '_'", matches(WORD))]
+Pattern = Annotated[
+    str, takes("a regular expression as text", is_text, "put single quotes around it")
+]
+Setting = Annotated[
+    str | int | bool,
+    takes(
+        "text, a whole number, true or false",
+        lambda value: type(value) in (bool, int) or is_text(value),
+    ),
+]
 
 PathText = Annotated[
     str, takes("a path", is_path, "without control characters, not beginning with '-'")

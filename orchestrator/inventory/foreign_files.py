@@ -12,8 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["format_of", "tool_of"]
-
 _ATTRIBUTE = r"[A-Za-z_][\w-]*(?:=[^,\s]*)?"
 _COLUMN = r"[^,;\s\[\]]*"
 _ONE_A_LINE = "write one host per line, without other columns"

@@ -1,10 +1,10 @@
 """Inventories written for other tools, read without conversion.
 
-`parse_text` recognises the format of a text and returns the `Inventory`: orch's own, hostfiles of MPI and DeepSpeed, lists.
-YAML of another form, and INI with sections or variables, are for the features that read
-inventories. The caller passes the YAML loader, because this module opens no file and does not parse
-YAML. Every format ends in `schema.build`, so that all hosts pass the same checks. A number of GPUs
-that the source does not state stays None; preflight then asks the nodes.
+`parse_text` recognises the format of a text and returns the `Inventory`: orch's own, hostfiles of
+MPI and DeepSpeed, lists. YAML of another form, and INI with sections or variables, are for the
+features that read inventories. The caller passes the YAML loader, because this module opens no file
+and does not parse YAML. Every format ends in `schema.build`, so that all hosts pass the same
+checks. A number of GPUs that the source does not state stays None; preflight then asks the nodes.
 
 >>> [(host.name, host.gpus) for host in parse_text("node1 slots=8\\nnode2 slots=4\\n", "hostfile", no_yaml).hosts]
 [('node1', 8), ('node2', 4)]
@@ -28,8 +28,6 @@ from orchestrator.inventory.machine_files import (
     uncommented,
 )
 from orchestrator.inventory.schema import InventoryDocument, parse
-
-__all__ = ["LoadYaml", "no_yaml", "parse_text", "recognise"]
 
 
 class LoadYaml(Protocol):

@@ -1,10 +1,10 @@
 """The machines of a cluster as values: `Host` and `Inventory`.
 
 They hold facts of the cluster (addresses, GPUs, interface, interpreter, environment). The choices
-of an experiment are in
-`orchestrator.plan.spec`; the two never overlap. This module knows no file format and opens no file:
-`orchestrator.inventory.read` reads inventories, `orchestrator.inventory.schema` checks orch's own YAML, and
-`orchestrator.inventory.formats` parses the formats of other tools.
+of an experiment are in `orchestrator.plan.spec`; the two never overlap. This module knows no file
+format and opens no file: `orchestrator.inventory.read` reads inventories,
+`orchestrator.inventory.schema` checks orch's own YAML, and `orchestrator.inventory.formats` parses
+the formats of other tools.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hostset import expand, fold, nearest
 from orchestrator.inventory.secrets import Redaction, keeps_secret, names_secret, redaction
-
-__all__ = ["REFERENCE", "TRANSPORTS", "Host", "Inventory", "SshSettings", "takes_references"]
 
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 """A reference to a variable of the node in the value of a variable such as PATH."""
@@ -59,14 +57,14 @@ class SshSettings:
 class Host:
     """One machine.
 
-    ``gpus`` is the number of GPUs that runs may use, 0 for a machine that is measured on its CPU, None if the inventory does
-    not state it. ``slots`` is the number of ranks for a machine without GPUs. ``env`` is added to
-    the environment of every run on the host. ``vars`` are further facts that launch templates read:
-    ``python`` (interpreter of the framework), ``interface`` (network device of the training
-    traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is what preflight must find
-    on the host, by the keys of ``expect:``. ``transport`` is how the host is reached, one of
-    `TRANSPORTS`. ``container`` is in what launch scripts start there, by the keys of
-    ``container:``; empty for the host itself.
+    ``gpus`` is the number of GPUs that runs may use, 0 for a machine that is measured on its CPU,
+    None if the inventory does not state it. ``slots`` is the number of ranks for a machine without
+    GPUs. ``env`` is added to the environment of every run on the host. ``vars`` are further facts
+    that launch templates read: ``python`` (interpreter of the framework), ``interface`` (network
+    device of the training traffic), ``data_dir``, ``workdir``, paths of programs. ``expect`` is
+    what preflight must find on the host, by the keys of ``expect:``. ``transport`` is how the host
+    is reached, one of `TRANSPORTS`. ``container`` is in what launch scripts start there, by the
+    keys of ``container:``; empty for the host itself.
     """
 
     name: str
@@ -124,8 +122,8 @@ class Inventory:
     """Hosts in written order, and named groups of them. ``source`` is the file or expression that
     declares them.
 
-    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown. ``notes`` say what the source
-    holds and was not read.
+    ``hidden`` are names, or patterns of names, of ``env`` variables whose values are never shown.
+    ``notes`` say what the source holds and was not read.
     """
 
     source: str
@@ -174,9 +172,9 @@ class Inventory:
         """Return the hosts that ``expression`` names, in inventory order, without those that
         ``exclude`` names.
 
-        ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; both names and addresses.
-        An empty expression selects every host.
-        Raises ConfigError with the unknown host or group and the closest known one.
+        ``gpu[1-4]``, ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``@group``, ``@all``, ``a,b``; both names
+        and addresses. An empty expression selects every host. Raises ConfigError with the unknown
+        host or group and the closest known one.
         """
         selected = self._names(expression) if expression else {host.name for host in self.hosts}
         chosen = selected - self._names(exclude) if exclude else selected

@@ -28,20 +28,6 @@ from typing import TypeAlias
 
 from orchestrator.errors import ConfigError
 
-__all__ = [
-    "MAX_HOSTS",
-    "alias_of",
-    "check_address",
-    "check_alias",
-    "expand",
-    "fold",
-    "is_ipv6",
-    "is_loopback",
-    "nearest",
-    "same_machine_key",
-    "split_words",
-]
-
 MAX_HOSTS = 10_000
 _MAX_NESTING = 50
 _LOOPBACK = re.compile(
@@ -64,9 +50,9 @@ def expand(expression: str, groups: Mapping[str, Sequence[str]] = _NO_GROUPS) ->
     """Return the names that ``expression`` stands for, in written order, without duplicates.
 
     Accepts comma lists, ``node[1-4,7]``, padding ``gpu[01-04]``, steps ``n[0-8/2]``, several
-    brackets, ``10.11.0.2-5`` and
-    ``@group``; members of groups are expressions too. Raises ConfigError for bad brackets, an unknown group, a loop of
-    groups, or more than `MAX_HOSTS` hosts. An IPv6 address is returned unchanged.
+    brackets, ``10.11.0.2-5`` and ``@group``; members of groups are expressions too. Raises
+    ConfigError for bad brackets, an unknown group, a loop of groups, or more than `MAX_HOSTS`
+    hosts. An IPv6 address is returned unchanged.
     """
     names: dict[str, None] = {}
     for count, name in enumerate(_Walk(expression, groups).names(expression)):
@@ -119,6 +105,21 @@ def fold(names: Iterable[str]) -> str:
         for block in sorted(_merge(blocks[pattern]), key=_block_order):
             words.append(pattern % tuple(map(_spans, block)))
     return ",".join([*words, *others])
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of hosts, or of their logs, as a person sorts them where no inventory or file
+    has an order of its own: numbers by their values.
+
+    >>> in_order({"node10", "node2", "node02", "gpu1.rack-b", "gpu2.rack-a"})
+    ['gpu1.rack-b', 'gpu2.rack-a', 'node02', 'node2', 'node10']
+    """
+
+    def key(name: str) -> tuple[list[tuple[str, int]], str]:
+        pieces = re.findall("([^0-9]*)([0-9]*)", name)
+        return [(text, int(number or -1)) for text, number in pieces], name
+
+    return sorted(names, key=key)
 
 
 def _merge(blocks: list[_Block]) -> list[_Block]:
@@ -249,7 +250,8 @@ def check_address(address: str, where: str) -> None:
     """Raise ConfigError unless ``address`` is an IPv4 address, an IPv6 address without brackets, or
     a valid DNS name.
 
-    ``gate+node1`` and ``gate/node1`` are accepted too: a ``Host *+*`` of an ssh configuration can say how to reach them.
+    ``gate+node1`` and ``gate/node1`` are accepted too: a ``Host *+*`` of an ssh configuration can
+    say how to reach them.
     """
     _check_common(address, where, "an address")
     if is_ipv6(address):
@@ -311,7 +313,7 @@ class _Walk:
             if word.startswith("@"):
                 yield from self.members(word[1:], trail)
             else:
-                yield from _expanded(word, self.expression)
+                yield from _expand_word(word, self.expression)
 
     def members(self, group: str, trail: tuple[str, ...]) -> Iterator[str]:
         if group in trail:
@@ -336,7 +338,7 @@ class _Walk:
         self.finished.add(group)
 
 
-def _expanded(word: str, expression: str) -> Iterator[str]:
+def _expand_word(word: str, expression: str) -> Iterator[str]:
     if match := _ADDRESS_RANGE.fullmatch(word):
         word = f"{match[1]}.[{match[2]}]"
     if re.fullmatch(r"\[[^\],]*:[^\],]*\].*", word):

@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.inventory.values import GroupValues, HostValues, MachineValues
 
-__all__ = ["json_schema"]
-
 
 class _InventoryFile(BaseModel):
     """An inventory of orch: the machines and how to reach them."""

@@ -31,15 +31,6 @@ from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import alias_of, expand, is_ipv6, split_words
 from orchestrator.inventory.schema import HostEntry, build, refuse
 
-__all__ = [
-    "MACHINE_KEYS",
-    "counted",
-    "from_expression",
-    "is_list_of_slots",
-    "parse_machine_file",
-    "uncommented",
-]
-
 _COUNT_KEYS = ("slots", "max_slots", "max-slots")
 _OTHER_KEYS = {
     **dict.fromkeys(
@@ -89,10 +80,10 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
     """Return an inventory of the hosts that ``expression`` names, with the connection settings of
     the user's ssh configuration.
 
-    ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``gpu[01-04]``, ``a,b``, ``me@a:2222``; ``a:8,b:8`` sets the GPUs of each host, like
-    Horovod's ``-H``; the values of LSF's ``$LSB_MCPU_HOSTS`` and ``$LSB_HOSTS``. Raises Faults of
-    ConfigError for a group, which only an inventory file can declare, and for anything that is not
-    a host.
+    ``10.11.0.[2-5]``, ``10.11.0.2-5``, ``gpu[01-04]``, ``a,b``, ``me@a:2222``; ``a:8,b:8`` sets the
+    GPUs of each host, like Horovod's ``-H``; the values of LSF's ``$LSB_MCPU_HOSTS`` and
+    ``$LSB_HOSTS``. Raises Faults of ConfigError for a group, which only an inventory file can
+    declare, and for anything that is not a host.
     """
     place = f"{source} {expression[:80]!r}"
     if "@" in expression and all(

@@ -11,9 +11,6 @@ from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.hostset import fold
 from orchestrator.inventory.secrets import LEAST, is_switch, significant
 
-__all__ = ["open_inventory"]
-
-
 _BASE = re.compile(r"""\bbase["']?\s*:""")
 
 
@@ -24,15 +21,19 @@ def open_inventory(source: str) -> Inventory:
     Raises ConfigError with file, line and key, also for a secret that is too short to be hidden in
     logs.
     """
-    inventory = _opened(source)
+    inventory = _open_source(source)
     _refuse_unhideable(inventory)
     return inventory
 
 
-def _opened(source: str) -> Inventory:
+def _open_source(source: str) -> Inventory:
     from orchestrator.inventory import machine_files
 
     path = Path(source).expanduser()
+    file, _, rest = source.rpartition("@")
+    if file and not path.exists() and Path(file).expanduser().is_file():
+        hint = f"ORCH_HOSTS={file} names the file, then --hosts @{rest} hosts in it"
+        raise ConfigError("expected a file or hosts, got both", where=source, hint=hint)
     if path.exists() or "/" in source or path.suffix in (".yaml", ".yml", ".ini", ".txt", ".hosts"):
         return _read_inventory(path, str(source), ())
     return machine_files.from_expression(source)

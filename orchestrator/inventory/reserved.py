@@ -4,8 +4,6 @@ and that of a lab's nodes.
 
 from __future__ import annotations
 
-__all__ = ["LAB_VARIABLE", "PLACED", "RESERVED"]
-
 # The placement of a run sets these; if an inventory set them too, every rank would get the same
 # wrong values.
 PLACED = {

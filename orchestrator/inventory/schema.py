@@ -1,8 +1,9 @@
 """The schema of ``inventory/*.yaml``, and the checks for hosts of every inventory format.
 
-`parse` reads orch's own YAML; `build` turns the declared hosts (`HostEntry`) and groups (`Grouping`) of any format into an
-`Inventory`. All faults of a source are reported together: where, what was expected, what came, and a hint.
-`orchestrator.inventory.values` defines the keys of a single host.
+`parse` reads orch's own YAML; `build` turns the declared hosts (`HostEntry`) and groups
+(`Grouping`) of any format into an `Inventory`. All faults of a source are reported together: where,
+what was expected, what came, and a hint. `orchestrator.inventory.values` defines the keys of a
+single host.
 """
 
 from __future__ import annotations
@@ -39,17 +40,6 @@ from orchestrator.inventory.values import (
     shown_value,
     unknown_key,
 )
-
-__all__ = [
-    "TOP_KEYS",
-    "InventoryDocument",
-    "HostEntry",
-    "Grouping",
-    "build",
-    "parse",
-    "refuse",
-    "secrets_note",
-]
 
 _SCHEMA = 1
 TOP_KEYS = ("schema", "defaults", "groups", "hosts", "secrets")
@@ -175,8 +165,8 @@ def build(
         )
     every_fault.extend(_clashes(placed))
     hosts = tuple(host for host, _ in placed)
-    names = {name: name for entry in entries for name in _declared(entry)}
-    resolved = _resolved(groups, _unique_addresses(hosts) | names, every_fault)
+    names = {name: name for entry in entries for name in _declared_names(entry)}
+    resolved = _resolve_groups(groups, _unique_addresses(hosts) | names, every_fault)
     whole = tuple(
         _in_groups(
             host,
@@ -326,8 +316,10 @@ def _hosts(
     try:
         if entry.hosts.strip() != entry.hosts or "@" in entry.hosts:
             check_alias(entry.hosts, place)
-        words = _expanded(entry.hosts, place)
-        addresses = _expanded(values["address"], address_place) if "address" in values else words
+        words = _expand_names(entry.hosts, place)
+        addresses = (
+            _expand_names(values["address"], address_place) if "address" in values else words
+        )
         if len(addresses) != len(words):
             hint = "the ranges in the name and in address: expand in parallel"
             raise ConfigError(
@@ -343,7 +335,7 @@ def _hosts(
         faults.append(error)
 
 
-def _expanded(
+def _expand_names(
     expression: str, where: str, groups: Mapping[str, Sequence[str]] | None = None
 ) -> list[str]:
     try:
@@ -408,7 +400,7 @@ def _clashes(placed: Sequence[tuple[Host, str]]) -> Iterator[ConfigError]:
         machines.setdefault(machine, host.name)
 
 
-def _declared(entry: HostEntry) -> list[str]:
+def _declared_names(entry: HostEntry) -> list[str]:
     """Return the host names of an entry, even if its values are invalid: groups that list them are
     not at fault.
     """
@@ -423,7 +415,7 @@ def _unique_addresses(hosts: Sequence[Host]) -> dict[str, str]:
     return {host.address: host.name for host in hosts if counts[host.address] == 1}
 
 
-def _resolved(
+def _resolve_groups(
     groups: Sequence[Grouping], hosts: Mapping[str, str], faults: list[ConfigError]
 ) -> dict[str, tuple[str, ...]]:
     """Return the host names of each group; ``hosts`` maps names and addresses to names.
@@ -437,7 +429,7 @@ def _resolved(
     resolved = {}
     for group in () if group_faults else groups:
         try:
-            names = _expanded(f"@{group.name}", group.where, members)
+            names = _expand_names(f"@{group.name}", group.where, members)
             resolved[group.name] = tuple(dict.fromkeys(hosts[name] for name in names))
         except ConfigError as error:
             faults.append(error)
@@ -454,7 +446,9 @@ def _group_faults(
         )
     for member in group.members:
         try:
-            unknown = [word for word in _expanded(member, group.where, groups) if word not in hosts]
+            unknown = [
+                word for word in _expand_names(member, group.where, groups) if word not in hosts
+            ]
         except ConfigError as error:
             yield error
             continue

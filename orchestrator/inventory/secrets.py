@@ -26,23 +26,6 @@ from typing import Any
 
 from orchestrator.inventory.encodings import Reading, forms, plain, readings, unfinished
 
-__all__ = [
-    "LEAST",
-    "NO_SECRETS",
-    "SHOWN",
-    "Redaction",
-    "Spans",
-    "hidden",
-    "is_switch",
-    "keeps_secret",
-    "names_secret",
-    "public_vars",
-    "merged",
-    "redaction",
-    "significant",
-    "spliced",
-]
-
 SHOWN = "(not shown)"
 LEAST = 4
 """Characters that a secret needs, without white space, quotes, backslashes and plus signs: a
@@ -129,7 +112,7 @@ class Redaction:
         for piece in pieces:
             held += piece
             spans = self.spans(held)
-            safe = self._begun(held)
+            safe = self._unfinished_from(held)
             safe = next((start for start, stop in spans if start <= safe < stop), safe)
             if safe:
                 yield spliced(held[:safe], [span for span in spans if span[1] <= safe])
@@ -174,7 +157,7 @@ class Redaction:
         b'(not shown), then '
         """
         spans = self.spans(data)
-        stop = self._begun(data)
+        stop = self._unfinished_from(data)
         stop = (
             next((start for start, end in spans if start <= stop < end), stop)
             if stop < len(data)
@@ -190,7 +173,7 @@ class Redaction:
             ],
         )
 
-    def _begun(self, data: bytes) -> int:
+    def _unfinished_from(self, data: bytes) -> int:
         """Return where a secret value may begin that goes on after the end of the data; the length
         of the data if nowhere.
         """
@@ -201,12 +184,17 @@ class Redaction:
         for reading in unfinished(data[first:]):
             begins.append(first + reading.end)
             for needle in self.needles:
-                sizes = range(min(len(needle.text) - 1, len(reading.text)), 0, -1)
-                size = next(
-                    (size for size in sizes if reading.text.endswith(needle.text[:size])), 0
-                )
-                begins += [first + reading.raw(len(reading.text) - size)[0]] if size else []
+                start = _start_at_end(reading.text, needle.text)
+                begins += [] if start is None else [first + reading.raw(start)[0]]
         return min(begins)
+
+
+def _start_at_end(text: bytes, needle: bytes) -> int | None:
+    """Return the first place from which a text, to its end, is how a needle begins."""
+    place = text.find(needle[:1], max(0, len(text) - len(needle) + 1))
+    while place >= 0 and not needle.startswith(text[place:]):
+        place = text.find(needle[:1], place + 1)
+    return place if place >= 0 else None
 
 
 NO_SECRETS = Redaction()
@@ -331,11 +319,11 @@ def _needles(value: str) -> Iterator[_Needle]:
         )
     ):
         packed = [form.hex().encode(), form.hex().upper().encode()]
-        packed += [pack(form).rstrip(b"=") for pack in _PACKERS] if alone else _packed(form)
+        packed += [pack(form).rstrip(b"=") for pack in _PACKERS] if alone else _aligned_base64(form)
         yield from (_Needle(plain(text), alone, spaced=not alone) for text in packed)
 
 
-def _packed(data: bytes) -> Iterator[bytes]:
+def _aligned_base64(data: bytes) -> Iterator[bytes]:
     """Yield, for each alignment, the part of the base64 text that does not depend on the bytes
     before and after the value.
     """

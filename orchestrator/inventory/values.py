@@ -19,12 +19,15 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory.container_values import ContainerValues
 from orchestrator.inventory.fields import (
     WHOLE,
-    WORD,
     Limit,
     PathText,
     Strict,
+    Text,
+    Truth,
+    Word,
     is_text,
     is_whole,
+    matches,
     takes,
     takes_variable,
     whole,
@@ -32,19 +35,6 @@ from orchestrator.inventory.fields import (
 from orchestrator.inventory.hosts import TRANSPORTS
 from orchestrator.inventory.hostset import nearest
 from orchestrator.inventory.versions import is_requirement
-
-__all__ = [
-    "INTERFACE",
-    "GroupValues",
-    "HostValues",
-    "KeyPath",
-    "MachineValues",
-    "Where",
-    "checked",
-    "shown_value",
-    "shown_key",
-    "unknown_key",
-]
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
@@ -75,13 +65,7 @@ def _is_value(value: Any) -> bool:
     return value is not None and (not isinstance(value, str) or "\0" not in value)
 
 
-_VarName = Annotated[
-    str, takes("a name of letters, digits and '_'", lambda value: bool(WORD.fullmatch(value)))
-]
 _EnvName = Annotated[str, takes_variable("the inventory")]
-_EnvText = Annotated[str, takes("text", is_text, "put quotes around it")]
-
-
 _Transport = Annotated[
     str, takes(f"one of {', '.join(TRANSPORTS)}", lambda value: value in TRANSPORTS)
 ]
@@ -90,7 +74,7 @@ _Transport = Annotated[
 class _Ssh(Strict):
     user: Annotated[
         str,
-        takes("a user name", lambda value: isinstance(value, str) and bool(_USER.fullmatch(value))),
+        takes("a user name", matches(_USER)),
     ] = Field(default="", description="the user to log in as")
     port: Annotated[int, whole(1, 65535)] = Field(
         default=22, description="the port of the ssh server"
@@ -123,15 +107,15 @@ class _Ssh(Strict):
 
 class _Vars(Strict):
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[_VarName, Annotated[Any, takes("a value without NUL", _is_value)]] = (
-        Field(init=False)
+    __pydantic_extra__: dict[Word, Annotated[Any, takes("a value without NUL", _is_value)]] = Field(
+        init=False
     )
 
     interface: Annotated[
         str,
         takes(
             "the name of a network interface",
-            lambda value: isinstance(value, str) and bool(INTERFACE.fullmatch(value)),
+            matches(INTERFACE),
         ),
     ] = Field(default="", description="the network device of training traffic")
     python: PathText = Field(default="", description="the interpreter that has the framework")
@@ -155,7 +139,6 @@ _Least = Annotated[
     takes("a number above 0", lambda value: type(value) in (int, float) and 0 < value < 1e9),
 ]
 _Count = Annotated[int, whole(0, 1 << 40)]
-_Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 _Requirement = Annotated[
     str,
     takes(
@@ -195,15 +178,15 @@ class _Expect(Strict):
     memory_gib: _Least = 1
     driver: _Requirement = ""
     nvlink: _Requirement = ""
-    ecc: _Truth = False
-    mig: _Truth = False
-    persistence: _Truth = False
+    ecc: Truth = False
+    mig: Truth = False
+    persistence: Truth = False
     compute_mode: _Requirement = ""
     power_limit_w: _Least = 1
     pcie: _Pcie = _Pcie()
     cuda: _Requirement = ""
     nccl: _Requirement = ""
-    versions: dict[_VarName, _Requirement] = {}
+    versions: dict[Word, _Requirement] = {}
     infiniband: _Ports = _Ports()
     mtu: _Count = 0
     speed_gbit: _Least = 1
@@ -238,7 +221,7 @@ class MachineValues(Strict):
     )
     transport: _Transport = Field(default=TRANSPORTS[0], description="how it is reached")
     ssh: _Ssh = Field(default=_Ssh(), description="how to connect to it")
-    env: dict[_EnvName, _EnvText] = Field(
+    env: dict[_EnvName, Text] = Field(
         default={}, description="environment variables of every run on it"
     )
     vars: _Vars = Field(
@@ -315,7 +298,7 @@ def unknown_key(key: str, known: Iterable[str], where: str, hint: str = "") -> C
 def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigError:
     path = tuple(part for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
-        return _misplaced(str(path[-1]), _holder(model, path[:-1]), where(path))
+        return _misplaced_key(str(path[-1]), _holder(model, path[:-1]), where(path))
     context = {"expected": "a mapping", "hint": ""} | error.get("ctx", {})
     # A value that stands where a mapping belongs may be a secret as well: env: HF_TOKEN=abc
     secret = path[:1] == ("env",) or context["expected"] == "a mapping"
@@ -338,7 +321,7 @@ def _holder(model: type[BaseModel], path: KeyPath) -> type[BaseModel]:
     return model
 
 
-def _misplaced(key: str, model: type[BaseModel], where: str) -> ConfigError:
+def _misplaced_key(key: str, model: type[BaseModel], where: str) -> ConfigError:
     homes = {
         "ssh": key in _Ssh.model_fields,
         "vars": key in _Vars.model_fields,

@@ -13,8 +13,6 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
-__all__ = ["is_requirement", "meets", "number"]
-
 _COMPARED = {
     ">=": operator.ge,
     "<=": operator.le,

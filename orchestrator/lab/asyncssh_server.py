@@ -1,10 +1,10 @@
 """SSH servers for machines without sshd, one process per node: real commands, real exit codes and
 signals.
 
-`orchestrator.lab.loopback` runs it as ``python -m orchestrator.lab.asyncssh_server LAB_DIRECTORY NODE…``. It behaves like sshd
-where that matters to an orchestrator: a session ends when its command has ended and no process
-holds its output open, a client that disappears closes the command's pipes but kills nothing, and
-streams are bytes.
+`orchestrator.lab.loopback` runs it as ``python -m orchestrator.lab.asyncssh_server LAB_DIRECTORY
+NODE…``. It behaves like sshd where that matters to an orchestrator: a session ends when its command
+has ended and no process holds its output open, a client that disappears closes the command's pipes
+but kills nothing, and streams are bytes.
 """
 
 from __future__ import annotations

@@ -18,18 +18,6 @@ from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.state import Lab
 from orchestrator.procs import own_groups
 
-__all__ = [
-    "clear",
-    "dissolve",
-    "group_name",
-    "house",
-    "move_processes",
-    "parent_group",
-    "release",
-    "thaw_group",
-    "wait_until",
-]
-
 _HOUSING = "pids"
 _SETTLE_S = 5.0
 

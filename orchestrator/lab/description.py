@@ -14,8 +14,6 @@ from orchestrator.lab.machine import PRIVATE
 from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab
 
-__all__ = ["describe", "gpu_settings", "gpus_for_each", "inventory_text"]
-
 _GPU_SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "NVSHMEM_")
 
 

@@ -22,8 +22,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from orchestrator.lab.state import Lab, LabNode
 
-__all__ = ["login_user", "session_environment", "write_identity", "write_sshd_config"]
-
 _SFTP_SERVERS = (
     "/usr/lib/openssh/sftp-server",
     "/usr/libexec/openssh/sftp-server",

@@ -22,8 +22,6 @@ from orchestrator.lab.programs import find
 from orchestrator.lab.state import Lab, LabNode
 from orchestrator.procs import record_pid
 
-__all__ = ["addresses", "free_port", "on_node", "start_asyncssh", "start_sshd"]
-
 FIRST = ipaddress.IPv4Address("127.0.0.2")
 # Below the range from which the kernel assigns ports to outgoing connections.
 _PORTS = range(20000, 32000)

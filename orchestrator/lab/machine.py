@@ -21,8 +21,6 @@ from orchestrator.lab import slurm
 from orchestrator.lab.programs import run
 from orchestrator.lab.state import Lab, LabNode
 
-__all__ = ["HOME", "PRIVATE", "interpreter_folders", "mounts", "write_etc"]
-
 HOME = "/root"
 PRIVATE = ("/dev/shm", "/home", HOME, "/run", "/tmp", "/var/tmp")
 _CGROUPS = "/sys/fs/cgroup"

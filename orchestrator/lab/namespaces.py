@@ -23,8 +23,6 @@ from orchestrator.lab.programs import find, run
 from orchestrator.lab.state import Lab, LabNode
 from orchestrator.procs import live_pid
 
-__all__ = ["addresses", "clock_of", "inside", "on_node", "port_of", "start", "start_node", "switch"]
-
 FIRST = ipaddress.IPv4Address("10.11.0.2")
 NODES_PER_BRIDGE = 1000
 """A bridge of Linux has 1023 ports. The nodes of a larger lab are on several bridges, each

@@ -16,8 +16,6 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.state import KINDS, Kind
 
-__all__ = ["choose_kind", "find", "need", "run"]
-
 _SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _PACKAGES = {
     "ip": "iproute2",

@@ -23,7 +23,18 @@ from orchestrator.lab import slurm as slurmlab
 from orchestrator.lab.description import describe, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
 from orchestrator.lab.programs import choose_kind, run
-from orchestrator.lab.state import Kind, Lab, LabNode, claim, load, mark_ready, read, remove
+from orchestrator.lab.state import (
+    Kind,
+    Lab,
+    LabNode,
+    claim,
+    last_words,
+    load,
+    mark_ready,
+    read,
+    remove,
+)
+from orchestrator.plural import plural
 from orchestrator.procs import (
     Stat,
     ancestors,
@@ -35,17 +46,6 @@ from orchestrator.procs import (
     namespace,
     snapshot,
 )
-
-__all__ = [
-    "argv_inside",
-    "argv_on",
-    "down",
-    "environment",
-    "load",
-    "start_nodes",
-    "up",
-    "wait_until_answering",
-]
 
 _ANSWER_TIMEOUT_S = 30.0
 
@@ -65,12 +65,12 @@ def up(
 ) -> Lab:
     """Build a lab in ``directory`` and return it when every node's SSH server answers.
 
-    ``python`` is the nodes' interpreter; ``gpus_per_node`` None distributes this machine's GPUs; ``slots`` is the number of
-    ranks for a node without GPUs; ``kind`` None chooses the best kind that is possible on this
-    machine; ``share`` are folders below private ones, such as /home, /root, /run or /tmp, that stay
-    visible on the nodes of a namespace lab; ``slurm`` also starts Slurm, with one CPU for each
-    rank. Raises ConfigError before anything is started, RunError if a node does not start; neither
-    leaves anything behind.
+    ``python`` is the nodes' interpreter; ``gpus_per_node`` None distributes this machine's GPUs;
+    ``slots`` is the number of ranks for a node without GPUs; ``kind`` None chooses the best kind
+    that is possible on this machine; ``share`` are folders below private ones, such as /home,
+    /root, /run or /tmp, that stay visible on the nodes of a namespace lab; ``slurm`` also starts
+    Slurm, with one CPU for each rank. Raises ConfigError before anything is started, RunError if a
+    node does not start; neither leaves anything behind.
     """
     gpus = gpus_for_each(nodes, gpus_per_node)
     chosen, reasons = choose_kind(kind)
@@ -186,16 +186,12 @@ def wait_until_answering(
 
 
 def _last_words(lab: Lab, nodes: Sequence[LabNode]) -> str:
-    logs = [
-        lab.directory / "asyncssh.log",
-        *(node.folder / name for node in nodes for name in ("console.log", "sshd.log")),
-    ]
-    texts = [
-        path.read_text(encoding="utf-8", errors="replace").strip()[-300:]
-        for path in logs
-        if path.exists()
-    ]
-    return "".join(f"; {text}" for text in [text for text in texts if text][:3])
+    return last_words(
+        [
+            lab.directory / "asyncssh.log",
+            *(node.folder / name for node in nodes for name in ("console.log", "sshd.log")),
+        ]
+    )
 
 
 def argv_inside(lab: Lab, argv: Sequence[str]) -> list[str]:
@@ -227,13 +223,12 @@ def environment(lab: Lab) -> Mapping[str, str]:
 
 
 def down(directory: Path) -> list[str]:
-    """End every process of the lab and remove the files that it made; return a text for each kind
-    of process that was ended.
+    """End every process of the lab and remove the files that it made; return sentences for a
+    person: which nodes and processes were ended, and that the directory is removed.
 
-    The last text is the directory, with the names of files that are not the lab's, such as benches:
-    they stay. Does nothing if the directory holds no lab. Spares the caller and its parents, so
-    that ``orch lab down`` works inside
-    ``orch lab shell``.
+    Files in it that are not the lab's, such as benches, stay and are named. Does nothing if the
+    directory holds no lab. Spares the caller and its parents, so that ``orch lab down`` works
+    inside ``orch lab shell``.
     """
     lab = read(directory)
     if lab is None:
@@ -251,12 +246,15 @@ def down(directory: Path) -> list[str]:
     slurmlab.clear_groups(lab)
     others = Counter(ended[pid].name for pid in sorted(ended) if pid not in firsts | {holder})
     kept = remove(lab)
-    names = [fold(nodes.values())] if nodes else []
+    names = [f"ended {fold(nodes.values())}"] if nodes else []
     stays = f"{lab.directory} is kept, because it has files that do not belong to the lab: {', '.join(kept)}"
     return [
         *names,
-        *(f"{count} x {name}" for name, count in others.items()),
-        stays if kept else str(lab.directory),
+        *(
+            f"ended {plural(count, 'process', 'processes')} of {name}"
+            for name, count in others.items()
+        ),
+        stays if kept else f"removed {lab.directory}",
     ]
 
 

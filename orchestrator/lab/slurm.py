@@ -19,18 +19,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.lab.programs import find, need, run
-from orchestrator.lab.state import Lab, LabNode
-
-__all__ = [
-    "clear_groups",
-    "configuration",
-    "folders",
-    "prepare",
-    "private_folder",
-    "programs",
-    "require",
-    "start",
-]
+from orchestrator.lab.state import Lab, LabNode, last_words
 
 PARTITION, URGENT = "lab", "urgent"
 """The partition of all jobs by default, and the one whose jobs take its nodes from them."""
@@ -124,8 +113,16 @@ def start(lab: Lab) -> None:
     deadline = time.monotonic() + _READY_S
     while not _all_idle(lab):
         if time.monotonic() > deadline:
+            logs = [
+                lab.slurm_folder / "slurmctld.log",
+                *(
+                    node.folder / name
+                    for node in lab.nodes
+                    for name in ("slurmd.log", "slurmd.out")
+                ),
+            ]
             raise RunError(
-                f"not all nodes of Slurm are idle after {_READY_S:g} s{_last_words(lab)}",
+                f"not all nodes of Slurm are idle after {_READY_S:g} s{last_words(logs)}",
                 kind="node_unfit",
             )
         time.sleep(0.1)
@@ -256,16 +253,3 @@ def _all_idle(lab: Lab) -> bool:
     except RunError:  # slurmctld does not answer yet
         return False
     return states == ["idle"] * len(lab.nodes)
-
-
-def _last_words(lab: Lab) -> str:
-    logs = [
-        lab.slurm_folder / "slurmctld.log",
-        *(node.folder / name for node in lab.nodes for name in ("slurmd.log", "slurmd.out")),
-    ]
-    texts = [
-        path.read_text(encoding="utf-8", errors="replace").strip()[-300:]
-        for path in logs
-        if path.exists()
-    ]
-    return "".join(f"; {text}" for text in texts[:3] if text)

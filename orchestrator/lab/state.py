@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,6 @@ from typing import Any, Literal, cast
 from orchestrator.errors import ConfigError
 from orchestrator.files import failures, make_folder, remove_parts, write_atomic
 from orchestrator.procs import live_pid
-
-__all__ = ["KINDS", "Kind", "Lab", "LabNode", "claim", "load", "mark_ready", "read", "remove"]
 
 Kind = Literal["namespaces", "loopback", "asyncssh"]
 KINDS: tuple[Kind, ...] = ("namespaces", "loopback", "asyncssh")
@@ -240,3 +238,13 @@ def remove(lab: Lab) -> list[str]:
 
 def _contents(lab: Lab, path: Path) -> list[Path]:
     return list(path.iterdir()) if path == lab.work else [path]
+
+
+def last_words(logs: Sequence[Path]) -> str:
+    """Return the ends of the first three of these logs that have any text, for a message."""
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace").strip()[-300:]
+        for path in logs
+        if path.exists()
+    ]
+    return "".join(f"; {text}" for text in [text for text in texts if text][:3])

@@ -13,6 +13,7 @@ from orchestrator.logs.grammar import (
     Header,
     LogGrammar,
     is_named,
+    units_hint,
 )
 from orchestrator.logs.steps import RankAggregate, StepSample
 
@@ -28,4 +29,5 @@ __all__ = [
     "StepSample",
     "is_named",
     "last_attempt",
+    "units_hint",
 ]

@@ -9,8 +9,6 @@ from typing import Any
 
 from orchestrator.logs.steps import LOSSES
 
-__all__ = ["RankColumns", "attempts_in", "last_attempt"]
-
 
 class RankColumns:
     """The steps that one rank has logged so far, and their values by name. Columns, because

@@ -24,10 +24,14 @@ from itertools import count, dropwhile, pairwise, takewhile
 
 from orchestrator.logs.line_forms import (
     BOX,
+    BOX_HARMLESS,
     DIRECT_CAUSE,
     DURING,
+    ENTRY,
+    ERROR,
     EXCEPTION,
     FATAL,
+    FATAL_BLOCK,
     GLOG,
     HEADER,
     LAUNCHER,
@@ -40,32 +44,36 @@ from orchestrator.logs.line_forms import (
 )
 from orchestrator.logs.text import cleaned
 
-__all__ = ["Form", "Line", "Place", "nccl_sentence", "read_endings"]
-
 _LINE_CHARACTERS = 2000
 _LINES = 400
 _BOX_LINES = 60
 _WARNING_LINES = 12
+_PRINTED = 12
+"""Among so many last lines, an error that the program prints is why it ended."""
 _TRAILING = 3
 """So many last lines are the end of a log that has no statement of an end."""
 
 
 class Form(IntEnum):
-    """The form of a statement of an end; the program's own word comes first."""
+    """The form of a statement of an end; the program's own word comes first. The last two are the
+    sources of an exception in its chain: its direct cause, or what was handled when it came."""
 
     EXCEPTION = 0
     WHAT = 1
     FATAL = 2
     BOX = 3
     LAUNCHER = 4
+    ERROR = 5
+    RAISED_FROM = 6
+    HANDLED = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line, or the first sentence of a box, with its place.
 
-    ``statement``: the number of the statement of an end that it is part of, 0 for none; that of an
-    exception is below that of its own cause. ``form`` is its form, at its first line.
+    ``statement``: the number of the statement of an end that it is part of, or of the source of
+    one, 0 for none. ``form`` is its form, at its first line.
     """
 
     text: str
@@ -76,11 +84,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Traceback:
-    """The lines of a traceback from its exception on. ``is_raised_from``: the one before it is its
-    direct cause."""
+    """The lines of a traceback from its exception on. ``before``: how the one before it belongs to
+    it, None if it does not."""
 
     lines: Sequence[int]
-    is_raised_from: bool
+    before: Form | None
 
 
 def read_endings(
@@ -103,7 +111,9 @@ def read_endings(
         stream = _Stream([shown[number][len(tag) :] for number in own], is_consequence, numbering)
         placed |= zip(own, stream.read(), strict=True)
     found = [placed[number] for number in range(len(shown))]
-    return found if _has_end(found, is_consequence) else _with_last_lines(found, is_consequence)
+    if _has_end(found, is_consequence):
+        return found
+    return _with_last_lines(found, is_consequence, next(numbering))
 
 
 def nccl_sentence(lines: Sequence[Line]) -> str:
@@ -129,9 +139,10 @@ def _has_end(lines: Sequence[Line], is_consequence: Callable[[Sequence[str]], bo
 
 
 def _with_last_lines(
-    lines: list[Line], is_consequence: Callable[[Sequence[str]], bool]
+    lines: list[Line], is_consequence: Callable[[Sequence[str]], bool], statement: int
 ) -> list[Line]:
-    """Return the lines with the last ones of any kind as the end."""
+    """Return the lines with the last ones of any kind as the end. An error that a program prints
+    itself, before it aborts or leaves, is a statement of its end."""
     said = [
         number
         for number, line in enumerate(lines)
@@ -139,7 +150,24 @@ def _with_last_lines(
     ]
     for number in said[-_TRAILING:]:
         lines[number] = replace(lines[number], place=Place.END)
+    first = next((number for number in said[-_PRINTED:] if ERROR.match(lines[number].text)), None)
+    for number in _paragraph(lines, first, is_consequence) if first is not None else ():
+        form = Form.ERROR if number == first else None
+        lines[number] = Line(lines[number].text, Place.END, statement, form)
     return lines
+
+
+def _paragraph(
+    lines: Sequence[Line], first: int, is_consequence: Callable[[Sequence[str]], bool]
+) -> Iterator[int]:
+    """Yield the numbers of the lines from one to an empty line, or to what is of another kind."""
+    for number in range(first, len(lines)):
+        line = lines[number]
+        is_other = line.place == Place.HARMLESS or is_consequence([line.text])
+        is_other = is_other or (number > first and ERROR.match(line.text) is not None)
+        if is_other or not any(map(str.isalnum, line.text)):
+            return
+        yield number
 
 
 def _find_prefixes(texts: Sequence[str]) -> Iterator[str]:
@@ -181,6 +209,8 @@ class _Stream:
                 continue
             if WHAT.match(text):
                 self._mark(self._block(number), Form.WHAT)
+            elif FATAL_BLOCK.match(text) and not self._is_other([number]):
+                self._mark(self._block(number), Form.FATAL)
             elif FATAL.match(text) and "Fatal Python error" not in text:
                 self._mark([number], Form.FATAL)
         self._read_last_lines()
@@ -228,7 +258,7 @@ class _Stream:
             more = list(takewhile(bool, dropwhile(lambda text: not text, rest)))
             parts += [*takewhile(lambda text: not text, rest), *more]
         sentence = " ".join(filter(None, parts))
-        if sentence.lower().startswith(("warning", "[warn")):
+        if BOX_HARMLESS.match(sentence):
             self._hide(inner)
             return
         self._hide(inner[1 : len(parts)])
@@ -236,32 +266,33 @@ class _Stream:
         self.lines[inner[0]] = replace(self.lines[inner[0]], text=sentence)
 
     def _read_tracebacks(self) -> set[int]:
-        """Mark the tracebacks that are the end: the last one that is no consequence, with what it
-        was raised from, and the consequences after it. Return the lines of all."""
+        """Mark the tracebacks that are the end: the last one that is no consequence, and the
+        consequences after it; and the sources of that one. Return the lines of all."""
         found = self._tracebacks()
         causes = [place for place, entry in enumerate(found) if not self._is_other(entry.lines)]
         last = causes[-1] if causes else max(len(found) - 1, 0)
         for entry in found[last:]:
             self._mark(entry.lines, Form.EXCEPTION)
-        while last > 0 and found[last].is_raised_from:
+        while last > 0 and (form := found[last].before):
             last -= 1
-            self._mark(found[last].lines, Form.EXCEPTION)
+            self._mark(found[last].lines, form, Place.EARLIER)
         return {number for entry in found for number in entry.lines}
 
     def _tracebacks(self) -> list[_Traceback]:
         found: list[_Traceback] = []
-        is_raised_from, number = False, 0
+        before: Form | None = None
+        number = 0
         while number < len(self.texts):
             text = self.texts[number]
             if DURING in text or DIRECT_CAUSE in text:
-                is_raised_from = DIRECT_CAUSE in text
+                before = Form.RAISED_FROM if DIRECT_CAUSE in text else Form.HANDLED
             first = self._exception_of(number)
             if first is None:
                 number += 1
                 continue
             block = self._block(first)
-            found.append(_Traceback(block, is_raised_from))
-            is_raised_from, number = False, block[-1] + 1
+            found.append(_Traceback(block, before))
+            before, number = None, block[-1] + 1
         return found
 
     def _exception_of(self, number: int) -> int | None:
@@ -292,7 +323,9 @@ class _Stream:
             text = self.texts[place]
             if self._is_header(place) or DURING in text or DIRECT_CAUSE in text or WHAT.match(text):
                 break
-            if any(form.match(text) for form in (BOX, GLOG, LAUNCHER)) or NCCL_WARN.search(text):
+            if any(form.match(text) for form in (BOX, ENTRY, GLOG, LAUNCHER)) or NCCL_WARN.search(
+                text
+            ):
                 break
             if text.startswith(("terminate called", "====", "*** ", "wandb: ")) or EXCEPTION.match(
                 text
@@ -319,13 +352,12 @@ class _Stream:
     def _is_other(self, numbers: Sequence[int]) -> bool:
         return self.is_consequence([self.lines[number].text for number in numbers])
 
-    def _mark(self, places: Sequence[int], form: Form) -> None:
+    def _mark(self, numbers: Sequence[int], form: Form, place: Place = Place.END) -> None:
         statement = next(self.numbering)
-        for place in places:
-            text = self.lines[place].text
-            self.lines[place] = Line(
-                text, Place.END, statement, form if place == places[0] else None
-            )
+        for number in numbers:
+            text = self.lines[number].text
+            is_first = number == numbers[0]
+            self.lines[number] = Line(text, place, statement, form if is_first else None)
 
     def _hide(self, places: Sequence[int]) -> None:
         for place in places:

@@ -10,8 +10,6 @@ from orchestrator.logs.gpu_failures import GPU
 from orchestrator.logs.known_failure import SYMPTOM, known, signal_words
 from orchestrator.logs.network_failures import NETWORK, TIME_LIMITS
 
-__all__ = ["KNOWN"]
-
 _MEMORY_AND_LIMITS = (
     known(
         "memlock",
@@ -259,6 +257,8 @@ _FILES = (
         r"Signal: Segmentation fault|EXIT STRING: Segmentation fault",
         r"Segmentation fault \(core dumped\)|^Segmentation fault\b|line [0-9]{1,9}: {1,9}[0-9]{1,9} Segmentation fault",
         r"Fatal Python error: Segmentation fault",
+        r"^(?:free|malloc|realloc|calloc|munmap_chunk)\(\): ",
+        r"^double free or corruption|^corrupted (?:size|double-linked)|stack smashing detected",
         signal_words(11),
         weight=SYMPTOM,
     ),

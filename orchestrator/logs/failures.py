@@ -8,7 +8,8 @@ fell back. A consequence only reports another process: a connection that its pee
 A line counts by its place (`orchestrator.logs.endings`). A cause in what ended the process outranks
 every earlier line. Where that shows only a symptom, an earlier cause explains it, and where it
 shows nothing known, the program's own sentence is better than an earlier line that programs print
-also where they carry on. Harmless lines never count, but that a warning may explain a symptom.
+also where they carry on. Of exceptions in a chain the last one ended the process, whose sentence
+is shown; a known one before it is its source. Harmless lines never count, but that a warning may explain a symptom.
 Among lines of one kind and place the earliest counts, because it usually causes the later ones.
 
 >>> failure = diagnose("step 4\\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\\nBroken pipe\\n")
@@ -28,12 +29,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from orchestrator.logs.endings import Line, Place, nccl_sentence, read_endings
+from orchestrator.logs.endings import Form, Line, nccl_sentence, read_endings
 from orchestrator.logs.failure_table import KNOWN
-from orchestrator.logs.known_failure import CAUSE, CONSEQUENCE, KnownFailure
+from orchestrator.logs.known_failure import CAUSE as CAUSE
+from orchestrator.logs.known_failure import CONSEQUENCE, KnownFailure
+from orchestrator.logs.line_forms import HEADER, Place
 from orchestrator.plural import times
-
-__all__ = ["CAUSE", "LAST_OUTPUT", "Failure", "diagnose", "is_consequence", "last_output"]
 
 LAST_OUTPUT = "last output: "
 """How a cause begins that is the program's own sentence, which may have hosts, ranks and numbers of
@@ -74,8 +75,8 @@ def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
     """Return the failure that the text of a log shows, preferably its end; None if no known failure
     is in it.
 
-    ``memory_kills`` is how often the node's kernel killed for memory what may be the process of this log: no log contains that.
-    Reads the last 400 lines, and 2000 characters of each.
+    ``memory_kills`` is how often the node's kernel killed for memory what may be the process of
+    this log: no log contains that. Reads the last 400 lines, and 2000 characters of each.
     """
     if memory_kills > 0:
         return _killed_for_memory(memory_kills)
@@ -90,15 +91,20 @@ def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
         return explained
     if end and end.weight == CAUSE:
         return end
-    earlier = _heaviest(
+    is_symptom = end is not None and end.weight > CONSEQUENCE
+    is_said = not is_symptom and _says_something_else(ends, find)
+    source = _source(lines, find)
+    if source and is_said:
+        words = f"{last_output(text.splitlines())} (its source: {source.cause})"
+        return replace(source, cause=words, is_end=True, is_of_start=False)
+    earlier = source or _heaviest(
         [line for line in others if line.place == Place.EARLIER],
         find,
         lambda row: not row.is_often_harmless,
     )
     if earlier and earlier.weight == CAUSE:
         return earlier
-    is_symptom = end is not None and end.weight > CONSEQUENCE
-    if not is_symptom and _says_something_else(ends, find):
+    if is_said:
         return None
     heaviest = [each for each in (end, earlier, explained) if each]
     found = max(heaviest, key=lambda each: each.weight, default=None)
@@ -122,8 +128,8 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     """Return the sentence with which a program ended, behind `LAST_OUTPUT`; empty if it has none.
 
     That is its last exception, with all that it says; what NCCL gives as its last error; what a C++
-    exception says; a fatal line or the first sentence of a box of mpirun; or else its last line
-    that is not indented and no warning. ``exceptions_only``: not that line, as of usual output,
+    exception says; a fatal line, the first sentence of a box of mpirun or an error that the program
+    printed; or else its last line that is not indented and no warning. ``exceptions_only``: not that line, as of usual output,
     which says nothing of the end.
     """
     find = cache(_known_in)
@@ -133,10 +139,13 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
         [line.text for line in read if line.statement == first.statement] for first in opening
     ]
     own = [texts for texts in statements if not _is_elsewhere(texts, find)]
-    sentences = [*map(_sentence, own), nccl_sentence(read), *map(_sentence, statements)]
-    if not exceptions_only:
-        said = [line.text for line in read if _is_said(line.text)]
-        sentences += [text for text in reversed(said) if not _AT_EXIT.match(text)]
+    sentences = [*map(_sentence, own), nccl_sentence(read)]
+    said = [] if exceptions_only else [line for line in read if _is_said(line.text)]
+    # Where statements only report another process, what this one printed before says more.
+    last = max((number for number, line in enumerate(said) if line.form is not None), default=None)
+    sentences += reversed([line.text for line in said[:last] if _is_own_word(line, find)])
+    sentences += map(_sentence, statements)
+    sentences += reversed([line.text for line in said])
     sentence = next(filter(None, sentences), "")
     return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}" if sentence else ""
 
@@ -159,8 +168,16 @@ def _sentence(texts: Sequence[str]) -> str:
     return " ".join(words)
 
 
+def _is_own_word(line: Line, find: _Find) -> bool:
+    """Return True if a line outside of statements may be a program's own word about its end."""
+    is_plain = line.statement == 0 and line.place != Place.HARMLESS and HEADER not in line.text
+    return is_plain and not _is_elsewhere([line.text], find)
+
+
 def _is_said(text: str) -> bool:
-    return any(map(str.isalnum, text)) and not text[0].isspace()
+    """Return True for a line with words at its beginning that Python does not add at exit."""
+    has_words = any(map(str.isalnum, text)) and not text[0].isspace() and text[0] != "="
+    return has_words and not _AT_EXIT.match(text)
 
 
 def _both_ends(sentence: str) -> str:
@@ -192,6 +209,20 @@ def _heaviest(
                 row.kind, row.cause, row.remedy, shown, row.weight, is_end, row.is_of_start
             )
     return found
+
+
+def _source(lines: Sequence[Line], find: _Find) -> Failure | None:
+    """Return the known cause among the sources of the last exception; of one that was handled only
+    a cause with which programs do not carry on."""
+    forms = {line.statement: line.form for line in lines if line.form}
+    direct, handled = (
+        [line for line in lines if forms.get(line.statement) == form]
+        for form in (Form.RAISED_FROM, Form.HANDLED)
+    )
+    found = _heaviest(direct, find, lambda row: row.weight == CAUSE)
+    return found or _heaviest(
+        handled, find, lambda row: row.weight == CAUSE and not row.is_often_harmless
+    )
 
 
 def _is_elsewhere(texts: Sequence[str], find: _Find) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from orchestrator.logs.known_failure import SYMPTOM, known
 
-__all__ = ["GPU"]
-
 _NO_DEVICE = ("no_device", "device_number")
 
 

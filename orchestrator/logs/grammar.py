@@ -13,24 +13,17 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.steps import VALUES
 
-__all__ = [
-    "MULTIPLIER",
-    "RATES",
-    "SETUP_LOG",
-    "SIZES",
-    "TIMES",
-    "UNITS",
-    "Agreement",
-    "Header",
-    "LogGrammar",
-    "is_named",
-]
-
 SETUP_LOG = "setup.out"
 """The log of a node with the output of its setup lines, which is not that of the program."""
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
+_UNIT_WORDS = {
+    "sec": "s",
+    "mil": "ms",
+    "mic": "us",
+    **{unit: unit for unit in UNITS if unit != "s"},
+}
 TIMES = ("timestamp", "elapsed_s", "step_time_s")
 RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 SIZES = (
@@ -62,10 +55,34 @@ def is_named(log: str, globs: Iterable[str]) -> bool:
     return log != SETUP_LOG and any(fnmatchcase(log, glob) for glob in globs)
 
 
+def units_hint(names: Iterable[str]) -> str:
+    """Return how to declare the unit of a group that is named after it; empty if no name is one of
+    `TIMES` or `RATES` with another unit.
+
+    >>> units_hint(["step", "step_time_ms"])
+    'name the group step_time_s and write units: {step_time_s: ms} under log:'
+    >>> units_hint(["samples_per_minute"]), units_hint(["step_time_s", "time_ms"])
+    ('name the group samples_per_s and write units: {samples_per_s: min} under log:', '')
+    """
+    for name in names:
+        for group in (*TIMES, *RATES):
+            stem, _, unit = group.rpartition("_")
+            word = name.removeprefix(f"{stem}_")
+            if unit == "s" and word not in (name, unit) and (other := _unit_of(word)):
+                units = f" and write units: {{{group}: {other}}} under log:" if other != "s" else ""
+                return f"name the group {group}{units}"
+    return ""
+
+
+def _unit_of(word: str) -> str:
+    """Return the unit of `UNITS` that a word such as ``msec`` means; empty for others."""
+    return next((unit for start, unit in _UNIT_WORDS.items() if word.startswith(start)), "")
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The line above the rows of a table. ``factors``: what its unit multiplies the values of
-    groups by, by group.
+    """A line above the rows of a table. ``factors``: what its unit multiplies the values of groups
+    by, by group. Its own groups are numbers of all rows below it, for agreements.
     """
 
     line: str
@@ -75,49 +92,57 @@ class Header:
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """How the numbers of one row depend on each other: the group ``value`` is ``factor`` · the
-    product of ``of`` / that of
-    ``over``, up to a ratio of ``within`` and the digits that are printed."""
+    product of ``of`` / that of ``over``, up to a ratio of ``within`` and the digits that are
+    printed. A term is a group of the row or of a header, a size of the run, or a difference of two
+    of these and whole numbers, such as ``world_size-1``. It is about any model, or one of
+    ``models``. Of several for one value, one has to hold."""
 
     value: str
     of: tuple[str, ...]
     over: tuple[str, ...] = ()
     factor: float = 1.0
     within: float = 1.05
+    models: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The groups and sizes that it is about."""
+        terms = (self.value, *self.of, *self.over)
+        return [part for term in terms for part in term.split("-") if not part.isdecimal()]
 
 
 @dataclass(frozen=True, slots=True)
 class LogGrammar:
     """The format of a program's log, as data.
 
-    ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``: ``first``, ``last`` or ``every``,
-    the nodes whose files are read. ``patterns``: regular expressions with the named group ``step``
-    and one or more of
-    ``samples_per_s``, ``tokens_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``, and
-    ``loss`` and ``skipped`` to verify that the program trains; they may have groups of ``metrics`` too. ``scope``: ``global``
-    if a rate covers the whole run, ``node`` if it covers the devices of one node, ``process`` if it
-    covers one rank;
-    ``scope_by`` sets the scope for single values of options.
-    ``units``: the unit of time of single values, from `UNITS`; of a rate that of its denominator. ``summed_over``: rates and
-    counts that the program has already added up over all ``nodes`` or all ``ranks``.
-    ``cumulative``: a rate covers all steps so far. ``counts_from``: the number that the program gives to its first step.
-    ``after_warmup``: the program does not count its warm-up, so its first step is the first of the window.
-    ``rank``: pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
-    ``rank_parts``: pattern of the line with the parts of a rank's steps, group ``json``, in the files of rank lines.
-    ``closing``: pattern of the last line, group ``json`` with the facts of the run. ``nccl_files``: globs of the files with
-    NCCL's own log. ``readings``: patterns of lines with results other than steps, with groups of
-    any name. ``metrics`` says what these groups are; without it, the reader of a kind of
-    measurement knows. ``thousands`` and ``suffixes`` are those of
-    `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group ``rank`` or ``local_rank``.
-    ``refuse``: patterns of lines by which the program says that its results are wrong. ``confirm``: patterns of which every
-    log with results has a line, such as the one by which the program says that they are right.
-    ``end``: pattern of a line that follows the last result of a log that is not cut. ``facts``:
-    patterns of lines that say the size of the run, groups of
-    `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a list of all
-    ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``, with
-    their unit, and
-    ``agreements`` what holds in a row. ``micro_batches``: how many numbers of a step count one step, or the option that
-    says so. ``sampled``: a step time is that of the printed step alone, in which the program also
-    evaluates or saves.
+    ``files``: globs, relative to a node's log folder, of the files with samples. ``nodes``:
+    ``first``, ``last`` or ``every``, the nodes whose files are read. ``patterns``: regular
+    expressions with the named group ``step`` and one or more of ``samples_per_s``,
+    ``tokens_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``,
+    and ``loss`` and ``skipped`` to verify that the program trains; they may have groups of
+    ``metrics`` too. ``scope``: ``global`` if a rate covers the whole run, ``node`` if it covers the
+    devices of one node, ``process`` if it covers one rank; ``scope_by`` sets the scope for single
+    values of options. ``units``: the unit of time of single values, from `UNITS`; of a rate that of
+    its denominator. ``summed_over``: rates and counts that the program has already added up over
+    all ``nodes`` or all ``ranks``. ``cumulative``: a rate covers all steps so far. ``counts_from``:
+    the number that the program gives to its first step. ``after_warmup``: the program does not
+    count its warm-up, so its first step is the first of the window. ``rank``: pattern of the line
+    with which each rank identifies itself (groups ``rank``, ``world_size``). ``rank_parts``:
+    pattern of the line with the parts of a rank's steps, group ``json``, in the files of rank
+    lines. ``closing``: pattern of the last line, group ``json`` with the facts of the run.
+    ``nccl_files``: globs of the files with NCCL's own log. ``readings``: patterns of lines with
+    results other than steps, with groups of any name. ``metrics`` says what these groups are;
+    without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those
+    of `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group
+    ``rank`` or ``local_rank``. ``refuse``: patterns of lines by which the program says that its
+    results are wrong. ``confirm``: patterns of which every log with results has a line, such as the
+    one by which the program says that they are right. ``end``: pattern of a line that follows the
+    last result of a log that is not cut. ``facts``: patterns of lines that say the size of the run,
+    groups of `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a list
+    of all ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``,
+    with their unit, and ``agreements`` what holds in a row. ``micro_batches``: how many numbers of
+    a step count one step, or the option that says so. ``sampled``: a step time is that of the
+    printed step alone, in which the program also evaluates or saves.
     """
 
     files: tuple[str, ...]

@@ -10,17 +10,6 @@ import re
 from dataclasses import dataclass
 from itertools import chain
 
-__all__ = [
-    "CAUSE",
-    "CONSEQUENCE",
-    "GENERAL",
-    "SYMPTOM",
-    "KnownFailure",
-    "known",
-    "literals_of",
-    "signal_words",
-]
-
 CAUSE, SYMPTOM, GENERAL, CONSEQUENCE = 4, 3, 2, 1
 """Weights of lines: a cause explains the failure, a symptom does not; general words say only which
 library failed, and a consequence only reports another process."""
@@ -89,7 +78,7 @@ def literals_of(words: str) -> list[str]:
 
 def signal_words(number: int) -> str:
     r"""Return the pattern of what launchers say of a process that a signal ended: torchrun, mpirun
-    and prterun.
+    and prterun, and of their own UCX.
 
     >>> bool(re.search(signal_words(9), "process rank 3 with PID 4411 on node n1 exited on signal 9 (Killed)."))
     True
@@ -97,7 +86,7 @@ def signal_words(number: int) -> str:
     by_torchrun = (
         rf"Signal {number} \(SIG[A-Z]{{2,5}}\) received by PID|failed \(exitcode: -{number}\)"
     )
-    return rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b"
+    return rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b|Caught signal {number} \("
 
 
 def known(

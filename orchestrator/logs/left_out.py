@@ -3,7 +3,7 @@ or of another form.
 
 >>> rows = {"log.readings[0]": compiled("log.readings[0]", "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$", None)}
 >>> left_out = LeftOut(rows)
->>> left_out.look("Copy:   83539.9  0.0159\\nCopy:   8node1: INFO ring\\n", MPIRUN)
+>>> left_out.look("Copy:   83539.9  0.0159\\nCopy:   8node1: INFO ring\\n", Tags())
 >>> left_out.notes()
 ["1 line begins like those of log.readings[0] and was left out: 'Copy: 8node1: INFO ring'"]
 """
@@ -18,11 +18,9 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.logs.notes import LINES_LEFT_OUT
 from orchestrator.logs.patterns import Reader, compiled, tokens
-from orchestrator.logs.text import MPIRUN, Tags
+from orchestrator.logs.text import Tags
 from orchestrator.notes import Note
 from orchestrator.plural import plural
-
-__all__ = ["MPIRUN", "LeftOut"]
 
 _LEAST_CHARACTERS = 3
 """Fewer plain characters occur in any line by chance."""
@@ -42,7 +40,7 @@ class LeftOut:
         self.starts = {key: start for key, start in starts.items() if start}
         # The beginning of a row without plain text is counted in a whole block first.
         self.in_blocks = {
-            key: re.compile(start.pattern.pattern, re.ASCII | re.MULTILINE)
+            key: start.in_blocks or re.compile(start.pattern.pattern, re.ASCII | re.MULTILINE)
             for key, start in self.starts.items()
             if not start.literal
         }
@@ -62,7 +60,7 @@ class LeftOut:
         """
         for key, start in self.starts.items():
             hits = self.hits.pop(self.readers[key].pattern.pattern, 0)
-            if self._count_begun(key, start, text) == hits:
+            if self._count_beginnings(key, start, text) == hits:
                 continue
             for line in text.split("\n"):
                 if start.literal in line:
@@ -99,11 +97,11 @@ class LeftOut:
             )
         return notes
 
-    def _count_begun(self, key: str, start: Reader, text: str) -> int:
+    def _count_beginnings(self, key: str, start: Reader, text: str) -> int:
         """Return how many lines of a block may begin like those of a pattern, at least."""
         if start.literal:
             return text.count(start.literal)
-        return sum(1 for _ in self.in_blocks[key].finditer(text))
+        return sum(1 for _ in self.in_blocks[key].finditer(f"\n{text}"))
 
     def _line(self, key: str, start: Reader, pieces: Iterable[str]) -> None:
         for piece in pieces:

@@ -5,11 +5,6 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-__all__ = [
-    *("BOX", "DIRECT_CAUSE", "DURING", "EXCEPTION", "FATAL", "GLOG", "HEADER", "LAUNCHER"),
-    *("NCCL_WARN", "PYTHON_WARNING", "Place", "RANK_TAG", "WHAT", "place_itself"),
-]
-
 HEADER = "Traceback (most recent call last):"
 DURING = "During handling of the above exception"
 DIRECT_CAUSE = "The above exception was the direct cause"
@@ -28,7 +23,27 @@ GLOG = re.compile(
     r"(?:\[rank[0-9]{1,9}\]:)?\[?(?P<level>[IWEF])(?:[0-9]{4,8} | [\w./-]{1,200}:[0-9]{1,9}\])"
     r"|[0-9-]{10}[ T][0-9:.,]{8,20}: (?P<tf>[IWEF]) "
 )
-FATAL = re.compile(r"\[?(?:FATAL|CRITICAL|fatal)\b|\[?F[0-9]{4,8} |.{0,200}\bCheck failed: ")
+FATAL = re.compile(
+    r"\[?(?:FATAL|CRITICAL|fatal)\b|\[?F[0-9]{4,8} |.{0,200}\bCheck failed: "
+    r"|.{0,200}: Assertion `.{1,300}' failed|(?:\[[^\]]{1,80}\] )?\*\*\* MPI_ERR_[A-Z_]{2,30}: "
+)
+# Errors of MPICH, Rust and Go, with the lines behind them.
+FATAL_BLOCK = re.compile(
+    r"(?:Abort\([0-9]{1,12}\) on node .{1,60}: )?Fatal error in |thread '.{1,60}' panicked |panic: "
+)
+# A box of mpirun about what it does without.
+BOX_HARMLESS = re.compile(
+    r"(?:\[?warn)|.{0,200}(?:usable compression library|not used by default|system call to fork"
+    r"|No OpenFabrics connection schemes|error initializing an OpenFabrics device)",
+    re.IGNORECASE,
+)
+# The beginning of an entry of a log, which no message of several lines has.
+ENTRY = re.compile(r"\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:")
+# What a program says itself of its error, and no figure of that name.
+ERROR = re.compile(
+    r"(?!Fatal Python error)(?:.{0,80}\W)?(?:ERROR\b|[Ee]rror: (?![0-9.+-]))"
+    r"|\s{0,4}(?:[Cc]annot|[Cc]ould ?n[o']t|[Uu]nable to|[Ff]ailed to|Illegal|Invalid) "
+)
 # What a shell, a loader, an interpreter, an engine of containers and a launcher say last of all.
 LAUNCHER = re.compile(
     r"\S{1,200}: (?:line )?[0-9]{1,9}: "
@@ -43,12 +58,13 @@ _HARMLESS = re.compile(
     r"|(?-i:(?<![=\w])(?:INFO|DEBUG|TRACE)\b)|\[(?:info|debug|trace)\]"
     r"|\bretry(?:ing)?\b(?! (?:count|failed|limit))|\btry(?:ing)? again\b"
     r"|\battempt [0-9]{1,9} ?(?:of|/)|\bfall(?:ing|s)? ?back\b|\bskipp(?:ed|ing)\b"
-    r"|\bcontinuing\b|\bnon-?fatal\b|\bnot fatal\b|\bharmless\b|\boptional\b|\bdisabl(?:ed|ing)\b",
+    r"|\bcontinuing\b|\bnon-?fatal\b|\bnot fatal\b|\bharmless\b|\boptional\b|\bdisabl(?:ed|ing)\b"
+    r"|\bRUST_BACKTRACE=",
     re.IGNORECASE,
 )
 _HARMLESS_LITERALS = (
     *("warn", "ignor", "info", "debug", "trace", "retry", "again", "attempt", "back", "skip"),
-    *("continuing", "fatal", "harmless", "optional", "disabl"),
+    *("continuing", "fatal", "harmless", "optional", "disabl", "rust_backtrace"),
 )
 """One of these is in each line that `_HARMLESS` matches: a search for them is much faster."""
 # Python's warnings end with the line of source that warned, which is indented.

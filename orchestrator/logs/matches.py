@@ -24,8 +24,6 @@ from orchestrator.logs.patterns import Reader, compiled, tags_of
 from orchestrator.logs.steps import SPEEDS, VALUES
 from orchestrator.logs.text import cleaned, clock
 
-__all__ = ["LogMatches", "MetricMatches", "PatternMatches", "matches"]
-
 _MOST_SHOWN = 10
 _OPTIONAL = ("log.refuse", "log.facts")
 """Patterns of which a log need not have a line, so that none is nearly missed."""
@@ -180,7 +178,8 @@ def _of_pattern(
     """Return the matches of a pattern in the ``pieces`` of lines: the number of the line, the line,
     and the text of a rank.
 
-    ``texts`` are the lines that no pattern matches, and all lines: one that another pattern matches may be the only one near.
+    ``texts`` are the lines that no pattern matches, and all lines: one that another pattern matches
+    may be the only one near.
     """
     hits = [
         (number, line, match)

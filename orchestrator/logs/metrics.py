@@ -16,18 +16,6 @@ from typing import Any
 
 from orchestrator.documents import Invalid, read
 
-__all__ = [
-    "ACROSS",
-    "BETTER",
-    "COMBINED",
-    "METRIC_SCOPES",
-    "OVER_LINES",
-    "SAYS",
-    "Metric",
-    "metric_of",
-    "primary_of",
-]
-
 BETTER = ("higher", "lower")
 METRIC_SCOPES = ("global", "node", "rank")
 SAYS = ("tokens_per_s", "tokens_per_s_per_device", "tflops_per_device", "mfu")
@@ -63,14 +51,14 @@ ACROSS = ("sum", "mean", "min", "max", "each")
 class Metric:
     """A quantity that a program measures.
 
-    ``better``: ``higher`` or ``lower`` values are better. ``group`` is the named group of a pattern that holds its value,
-    ``factor`` what a printed value is multiplied by to be in ``unit``, and ``keys`` are the groups that tell values of one run
-    apart, such as ``size_bytes``. ``scope``: a line is about the whole run (``global``), one
-    ``node``, or one ``rank``.
-    ``over`` combines lines of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is compared
-    with that of one device. ``says``: it is the program's own figure of one of `SAYS`, never the
-    metric that stands for a run;
-    ``ema``: the share of the newest step, where the program prints an exponential moving average of steps, else 0.
+    ``better``: ``higher`` or ``lower`` values are better. ``group`` is the named group of a pattern
+    that holds its value, ``factor`` what a printed value is multiplied by to be in ``unit``, and
+    ``keys`` are the groups that tell values of one run apart, such as ``size_bytes``. ``scope``: a
+    line is about the whole run (``global``), one ``node``, or one ``rank``. ``over`` combines lines
+    of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is
+    compared with that of one device. ``says``: it is the program's own figure of one of `SAYS`,
+    never the metric that stands for a run; ``ema``: the share of the newest step, where the program
+    prints an exponential moving average of steps, else 0.
     """
 
     name: str

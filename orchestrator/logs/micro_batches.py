@@ -13,8 +13,6 @@ from typing import Any
 
 from orchestrator.logs.steps import LOSSES
 
-__all__ = ["as_steps"]
-
 
 def as_steps(
     steps: list[int], values: dict[str, list[Any]], micro_batches: int
@@ -30,13 +28,13 @@ def as_steps(
     ]
     whole = [rows for rows in places if steps[rows[-1]] % micro_batches == 0]
     combined = {
-        name: [_combined(name, [column[row] for row in rows], micro_batches) for rows in whole]
+        name: [_combine(name, [column[row] for row in rows], micro_batches) for rows in whole]
         for name, column in values.items()
     }
     return [steps[rows[-1]] // micro_batches for rows in whole], combined
 
 
-def _combined(name: str, parts: Sequence[Any], micro_batches: int) -> Any:
+def _combine(name: str, parts: Sequence[Any], micro_batches: int) -> Any:
     """Return the value of a step from those of its parts, of which some may not be printed."""
     if None in parts:
         return None

@@ -40,8 +40,6 @@ from orchestrator.logs.notes import (
 )
 from orchestrator.notes import Note
 
-__all__ = ["Paths", "fallbacks", "networks", "transport"]
-
 _CHOSEN = re.compile(rb"NCCL INFO Using network (?P<name>[A-Za-z0-9_ -]{1,40}?)\s*$", re.MULTILINE)
 _INTERFACE = re.compile(
     rb"NCCL INFO NET/(?P<name>Socket|IB) : Using \[0\](?P<device>[A-Za-z0-9_.-]{1,32})"
@@ -71,10 +69,11 @@ _P2P_OFF = b"P2P is disabled between connected GPUs"
 class Paths:
     """NCCL's choices over all ranks.
 
-    ``paths`` counts the connections of each kind: ``P2P/CUMEM``, ``P2P/IPC``, ``P2P/direct pointer``, ``SHM``, ``NET/IB``,
-    ``NET/Socket``, and so on. Numbers are the maximum over all communicators, None if the log does not contain them.
-    ``gdrdma`` is None if no path uses a network; ``multicast``: whether the hardware has NVLS. ``settings`` are the variables
-    that NCCL read; ``p2p_refused``: NCCL reports that the driver forbids P2P.
+    ``paths`` counts the connections of each kind: ``P2P/CUMEM``, ``P2P/IPC``, ``P2P/direct
+    pointer``, ``SHM``, ``NET/IB``, ``NET/Socket``, and so on. Numbers are the maximum over all
+    communicators, None if the log does not contain them. ``gdrdma`` is None if no path uses a
+    network; ``multicast``: whether the hardware has NVLS. ``settings`` are the variables that NCCL
+    read; ``p2p_refused``: NCCL reports that the driver forbids P2P.
     """
 
     networks: tuple[str, ...] = ()

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from orchestrator.logs.patterns import literal_of, tokens
 
-__all__ = ["NearMiss", "near_miss"]
-
 _MOST_LINES = 5000
 _MOST_CHARACTERS = 500
 """Of a line: a pattern needs time that grows with a power of it."""
@@ -63,7 +61,7 @@ def near_miss(pattern: str, text: str) -> NearMiss | None:
     for number, line in enumerate(text.split("\n"), start=1):
         lines.setdefault(line.rstrip("\r")[:_MOST_CHARACTERS], number)
     first_lines = list(lines.items())[:_MOST_LINES]
-    if displaced := _displaced(pattern, first_lines):
+    if displaced := _find_displaced(pattern, first_lines):
         return displaced
     for line, number in first_lines:
         for length, beginning in beginnings:
@@ -81,7 +79,7 @@ def near_miss(pattern: str, text: str) -> NearMiss | None:
     return nearest
 
 
-def _displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:
+def _find_displaced(pattern: str, lines: list[tuple[str, int]]) -> NearMiss | None:
     """Return the first line that has what an anchored pattern wants, but not at its beginning. A
     pattern that begins with a single mark, such as a bracket, may do without it: other text is then
     behind that mark."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from orchestrator.logs.known_failure import CONSEQUENCE, GENERAL, SYMPTOM, known, signal_words
 
-__all__ = ["NETWORK", "TIME_LIMITS"]
-
 # Bridges for containers and virtual machines, which no other node can reach, and addresses that
 # docker, libvirt, /etc/hosts of Debian and the kernel hand out.
 _INNER = (
@@ -257,6 +255,11 @@ NETWORK = (
         r"remote process (?:has )?exited",
         "ncclRemoteError",
         r"\bChildFailedError\b",
+        r"failed \(exitcode: [0-9]",
+        r"exits with return code = ",
+        r"CalledProcessError: Command '\['\S{0,200}python[0-9.]{0,6}', .{0,500}returned non-zero",
+        "See root cause above",
+        r"line [0-9]{1,9}: {1,9}[0-9]{1,9} Aborted\b",
         r"\bECONNRESET\b",
         r"\bEPIPE\b",
         r"socket closed\b",

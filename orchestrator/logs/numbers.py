@@ -18,15 +18,13 @@ from functools import lru_cache
 
 from orchestrator.logs.text import whole
 
-__all__ = ["PLAIN", "THOUSANDS", "Finest", "NumberForm"]
-
 THOUSANDS = (",", "_", "'", " ")
 """What may separate thousands."""
 _DIGITS = re.compile(r"\s*[-+]?([0-9]*)(?:[.]([0-9]*))?(?:[eE]([-+]?[0-9]{1,3}))?\s*", re.ASCII)
 
 
 @lru_cache(maxsize=len(THOUSANDS))
-def _grouped(separator: str) -> re.Pattern[str]:
+def _grouped_number(separator: str) -> re.Pattern[str]:
     return re.compile(
         rf"\s*[-+]?[0-9]{{1,3}}(?:{re.escape(separator)}[0-9]{{3}})+(?:[.][0-9]*)?\s*", re.ASCII
     )
@@ -58,7 +56,7 @@ class NumberForm:
         """Return the whole number that a text is, None if it is none. Suffixes are not accepted:
         they round.
         """
-        return None if text is None else whole(self._joined(text))
+        return None if text is None else whole(self._join(text))
 
     def numbers(self, texts: Sequence[str]) -> list[float]:
         """Return the numbers that texts are. Raises ValueError if one is none."""
@@ -71,7 +69,7 @@ class NumberForm:
 
     def joined(self, texts: Sequence[str]) -> Sequence[str]:
         """Return whole numbers as digits alone."""
-        return [self._joined(text) for text in texts] if self.thousands else texts
+        return [self._join(text) for text in texts] if self.thousands else texts
 
     def resolution(self, text: str) -> float:
         """Return what one unit of the last printed digit is worth; 0 for a text without digits.
@@ -90,14 +88,16 @@ class NumberForm:
         for suffix in sorted(self.suffixes, key=len, reverse=True) if self.suffixes else ():
             digits = text.removesuffix(suffix)
             if digits != text and digits[-1:].strip("0123456789. ") == "":
-                return self._joined(digits.rstrip(" ")), self.suffixes[suffix]
-        return self._joined(text), 1.0
+                return self._join(digits.rstrip(" ")), self.suffixes[suffix]
+        return self._join(text), 1.0
 
-    def _joined(self, text: str) -> str:
+    def _join(self, text: str) -> str:
         separator = self.thousands
         if separator and separator in text:
             # A separator in any other place, as in 5,76, may be a decimal comma.
-            return text.replace(separator, "") if _grouped(separator).fullmatch(text) else "?"
+            return (
+                text.replace(separator, "") if _grouped_number(separator).fullmatch(text) else "?"
+            )
         return text
 
 

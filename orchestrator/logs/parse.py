@@ -2,8 +2,8 @@
 
 A log is hostile text: it may be cut at any byte, contain several ranks, several attempts, colour
 codes and progress bars, or no line end in 100 MB. Unknown lines are never an error; a matched value
-that is not a number is a warning.
-`orchestrator.results.numbers.throughput` interprets the numbers; `orchestrator.results.run_evidence` assigns files to ranks.
+that is not a number is a warning. `orchestrator.results.numbers.throughput` interprets the numbers;
+`orchestrator.results.run_evidence` assigns files to ranks.
 
 >>> grammar = LogGrammar(files=("*.out",), patterns=(r"step=(?P<step>[0-9]+) t=(?P<timestamp>[0-9.]+)",))
 >>> [(s.step, s.timestamp) for s in parse(b"noise\\nstep=1 t=0.50\\nstep=2 t=0.7", grammar).samples]
@@ -20,8 +20,9 @@ from operator import eq, methodcaller
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.logs.agreements import Row
 from orchestrator.logs.columns import RankColumns, attempts_in
-from orchestrator.logs.grammar import LogGrammar
+from orchestrator.logs.grammar import Agreement, LogGrammar
 from orchestrator.logs.left_out import LeftOut
 from orchestrator.logs.micro_batches import as_steps
 from orchestrator.logs.notes import (
@@ -48,8 +49,6 @@ from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, i
 from orchestrator.notes import Note
 from orchestrator.plural import times
 
-__all__ = ["LINE_LIMIT", "Parsed", "parse"]
-
 LINE_LIMIT = 64 * 1024
 """The patterns read this many bytes of a line."""
 _LONG_LINES_IN_ALL = 4 * 1024 * 1024
@@ -64,14 +63,16 @@ _RESOLVED = 1000
 class Parsed:
     """The content of one file.
 
-    ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line is about one process.
-    ``ranks``: (rank, world_size) of each rank line. ``rank_parts``: the JSON of each line with the parts of a rank's steps.
-    ``closing``: the facts of the closing line. ``readings``: the groups of each line that matches the grammar's ``readings`` or
-    has metrics of a step, as text. ``misread``: the first matched value that is not a number, with
-    its name. ``resolution`` is what a unit of the last printed digit of each value is worth, by
-    name, taken from some of its lines. ``void``: why the log has no results although it has lines
-    with some; ``facts``: what it says of the size of its run, the line by value by name;
-    ``listed``: how often its list of ranks has each rank.
+    ``said``: samples in order of step, without equal ones, or the aggregate over ranks if each line
+    is about one process. ``ranks``: (rank, world_size) of each rank line. ``rank_parts``: the JSON
+    of each line with the parts of a rank's steps. ``closing``: the facts of the closing line.
+    ``readings``: the groups of each line that matches the grammar's ``readings`` or has metrics of
+    a step, as text. ``misread``: the first matched value that is not a number, with its name.
+    ``resolution`` is what a unit of the last printed digit of each value is worth, by name, taken
+    from some of its lines. ``void``: why the log has no results although it has lines with some;
+    ``facts``: what it says of the size of its run, the line by value by name; ``listed``: how often
+    its list of ranks has each rank; ``open_rows``: rows with agreements that depend on the size of
+    the run.
     """
 
     said: tuple[StepSample, ...] | RankAggregate
@@ -85,6 +86,7 @@ class Parsed:
     void: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
     listed: Mapping[int, int] = field(default_factory=dict)
+    open_rows: tuple[tuple[Row, Sequence[Agreement]], ...] = ()
 
     @property
     def samples(self) -> tuple[StepSample, ...]:
@@ -132,6 +134,8 @@ class _Collector:
             key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()
         }
         self.rows = list(rows_by_key.values())
+        of_metrics = {metric.group or metric.name for metric in grammar.metrics}
+        self.measured = of_metrics if grammar.patterns and grammar.agreements else None
         by_key = dict(zip(grammar.by_key("patterns"), self.patterns, strict=True))
         facts = {key: compiled(key, text, None) for key, text in grammar.by_key("facts").items()}
         self.left_out = LeftOut({**by_key, **rows_by_key, **facts})
@@ -176,9 +180,9 @@ class _Collector:
             return
         text = cleaned(raw)
         self.left_out.hits.clear()
-        is_tagged = self.tags.literal in text
+        is_tagged, block = self.tags.literal in text, f"\n{text}"
         steps, others = (
-            [r for r in readers if r.may_be_in(text, is_tagged)]
+            [r for r in readers if r.may_be_in(block, is_tagged)]
             for readers in (self.patterns, self.others)
         )
         # Rank lines and closing lines are usually separate from step lines, which then need not be
@@ -304,7 +308,10 @@ class _Collector:
     def _readings(
         self, reader: Reader, tag: int | None, text: str, cut_at: int, step: Mapping[str, str]
     ) -> None:
-        """Keep the groups of each match in a piece; one that says no step has that of ``step``."""
+        """Keep the groups of each match in a piece; one that says no step has that of ``step``.
+
+        Beside steps, a pattern without a metric is only compared with itself.
+        """
         for match in reader.pattern.finditer(text) if reader.literal in text else ():
             if match.end() != cut_at:
                 self._count(1)
@@ -315,7 +322,10 @@ class _Collector:
                     {**said, **step} if step and "step" not in said else said, text
                 )
                 self.left_out.hit(match.re)
-                self.readings.append(said if tag is None else {self.tags.group: str(tag), **said})
+                if self.measured is None or self.measured & match.re.groupindex.keys():
+                    self.readings.append(
+                        said if tag is None else {self.tags.group: str(tag), **said}
+                    )
 
     def _sample(self, tag: int | None, groups: Mapping[str, str | None]) -> None:
         voice = self.voices[tag]
@@ -422,6 +432,10 @@ class _Collector:
             void=statements.verdict(bool(readings or samples)),
             facts=statements.facts,
             listed=statements.listed,
+            open_rows=tuple(
+                (row.with_known(statements.given), alternatives)
+                for row, alternatives in statements.open_rows
+            ),
         )
 
     def _complete(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.logs.agreements import Row, contradiction_in
 from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD, CLOSING_LINES_DIFFER, NO_RANK
 from orchestrator.logs.numbers import NumberForm
@@ -26,12 +27,12 @@ from orchestrator.logs.text import whole
 from orchestrator.notes import Note
 from orchestrator.strictjson import strict_json
 
-__all__ = ["Statements"]
-
 _MOST = 1 << 16
 """Ranks that are kept of a log."""
 _MOST_REASONS = 20
 _MOST_VALUES = 8
+_MOST_ROWS = 1 << 12
+"""Rows that are kept until the whole log, and the size of its run, are known."""
 _SHOWN = 160
 
 Warn = Callable[[Note], None]
@@ -40,8 +41,10 @@ Warn = Callable[[Note], None]
 class Statements:
     """The statements of one log, line by line.
 
-    ``void``: why its results are no results. ``facts``: the values of each fact, with the line of each. ``listed``: how often
-    the list of ranks has each rank. ``hit`` is called with the pattern of each fact.
+    ``void``: why its results are no results. ``facts``: the values of each fact, with the line of
+    each. ``listed``: how often the list of ranks has each rank. ``open_rows``: rows whose agreements
+    depend on what is not known yet, such as the size of the run. ``hit`` is called with the pattern
+    of each fact.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class Statements:
     ) -> None:
         self.hit = hit
         self.numbers = grammar.numbers
-        self.agreements = grammar.agreements
+        self.agreements = _alternatives(grammar.agreements)
+        self.open_rows: list[tuple[Row, Sequence[Agreement]]] = []
         self.rank = _reader("log.rank", grammar.rank, ("rank", "world_size"))
         self.rank_parts_line = _reader("log.rank_parts", grammar.rank_parts, ("json",))
         self.closing_line = _reader("log.closing", grammar.closing, ("json",))
@@ -66,8 +70,13 @@ class Statements:
             (compiled(f"log.headers[{number}]", header.line, None, needs_groups=False), header)
             for number, header in enumerate(grammar.headers)
         ]
+        # One that has groups and no factors gives numbers, and no unit.
+        self.units = [
+            header for reader, header in self.headers if header.factors or not reader.pattern.groups
+        ]
         self.literals = {reader.literal for reader in self.readers}
         self.above: Header | None = None
+        self.given: dict[str, str] = {}
         self.missing = dict(grammar.by_key("confirm"))
         self.ranks: list[tuple[int, int | None]] = []
         self.rank_parts: list[str] = []
@@ -112,7 +121,7 @@ class Statements:
             self._closing(match["json"], warn)
         for refusal in self.refusals.values():
             if found(refusal):
-                self._void(f"the program says {_shown(text)}")
+                self._void(f"the program says {_shorten(text)}")
         for key in [key for key in self.missing if found(self.confirmations[key])]:
             del self.missing[key]
         if found(self.end):
@@ -122,8 +131,10 @@ class Statements:
                 self.hit(reader.pattern)
                 self._fact(match.groupdict(), text)
         for reader, header in self.headers:
-            if found(reader):
-                self.above = header
+            for match in found(reader):
+                if header in self.units:
+                    self.above = header
+                self.given |= match.groupdict(default="")
 
     def read_last(self, pieces: Sequence[str]) -> None:
         """Read the last line where no line end follows it: it may be cut, and still be recognized
@@ -141,16 +152,22 @@ class Statements:
         if self.above:
             for name, factor in self.above.factors.items():
                 if name in said:
-                    said[name] = _scaled(said[name], factor, self.numbers)
+                    said[name] = _scale(said[name], factor, self.numbers)
         if not (self.agreements or self.headers):
             return said
-        verdicts = [_agrees(agreement, said, self.numbers) for agreement in self.agreements]
-        for agreement, verdict in zip(self.agreements, verdicts, strict=True):
-            if verdict:
-                self._void(f"{verdict} in {_shown(text)}; see log.agreements for {agreement.value}")
-        if self.headers and not self.above and "" not in verdicts:
+        numbers = {**self.given, **said}
+        row = Row(numbers, _shorten(text), self.numbers)
+        agrees = False
+        for alternatives in self.agreements:
+            verdicts = row.verdicts(alternatives)
+            agrees = agrees or "" in verdicts
+            if "" not in verdicts and None in verdicts and len(self.open_rows) < _MOST_ROWS:
+                self.open_rows.append((row, alternatives))
+            elif reason := contradiction_in(verdicts):
+                self._void(reason)
+        if self.units and not self.above and not agrees:
             self._void(
-                f"no header of log.headers stands above the row {_shown(text)}, so that its unit is not known"
+                f"no header of log.headers stands above the row {_shorten(text)}, so that its unit is not known"
             )
         return said
 
@@ -213,7 +230,7 @@ def _verdicts(patterns: Mapping[str, str]) -> dict[str, Reader]:
     }
 
 
-def _scaled(text: str, factor: float, form: NumberForm) -> str:
+def _scale(text: str, factor: float, form: NumberForm) -> str:
     """Return a printed number times a factor, with as many digits as were printed."""
     number, resolution = form.number(text), form.resolution(text)
     if factor == 1 or number is None or not resolution or not math.isfinite(number):
@@ -222,35 +239,15 @@ def _scaled(text: str, factor: float, form: NumberForm) -> str:
     return f"{number * factor:.{decimals}f}"
 
 
-def _agrees(agreement: Agreement, said: Mapping[str, str], form: NumberForm) -> str | None:
-    """Return how a row contradicts itself, an empty text if it does not; None if it lacks one of
-    the numbers.
-    """
-    names = (agreement.value, *agreement.of, *agreement.over)
-    numbers: list[float] = []
-    for name in names:
-        number = form.number(said.get(name, ""))
-        if number is None or not 0 < number < math.inf:
-            return None
-        numbers.append(number)
-    value, over_at = numbers[0], 1 + len(agreement.of)
-    computed = agreement.factor * math.prod(numbers[1:over_at]) / math.prod(numbers[over_at:])
-    ratio = value / computed
-    if 1 / agreement.within <= ratio <= agreement.within:
-        return ""
-    # Each number may be off by one unit of its last digit.
-    off = math.prod(
-        1 + form.resolution(said[name]) / number
-        for name, number in zip(names, numbers, strict=True)
-    )
-    within = agreement.within * off
-    if 1 / within <= ratio <= within:
-        return ""
-    said_by = " and ".join((*agreement.of, *agreement.over))
-    return f"{agreement.value} is {value:g}, but {said_by} give {computed:.4g},"
+def _alternatives(agreements: Sequence[Agreement]) -> list[list[Agreement]]:
+    """Return the agreements of each value: of several, one has to hold."""
+    by_value: dict[str, list[Agreement]] = {}
+    for agreement in agreements:
+        by_value.setdefault(agreement.value, []).append(agreement)
+    return list(by_value.values())
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     words: Sequence[str] = text.split()
     line = " ".join(words)
     return repr(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…")

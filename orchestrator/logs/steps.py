@@ -19,17 +19,6 @@ from itertools import islice, repeat
 from operator import add, lt, mul, sub, truediv
 from typing import Any
 
-__all__ = [
-    "ABSURD",
-    "LOSSES",
-    "SPEEDS",
-    "VALUES",
-    "RankAggregate",
-    "StepSample",
-    "in_order",
-    "rows",
-]
-
 ABSURD = 1e15
 """No time in seconds and no rate of a training run comes near this; larger values are damaged or
 false.

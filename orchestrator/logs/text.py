@@ -18,19 +18,6 @@ from datetime import date
 from functools import cache, lru_cache
 from mmap import mmap
 
-__all__ = [
-    "LONG_LINE",
-    "MPIRUN",
-    "Tags",
-    "blocks",
-    "by_rank",
-    "cleaned",
-    "clock",
-    "is_clean",
-    "whole",
-    "wholes",
-]
-
 LONG_LINE = 4 * 1024
 """A line with more bytes is a block of its own."""
 _BLOCK = 64 * 1024
@@ -57,7 +44,8 @@ def blocks(data: bytes | mmap, end: int) -> Iterator[tuple[int, int, bool]]:
     """Yield (start, stop, False) of blocks of whole lines, and (start, stop, True) of each line
     over `LONG_LINE`.
 
-    ``data[end]`` is the last line end. A line is short if a line end follows within a window, so few bytes are read.
+    ``data[end]`` is the last line end. A line is short if a line end follows within a window, so
+    few bytes are read.
     """
     start = position = 0
     while position < end:
@@ -191,7 +179,7 @@ def wholes(texts: Sequence[str]) -> list[int]:
             texts
         ):  # as the samples per step of most runs
             return wholes(texts[:1]) * len(texts)
-        if counted := _counted(texts):
+        if counted := _even_numbers(texts):
             return counted
     joined = "".join(texts)
     if texts and (not (joined.isascii() and joined.isdigit()) or max(map(len, texts)) > 15):
@@ -199,7 +187,7 @@ def wholes(texts: Sequence[str]) -> list[int]:
     return list(map(int, texts))
 
 
-def _counted(texts: Sequence[str]) -> list[int]:
+def _even_numbers(texts: Sequence[str]) -> list[int]:
     """Return the numbers if they count up evenly, as the steps of most logs do, else an empty list.
 
     A comparison with a table is faster than conversion.

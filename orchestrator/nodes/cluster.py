@@ -5,7 +5,6 @@ closed at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from orchestrator.errors import OrchError
 from orchestrator.inventory import Host, Redaction
@@ -17,8 +16,6 @@ from orchestrator.transport import Transport, Trust
 from orchestrator.transport.connections import Connections
 from orchestrator.transport.slurm import Spawners
 
-__all__ = ["Cluster"]
-
 _PREPARING = 16
 _STAY_S, _STAY_S_PER_HOST = 60.0, 0.2
 """How long a runner waits for the next request: until every host has answered this one, and the
@@ -29,7 +26,8 @@ slowest of them too.
 class Cluster:
     """Connections to hosts by name. Use as a context manager; leaving it closes every connection.
 
-    ``redaction`` is applied to everything that nodes say, and to their errors; the bytes of logs are collected as they are.
+    ``redaction`` is applied to everything that nodes say, and to their errors; the bytes of logs
+    are collected as they are.
     """
 
     def __init__(self, hosts: Sequence[Host], trust: Trust, redaction: Redaction) -> None:
@@ -128,10 +126,5 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -24,8 +24,6 @@ from orchestrator.record.manifest import Clean, RecordedOutcome, read_manifest, 
 from orchestrator.record.node_record import ExitRecord, cause_of, exit_record
 from orchestrator.strictjson import strict_json
 
-__all__ = ["Collected", "collect_host", "is_complete", "left_behind", "settle"]
-
 _MAX_FILES = 4096
 _MAX_BYTES = Limits().output_bytes
 _SAMPLES_BYTES = 4 << 20
@@ -37,8 +35,8 @@ class Collected:
     """The collected logs of one host and one run. ``complete``: the exit record is collected and
     every digest matches.
 
-    ``absent``: the node does not have the run; ``lives``: it still runs there. ``odd`` are names in the log folder that are not
-    logs and were neither opened nor sent: links, pipes, devices.
+    ``absent``: the node does not have the run; ``lives``: it still runs there. ``odd`` are names in
+    the log folder that are not logs and were neither opened nor sent: links, pipes, devices.
     """
 
     host: str
@@ -62,9 +60,9 @@ def collect_host(
     """Collect one host's logs of a run, ``max_bytes`` at most, the limit at which a node stops a
     run for its output.
 
-    ``moved`` is called with each number of bytes received. Safe to repeat. Raises TransportError transfer_corrupt after one
-    failed retry, and RunError result_invalid if the node sends anything else than pieces of logs
-    within these limits.
+    ``moved`` is called with each number of bytes received. Safe to repeat. Raises TransportError
+    transfer_corrupt after one failed retry, and RunError result_invalid if the node sends anything
+    else than pieces of logs within these limits.
     """
     host = node.host.name
     for attempt in (1, 2):

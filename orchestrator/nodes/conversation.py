@@ -16,8 +16,6 @@ from orchestrator.inventory import NO_SECRETS, Host, Redaction
 from orchestrator.strictjson import strict_json
 from orchestrator.transport import Channel
 
-__all__ = ["Call", "SupervisorLine", "Reader", "owner_words", "refusal"]
-
 _LEAVE_S = 1.0
 _NOISE_LIMIT = 1 << 20
 _LINE_LIMIT = 1 << 24
@@ -173,9 +171,9 @@ class Call:
                 host=self.host.name,
             ) from None
         except EOFError:
-            raise self._ended() from None
+            raise self._ended_error() from None
 
-    def _ended(self) -> OrchError:
+    def _ended_error(self) -> OrchError:
         streams = (self.channel.stderr_tail(), bytes(self._buffer))
         texts = (self._redaction.data(stream).decode("utf-8", "replace") for stream in streams)
         words = [line for text in texts for line in text.strip().splitlines()[-3:]]
@@ -214,8 +212,8 @@ class SupervisorLine:
     """The connection to a run's supervisor: sends orders, receives events in the connection's
     thread. ``hello`` was the first.
 
-    ``via`` names the jump host, if any. ``keep`` is called with the runner of the connection after the supervisor has exited
-    at the controller's request.
+    ``via`` names the jump host, if any. ``keep`` is called with the runner of the connection after
+    the supervisor has exited at the controller's request.
     """
 
     def __init__(

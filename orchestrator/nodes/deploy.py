@@ -20,7 +20,7 @@ from typing import Any
 
 from orchestrator.checks import same_machine
 from orchestrator.checks.interfaces import with_interfaces
-from orchestrator.errors import Faults, OrchError
+from orchestrator.errors import DataError, Faults, OrchError
 from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each_or_raise
@@ -29,8 +29,7 @@ from orchestrator.nodes.preflight import capture
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import payload_path
 from orchestrator.record.project import keep
-
-__all__ = ["Deployed", "Memory", "deploy", "remembered_facts", "stage_payload"]
+from orchestrator.record.state_file import read_json
 
 _LOOK_S = 30.0
 
@@ -39,10 +38,10 @@ _LOOK_S = 30.0
 class Deployed:
     """One node after a deploy.
 
-    ``key`` identifies the host's inventory entry and the deployed frameworks; ``root`` is the absolute work directory;
-    ``sets`` maps the digest of each payload set to the digests of its files by name; ``machine`` and ``paths`` are what the
-    facts depend on, as reported by the node runner; ``facts`` are by framework; ``at`` is the time
-    in seconds since 1970.
+    ``key`` identifies the host's inventory entry and the deployed frameworks; ``root`` is the
+    absolute work directory; ``sets`` maps the digest of each payload set to the digests of its
+    files by name; ``machine`` and ``paths`` are what the facts depend on, as reported by the node
+    runner; ``facts`` are by framework; ``at`` is the time in seconds since 1970.
     """
 
     key: str
@@ -100,8 +99,8 @@ class Memory:
         self._sets = {folder.payload_digest: folder.payload_digests for folder in folders}
         self._all: dict[str, Any] = {}
         try:
-            self._all = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])
-        except (OSError, ValueError, KeyError, TypeError):
+            self._all = dict(read_json(path)["hosts"])
+        except (DataError, ValueError, KeyError, TypeError):
             return
 
     def of(self, host: Host) -> Deployed | None:
@@ -143,7 +142,7 @@ def remembered_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, A
     hosts too.
     """
     try:
-        entries = dict(json.loads(path.read_text(encoding="utf-8"))["hosts"])
+        entries = dict(read_json(path)["hosts"])
         facts = {
             host.name: dict(next(iter(entries[host.name]["facts"].values())))
             for host in hosts
@@ -155,7 +154,7 @@ def remembered_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, A
             for name, values in facts.items()
             if addresses >= set(values.get("routes") or ())
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+    except (DataError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return {}
 
 

@@ -15,8 +15,6 @@ from typing import TypeVar
 
 from orchestrator.errors import Faults, OrchError
 
-__all__ = ["each", "each_or_raise"]
-
 WIDTH = 128
 """Calls at a time. With one more thread per connection, a large cluster needs fewer than two
 threads per host.

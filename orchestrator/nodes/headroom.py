@@ -17,8 +17,6 @@ from orchestrator.nodes.fanout import WIDTH
 from orchestrator.plural import plural
 from orchestrator.procs import own_groups
 
-__all__ = ["disk_room", "make_room"]
-
 # Each host needs a socket and a few locks permanently, and the pipes of `ssh -G` briefly; the rest
 # is the program itself.
 _FILES_PER_HOST, _FILES = 8, 32

@@ -15,8 +15,6 @@ from typing import Any
 from orchestrator.documents import Invalid, Reader
 from orchestrator.errors import RunError
 
-__all__ = ["Leftovers"]
-
 _MOST_NAMED = 20
 _READER = Reader(null_is_missing=True)
 

@@ -22,11 +22,10 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import NO_SECRETS, Host, Redaction
+from orchestrator.nodes.answers import checked
 from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
 from orchestrator.transport import Transport
 from orchestrator.transport.slurm import job_of
-
-__all__ = ["LEADER", "Node", "Recent", "Upload", "Wanted", "boot_arguments"]
 
 # What becomes a runner: the arguments of an interpreter, and the leader and the source, which it
 # reads first. One line without quotes or exclamation marks, so that no login shell interprets any
@@ -66,7 +65,8 @@ def boot_arguments(runner: bytes) -> list[str]:
 class Upload:
     """A file for a node: ``path`` is relative to the node's work directory.
 
-    ``elsewhere`` is a shell pattern, also relative to it, of other files on the node that may have the same content.
+    ``elsewhere`` is a shell pattern, also relative to it, of other files on the node that may have
+    the same content.
     """
 
     path: str
@@ -143,16 +143,18 @@ class Node:
         self._idle: list[Call] = []
 
     def ask(self, op: str, *, timeout_s: float, **request: Any) -> dict[str, Any]:
-        """Send one request and return its answer of one line."""
+        """Send one request and return its answer of one line, which has all that it should."""
         with self._call(op, request, timeout_s) as call:
-            return call.line()
+            answer = call.line()
+            with self._expecting(f"an answer to {op}"):
+                return checked(op, answer)
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
         """Send files to the node, except those it already has with this digest. Returns the number
         of bytes sent.
 
-        ``timeout_s`` limits every wait for the node, not the whole transfer. Corrupted files are sent once more; raises
-        TransportError transfer_corrupt if that fails too.
+        ``timeout_s`` limits every wait for the node, not the whole transfer. Corrupted files are
+        sent once more; raises TransportError transfer_corrupt if that fails too.
         """
         try:
             return self._put(files, timeout_s)

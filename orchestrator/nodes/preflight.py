@@ -22,8 +22,6 @@ from orchestrator.plan.containers import container_of, inside
 from orchestrator.plan.environment import env_file, visible_devices
 from orchestrator.plan.payload import probe_source
 
-__all__ = ["capture"]
-
 
 def capture(
     cluster: Cluster,
@@ -38,10 +36,10 @@ def capture(
     """Request the facts of every connected node, or of ``names``. Returns (facts by host, errors by
     host).
 
-    ``briefly``: if the installed packages show that the framework is present, it is not started, which would take seconds; and
-    the facts include ``standing``, what they depend on. ``with_data``: look at the data set too,
-    which may take half a minute.
-    ``container`` replaces the container of the hosts, as in a spec; facts that it changes are looked at inside.
+    ``briefly``: if the installed packages show that the framework is present, it is not started,
+    which would take seconds; and the facts include ``standing``, what they depend on.
+    ``with_data``: look at the data set too, which may take half a minute. ``container`` replaces
+    the container of the hosts, as in a spec; facts that it changes are looked at inside.
     """
     probe = framework.probe if framework else "print('{}')"
     capture_id = secrets.token_hex(8)
@@ -85,6 +83,10 @@ def capture(
                 **answer["facts"],
                 **told_facts(reports, None if devices is None else str(devices)),
             }
+            # The node read its clock between these two instants.
+            facts["clock_off_s"] = round(
+                min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time())
+            )
             if LAB_VARIABLE in node.host.vars:
                 facts = without_places(facts)
         except (
@@ -92,6 +94,7 @@ def capture(
             TypeError,
             AttributeError,
             LookupError,
+            OverflowError,
         ) as error:  # a node may send anything
             message = f"expected facts as the node runner packs them: {error}"
             raise RunError(message, kind="result_invalid", host=name, phase="preflight") from None
@@ -100,10 +103,6 @@ def capture(
         facts["login_s"] = round(node.login_s, 3)
         if briefly:
             facts["standing"] = answer["standing"]
-        # The node read its clock between these two instants.
-        facts["clock_off_s"] = round(
-            min(0.0, facts["time"] - earliest) + max(0.0, facts["time"] - time.time())
-        )
         facts["host_key"] = node.transport.host_key
         return facts
 

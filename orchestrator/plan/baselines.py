@@ -13,18 +13,6 @@ from orchestrator.plan.bench import Bench, plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.spec import RunSpec, Skipped, impossible
 
-__all__ = [
-    "as_baseline",
-    "baseline_of",
-    "borrowable",
-    "check_shape",
-    "is_baseline",
-    "mark_baselines",
-    "missing_baselines",
-    "split_possible",
-    "without_cells",
-]
-
 _BASELINE = "baseline"
 """The origin of the shape of a cell that was added as the baseline of a speedup."""
 _AS_BASELINE = "as a baseline: "

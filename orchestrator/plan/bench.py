@@ -18,8 +18,6 @@ from orchestrator.plan.render import Plan, render
 from orchestrator.plan.schedule import Schedule
 from orchestrator.plan.spec import RunSpec, Skipped
 
-__all__ = ["PORTS", "Bench", "ExtraRuns", "PlannedRun", "order_cells", "plan_run", "run_name"]
-
 PORTS = range(20000, 30000)
 """Rendezvous ports: above the registered services that clusters run, below Linux's ephemeral range.
 """
@@ -119,7 +117,8 @@ def order_cells(
     """Return (cell index, repeat from 1) in execution order. Every repeat runs all cells once;
     ``order`` is one of `ORDERS`.
 
-    ``planned`` is the number of repeats at the start of the bench, by default ``repeats``: more of them continue its order.
+    ``planned`` is the number of repeats at the start of the bench, by default ``repeats``: more of
+    them continue its order.
 
     >>> order_cells(2, 3, "balanced", 0)
     [(0, 1), (1, 1), (1, 2), (0, 2), (0, 3), (1, 3)]

@@ -12,8 +12,6 @@ import json
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, nearest
 
-__all__ = ["BINDINGS", "BINDING_FILE", "binding_of", "binding_text", "check_binding"]
-
 BINDINGS = ("none", "numa", "cores")
 """none: all CPUs of the node; numa: those of the NUMA node of the rank's GPU; cores: the rank's own
 share of these.

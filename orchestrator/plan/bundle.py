@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["BOUNDARY", "bundle", "parts"]
-
 BOUNDARY = b"\f"
 """White space to Python, which no module of ours contains otherwise."""
 

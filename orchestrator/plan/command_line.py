@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.reserved import PLACED
 
-__all__ = ["TrainingCommand", "training_command"]
-
 _WHERE = "--from-command"
 _SCRIPT = "or put the command into a script and name that; single quotes pass a word to the program unchanged"
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
@@ -67,7 +65,7 @@ def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingComma
     Raises ConfigError for a command that is none, needs a shell, or starts through a launcher that
     cannot be translated.
     """
-    command = _verify_kept(_taken_apart(_PARTS.sub(_marked, text), is_file))
+    command = _verify_unmarked(_taken_apart(_PARTS.sub(_mark, text), is_file))
     values = [
         value if equals else word
         for word in command.arguments
@@ -170,7 +168,7 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     return TrainingCommand(launcher, script=rest[0], is_here=here, **common)  # type: ignore[arg-type]
 
 
-def _marked(part: re.Match[str]) -> str:
+def _mark(part: re.Match[str]) -> str:
     """Return a part of a command with `_MARKS` for a variable outside single quotes, and for a
     ``*`` outside all quotes. Raises ConfigError for what only a shell can do."""
     if part["operator"]:
@@ -180,19 +178,19 @@ def _marked(part: re.Match[str]) -> str:
             hint=_SCRIPT.removeprefix("or "),
         )
     if part.re is _PARTS and part["double"]:
-        return _IN_DOUBLE.sub(_marked, part["double"])
+        return _IN_DOUBLE.sub(_mark, part["double"])
     if part.re is _IN_DOUBLE and part[0] in ("\\$", "\\`"):  # as a shell does, and shlex does not
         return part[0][1]
     return _MARKS.get(part[0], part[0])
 
 
-def _unmarked(word: str) -> str:
+def _unmark(word: str) -> str:
     for character, mark in _MARKS.items():
         word = word.replace(mark, character)
     return word
 
 
-def _verify_kept(command: TrainingCommand) -> TrainingCommand:
+def _verify_unmarked(command: TrainingCommand) -> TrainingCommand:
     """Return a command without marks. Raises ConfigError if one is in a word that the program gets."""
     kept = (
         command.script,
@@ -203,18 +201,18 @@ def _verify_kept(command: TrainingCommand) -> TrainingCommand:
         *dict(command.env).values(),
     )
     for word in kept:
-        if _unmarked(word) != word:
+        if _unmark(word) != word:
             hint = (
                 f"write the value, {_SCRIPT}"
                 if _MARKS["$"] in word
                 else _SCRIPT.removeprefix("or ")
             )
             raise ConfigError(
-                f"expected a word without shell syntax, got {_unmarked(word)!r}",
+                f"expected a word without shell syntax, got {_unmark(word)!r}",
                 where=_WHERE,
                 hint=hint,
             )
-    return replace(command, left_out=tuple(map(_unmarked, command.left_out)))
+    return replace(command, left_out=tuple(map(_unmark, command.left_out)))
 
 
 def _no_file(name: str) -> ConfigError:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, raise_all
 from orchestrator.inventory import Host, fold
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
@@ -18,8 +18,6 @@ from orchestrator.plan.placement import ladder
 from orchestrator.plan.request import Request
 from orchestrator.plan.spec import RunSpec, Skipped, impossible, read_value, resolve
 from orchestrator.plan.trial import refused_everywhere
-
-__all__ = ["Configurations", "check_choices", "configure"]
 
 _CHOICES = {
     long_form(name): row.run_file.key or name for name, row in OPTIONS.items() if row.run_file
@@ -99,9 +97,7 @@ def check_choices(
 
 def _raise_each_once(errors: Iterable[ConfigError]) -> None:
     """Raise errors that differ, if there are some: one by itself, several as Faults."""
-    distinct = list({str(error): error for error in errors}.values())
-    if distinct:
-        raise distinct[0] if len(distinct) == 1 else Faults(distinct)
+    raise_all(list({str(error): error for error in errors}.values()))
 
 
 def _choices(
@@ -198,7 +194,7 @@ def _ranks_by_default(folder: FrameworkFolder, hosts: Sequence[Host]) -> tuple[i
         raise ConfigError(
             f"the inventory does not give the number of GPUs of {fold(unknown)}",
             where="--gpus",
-            hint="give --gpus N, or set gpus: in the inventory",
+            hint="give --gpus N, or set gpus: in the inventory, to 0 for nodes without GPUs",
         )
     return min((host.capacity or 0 for host in hosts), default=1), "inventory"
 

@@ -23,8 +23,7 @@ from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.model_consistency import model_inconsistencies
 from orchestrator.plan.published_faults import published_faults
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
-
-__all__ = ["inconsistencies"]
+from orchestrator.plan.words import as_written
 
 Fault = tuple[KeyPath, str, str]
 
@@ -38,7 +37,7 @@ def inconsistencies(
     """Yield every fault. ``templates`` are the names of the folder's templates, ``broken`` the keys
     that were left out of
     ``file`` because they are at fault themselves."""
-    yield from _needed(file, broken)
+    yield from _find_missing(file, broken)
     yield from _defaults(file, broken)
     for name, option in file.options.items():
         yield from _option(name, option)
@@ -52,7 +51,7 @@ def inconsistencies(
         yield from published_faults(file.published)
 
 
-def _needed(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
+def _find_missing(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
     """Yield what a folder of this kind of measurement lacks."""
     kind = f"in a folder that measures {file.measures}"
     if ("measures",) in broken:
@@ -343,20 +342,19 @@ def _knob(
         hint = f"it has {', '.join(file.options) or 'none'}{nearest(knob.option, file.options)}"
         yield f"expected an option of this framework, got {knob.option!r}", hint
     elif short := [row for row in rows if len(row) != len(names)]:
-        yield f"expected values of {' and '.join(names)}, got {_shown(short[0])}", ""
+        yield f"expected values of {' and '.join(names)}, got {_format_row(short[0])}", ""
     elif knob.multiplies:
         if odd := [
             value for (value,) in rows if isinstance(value, bool | str) or not 0 < value < math.inf
         ]:
-            yield f"expected factors above 0, got {_shown(odd)}", ""
+            yield f"expected factors above 0, got {_format_row(odd)}", ""
     elif knob.option:
         for (value,) in rows:
             try:
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                file.options[knob.option].as_option().parse(knob.option, text)
+                file.options[knob.option].as_option().parse(knob.option, as_written(value))
             except ConfigError as error:
                 yield f"{knob.option}: {error.message}", ""
 
 
-def _shown(row: list[Any]) -> str:
+def _format_row(row: list[Any]) -> str:
     return ", ".join(map(str, row))

@@ -21,8 +21,6 @@ from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, mer
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import host_setup, setup_text
 
-__all__ = ["INSIDE", "RECORD", "SCRIPT", "Container", "container_name", "container_of", "inside"]
-
 SCRIPT, RECORD = "container.sh", "container.json"
 INSIDE = """\
 umask 077
@@ -104,7 +102,8 @@ class Container:
         """Return the shell text that runs its arguments inside: started in the directory of a run,
         or in the work directory.
 
-        ``name`` is that of a new container, or the mark of the processes in one that runs; ``variables`` are set inside.
+        ``name`` is that of a new container, or the mark of the processes in one that runs;
+        ``variables`` are set inside.
         """
         setup = setup_text(self.setup, f"logs/{SETUP_LOG}" if of_a_run else "")
         head = _HEAD.format(description=self.description, setup=setup, up=_UP if of_a_run else ".")
@@ -113,7 +112,9 @@ class Container:
     def record(self, name: str, labels: Mapping[str, str]) -> str:
         """Return what the supervisor of a run must know to find and to end the container, as JSON."""
         return (
-            json.dumps({**self._known(name), "labels": dict(labels)}, indent=1, sort_keys=True)
+            json.dumps(
+                {**self._template_names(name), "labels": dict(labels)}, indent=1, sort_keys=True
+            )
             + "\n"
         )
 
@@ -121,14 +122,14 @@ class Container:
         """Return what preflight must know to start ``program`` inside, as a run would be started."""
         script = self.script(name, {"orch.preflight": name}, {}, of_a_run=False)
         return {
-            **self._known(name),
+            **self._template_names(name),
             "object": self.is_object,
             "what": self.description,
             "script": script,
             "look": program,
         }
 
-    def _known(self, name: str) -> dict[str, Any]:
+    def _template_names(self, name: str) -> dict[str, Any]:
         return {
             "engine": self.engine,
             "program": list(self.program),
@@ -144,7 +145,7 @@ class Container:
     ) -> str:
         marks = {**variables, "ORCH_CONTAINER": name}
         if self.engine == "wrap":
-            quoted = map(_quoted, self.values["wrap"])
+            quoted = map(_quote, self.values["wrap"])
             exports = "".join(
                 f"export {key}={shlex.quote(value)}\n" for key, value in marks.items()
             )
@@ -280,7 +281,7 @@ def _limit(value: int | str) -> str:
     return "-1" if value == "unlimited" else f"{value}:{value}"
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """Return a word of a wrap for a shell: as it is written, except for the path of the work
     directory.
     """

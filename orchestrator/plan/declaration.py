@@ -5,7 +5,8 @@ together.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,12 +17,13 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.plan.consistency import inconsistencies
 from orchestrator.plan.framework import ConfigFile, Framework, Knob, StepOptions
 from orchestrator.plan.log_consistency import patterns_of
-from orchestrator.plan.log_schema import AgreementEntry, LogEntry, MetricEntry
+from orchestrator.plan.log_schema import LogEntry, MetricEntry
 from orchestrator.plan.measures import MEASURES
-from orchestrator.plan.schema import FrameworkFile, KnobEntry, StepEntry
+from orchestrator.plan.schema import FrameworkFile, KnobEntry
 from orchestrator.plan.schema_faults import described, key_path
+from orchestrator.plan.words import as_written
 
-__all__ = ["read_declaration"]
+_T = TypeVar("_T")
 
 _LEAST: Mapping[str, Any] = {
     "title": "-",
@@ -62,7 +64,7 @@ def read_declaration(
             f"expected a mapping with title:, models:, dtypes: and so on, got {shown_value(value)}"
         )
         raise Faults([ConfigError(message, where=where(())), *others])
-    faults, broken, file = _validated(value, where)
+    faults, broken, file = _validate(value, where)
     for path, message, hint in inconsistencies(file, templates, broken):
         faults.append(ConfigError(message, where=where(path), hint=hint))
     in_order = sorted([*_distinct(faults), *others], key=_line)
@@ -83,7 +85,7 @@ def _line(fault: ConfigError) -> int:
     return int(fault.where.split("framework.yaml:")[1].split(":")[0])
 
 
-def _validated(
+def _validate(
     value: dict[str, Any], where: Where
 ) -> tuple[list[ConfigError], set[KeyPath], FrameworkFile]:
     """Return the faults of the schema, the keys that they are in, and the file without these keys."""
@@ -124,127 +126,69 @@ def _without(mapping: dict[str, Any], path: KeyPath, broken: set[KeyPath]) -> di
 
 def _framework(file: FrameworkFile, name: str, folder: str, digest: str) -> Framework:
     fixed = MEASURES[file.measures].fixed
-    return Framework(
+    return _from(
+        Framework,
+        file,
         name=name,
-        title=file.title,
         folder=folder,
         digest=digest,
-        launch=file.launch,
-        batch_size_is=file.batch_size_is,
         models={
             model: entry.model_dump(exclude_unset=True) for model, entry in file.models.items()
         },
-        step=_step_options(file.per_step) if file.per_step else None,
-        dtypes={str(device): flags for device, flags in file.dtypes.items()},
+        step=_from(StepOptions, file.per_step) if file.per_step else None,
         loaders=(fixed["loader"],) if "loader" in fixed else tuple(file.loaders),
         defaults={**file.defaults.model_dump(exclude_unset=True), **fixed},
         device_defaults={
-            str(device): own.model_dump(exclude_unset=True)
+            device: own.model_dump(exclude_unset=True)
             for device, own in file.device_defaults.items()
         },
         options={key: option.as_option() for key, option in file.options.items()},
-        env=file.env,
-        files=tuple(
-            ConfigFile(entry.template, entry.path, entry.target, int(entry.mode, 8))
-            for entry in file.files
-        ),
-        payload=tuple(file.payload),
-        probe=file.probe,
+        files=tuple(_from(ConfigFile, one, mode=int(one.mode, 8)) for one in file.files),
         log=_log_grammar(file.log),
-        distributions=tuple(file.distributions),
-        simulated=file.simulated,
-        dtype_reasons={str(device): reason for device, reason in file.dtype_reasons.items()},
-        caveats={str(device): caveat for device, caveat in file.caveats.items()},
         launch_by={
             option: {str(value): style for value, style in table.items()}
             for option, table in file.launch_by.items()
         },
-        requires=file.requires,
-        ports={str(where): count for where, count in file.ports.items()},
         published=file.published.model_dump() if file.published else {},
-        measures=file.measures,
         tunes=tuple(map(_knob, file.tunes)),
-        setup=tuple(file.setup),
-    )
-
-
-def _step_options(entry: StepEntry) -> StepOptions:
-    return StepOptions(
-        entry.tokens,
-        entry.micro_batches,
-        tuple(entry.shared_by),
-        entry.recomputation,
-        entry.batch_size_up_to,
     )
 
 
 def _log_grammar(log: LogEntry) -> LogGrammar:
-    return LogGrammar(
-        files=tuple(log.files),
-        patterns=tuple(log.patterns),
-        nodes=log.nodes,
-        thousands=log.thousands,
-        suffixes=dict(log.suffixes),
-        prefix=log.prefix,
-        scope=log.scope,
-        scope_by=log.scope_by,
-        cumulative=log.cumulative,
-        counts_from=log.counts_from,
-        after_warmup=log.after_warmup,
-        rank=log.rank,
-        rank_files=tuple(log.rank_files),
-        rank_parts=log.rank_parts,
-        closing=log.closing,
-        nccl_files=tuple(log.nccl_files),
+    agreements = [
+        _from(Agreement, one, factor=float(one.factor), within=float(one.within))
+        for one in log.agreements
+    ]
+    return _from(
+        LogGrammar,
+        log,
         readings=patterns_of(log.readings),
-        units={str(name): unit for name, unit in log.units.items()},
-        summed_over={str(name): group for name, group in log.summed_over.items()},
         metrics=tuple(_metric(name, entry) for name, entry in log.metrics.items()),
-        refuse=tuple(log.refuse),
-        confirm=tuple(log.confirm),
-        end=log.end,
-        facts=tuple(log.facts),
-        rank_list=log.rank_list,
-        headers=tuple(Header(entry.line, dict(entry.factors)) for entry in log.headers),
-        agreements=tuple(_agreement(entry) for entry in log.agreements),
-        micro_batches=log.micro_batches,
-        sampled=log.sampled,
-    )
-
-
-def _agreement(entry: AgreementEntry) -> Agreement:
-    return Agreement(
-        entry.value, tuple(entry.of), tuple(entry.over), float(entry.factor), float(entry.within)
+        headers=tuple(_from(Header, entry) for entry in log.headers),
+        agreements=tuple(agreements),
     )
 
 
 def _metric(name: str, entry: MetricEntry) -> Metric:
-    values = {
-        **entry.model_dump(),
-        "keys": tuple(entry.keys),
-        "across": entry.across or "",
-        "says": entry.says or "",
-    }
-    return Metric(name, **{**values, "ema": float(entry.ema or 0)})
+    across, says, ema = entry.across or "", entry.says or "", float(entry.ema or 0)
+    return _from(Metric, entry, name=name, across=across, says=says, ema=ema)
 
 
 def _knob(entry: KnobEntry) -> Knob:
     """Return the parameter, with values of variables converted to text."""
     rows = [tuple(value) if isinstance(value, list) else (value,) for value in entry.values]
-    values = tuple([tuple(map(_as_text, row)) for row in rows] if entry.env else rows)
+    values = tuple([tuple(map(as_written, row)) for row in rows] if entry.env else rows)
     when = {name: tuple(among) for name, among in entry.when.items()}
-    networks = tuple(entry.networks)
-    return Knob(
-        tuple(entry.env),
-        entry.option,
-        values,
-        networks,
-        entry.numerics,
-        entry.default,
-        entry.multiplies,
-        when,
-    )
+    return _from(Knob, entry, values=values, when=when)
 
 
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _from(kind: type[_T], entry: Any, **own: Any) -> _T:
+    """Return a dataclass of what an entry of the document has by the same names, lists as tuples;
+    ``own`` values take precedence.
+    """
+    values: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]  # any dataclass
+        if one.name not in own and hasattr(entry, one.name):
+            value = getattr(entry, one.name)
+            values[one.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values, **own)

@@ -12,16 +12,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import REFERENCE, Host, takes_references
 from orchestrator.plan.framework import Framework
 
-__all__ = [
-    "SETUP_FAILED",
-    "env_file",
-    "host_setup",
-    "setup_lines",
-    "setup_text",
-    "variables",
-    "visible_devices",
-]
-
 SETUP_FAILED = "setup: line "
 """The beginning of the message of a setup line that fails."""
 

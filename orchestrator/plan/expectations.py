@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from orchestrator.errors import ConfigError
 from orchestrator.plan.words import QUOTED, quoted, unquoted
 
-__all__ = ["Expectation", "as_value", "expectation_of"]
-
 _SPACES = " \t\n\r\f\v"
 _AT = rf"([A-Za-z_][A-Za-z0-9_.]*)=({QUOTED}(?!\S)|[^\s\"']\S*)"
 _VALUE = re.compile(_AT, re.ASCII)

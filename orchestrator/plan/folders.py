@@ -20,18 +20,6 @@ from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework, payload_digest
 from orchestrator.plan.payload import SKIPPED, is_payload_name, payload_files, rank_source, shipped
 
-__all__ = [
-    "FrameworkFolder",
-    "folders_with",
-    "framework_for",
-    "frameworks",
-    "hidden",
-    "open_framework",
-    "own_folder",
-    "read_folder",
-]
-
-
 USUAL = ("pytorch", "pytorch_lm")
 """The default frameworks: the first of them that has a model."""
 _LISTED = 24
@@ -67,7 +55,7 @@ def frameworks(bases: Sequence[Path] = ()) -> dict[str, Path]:
 
     Raises ConfigError if one of ``bases`` is no folder.
     """
-    return {name: paths[0] for name, paths in _found(bases).items()}
+    return {name: paths[0] for name, paths in _find_folders(bases).items()}
 
 
 def hidden(bases: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
@@ -76,7 +64,7 @@ def hidden(bases: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
     """
     by_name = {
         name: tuple(path for path in paths[1:] if _digest(path) != _digest(paths[0]))
-        for name, paths in _found(bases).items()
+        for name, paths in _find_folders(bases).items()
     }
     return {name: paths for name, paths in by_name.items() if paths}
 
@@ -128,16 +116,16 @@ def read_folder(folder: Path) -> FrameworkFolder:
     return FrameworkFolder(framework, sources, payload | {"rank_wrapper.py": rank_source()})
 
 
-def folders_with(option: str, framework: Framework) -> str:
-    """Return which of orch's own folders that measure the same have an option, as words of a hint."""
+def folders_with(name: str, framework: Framework) -> str:
+    """Return which of orch's own folders that measure the same have an option or a model, as words
+    of a hint.
+    """
     others = [
         other.name
         for other in _own_frameworks()
-        if other.measures == framework.measures and option in other.options
+        if other.measures == framework.measures and name in {*other.options, *other.models}
     ]
-    return (
-        f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {option}" if others else ""
-    )
+    return f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {name}" if others else ""
 
 
 @cache
@@ -151,23 +139,31 @@ def framework_for(
     """Return the framework for a model when none is given: the first of `USUAL` that has it, else
     the only one that does.
 
-    ``read`` is `open_framework` of these bases, for callers that keep what it has read. A faulty folder counts with the models
-    that its file names, and says its faults where it is opened; without one that has the model, the
-    error names it. Raises ConfigError if several frameworks have the model, or none.
+    ``read`` is `open_framework` of these bases, for callers that keep what it has read. A faulty
+    folder counts with the models that its file names, and says its faults where it is opened;
+    without one that has the model, the error names it. Raises ConfigError if several frameworks
+    have the model, or none.
     """
     read = read or partial(open_framework, bases=bases)
     folders = frameworks(bases)
+    every = list(dict.fromkeys((*USUAL, *folders)))
     models: dict[str, Iterable[str]] = {}
     faulty: list[str] = []
-    for name in dict.fromkeys((*USUAL, *folders)):
-        try:
-            models[name] = read(name).framework.models
-        except OrchError:
-            faulty.append(name)
-            models[name] = _named_models(folders[name])
-        if name in USUAL and model in models[name]:
-            return name
-    candidates = [name for name, names in models.items() if model in names]
+    candidates: list[str] = []
+    # Few folders name a model; the others are read only for the hint that nobody has it.
+    for among in ([name for name in every if _mentions(folders[name], model)], every):
+        for name in among:
+            if name in models:
+                continue
+            try:
+                models[name] = read(name).framework.models
+            except OrchError:
+                faulty.append(name)
+                models[name] = _named_models(folders[name])
+            if name in USUAL and model in models[name]:
+                return name
+        if candidates := [name for name, names in models.items() if model in names]:
+            break
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -197,6 +193,15 @@ def framework_for(
     raise ConfigError(f"no framework has a model {model!r}", where="model", hint="; ".join(hints))
 
 
+def _mentions(folder: Path, word: str) -> bool:
+    """Return whether a folder's file has a word, or cannot be read."""
+    from orchestrator import yamlfile
+
+    with suppress(OrchError):
+        return word in yamlfile.read_text(folder / "framework.yaml")
+    return True
+
+
 def _named_models(folder: Path) -> tuple[str, ...]:
     """Return the models that a faulty folder names, as far as its file can be read."""
     from orchestrator import yamlfile
@@ -208,7 +213,7 @@ def _named_models(folder: Path) -> tuple[str, ...]:
     return ()
 
 
-def _found(bases: Sequence[Path]) -> dict[str, list[Path]]:
+def _find_folders(bases: Sequence[Path]) -> dict[str, list[Path]]:
     """Return all folders of each name, the one that is used first."""
     folders: dict[str, list[Path]] = {}
     seen: set[Path] = set()

@@ -1,7 +1,8 @@
 """A framework as declared in a folder under ``templates/``: the options of a program, how it
 starts, what its log means.
 
-`Framework` is plain data that `orchestrator.plan.folders` reads from ``framework.yaml``; no code here names a framework.
+`Framework` is plain data that `orchestrator.plan.folders` reads from ``framework.yaml``; no code
+here names a framework.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.errors import ConfigError
@@ -17,18 +18,6 @@ from orchestrator.inventory import nearest
 from orchestrator.logs import LogGrammar
 from orchestrator.plan.measures import MEASURES, TRAINING, Measure
 from orchestrator.plan.transformer import Transformer, transformer_of
-
-__all__ = [
-    "ConfigFile",
-    "Framework",
-    "Knob",
-    "Option",
-    "StepOptions",
-    "nearest_dtype",
-    "payload_digest",
-    "payload_path",
-    "run_path",
-]
 
 _OTHER_DTYPES = {
     "float32": "fp32", "float": "fp32", "single": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16",
@@ -114,12 +103,12 @@ class Knob:
     """A parameter that `orch tune` may change: a group of environment variables, one option, or the
     batch size.
 
-    ``values`` are tried in addition to the default (``default`` describes it in words), the most promising first; each has one
-    text per variable of ``env``, or one value of ``option``. Those of a knob that ``multiplies``
-    the batch size are factors, and batch sizes once the spec is known. ``networks`` limits it to
-    NCCL's transports ``Socket`` and ``IB``, or to ``any`` if NCCL communicates at all; empty:
-    always. ``when`` limits it to tunes whose first run reports one of these values under each name.
-    ``numerics``: the parameter changes the computed numbers.
+    ``values`` are tried in addition to the default (``default`` describes it in words), the most
+    promising first; each has one text per variable of ``env``, or one value of ``option``. Those of
+    a knob that ``multiplies`` the batch size are factors, and batch sizes once the spec is known.
+    ``networks`` limits it to NCCL's transports ``Socket`` and ``IB``, or to ``any`` if NCCL
+    communicates at all; empty: always. ``when`` limits it to tunes whose first run reports one of
+    these values under each name. ``numerics``: the parameter changes the computed numbers.
     """
 
     env: tuple[str, ...]
@@ -166,24 +155,35 @@ class StepOptions:
     recomputation: str = ""
     batch_size_up_to: str = ""
 
+    @property
+    def by_field(self) -> dict[str, str]:
+        """The option of each field of `Step` that is one option's value; empty without one."""
+        return {name: value for name, value in asdict(self).items() if name != "shared_by"}
+
+    @property
+    def options(self) -> set[str]:
+        """The names of all these options."""
+        return {*self.by_field.values(), *self.shared_by} - {""}
+
 
 @dataclass(frozen=True, slots=True)
 class Framework:
     """The declaration of one framework folder. ``digest`` is the SHA-256 over the folder's files.
 
-    ``launch`` is ``every_node``, or ``first_node`` if a launcher on the first node starts the processes of all nodes;
-    ``launch_by`` overrides it for single values of options. ``requires`` maps host variables, which are folders of third-party
-    programs, to a path that each folder must contain. ``ports`` is the number of ports, from
-    master_port on, that must be free on the ``first_node`` and on ``every_node``; the word ``gpus``
-    means one per device. ``published`` names the rule by which the published numbers of this system
-    were computed. ``probe`` is Python that prints versions as a JSON object.
-    ``distributions`` are package names; if one of them is installed, the framework is present, without starting it.
-    ``dtype_reasons`` explains for each device why its table of types is short, ``caveats`` what qualifies every number that
-    the program prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the
-    parameters of `orch tune`, the most influential first. ``payload`` names the files, and folders
-    such as ``models/``, that are sent to nodes as one set.
-    ``setup`` are lines of bash that run on every node before anything else of a run, in the same shell. ``step`` names the
-    options that say what a step of a language model computes.
+    ``launch`` is ``every_node``, or ``first_node`` if a launcher on the first node starts the
+    processes of all nodes; ``launch_by`` overrides it for single values of options. ``requires``
+    maps host variables, which are folders of third-party programs, to a path that each folder must
+    contain. ``ports`` is the number of ports, from master_port on, that must be free on the
+    ``first_node`` and on ``every_node``; the word ``gpus`` means one per device. ``published``
+    names the rule by which the published numbers of this system were computed. ``probe`` is Python
+    that prints versions as a JSON object. ``distributions`` are package names; if one of them is
+    installed, the framework is present, without starting it. ``dtype_reasons`` explains for each
+    device why its table of types is short, ``caveats`` what qualifies every number that the program
+    prints on it. ``measures`` is a name of `measures.MEASURES`. ``tunes`` lists the parameters of
+    `orch tune`, the most influential first. ``payload`` names the files, and folders such as
+    ``models/``, that are sent to nodes as one set. ``setup`` are lines of bash that run on every
+    node before anything else of a run, in the same shell. ``step`` names the options that say what
+    a step of a language model computes.
     """
 
     name: str
@@ -252,25 +252,22 @@ class Framework:
         return tuple(range(first, first + number))
 
     def default(self, key: str, device: str, model: str = "") -> tuple[Any, str]:
-        """Return the default value of ``key`` on ``device`` for ``model``, and its origin in words.
-        A default of a device, which is for rehearsals, comes before one of a model."""
-        special = self.device_defaults.get(device, {})
-        if key in special:
-            return special[key], f"{self.name} default on {device}"
+        """Return the default value of a field of `RunSpec`, or of ``options.<name>``, on ``device``
+        for ``model``, and its origin in words. A default of a device, which is for rehearsals,
+        comes before one of a model."""
+        of_device, default = self.device_defaults.get(device, {}), self.defaults
         of_model = self.models.get(model, {}).get("defaults", {})
-        if key in of_model:
-            return of_model[key], f"{self.name} default for {model}"
-        return self.defaults[key], f"{self.name} default"
-
-    def default_option(self, name: str, device: str, model: str) -> tuple[Any, str]:
-        """Return the default of an option on ``device`` for ``model``, and its origin in words."""
-        option = self.options[name]
-        if device in option.device_default:
-            return option.device_default[device], f"{self.name} default on {device}"
-        of_model = self.models.get(model, {}).get("defaults", {}).get("options", {})
+        _, dot, name = key.rpartition(".")
+        if dot:
+            option = self.options[name]
+            default, of_model = {name: option.default}, of_model.get("options", {})
+            own = option.device_default
+            of_device = {name: own[device]} if device in own else {}
+        if name in of_device:
+            return of_device[name], f"{self.name} default on {device}"
         if name in of_model:
             return of_model[name], f"{self.name} default for {model}"
-        return option.default, f"{self.name} default"
+        return default[name], f"{self.name} default"
 
     def dtype_flag(self, dtype: str, device: str) -> str:
         """Return the program's own name for ``dtype``. Raises ConfigError listing the types

@@ -24,8 +24,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, expand, nearest
 from orchestrator.plan.words import seconds
 
-__all__ = ["IDLE_S", "JobWanted", "job_name", "job_wanted"]
-
 IDLE_S = 120
 """Seconds without a step after which the script lets the nodes go."""
 
@@ -241,8 +239,8 @@ def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
     ``time`` also as ``90m`` or ``1h``. They may be written as for sbatch too: ``--partition=gpu
     --gres=gpu:8 -t 10``.
 
-    ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are asked for beside them. Raises
-    ConfigError.
+    ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are
+    asked for beside them. Raises ConfigError.
     """
     options: dict[str, str] = {}
     for word in _words(text):
@@ -300,6 +298,11 @@ def _words(text: str) -> Sequence[str]:
         raise ConfigError(
             f"expected paired quotes, got {str(error).lower()}", where="--slurm"
         ) from None
+    if ":" in flags or "hetjob" in flags:
+        hint = "submit a job, and run a bench, for each part: --partition or --constraint chooses its nodes"
+        raise ConfigError(
+            "expected a job of one part, got a heterogeneous job", where="--slurm", hint=hint
+        )
     if not any(flag.startswith("-") for flag in flags):
         return _listed(words)
     found: list[str] = []

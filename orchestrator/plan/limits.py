@@ -10,8 +10,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.words import MOST_S, seconds, shortest
 
-__all__ = ["Limits"]
-
 _ABOVE_ZERO = 1e-3
 _SECONDS = {
     "beat_s": (_ABOVE_ZERO, 3600.0),
@@ -53,22 +51,22 @@ class Limits:
         for name, (least, most) in _SECONDS.items():
             value = getattr(self, name)
             if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range
-                raise _refused(
+                raise _refusal(
                     name, f"a time in seconds from {shortest(least)} to {shortest(most)}", value
                 )
         for name in ("lost_s", "lease_s"):
             if getattr(self, name) <= self.beat_s:
-                raise _refused(
+                raise _refusal(
                     name,
                     f"more than beat_s={shortest(self.beat_s)}, the time between two heartbeats",
                     getattr(self, name),
                 )
         if type(self.output_bytes) is not int or self.output_bytes < 1 << 20:
-            raise _refused(
+            raise _refusal(
                 "output_bytes", f"a whole number of bytes from {1 << 20} on", self.output_bytes
             )
         if type(self.telemetry) is not bool:
-            raise _refused("telemetry", "True or False", self.telemetry)
+            raise _refusal("telemetry", "True or False", self.telemetry)
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any]) -> Limits:
@@ -108,5 +106,5 @@ class Limits:
         return limit_s + _ROUND_S * max(0, hosts - _AT_ONCE)
 
 
-def _refused(name: str, expected: str, value: Any) -> ConfigError:
+def _refusal(name: str, expected: str, value: Any) -> ConfigError:
     return ConfigError(f"expected {expected}, got {value!r}", where=f"Limits.{name}")

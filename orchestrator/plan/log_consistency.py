@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
-from orchestrator.logs import MULTIPLIER, SETUP_LOG, SIZES, Header, LogGrammar
+from orchestrator.logs import (
+    MULTIPLIER,
+    SETUP_LOG,
+    SIZES,
+    Agreement,
+    Header,
+    LogGrammar,
+    units_hint,
+)
 from orchestrator.logs.metrics import Metric
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import SPEEDS, VALUES
 from orchestrator.plan.log_schema import LogEntry, MetricEntry
 from orchestrator.plan.measures import LANGUAGE_MODEL, MEASURES, OWN_METRICS
 from orchestrator.plan.schema import FrameworkFile
-
-__all__ = ["log_inconsistencies", "patterns_of"]
 
 Fault = tuple[KeyPath, str, str]
 _GROUP = re.compile(r"\(\?P<(\w+)>")
@@ -38,19 +45,17 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
     log = file.log
     grammars: dict[KeyPath, LogGrammar] = {
         ("log", "patterns", index): LogGrammar(
-            (), (pattern,), metrics=_grouped(log, pattern, broken)
+            (), (pattern,), metrics=_metrics_of_pattern(log, pattern, broken)
         )
         for index, pattern in enumerate(log.patterns)
     }
     for key in ("rank", "rank_parts", "closing", "prefix", "rank_list", "end"):
         if pattern := getattr(log, key):
             grammars["log", key] = LogGrammar((), **{key: pattern})
-    for index, pattern in enumerate(log.refuse):
-        grammars["log", "refuse", index] = LogGrammar((), refuse=(pattern,))
-    for index, pattern in enumerate(log.confirm):
-        grammars["log", "confirm", index] = LogGrammar((), confirm=(pattern,))
-    for index, pattern in enumerate(log.facts):
-        grammars["log", "facts", index] = LogGrammar((), facts=(pattern,))
+    for key in ("refuse", "confirm", "facts"):
+        for index, pattern in enumerate(getattr(log, key)):
+            patterns: Any = (pattern,)
+            grammars["log", key, index] = LogGrammar((), **{key: patterns})
     for index, header in enumerate(log.headers):
         grammars["log", "headers", index, "line"] = LogGrammar((), headers=(Header(header.line),))
     for index, pattern in enumerate(patterns_of(log.readings)):
@@ -72,11 +77,9 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         and not ("step" in groups and groups & set(SPEEDS))
     ):
         got = ", ".join(sorted(groups)) or "none"
-        hint = (
-            ""
-            if "step" in groups
-            else "write (?P<step>[0-9]+) where a line has the number of its step"
-        )
+        number = "write (?P<step>[0-9]+) where a line has the number of its step"
+        named = [name for pattern in log.patterns for name in _GROUP.findall(pattern)]
+        hint = units_hint(named) if "step" in groups else number
         yield (
             ("log", "patterns"),
             f"expected the group step and one of {', '.join(SPEEDS)}, got {got}",
@@ -89,19 +92,13 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
             f"expected no tokens_per_s in a folder that measures {file.measures}",
             hint,
         )
-    if log.rank and "(?P<rank>" not in log.rank:
-        yield (
-            ("log", "rank"),
-            "expected a pattern with the group rank, got one without",
-            "write (?P<rank>[0-9]+) for the number",
-        )
+    for key in ("rank", "rank_list"):
+        if "(?P<rank>" not in (getattr(log, key) or "(?P<rank>"):
+            hint = "write (?P<rank>[0-9]+) for the number"
+            yield ("log", key), "expected a pattern with the group rank, got one without", hint
     yield from _statements(file)
-    for key, globs in (
-        ("files", log.files),
-        ("rank_files", log.rank_files),
-        ("nccl_files", log.nccl_files),
-    ):
-        for index, glob in enumerate(globs):
+    for key in ("files", "rank_files", "nccl_files"):
+        for index, glob in enumerate(getattr(log, key)):
             if glob.startswith("logs/"):
                 hint = f"write {glob.removeprefix('logs/')}"
                 yield (
@@ -133,28 +130,19 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
                 hint = f"name a group after what it says of the run{nearest(name, known)}"
                 expected = f"expected groups from {', '.join(SIZES)}, options, or keys of models"
                 yield ("log", "facts", index), f"{expected}, got {name}", hint
-    if log.rank_list and "(?P<rank>" not in log.rank_list:
-        hint = "write (?P<rank>[0-9]+) for the number"
-        yield ("log", "rank_list"), "expected a pattern with the group rank, got one without", hint
     of_rows = {name for pattern in patterns_of(log.readings) for name in _GROUP.findall(pattern)}
     for index, header in enumerate(log.headers):
         for name in header.factors:
             if name not in of_rows:
-                hint = (
-                    f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
-                )
-                yield (
-                    ("log", "headers", index, "factors", name),
-                    f"expected a group of readings, got {name}",
-                    hint,
-                )
+                place = ("log", "headers", index, "factors", name)
+                yield place, f"expected a group of readings, got {name}", _offered(name, of_rows)
+    of_headers = {name for header in log.headers for name in _GROUP.findall(header.line)}
+    numbers = of_rows | of_headers | set(SIZES)
     for index, entry in enumerate(log.agreements):
-        for name in (entry.value, *entry.of, *entry.over):
-            if name not in of_rows:
-                hint = (
-                    f"the groups are {', '.join(sorted(of_rows)) or 'none'}{nearest(name, of_rows)}"
-                )
-                yield ("log", "agreements", index), f"expected groups of readings, got {name}", hint
+        for name in Agreement(entry.value, tuple(entry.of), tuple(entry.over)).names:
+            if name not in numbers:
+                expected = f"expected groups of readings or headers, or sizes of a run, got {name}"
+                yield ("log", "agreements", index), expected, _offered(name, numbers)
     counted = log.micro_batches
     if isinstance(counted, str) and counted not in file.options:
         hint = (
@@ -167,7 +155,13 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
         )
 
 
-def _grouped(log: LogEntry, pattern: str, broken: Collection[KeyPath]) -> tuple[Metric, ...]:
+def _offered(name: str, groups: Collection[str]) -> str:
+    return f"the groups are {', '.join(sorted(groups)) or 'none'}{nearest(name, groups)}"
+
+
+def _metrics_of_pattern(
+    log: LogEntry, pattern: str, broken: Collection[KeyPath]
+) -> tuple[Metric, ...]:
     """Return the metrics of which a pattern of steps may have groups: of any group, where metrics
     are at fault themselves.
     """
@@ -235,12 +229,8 @@ def _metric(
     for index, key in enumerate(metric.keys):
         lacking = [names for names in by_pattern if group in names and key not in names]
         if lacking:
-            hint = f"the groups are {', '.join(sorted(lacking[0]))}{nearest(key, lacking[0])}"
-            yield (
-                ("keys", index),
-                f"expected a group of each pattern that has {group}, got {key!r}",
-                hint,
-            )
+            expected = f"expected a group of each pattern that has {group}, got {key!r}"
+            yield ("keys", index), expected, _offered(key, lacking[0])
     if metric.ema and not (metric.says and metric.over == "last"):
         hint = "add says: with a metric of a language model such as mfu, and over: last; or leave ema: out"
         yield ("ema",), "expected ema: only beside says: and over: last", hint

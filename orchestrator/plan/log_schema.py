@@ -9,25 +9,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.inventory.fields import takes
+from orchestrator.inventory.fields import Pattern, Strict, Text, Truth, takes
 from orchestrator.logs import SIZES
 from orchestrator.plan.schema_values import (
     Above0,
     Glob,
     Number,
-    Pattern,
     Scope,
     Separator,
     Share,
-    Strict,
     Suffix,
-    Text,
-    Truth,
+    Term,
     Unit,
     Word,
 )
-
-__all__ = ["AgreementEntry", "HeaderEntry", "LogEntry", "MetricEntry"]
 
 
 class MetricEntry(Strict):
@@ -85,10 +80,10 @@ class AgreementEntry(Strict):
     """What holds for the numbers of one row: value = factor · the product of `of` / that of `over`."""
 
     value: Word = Field(description="the group that follows from others, such as algbw")
-    of: Annotated[list[Word], Field(min_length=1)] = Field(
-        description="groups that are multiplied, such as [size_bytes]"
+    of: Annotated[list[Term], Field(min_length=1)] = Field(
+        description="groups or sizes of the run that are multiplied, such as [size_bytes] or [world_size-1]"
     )
-    over: list[Word] = Field([], description="groups that they are divided by, such as [time_us]")
+    over: list[Term] = Field([], description="what they are divided by, such as [time_us]")
     factor: Number = Field(1, description="what the quotient is multiplied by")
     within: Annotated[
         float, takes("a number ≥ 1", lambda value: type(value) in (int, float) and value >= 1)
@@ -96,6 +91,7 @@ class AgreementEntry(Strict):
         1.05,
         description="the ratio up to which both may differ, besides the digits that are printed",
     )
+    models: list[Word] = Field([], description="the models it is about, by default all")
 
 
 class LogEntry(Strict):
@@ -187,7 +183,8 @@ class LogEntry(Strict):
         "", description="a line of the list of all ranks that one log has: group rank"
     )
     headers: list[HeaderEntry] = Field(
-        [], description="lines above rows of readings that say their unit"
+        [],
+        description="lines above rows of readings that say their unit, or numbers of all of them",
     )
     agreements: list[AgreementEntry] = Field(
         [], description="what holds for the numbers of a row of readings"

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-__all__ = ["Axis", "axis", "combine", "names_of"]
-
 Axis = tuple[Mapping[str, Any], ...]
 """Alternatives, each of one or more values by name. All alternatives of an axis have the same
 names.
@@ -55,7 +53,7 @@ def combine(
     ]
     own = [alternatives for alternatives in lists if not names_of([alternatives]) & names_of(given)]
     combinations = (
-        [_merged(parts) for parts in product(*own, *replaced)] if lists or not include else []
+        [_merge(parts) for parts in product(*own, *replaced)] if lists or not include else []
     )
     kept = [
         combination
@@ -75,11 +73,11 @@ def combine(
     return [
         combination
         for start in (*extended, *added)
-        for combination in _with_given(start, replaced, further)
+        for combination in _combine_given(start, replaced, further)
     ]
 
 
-def _with_given(
+def _combine_given(
     start: Mapping[str, Any], replaced: Sequence[Axis], further: Sequence[Axis]
 ) -> Iterator[dict[str, Any]]:
     """Yield a configuration with each combination of the given lists; none if it has another value
@@ -89,7 +87,7 @@ def _with_given(
         [other for other in alternatives if _agree(start, other)] for alternatives in replaced
     ]
     for parts in product(*agreeing, *further):
-        yield {**start, **_merged(parts)}
+        yield {**start, **_merge(parts)}
 
 
 def _agree(combination: Mapping[str, Any], alternative: Mapping[str, Any]) -> bool:
@@ -102,5 +100,5 @@ def _contains(combination: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     return all(name in combination and combination[name] == value for name, value in entry.items())
 
 
-def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}

@@ -12,17 +12,6 @@ from typing import Any
 
 from orchestrator.logs.metrics import Metric
 
-__all__ = [
-    "LANGUAGE_MODEL",
-    "MEASURES",
-    "OWN_METRICS",
-    "SAMPLES_PER_S",
-    "SPEEDS",
-    "TOKENS_PER_S",
-    "TRAINING",
-    "Measure",
-]
-
 TRAINING, LANGUAGE_MODEL = "training", "language_model"
 SAMPLES_PER_S = Metric(
     "samples_per_s", "samples/s", help="throughput over the measured window", speedup=True
@@ -66,13 +55,13 @@ _PEAK_MEMORY = Metric("peak_memory", "GiB", "lower", help="largest memory of a r
 class Measure:
     """A kind of measurement.
 
-    ``speed``: the throughput of a run that computes samples in steps, None without them, ``derived``: the metrics that follow
-    from it, ``reported``: what its program reports at its end, ``sampled``: what follows from
-    samples of its nodes.
-    ``is_diagnosis``: its result is tables and verdicts and no metric, so intervals, comparisons and history do not apply.
-    ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a spec has for them.
-    ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None for one per GPU.
-    ``repeats_within``: each run contains its own repeats, so one run is enough.
+    ``speed``: the throughput of a run that computes samples in steps, None without them,
+    ``derived``: the metrics that follow from it, ``reported``: what its program reports at its end,
+    ``sampled``: what follows from samples of its nodes. ``is_diagnosis``: its result is tables and
+    verdicts and no metric, so intervals, comparisons and history do not apply. ``fixed``: choices
+    without meaning for this kind, which users cannot make, and the values that a spec has for them.
+    ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None
+    for one per GPU. ``repeats_within``: each run contains its own repeats, so one run is enough.
     """
 
     name: str

@@ -12,8 +12,7 @@ from orchestrator.inventory.values import KeyPath
 from orchestrator.plan.measures import LANGUAGE_MODEL
 from orchestrator.plan.schema import FrameworkFile, OptionEntry, TransformerEntry
 from orchestrator.plan.transformer import RECOMPUTATIONS
-
-__all__ = ["model_inconsistencies"]
+from orchestrator.plan.words import as_written
 
 Fault = tuple[KeyPath, str, str]
 
@@ -57,13 +56,11 @@ def _model_defaults(file: FrameworkFile) -> Iterator[Fault]:
                 yield (
                     place,
                     f"expected the name of an option, got {name!r}",
-                    _offered(name, file.options),
+                    _options_hint(name, file.options),
                 )
                 continue
             try:
-                file.options[name].as_option().parse(
-                    name, str(value).lower() if isinstance(value, bool) else str(value)
-                )
+                file.options[name].as_option().parse(name, as_written(value))
             except ConfigError as error:
                 yield place, error.message, ""
 
@@ -107,7 +104,7 @@ def _step(file: FrameworkFile) -> Iterator[Fault]:
             yield (
                 place,
                 f"expected the name of an option, got {name!r}",
-                _offered(name, file.options),
+                _options_hint(name, file.options),
             )
         elif option.type != "int" or option.minimum is None or option.minimum < least:
             yield place, f"expected an option of type int with minimum: {least}, got {name}", ""
@@ -118,7 +115,7 @@ def _step(file: FrameworkFile) -> Iterator[Fault]:
         yield (
             ("per_step", "recomputation"),
             f"expected the name of an option, got {step.recomputation!r}",
-            _offered(step.recomputation, file.options),
+            _options_hint(step.recomputation, file.options),
         )
     elif not option.choices or not set(option.choices) <= set(RECOMPUTATIONS):
         words = ", ".join(RECOMPUTATIONS)
@@ -129,5 +126,5 @@ def _step(file: FrameworkFile) -> Iterator[Fault]:
         )
 
 
-def _offered(name: str, options: dict[str, OptionEntry]) -> str:
+def _options_hint(name: str, options: dict[str, OptionEntry]) -> str:
     return f"the options are {', '.join(options) or 'none'}{nearest(name, options)}"

@@ -14,22 +14,6 @@ from typing import Any, Literal
 
 from orchestrator.inventory import nearest
 
-__all__ = [
-    "COUNTS",
-    "GROUPS",
-    "OFTEN",
-    "OUTPUT",
-    "WHAT",
-    "OPTIONS",
-    "BenchOption",
-    "DefaultKey",
-    "InRunFile",
-    "check_names",
-    "long_form",
-    "requested",
-    "single_choices",
-]
-
 FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
     "Needed first",
     "What is measured",
@@ -43,11 +27,13 @@ FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class InRunFile:
-    """How an option stands in a run file.
+    """How an option stands in a run file: under ``key``, by default its name, with a value of one
+    of ``types``, in a message ``expected``. ``place``:
 
-    ``place`` says how often: ``list`` takes one value or several, ``run`` one value, also in an
-    entry of ``include``, ``all_runs`` one value that every run has, ``bench`` one value of the
-    bench. ``expected`` describes ``types`` in a message. ``key`` is the key, if it is not the name.
+    - ``list``: of a run; several values make as many configurations
+    - ``run``: of a run; an entry of ``include`` may have another value
+    - ``all_runs``: of a run, and the same in all of them
+    - ``bench``: not of a run
     """
 
     place: Literal["list", "run", "all_runs", "bench"]
@@ -60,10 +46,10 @@ class InRunFile:
 class DefaultKey:
     """How an option stands in a file of defaults.
 
-    ``kind`` is a kind of value in `orchestrator.record.defaults`, ``limit`` the field of `Limits` that it sets. ``commands``
-    says whose command line takes it: ``all`` that have the option, those that start ``runs``, or
-    none, where other code does.
-    ``note`` follows the help in the JSON Schema, for what holds in a file alone.
+    ``kind`` is a kind of value in `orchestrator.record.defaults`, ``limit`` the field of `Limits`
+    that it sets. ``commands`` says whose command line takes it: ``all`` that have the option, those
+    that start ``runs``, or none, where other code does. ``note`` follows the help in the JSON
+    Schema, for what holds in a file alone.
     """
 
     kind: str
@@ -94,7 +80,8 @@ class BenchOption:
     least: int | None = None
     # What completes it in a shell: a function of orchestrator.cli.complete.
     completion: str = ""
-    # What is called with its value before the command: a function of orchestrator.cli.connection_log.
+    # What is called with its value before the command: a function of
+    # orchestrator.cli.connection_log.
     callback: str = ""
     # Other commands than `orch bench` that take it.
     others: tuple[str, ...] = ()
@@ -119,7 +106,7 @@ def check_names(names: Iterable[str], known: Iterable[str], function: str) -> No
             )
 
 
-def _listed(*types: type, expected: str) -> InRunFile:
+def _list_of(*types: type, expected: str) -> InRunFile:
     return InRunFile("list", types, expected)
 
 
@@ -129,31 +116,31 @@ _RUNNING = (*_SEARCHES, "accept")
 OPTIONS: Mapping[str, BenchOption] = {
     "framework": BenchOption(
         "Frameworks. Default: chosen by the model.", FIRST, short="-f", metavar="NAME,…", completion="frameworks",
-        others=("tune",), plans=True, run_file=_listed(str, expected="text"),
+        others=("tune",), plans=True, run_file=_list_of(str, expected="text"),
     ),
     "dtype": BenchOption(
         "fp32, tf32, fp16, bf16, fp8.", FIRST, metavar="T,…", others=("tune",), plans=True,
-        run_file=_listed(str, expected="text"),
+        run_file=_list_of(str, expected="text"),
     ),
     "batch_size": BenchOption(
         "Samples per device and step; language models: sequences per micro-batch.", FIRST, short="-b", metavar="N,…",
-        others=("tune",), plans=True, least=1, run_file=_listed(int, expected=_WHOLE),
+        others=("tune",), plans=True, least=1, run_file=_list_of(int, expected=_WHOLE),
     ),
     "loader": BenchOption(
-        "Sources of samples.", WHAT, metavar="L,…", others=("tune",), plans=True, run_file=_listed(str, expected="text"),
+        "Sources of samples.", WHAT, metavar="L,…", others=("tune",), plans=True, run_file=_list_of(str, expected="text"),
     ),
     "cpu_binding": BenchOption(
         "CPUs of a rank: all, its GPU's NUMA node, its own cores.", WHAT, metavar="none|numa|cores,…", plans=True,
-        run_file=_listed(str, expected="none, numa or cores"),
+        run_file=_list_of(str, expected="none, numa or cores"),
     ),
     "options": BenchOption(
         "Values of a framework option; quotes keep a comma: 'k=\"a,b\"'.", FIRST, "texts", "KEY=V,…", long="--set",
         completion="settings", plans=True,
-        run_file=_listed(str, int, float, bool, expected="a text, a number, true or false"),
+        run_file=_list_of(str, int, float, bool, expected="a text, a number, true or false"),
     ),
     "env": BenchOption(
         "Values of an environment variable, such as NCCL_ALGO=Ring,Tree.", WHAT, "texts", "NAME=V,…", plans=True,
-        run_file=_listed(str, int, expected="a text or a whole number"),
+        run_file=_list_of(str, int, expected="a text or a whole number"),
     ),
     "hosts": BenchOption(
         "Inventory file, hosts such as gpu[01-04],@group, or slurm.", FIRST, "hosts", short="-H", metavar="FILE|HOSTS",
@@ -174,15 +161,15 @@ OPTIONS: Mapping[str, BenchOption] = {
     ),
     "nodes": BenchOption(
         "Node counts. Default: all nodes.", FIRST, short="-n", metavar="N,…", plans=True, least=1,
-        run_file=_listed(int, expected=_WHOLE), default=DefaultKey("numbers"),
+        run_file=_list_of(int, expected=_WHOLE), default=DefaultKey("numbers"),
     ),
     "gpus": BenchOption(
         "Ranks per node. Default: all GPUs.", FIRST, short="-g", metavar="N,…", plans=True, least=1,
-        run_file=_listed(int, expected=_WHOLE),
+        run_file=_list_of(int, expected=_WHOLE),
     ),
     "shape": BenchOption(
         "Shapes instead of --nodes and --gpus.", WHAT, metavar="1n1g,…", plans=True,
-        run_file=_listed(str, expected="a shape such as 4n8g"),
+        run_file=_list_of(str, expected="a shape such as 4n8g"),
     ),
     "steps": BenchOption(
         "Steps per run, including warm-up.", FIRST, "count", others=("tune",), plans=True, least=1,
@@ -297,7 +284,9 @@ OPTIONS: Mapping[str, BenchOption] = {
     "devices": BenchOption(
         "GPUs or MIG instances to use; repeatable for individual hosts.", WHERE, "texts", "0-3|HOST:0-3",
     ),
-    "skip_unreachable": BenchOption("Skip hosts that cannot be reached, and name them.", WHERE, "flag"),
+    "skip_unreachable": BenchOption(
+        "Skip hosts that cannot be reached, and name them.", WHERE, "flag", others=("accept",),
+    ),
     "with_suspects": BenchOption(
         "Keep hosts that orch nodes lists as suspect, to retest them.", WHERE, "flag", others=("accept",),
     ),

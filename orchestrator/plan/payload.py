@@ -22,20 +22,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.plan.bundle import bundle
 
-__all__ = [
-    "SKIPPED",
-    "imported_files",
-    "probe_source",
-    "is_payload_name",
-    "packed",
-    "payload_bytes",
-    "payload_files",
-    "rank_source",
-    "runner_source",
-    "shipped",
-    "telemetry_source",
-]
-
 SKIPPED = "__pycache__"
 """The folders of Python's bytecode, which is neither sent nor part of a folder's digest."""
 # The names that the node runner accepts, and few enough that one shell command on a node can list
@@ -69,9 +55,10 @@ def payload_files(
 ) -> tuple[dict[str, bytes], list[ConfigError]]:
     """Return the files of a folder's payload by name in the set, and every fault of what is listed.
 
-    ``places`` maps each name under ``payload:`` to file, line and key, where its faults are. A name is looked up in the folder,
-    then among orch's own; one that ends with a slash means all files below that folder. A missing
-    or unreadable file, a link, a name that is not allowed, and files beyond the limits are faults.
+    ``places`` maps each name under ``payload:`` to file, line and key, where its faults are. A name
+    is looked up in the folder, then among orch's own; one that ends with a slash means all files
+    below that folder. A missing or unreadable file, a link, a name that is not allowed, and files
+    beyond the limits are faults.
     """
     files: dict[str, bytes] = {}
     faults: list[ConfigError] = []

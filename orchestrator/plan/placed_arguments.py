@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from orchestrator.plan.command_line import TrainingCommand
 
-__all__ = ["placed_arguments", "placed_value"]
-
 _ADDRESSES = (
     "coordinator_address", "coordinator_addr", "coordinator_ip", "coordinator", "master_addr", "master_address",
     "master_ip", "dist_url", "init_method", "rdzv_endpoint",

@@ -12,8 +12,6 @@ from orchestrator.inventory import Host, fold, is_loopback
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plural import plural
 
-__all__ = ["Placement", "Slot", "idle_gpus", "ladder", "place", "used_hosts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -55,7 +53,7 @@ def place(spec: RunSpec, hosts: Sequence[Host], port: int) -> Placement:
     ``vars.cuda_visible_devices``.
     """
     if spec.hosts:
-        hosts = _named(spec, hosts)
+        hosts = _named_hosts(spec, hosts)
     if len(hosts) < spec.nodes:
         raise ConfigError(
             f"expected {plural(spec.nodes, 'host')}, {len(hosts)} selected: {fold(h.name for h in hosts)}",
@@ -93,7 +91,7 @@ def _refuse_loopback(slots: Sequence[Slot]) -> None:
         raise ConfigError(message, where="--hosts", hint=hint)
 
 
-def _named(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:
+def _named_hosts(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:
     by_name = {host.name: host for host in hosts}
     if missing := [name for name in spec.hosts if name not in by_name]:
         raise ConfigError(

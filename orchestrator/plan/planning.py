@@ -26,8 +26,6 @@ from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
 from orchestrator.plan.words import seconds, share
 
-__all__ = ["check_measures", "plan_bench"]
-
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:
     """Raise ConfigError if the request stops by an interval and the result of a framework is a

@@ -19,8 +19,6 @@ from orchestrator.plan.published_schema import (
     RuleEntry,
 )
 
-__all__ = ["published_faults"]
-
 Fault = tuple[KeyPath, str, str]
 
 

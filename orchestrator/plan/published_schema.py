@@ -8,24 +8,22 @@ and how that is rounded. What several keys of a rule must be together is in
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
-from orchestrator.inventory.fields import takes
+from orchestrator.inventory.fields import (
+    Pattern,
+    Strict,
+    Text,
+    Truth,
+    is_text,
+    matches,
+    takes,
+    whole,
+)
 from orchestrator.inventory.values import KeyPath
-
-__all__ = [
-    "CLOCKS",
-    "LINE_GROUPS",
-    "RATES",
-    "SIZE_GROUPS",
-    "PublishedEntry",
-    "RuleEntry",
-    "WindowEntry",
-    "published_entry",
-]
+from orchestrator.plan.schema_values import NAME, Unit
 
 CLOCKS = ("timestamp", "elapsed_s")
 """Groups whose growth over the window is its time."""
@@ -34,42 +32,23 @@ RATES = ("step_time_s", "samples_per_s")
 LINE_GROUPS = ("step", "first_step", "epoch", "epoch_steps", *CLOCKS, *RATES)
 SIZE_GROUPS = ("nodes", "gpus", "world_size", "batch_size", "global_batch")
 
-Unit = Literal["ns", "us", "ms", "s", "min", "h"]
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
-_MOST = 1 << 40
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
-
-
-def _whole(least: int, most: int = _MOST) -> Any:
-    words = (
-        f"a whole number ≥ {least}" if most == _MOST else f"a whole number from {least} to {most}"
-    )
-    return takes(words, lambda value: type(value) is int and least <= value <= most)
-
 
 def _is_some(value: Any, fits: Any) -> bool:
     return fits(value) if not isinstance(value, list) else bool(value) and all(map(fits, value))
 
 
-_Text = Annotated[str, takes("text", _is_text, "put quotes around it")]
 _Name = Annotated[
     str,
     takes(
         "a name of letters, digits, '.', '_', '+' and '-'",
-        lambda value: _is_text(value) and bool(_NAME.fullmatch(value)),
+        matches(NAME),
     ),
-]
-_Pattern = Annotated[
-    str, takes("a regular expression as text", _is_text, "put single quotes around it")
 ]
 _Patterns = Annotated[
     str | list[str],
     takes(
         "a regular expression as text, or a list of them",
-        lambda value: _is_some(value, _is_text),
+        lambda value: _is_some(value, is_text),
         "put single quotes around it",
     ),
 ]
@@ -77,7 +56,7 @@ _By = Annotated[
     str | list[str],
     takes(
         "the name of a group, or a list of them",
-        lambda value: _is_some(value, _is_text),
+        lambda value: _is_some(value, is_text),
         "such as timestamp or step_time_s",
     ),
     WithJsonSchema(
@@ -89,17 +68,12 @@ _By = Annotated[
         }
     ),
 ]
-_Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
-_Step = Annotated[int, _whole(0, 10_000_000)]
-_Steps = Annotated[int, _whole(1, 10_000_000)]
-_Count = Annotated[int, _whole(1)]
+_Step = Annotated[int, whole(0, 10_000_000)]
+_Steps = Annotated[int, whole(1, 10_000_000)]
+_Count = Annotated[int, whole(1)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class WindowEntry(_Strict):
+class WindowEntry(Strict):
     """Which lines of a log count: the lines of certain steps, certain lines in the order of the log, or one total."""
 
     after: _Step | None = Field(
@@ -125,33 +99,31 @@ class WindowEntry(_Strict):
     take_lines: _Steps | None = Field(
         None, description="so many lines count, in the order of the log, whatever their steps"
     )
-    total: _Truth = Field(
-        False, description="one line has the rate of all steps from first to last"
-    )
+    total: Truth = Field(False, description="one line has the rate of all steps from first to last")
 
 
-class RoundingEntry(_Strict):
+class RoundingEntry(Strict):
     """How a number is rounded."""
 
-    places: Annotated[int, _whole(0, 12)] = Field(description="the number of decimal places")
+    places: Annotated[int, whole(0, 12)] = Field(description="the number of decimal places")
     by: Literal["numpy", "python"] = Field(
         "numpy",
         description="numpy: rint(x · 10^places) / 10^places; python: the decimal number closest to x",
     )
 
 
-class RuleEntry(_Strict):
+class RuleEntry(Strict):
     """One rule: from the bytes of a log to the speed of a run."""
 
-    title: _Text = Field(description="what is measured, in a few words, for the note under a table")
+    title: Text = Field(description="what is measured, in a few words, for the note under a table")
     lines: _Patterns = Field(
         description=f"the lines that count, as a regular expression with groups of {', '.join(LINE_GROUPS)}"
     )
-    clock: _Pattern = Field(
+    clock: Pattern = Field(
         "",
         description="the time that stands before such a line: a pattern with the group timestamp",
     )
-    size_lines: list[_Pattern] = Field(
+    size_lines: list[Pattern] = Field(
         [],
         description=f"lines that say the size of the run, which must be the planned one: groups of {', '.join(SIZE_GROUPS)}",
     )
@@ -177,7 +149,7 @@ class RuleEntry(_Strict):
         "refused",
         description="noted: by a clock, lines between the ends of the window may be missing",
     )
-    steps_called: _Text = Field(
+    steps_called: Text = Field(
         "steps", description="the program's word for its steps in messages, such as batches"
     )
     line_rounding: RoundingEntry | None = Field(
@@ -188,10 +160,10 @@ class RuleEntry(_Strict):
     )
 
 
-class PublishedEntry(_Strict):
+class PublishedEntry(Strict):
     """How published numbers of this system were computed."""
 
-    rule: _Text = Field(description="the name of one of rules")
+    rule: Text = Field(description="the name of one of rules")
     runs: _Count = Field(description="the number of published runs")
     statistic: Literal["median", "mean", "min", "max"] = Field(
         description="median, mean, min or max of the runs"

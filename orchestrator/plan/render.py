@@ -31,8 +31,6 @@ from orchestrator.plan.placement import Placement, Slot
 from orchestrator.plan.sandbox import HostVariables, command, render_text
 from orchestrator.plan.spec import RunSpec
 
-__all__ = ["NodePlan", "Plan", "RenderedFile", "render", "without_secrets"]
-
 _VARIABLES = "env.sh"
 # An assignment, or a removal by unset, env -u or export -n. `-x ORCH_RUN_ID`, which passes the
 # variable on, is neither.

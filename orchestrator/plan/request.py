@@ -26,8 +26,6 @@ from orchestrator.plan.words import shapes as shapes_of
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
-__all__ = ["Request", "request_of"]
-
 _REQUESTED = [name for name, row in OPTIONS.items() if row.plans]
 _SHAPING = ("nodes", "gpus", "shape", "framework", "options", "env")
 
@@ -37,11 +35,11 @@ class Request:
     """The request on a command line. Empty axes and ``repeats`` fall back to the run file, then to
     the framework.
 
-    ``axes`` hold the values of a choice by name, those of options and variables as ``options.<name>`` and ``env.<name>``;
-    ``single`` hold one value. ``order``, ``until_ci`` and ``budget`` are unparsed text: which values are valid depends
-    on the repeats, which may come from the framework. ``strict`` refuses the bench if a
-    configuration is impossible.
-    ``origins`` name the files of those choices in ``run_file`` that are defaults of the project or the user.
+    ``axes`` hold the values of a choice by name, those of options and variables as
+    ``options.<name>`` and ``env.<name>``; ``single`` hold one value. ``order``, ``until_ci`` and
+    ``budget`` are unparsed text: which values are valid depends on the repeats, which may come from
+    the framework. ``strict`` refuses the bench if a configuration is impossible. ``origins`` name
+    the files of those choices in ``run_file`` that are defaults of the project or the user.
     """
 
     model: str

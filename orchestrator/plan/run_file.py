@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, raise_all
 from orchestrator.inventory import nearest
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.matrix import Axis, axis
@@ -22,8 +22,6 @@ from orchestrator.plan.words import label, shapes
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
-
-__all__ = ["LISTS", "MAPPINGS", "OF_A_RUN", "OF_THE_BENCH", "RunFile", "run_file_of"]
 
 _KeyPath = tuple[str | int, ...]
 _Types = Mapping[str, tuple[tuple[type, ...], str]]
@@ -104,8 +102,7 @@ def run_file_of(document: Document) -> RunFile:
         raise ConfigError("expected a mapping of choices", where=document.where(), hint=hint)
     reader = _Reader(document)
     choices = reader.read(document.value)
-    if reader.faults:
-        raise reader.faults[0] if len(reader.faults) == 1 else Faults(reader.faults)
+    raise_all(reader.faults)
     return choices
 
 
@@ -121,13 +118,13 @@ class _Reader:
         self._check_keys(content, _KEYS, ())
         single: dict[str, Any] = {}
         lists: list[Axis] = []
-        for name, path, value in self._named(content, ()):
+        for name, path, value in self._name_choices(content, ()):
             if not isinstance(value, list):
                 single |= self._value(name, path, value)
             elif alternatives := self._alternatives(name, path, value):
                 lists.append(alternatives)
-        single |= self._typed(content, OF_A_RUN, ())
-        bench = self._typed(content, OF_THE_BENCH, ())
+        single |= self._check_types(content, OF_A_RUN, ())
+        bench = self._check_types(content, OF_THE_BENCH, ())
         single |= {name: bench[name] for name in OF_ALL_RUNS if name in bench}
         listed = _values_of(lists) | (
             {"nodes": set(), "gpus": set()} if bench.get("ladder") else {}
@@ -169,7 +166,7 @@ class _Reader:
                 f"expected shape alone, or ladder, or nodes and gpus, got {', '.join(ways)}",
             )
 
-    def _named(
+    def _name_choices(
         self, content: Mapping[str, Any], path: _KeyPath
     ) -> Iterator[tuple[str, _KeyPath, Any]]:
         """Yield name, path and value of every choice that may be a list, in the order of `LISTS`."""
@@ -229,7 +226,9 @@ class _Reader:
         self.places |= dict.fromkeys(parts.items(), self.document.where(path))
         return parts
 
-    def _typed(self, content: Mapping[str, Any], table: _Types, path: _KeyPath) -> dict[str, Any]:
+    def _check_types(
+        self, content: Mapping[str, Any], table: _Types, path: _KeyPath
+    ) -> dict[str, Any]:
         """Return the values of the keys in ``table``; those of another type are faults."""
         values = {}
         for key, (types, expected) in table.items():
@@ -256,8 +255,8 @@ class _Reader:
                 self._fault(path, f"expected a mapping of one or more values, got {entry!r}")
                 continue
             self._check_keys(entry, (*LISTS, *of_a_run), path)
-            values = self._typed(entry, of_a_run, path)
-            for name, where, value in self._named(entry, path):
+            values = self._check_types(entry, of_a_run, path)
+            for name, where, value in self._name_choices(entry, path):
                 values |= self._value(name, where, value, may_be_unset=True)
             yield values, path
 

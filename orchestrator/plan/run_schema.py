@@ -7,8 +7,6 @@ from typing import Any
 
 from orchestrator.plan.run_file import LISTS, MAPPINGS, OF_A_RUN, OF_THE_BENCH
 
-__all__ = ["json_schema"]
-
 _NAMES: Mapping[type, str] = {
     int: "integer",
     float: "number",

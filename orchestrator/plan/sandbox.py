@@ -20,8 +20,6 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 
-__all__ = ["HostVariables", "check_syntax", "render_text"]
-
 _OUTPUT_LIMIT = 1 << 20
 _LOOP_LIMIT = 1_000_000
 _COMPILED_LIMIT = 256
@@ -116,13 +114,13 @@ def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]
             if self._undefined_hint:  # such as access to an unsafe attribute
                 return super()._undefined_message
             if isinstance(holder, HostVariables):
-                hint = f"these are set: {_listed(name, holder)}"
+                hint = f"these are set: {_known_names(name, holder)}"
                 return f"expected {name!r} in vars of {holder._host}, found none{_HINT}{hint}"
             if holder is jinja2.utils.missing:
-                return f"expected a name that a template sees, got {name!r}{_HINT}it sees {_listed(name, context)}"
+                return f"expected a name that a template sees, got {name!r}{_HINT}it sees {_known_names(name, context)}"
             holders = [key for key, value in context.items() if value is holder]
             if holders and isinstance(holder, Mapping):
-                return f"expected a name in {holders[0]}, got {name!r}{_HINT}{holders[0]} has {_listed(name, holder)}"
+                return f"expected a name in {holders[0]}, got {name!r}{_HINT}{holders[0]} has {_known_names(name, holder)}"
             return super()._undefined_message
 
     class Compiled(jinja2.BytecodeCache):
@@ -166,7 +164,7 @@ def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]
     return environment
 
 
-def _listed(name: str, names: Mapping[str, Any]) -> str:
+def _known_names(name: str, names: Mapping[str, Any]) -> str:
     return f"{', '.join(names) or 'none'}{nearest(name, names)}"
 
 

@@ -16,7 +16,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.metrics import BETTER, Metric
 from orchestrator.plan.command_line import TrainingCommand
 from orchestrator.plan.measures import LANGUAGE_MODEL, SAMPLES_PER_S, TOKENS_PER_S
-from orchestrator.plan.placed_arguments import placed_arguments, placed_value
+from orchestrator.plan.placed_arguments import placed_arguments as placed_arguments
+from orchestrator.plan.placed_arguments import placed_value
 from orchestrator.plan.scaffold_texts import (
     EVERY_RANK,
     FIRST_RANK,
@@ -44,8 +45,6 @@ from orchestrator.plan.scaffold_texts import (
     TORCHRUN,
     TRAINING,
 )
-
-__all__ = ["example", "for_command", "hook", "new_metric", "placed_arguments"]
 
 _BATCH = re.compile(r"--(?:batch[-_]size|batch|bs)")
 _STEPS = re.compile(r"--(?:(?:max|num|train)[-_])?(?:steps|iters|iterations)")
@@ -139,12 +138,12 @@ def for_command(
     """Return the files of a folder that runs a command: its own arguments, and ranks, addresses and
     ports from orch.
 
-    ``typed`` is the command as it was typed. ``payload`` are the files to send by name, which the caller copies. Number of
-    steps and batch size come from the arguments with these names, and go through ``--steps`` and
-    ``--batch-size`` of orch. With ``metrics``, the program does not train: its lines have these;
-    but `TOKENS_PER_S` alone is the rate in lines of steps, and tokens of a sample and micro-batches
-    come from the arguments as well. ``sample`` is a log of the program, if there is one. Raises
-    ConfigError for other metrics beside that rate.
+    ``typed`` is the command as it was typed. ``payload`` are the files to send by name, which the
+    caller copies. Number of steps and batch size come from the arguments with these names, and go
+    through ``--steps`` and ``--batch-size`` of orch. With ``metrics``, the program does not train:
+    its lines have these; but `TOKENS_PER_S` alone is the rate in lines of steps, and tokens of a
+    sample and micro-batches come from the arguments as well. ``sample`` is a log of the program, if
+    there is one. Raises ConfigError for other metrics beside that rate.
     """
     has_tokens = TOKENS_PER_S.name in [metric.name for metric in metrics]
     if has_tokens and len(metrics) > 1:

@@ -4,34 +4,6 @@ filled in between braces.
 
 from __future__ import annotations
 
-__all__ = [
-    "EVERY_RANK",
-    "FIRST_RANK",
-    "FRAMEWORK",
-    "HEAD",
-    "MEASURING",
-    "MICRO_BATCHES",
-    "MODULES",
-    "NO_LOG",
-    "NO_RANK",
-    "OPTIONS",
-    "PLACEHOLDER",
-    "PRINTED",
-    "PROGRAM",
-    "PROGRESS",
-    "RANK",
-    "RANKS",
-    "RESULT_LINES",
-    "SAMPLE",
-    "STEP_LINES",
-    "TOKEN_LINES",
-    "TOKEN_OPTIONS",
-    "TOKEN_PATTERNS",
-    "TOKEN_PLACEHOLDER",
-    "TORCHRUN",
-    "TRAINING",
-]
-
 FRAMEWORK = """\
 # {about}
 # Keys and template names: docs/programs.md. To have an editor complete the keys: orch schema framework > framework.schema.json,
@@ -86,6 +58,7 @@ defaults: {{dtype: none, steps: {steps}, warmup_steps: 0, timeout_s: 1800, repea
 
 STEP_LINES = """\
   # One line per step: the group step, and one of timestamp, elapsed_s, step_time_s, samples_per_s, steps_per_s.
+  # Times are in seconds and the first step is 1. For other logs add units: {{step_time_s: ms}}, counts_from: 0.
   # Try it on a log of the program: orch framework check {name} --log FILE
   patterns:
     - 'step +(?P<step>[0-9]+) +(?P<step_time_s>[0-9.]+) s/step'

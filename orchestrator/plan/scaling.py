@@ -17,8 +17,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.plan.framework import Framework, Option
 from orchestrator.plural import plural
 
-__all__ = ["Step", "as_reported", "check_ranks", "follower_of", "step_of", "with_global_batch"]
-
 _SHARED_BEFORE = ("tensor_parallel", "pipeline_parallel")
 """Options that pytorch_lm once had."""
 _RANKS = Option("int", 1, minimum=1)
@@ -44,13 +42,8 @@ def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
     names = framework.step
     if names is None:
         return Step()
-    return Step(
-        tokens=options[names.tokens],
-        micro_batches=options[names.micro_batches] if names.micro_batches else 1,
-        model_ranks=prod(options[name] for name in names.shared_by),
-        recomputation=options[names.recomputation] if names.recomputation else "none",
-        batch_size_up_to=options[names.batch_size_up_to] if names.batch_size_up_to else 0,
-    )
+    given = {name: options[option] for name, option in names.by_field.items() if option}
+    return Step(model_ranks=prod(options[name] for name in names.shared_by), **given)
 
 
 def as_reported(step: Step, framework: Framework, reported: Mapping[str, Any]) -> Step:

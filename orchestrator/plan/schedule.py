@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LEAST", "MOST", "ORDERS", "Schedule"]
-
 LEAST, MOST = 8, 30
 """Initial and largest number of repeats with ``--until-ci``. With fewer than eight initial repeats,
 a randomly narrow interval ends too many benches: ``benchmarks/coverage.py --until-ci``."""
@@ -20,8 +18,9 @@ class Schedule:
     """The schedule of a bench: ``repeats`` blocks, and with ``until_ci`` more, up to
     ``max_repeats``.
 
-    ``order`` is one of `ORDERS`; ``seed`` determines a random one. ``until_ci`` is the target for the half-width of every 95 %
-    interval, as a share of its value; ``budget_s`` limits the time of the whole bench in seconds.
+    ``order`` is one of `ORDERS`; ``seed`` determines a random one. ``until_ci`` is the target for
+    the half-width of every 95 % interval, as a share of its value; ``budget_s`` limits the time of
+    the whole bench in seconds.
     """
 
     order: str = "balanced"

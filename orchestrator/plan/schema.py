@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from orchestrator.inventory.fields import takes
+from orchestrator.inventory.fields import WORD, Strict, Text, Truth, matches, takes, whole
 from orchestrator.plan.framework import Option
 from orchestrator.plan.log_schema import LogEntry
 from orchestrator.plan.published_schema import PublishedEntry
 from orchestrator.plan.schema_values import (
     FILE,
-    WORD,
     Device,
     Launch,
     MeasureName,
@@ -26,16 +25,9 @@ from orchestrator.plan.schema_values import (
     Payload,
     Port,
     Scalar,
-    Strict,
-    Text,
-    Truth,
     Variable,
     Word,
-    matches,
-    whole,
 )
-
-__all__ = ["Defaults", "FileEntry", "FrameworkFile", "KnobEntry", "OptionEntry", "json_schema"]
 
 
 class TransformerEntry(Strict):

@@ -19,8 +19,6 @@ from orchestrator.plan.published_schema import (
     published_entry,
 )
 
-__all__ = ["described", "key_path"]
-
 _KINDS = {
     "list_type": ("a list", "write it in brackets: [{}]"),
     "dict_type": ("a mapping", ""),
@@ -42,7 +40,8 @@ def described(
     """Return an error of pydantic as a fault with its place, what was expected, what came, and what
     to write.
 
-    ``model_at`` returns the model of the mapping at a path, by default that of a ``framework.yaml``.
+    ``model_at`` returns the model of the mapping at a path, by default that of a
+    ``framework.yaml``.
     """
     model_at = model_at or _model
     path, value, context = key_path(error), error["input"], error.get("ctx", {})

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from orchestrator.inventory.fields import takes, takes_variable
+from orchestrator.inventory import fields
+from orchestrator.inventory.fields import is_text, matches, takes, takes_variable
 from orchestrator.logs.numbers import THOUSANDS
 from orchestrator.plan.payload import is_payload_name
 
@@ -18,13 +17,7 @@ Scope = Literal["global", "node", "process"]
 Unit = Literal["ns", "us", "ms", "s", "min", "h"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,63}")
-WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-
-
-def is_text(value: Any) -> bool:
-    """Return True for text without zero characters."""
-    return isinstance(value, str) and "\0" not in value
 
 
 def _is_glob(value: Any) -> bool:
@@ -36,20 +29,6 @@ def _is_glob(value: Any) -> bool:
     )
 
 
-def matches(pattern: re.Pattern[str]) -> Any:
-    """Return a check for text that a pattern matches as a whole."""
-    return lambda value: isinstance(value, str) and bool(pattern.fullmatch(value))
-
-
-def whole(least: int, most: int = 1 << 40) -> Any:
-    """Return what takes whole numbers from ``least`` to ``most``."""
-    words = (
-        f"a whole number ≥ {least}" if most == 1 << 40 else f"a whole number from {least} to {most}"
-    )
-    return takes(words, lambda value: type(value) is int and least <= value <= most)
-
-
-Text = Annotated[str, takes("text", is_text, "put quotes around it")]
 Name = Annotated[
     str,
     takes(
@@ -104,7 +83,6 @@ Separator = Annotated[
 Suffix = Annotated[
     str, takes("one to three letters", matches(re.compile("[A-Za-z]{1,3}")), "such as K, Mi or GB")
 ]
-Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 Port = Annotated[
     int | Literal["gpus"],
     takes(
@@ -112,17 +90,21 @@ Port = Annotated[
         lambda value: value == "gpus" or type(value) is int and 0 <= value <= 64,
     ),
 ]
-Pattern = Annotated[
-    str, takes("a regular expression as text", is_text, "put single quotes around it")
-]
 Variable = Annotated[str, takes_variable("a folder")]
 Word = Annotated[
-    str,
-    takes("a name of letters, digits and '_'", matches(WORD)),
+    fields.Word,
     takes(
         "another name",
         lambda value: not hasattr(dict, value),
         "in a template, this one is a method of all options",
+    ),
+]
+Term = Annotated[
+    str,
+    takes(
+        "a name, or the difference of a name and another or a whole number",
+        matches(re.compile(r"[A-Za-z_]\w*(-\w+)?", re.ASCII)),
+        "such as size_bytes or world_size-1",
     ),
 ]
 Payload = Annotated[
@@ -143,9 +125,3 @@ Mode = Annotated[
         lambda value: is_text(value) and bool(re.fullmatch("0[0-7]{3}", value)),
     ),
 ]
-
-
-class Strict(BaseModel):
-    """A mapping without other keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -23,12 +23,8 @@ from orchestrator.plan.framework import Framework
 from orchestrator.plan.notes import SKIPPED
 from orchestrator.plan.options import COUNTS
 from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, with_global_batch
+from orchestrator.plan.words import as_written
 from orchestrator.plural import plural
-
-__all__ = [
-    "RunSpec", "Skipped", "default_step", "as_written", "by_reason", "impossible", "read_value", "resolve", "skipped_words",
-    "with_batch_size",
-]  # fmt: skip
 
 _NAMED = 3
 """Skipped configurations that a note names for one reason."""
@@ -36,6 +32,7 @@ _DEFAULTED = (
     "nodes", "gpus", "batch_size", "dtype", "loader", "steps", "warmup_steps", "timeout_s",
 )  # fmt: skip
 """Fields of a spec that a framework may have defaults for."""
+_OPTIONAL = ("env", "follows", "container", "cpu_binding", "hosts")
 _MOST = 1 << 40
 """Counts above this are refused; a framework folder and a published table allow no larger ones
 either.
@@ -47,12 +44,12 @@ class RunSpec:
     """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per
     copy of the model and forward pass, if ``step`` says that these differ.
 
-    ``env`` holds the variables that this experiment sets on all nodes; they win over the hosts'. ``follows`` names the
-    choice that keeps the global batch constant with strong scaling, ``batch_size`` or
-    ``options.<name>``; it is empty with weak scaling. ``container`` replaces that of the hosts:
-    ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding`` is one of `BINDINGS`, or
-    empty for that of each host's ``vars.cpu_binding``. ``hosts`` names the nodes in order of
-    node_rank where the experiment is about them; empty: the first that fit.
+    ``env`` holds the variables that this experiment sets on all nodes; they win over the hosts'.
+    ``follows`` names the choice that keeps the global batch constant with strong scaling,
+    ``batch_size`` or ``options.<name>``; it is empty with weak scaling. ``container`` replaces that
+    of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding`` is one of
+    `BINDINGS`, or empty for that of each host's ``vars.cpu_binding``. ``hosts`` names the nodes in
+    order of node_rank where the experiment is about them; empty: the first that fit.
     """
 
     framework: str
@@ -106,39 +103,34 @@ class RunSpec:
         return f"{self.nodes}n{self.gpus}g"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the spec for JSON, without origins, and without those of ``env``, ``step``,
-        ``follows``, ``container``,
-        ``cpu_binding`` and ``hosts`` that say nothing."""
+        """Return the spec for JSON, without origins and without fields that are not set."""
         values = asdict(self)
-        silent = {"env": not self.env, "step": self.step == Step()}
-        silent |= {
-            name: not values[name] for name in ("follows", "container", "cpu_binding", "hosts")
-        }
-        return {
-            name: value
-            for name, value in values.items()
-            if name != "origins" and not silent.get(name)
-        }
+        unset = [name for name in _OPTIONAL if not values[name]]
+        if self.step == Step():
+            unset.append("step")
+        for name in ("origins", *unset):
+            del values[name]
+        return values
 
     @property
     def settings(self) -> dict[str, Any]:
         """Options and variables by name, and the binding of ranks to CPUs and the hosts if the
         experiment is about them.
         """
-        chosen = {"cpu_binding": self.cpu_binding, "hosts": ",".join(self.hosts)}
-        return {
-            **self.options,
-            **self.env,
-            **{name: value for name, value in chosen.items() if value},
-        }
+        settings = {**self.options, **self.env}
+        if self.cpu_binding:
+            settings["cpu_binding"] = self.cpu_binding
+        if self.hosts:
+            settings["hosts"] = ",".join(self.hosts)
+        return settings
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A configuration that a bench leaves out because it is impossible, and the reason in one line.
 
-    ``choices`` are its ``nodes`` and ``gpus``, and the values that differ between the requested configurations; options are
-    ``options.<name>``, variables ``env.<name>``.
+    ``choices`` are its ``nodes`` and ``gpus``, and the values that differ between the requested
+    configurations; options are ``options.<name>``, variables ``env.<name>``.
     """
 
     framework: str
@@ -217,7 +209,8 @@ def resolve(
         raise ConfigError(
             f"{framework.name} has no model {model!r}",
             where="model",
-            hint=f"it has {', '.join(framework.models)}{nearest(model, framework.models)}",
+            hint=f"it has {', '.join(framework.models)}{nearest(model, framework.models)}"
+            f"{folders_with(model, framework)}",
         )
     given = {
         name: read_value(framework, device, name, value)
@@ -225,13 +218,14 @@ def resolve(
         if value is not None
     }
     chosen_by = dict.fromkeys(("model", "framework", *given), "command line") | dict(origins or {})
-    values: dict[str, Any] = {}
     sources = {"model": chosen_by["model"], "framework": chosen_by["framework"]}
-    for name in _DEFAULTED:
+    values: dict[str, Any] = {}
+    for name in (*_DEFAULTED, *(f"options.{option}" for option in framework.options)):
         if name in given:
             values[name], sources[name] = given[name], chosen_by[name]
         else:
             values[name], sources[name] = framework.default(name, device, model)
+    options = {option: values.pop(f"options.{option}") for option in framework.options}
     if values["steps"] <= values["warmup_steps"]:
         raise ConfigError(
             f"expected more steps than the {values['warmup_steps']} warm-up steps, got {values['steps']}",
@@ -239,13 +233,6 @@ def resolve(
             hint="--steps includes the warm-up; the steps after it are measured",
         )
     framework.dtype_flag(values["dtype"], device)
-    options: dict[str, Any] = {}
-    for option in framework.options:
-        name = f"options.{option}"
-        if name in given:
-            options[option], sources[name] = given[name], chosen_by[name]
-        else:
-            options[option], sources[name] = framework.default_option(option, device, model)
     world_size = values["nodes"] * values["gpus"]
     check_ranks(framework, options, world_size)
     follows = ""
@@ -303,7 +290,7 @@ def read_value(framework: Framework, device: str, name: str, value: Any) -> Any:
     """
     kind, _, option = name.partition(".")
     _check_number(name, value)
-    _check_fixed(framework, name, value)
+    _check_takes_value(framework, name, value)
     if kind == "options":
         _check_option(framework, option)
         return framework.options[option].parse(option, value)
@@ -318,7 +305,7 @@ def read_value(framework: Framework, device: str, name: str, value: Any) -> Any:
     return value
 
 
-def _check_fixed(framework: Framework, key: str, value: Any) -> None:
+def _check_takes_value(framework: Framework, key: str, value: Any) -> None:
     if key in framework.measure.fixed and value is not None:
         message = f"{framework.name} measures {framework.measure.noun} and takes no such value, got {value!r}"
         raise ConfigError(message, where=f"--{key.replace('_', '-')}", hint="leave it out")
@@ -370,26 +357,10 @@ def default_step(
     """Return what a step computes by the defaults of a folder, and by those of its options that a
     program has ``reported``. Raises ConfigError for a reported value that an option does not take.
     """
-    options = {name: framework.default_option(name, device, model)[0] for name in framework.options}
-    names = framework.step
-    of_step = (
-        (
-            names.tokens,
-            names.micro_batches,
-            *names.shared_by,
-            names.recomputation,
-            names.batch_size_up_to,
-        )
-        if names
-        else ()
-    )
-    for name in set(of_step) & (reported or {}).keys():
-        options[name] = framework.options[name].parse(name, as_written((reported or {})[name]))
-    return as_reported(step_of(framework, options), framework, reported or {})
-
-
-def as_written(value: Any) -> str:
-    """Return an option's value as it is written for ``--set``."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    reported = reported or {}
+    options = {
+        name: framework.default(f"options.{name}", device, model)[0] for name in framework.options
+    }
+    for name in framework.step.options & reported.keys() if framework.step else ():
+        options[name] = framework.options[name].parse(name, as_written(reported[name]))
+    return as_reported(step_of(framework, options), framework, reported)

@@ -21,8 +21,6 @@ from typing import Any
 
 from orchestrator.documents import Invalid, read
 
-__all__ = ["RECOMPUTATIONS", "Transformer", "transformer_of"]
-
 RECOMPUTATIONS = ("none", "selective", "full")
 """What a backward pass computes again because it was not kept: nothing, everything but the results
 of matrix products and attention, or all of each layer."""

@@ -19,17 +19,8 @@ from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.render import RenderedFile, fold_files
 from orchestrator.plan.sandbox import check_syntax
-from orchestrator.plan.spec import as_written, resolve
-
-__all__ = [
-    "SHAPES",
-    "Trial",
-    "read_variables",
-    "refused_everywhere",
-    "syntax_errors",
-    "trials",
-    "unread_options",
-]
+from orchestrator.plan.spec import resolve
+from orchestrator.plan.words import as_written
 
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
 """The nodes and ranks per node that are tried."""
@@ -40,9 +31,9 @@ _VARIABLE = re.compile(r"""\bhost_vars(?:\.([A-Za-z_]\w*)|\[\s*['"]([^'"]+)['"]\
 class Trial:
     """One configuration of a folder, rendered for made-up hosts.
 
-    ``files`` are the distinct files, each with its hosts; ``refused`` are the words in which the folder refuses this
-    configuration, ``error`` is the error of a template. ``option`` is the option that differs from
-    its default, as written.
+    ``files`` are the distinct files, each with its hosts; ``refused`` are the words in which the
+    folder refuses this configuration, ``error`` is the error of a template. ``option`` is the
+    option that differs from its default, as written.
     """
 
     shape: str

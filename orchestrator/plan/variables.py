@@ -9,8 +9,6 @@ import re
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.reserved import PLACED, RESERVED
 
-__all__ = ["check_variable"]
-
 
 def check_variable(name: str, where: str) -> None:
     """Raise ConfigError unless an experiment may set an environment variable of this name."""

@@ -13,13 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from orchestrator.errors import ConfigError
-
-__all__ = [
-    "MOST_S", "QUOTED", "assignments", "in_seconds", "label", "numbers", "quoted", "seconds", "shapes", "share", "shortest",
-    "single", "unquoted", "words",
-]  # fmt: skip
 
 QUOTED = r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*')"""
 """The regular expression of a value in quotes, in which a doubled quote of the same kind stands for
@@ -233,3 +229,10 @@ def label(text: str, where: str) -> str:
             where=where,
         )
     return stripped
+
+
+def as_written(value: Any) -> str:
+    """Return an option's value as it is written for ``--set``."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -48,26 +48,14 @@ from orchestrator.record.sealed_tar import (
 from orchestrator.record.state_file import check_name, damaged, read_bytes
 from orchestrator.version import __version__
 
-__all__ = [
-    "RECORD",
-    "SUMS",
-    "Archive",
-    "Contents",
-    "Unpacked",
-    "has_files_of",
-    "seal",
-    "unpack",
-    "verify",
-]
-
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
 _PASSING_OF_GROUP = {"owner.lock", SUMS, RECORD}
 
 Sealable = BenchDir | BenchGroup
 Contents = Callable[[Any], Mapping[str, Any]]
 """A function that computes from the files of a bench or acceptance alone what an archive holds
-besides them, as JSON values:
-``tables`` of a bench or the certificate of an acceptance, and ``history``, what a list of archives shows of it.
+besides them, as JSON values: ``tables`` of a bench or the certificate of an acceptance, and
+``history``, what a list of archives shows of it.
 """
 
 
@@ -104,9 +92,9 @@ def seal(bench: Sealable, target: Path, contents: Contents) -> Archive:
     """
     where = str(bench.path)
     names = _sealable(bench, target, where)
-    record = {"schema": SCHEMA, "orch": __version__, **_computed(bench.path, contents)}
+    record = {"schema": SCHEMA, "orch": __version__, **_compute_contents(bench.path, contents)}
     own = json.dumps(record, indent=1, allow_nan=False).encode() + b"\n"
-    measured = {name: _measured(bench.path / name) for name in names}
+    measured = {name: _size_and_digest(bench.path / name) for name in names}
     digests = {RECORD: hashlib.sha256(own).hexdigest()} | {
         name: digest for name, (_, digest) in measured.items()
     }
@@ -144,7 +132,7 @@ def _id(folder: Sealable) -> str:
     return folder.record().bench_id if isinstance(folder, BenchDir) else folder.group_id
 
 
-def _opened(path: Path) -> Sealable:
+def _open_sealable(path: Path) -> Sealable:
     return group_at(path) or BenchDir.open(path)
 
 
@@ -185,11 +173,11 @@ def verify(path: Path, contents: Contents, quoted: str = "") -> Archive:
     """Verify an archive, packed or unpacked: every byte of it, and its tables, which are recomputed
     from the logs.
 
-    ``quoted`` is the seal that it must have, empty for any. Only a temporary copy of a packed archive is written.
-    Raises DataError.
+    ``quoted`` is the seal that it must have, empty for any. Only a temporary copy of a packed
+    archive is written. Raises DataError.
     """
     if path.is_dir():
-        verified = _verified(path.absolute(), str(path), contents, quoted)
+        verified = _verify_folder(path.absolute(), str(path), contents, quoted)
     elif not path.is_file():
         raise ConfigError(
             "expected an archive, or the directory of an unpacked one", where=str(path)
@@ -209,8 +197,8 @@ def unpack(path: Path, into: Path, contents: Contents, quoted: str = "") -> Unpa
     If another version of orch sealed it, other tables are no error. Raises DataError; what is below
     ``into`` is then worthless.
     """
-    folder = _unpacked(path, into.absolute(), quoted)
-    verified = _verified(folder, str(path), contents, quoted)
+    folder = _unpack(path, into.absolute(), quoted)
+    verified = _verify_folder(folder, str(path), contents, quoted)
     # The digests are of the files, not of their paths in the tar: only one root gives its bytes.
     root = root_of(verified.archive.bench_id, str(path))
     if folder.name != root:
@@ -230,11 +218,11 @@ def has_files_of(folder: Path, sealed: Path) -> bool:
     digests = digests_of(_own(sealed / SUMS, str(sealed)), str(sealed), "")
     names = _files(folder, str(folder))
     return set(names) == digests.keys() - {RECORD} and all(
-        _measured(folder / name)[1] == digests[name] for name in names
+        _size_and_digest(folder / name)[1] == digests[name] for name in names
     )
 
 
-def _unpacked(path: Path, into: Path, quoted: str) -> Path:
+def _unpack(path: Path, into: Path, quoted: str) -> Path:
     """Write the files of an archive under ``into`` and return their folder. Every name is checked
     before it is used.
     """
@@ -251,7 +239,7 @@ def _unpacked(path: Path, into: Path, quoted: str) -> Path:
     return folder
 
 
-def _verified(folder: Path, where: str, contents: Contents, quoted: str) -> Unpacked:
+def _verify_folder(folder: Path, where: str, contents: Contents, quoted: str) -> Unpacked:
     sums = _own(folder / SUMS, where)
     digests = digests_of(sums, where, quoted)
     sealed_names = digests.keys() - {RECORD}
@@ -263,14 +251,16 @@ def _verified(folder: Path, where: str, contents: Contents, quoted: str) -> Unpa
         )
         raise damaged(f"{where}: {name}", message)
     for name, digest in digests.items():
-        _, actual = _measured(folder / name)
+        _, actual = _size_and_digest(folder / name)
         if actual != digest:
             raise damaged(
                 f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}"
             )
     record = record_of(_own(folder / RECORD, where), f"{where}: {RECORD}")
-    computed = _recomputed(folder, where, contents)
-    archive = _archive(_opened(folder.absolute()), sums, {"history": computed["history"], **record})
+    computed = _recompute(folder, where, contents)
+    archive = _archive(
+        _open_sealable(folder.absolute()), sums, {"history": computed["history"], **record}
+    )
     return Unpacked(archive, folder, difference(record, computed, f"{where}: {RECORD}"))
 
 
@@ -333,17 +323,17 @@ def _own(path: Path, where: str) -> bytes:
         raise damaged(where, f"{message}: {error.strerror}", hint) from error
 
 
-def _computed(folder: Path, contents: Contents) -> Any:
+def _compute_contents(folder: Path, contents: Contents) -> Any:
     """Return the contents without the path of the bench, because some causes of failure name their
     file.
     """
-    text = json.dumps(contents(_opened(folder.absolute())), allow_nan=False)
+    text = json.dumps(contents(_open_sealable(folder.absolute())), allow_nan=False)
     return json.loads(text.replace(json.dumps(f"{folder.absolute()}/")[1:-1], ""))
 
 
-def _recomputed(folder: Path, where: str, contents: Contents) -> Any:
+def _recompute(folder: Path, where: str, contents: Contents) -> Any:
     try:
-        return _computed(folder, contents)
+        return _compute_contents(folder, contents)
     except DataError as error:
         error.where = error.where.replace(f"{folder}/", f"{where}: ")
         raise
@@ -361,7 +351,7 @@ def _pieces(path: Path, seen: Callable[[bytes], None]) -> Iterator[bytes]:
             yield piece
 
 
-def _measured(path: Path) -> tuple[int, str]:
+def _size_and_digest(path: Path) -> tuple[int, str]:
     """Return a file's size and SHA-256."""
     digest = hashlib.sha256()
     return sum(len(piece) for piece in _pieces(path, digest.update)), digest.hexdigest()

@@ -22,19 +22,6 @@ from orchestrator.record.state_file import check_name, damaged
 from orchestrator.strictjson import strict_json
 from orchestrator.version import __version__
 
-__all__ = [
-    "MAX_OWN_BYTES",
-    "RECORD",
-    "SCHEMA",
-    "SUMS",
-    "Head",
-    "difference",
-    "digests_of",
-    "head_of",
-    "record_of",
-    "root_of",
-]
-
 SCHEMA = 2
 """Of archive.json. 1: first version. 2: what `orch history` and a store show of the archive, as
 ``history``.

@@ -13,17 +13,6 @@ from orchestrator.feature import providers
 from orchestrator.files import is_file
 from orchestrator.record.rundir import BenchDir, bench_folders
 
-__all__ = [
-    "BenchGroup",
-    "group_at",
-    "groups",
-    "named_group",
-    "newest_group",
-    "provider_of",
-    "stage_of",
-    "unfinished_group",
-]
-
 _BENCH = "bench.json"
 
 

@@ -23,17 +23,6 @@ from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.record.recorded_spec import spec_of
 
-__all__ = [
-    "PlanEntry",
-    "PlannedWith",
-    "cells",
-    "created",
-    "expectations",
-    "extra_runs",
-    "paths",
-    "skipped",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:

@@ -1,7 +1,8 @@
 """The content of ``bench.json``: the cells and runs of a bench, what they were planned with, and
 how the bench went on.
 
-`BenchRecord` is its only reader and writer. A field that an earlier version did not write gets its default.
+`BenchRecord` is its only reader and writer. A field that an earlier version did not write gets its
+default.
 """
 
 from __future__ import annotations
@@ -26,24 +27,22 @@ from orchestrator.record.bench_parts import PlanEntry, PlannedWith
 from orchestrator.record.state_file import damaged, damaged_part
 from orchestrator.version import __version__
 
-__all__ = ["BenchRecord", "new_bench_record", "is_outside_its_lab", "kind_of", "reached_inventory"]
-
 
 @dataclass(frozen=True, slots=True)
 class BenchRecord:
     """The record of a bench in ``bench.json``.
 
-    ``runs`` are the ids of its runs in execution order. ``borrowed`` maps ids of borrowed runs to the benches they come from,
-    ``superseded`` maps runs that do not count to the attempts that replace them. ``plan``, ``limits`` and ``planned_with`` are
-    None if the version that wrote the file did not record them. ``templates`` are the folders,
-    besides orch's own, that its frameworks come from, the first takes precedence. ``notes`` are
-    shown with its tables, ``left_out`` names the runs that the bench ended without. ``skipped`` are
-    the configurations that were requested and are impossible, ``devices`` by host those that
-    options chose, ``job`` the options of sbatch of the job that it submitted. ``spares`` are the
-    hosts that may take the places of others, ``replaced`` those that have, by the host that was
-    lost. ``lab`` is the marker of the lab of namespaces that it ran in: outside, the addresses of
-    its nodes may be those of real machines. ``added`` has by key of the file what a feature adds to
-    it, as that feature reads it.
+    ``runs`` are the ids of its runs in execution order. ``borrowed`` maps ids of borrowed runs to
+    the benches they come from, ``superseded`` maps runs that do not count to the attempts that
+    replace them. ``plan``, ``limits`` and ``planned_with`` are None if the version that wrote the
+    file did not record them. ``templates`` are the folders, besides orch's own, that its frameworks
+    come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names
+    the runs that the bench ended without. ``skipped`` are the configurations that were requested
+    and are impossible, ``devices`` by host those that options chose, ``job`` the options of sbatch
+    of the job that it submitted. ``spares`` are the hosts that may take the places of others,
+    ``replaced`` those that have, by the host that was lost. ``lab`` is the marker of the lab of
+    namespaces that it ran in: outside, the addresses of its nodes may be those of real machines.
+    ``added`` has by key of the file what a feature adds to it, as that feature reads it.
     """
 
     bench_id: str

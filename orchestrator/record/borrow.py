@@ -7,8 +7,6 @@ import shutil
 from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir, RunDir
 
-__all__ = ["borrow"]
-
 
 def borrow(bench: BenchDir, run: RunDir) -> None:
     """Copy a finished run of another bench into this one, so that its directory contains the

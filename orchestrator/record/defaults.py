@@ -17,24 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, raise_all
 from orchestrator.inventory import nearest
 from orchestrator.plan import Limits
 from orchestrator.plan.options import OPTIONS, DefaultKey
 from orchestrator.plan.schedule import ORDERS
 from orchestrator.plan.words import in_seconds, share
-
-__all__ = [
-    "CHOICES",
-    "KEYS",
-    "PROJECT_FILE",
-    "Default",
-    "choices",
-    "defaults",
-    "json_schema",
-    "option_values",
-    "value_of",
-]
 
 PROJECT_FILE = "orch.yaml"
 _SCHEMA = 1
@@ -138,12 +126,11 @@ def _in_file(path: Path, shown: str) -> dict[str, Default]:
                 raise ConfigError(f"expected {_SCHEMA}, got {value!r}", where=where)
             if key != "schema":
                 by_key[key] = Default(
-                    _placed(key, value_of(key, value, where), path.parent), shown, where
+                    _absolute_paths(key, value_of(key, value, where), path.parent), shown, where
                 )
         except ConfigError as error:
             faults.append(error)
-    if faults:
-        raise faults[0] if len(faults) == 1 else Faults(faults)
+    raise_all(faults)
     return by_key
 
 
@@ -190,7 +177,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _placed(key: str, value: Any, folder: Path) -> Any:
+def _absolute_paths(key: str, value: Any, folder: Path) -> Any:
     """Return paths as they are from the folder of their file on."""
     if key == "templates":
         return tuple(folder / Path(path).expanduser() for path in value)

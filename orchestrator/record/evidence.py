@@ -24,18 +24,6 @@ from orchestrator.record.node_record import LogFile
 from orchestrator.record.rundir import EXIT_RECORD, RunDir
 from orchestrator.record.state_file import check_name, map_bytes, read_bytes
 
-__all__ = [
-    "deadline",
-    "first_bytes",
-    "invalid",
-    "last_bytes",
-    "log_bytes",
-    "mark_secrets",
-    "rendered_texts",
-    "setup_failed",
-    "verified",
-]
-
 _MAX_LOG_BYTES = 1 << 30
 _MAX_COLLECTED_BYTES = 1 << 40
 _MOST_PLACES = 100_000

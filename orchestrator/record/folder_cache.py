@@ -20,8 +20,6 @@ from orchestrator.record.sealed import is_broken, sealed
 from orchestrator.record.state_file import read_json
 from orchestrator.version import __version__
 
-__all__ = ["evidence_mark", "remembered"]
-
 _SCHEMA = 6
 _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
@@ -33,7 +31,7 @@ def remembered(
     """Return by name what ``read`` says of folders, from ``cache`` where no file of one has
     changed.
     """
-    cached = _cached(cache)
+    cached = _read_cache(cache)
     entries: dict[str, dict[str, Any]] = {}
     for folder in folders:
         mark = evidence_mark(folder)
@@ -61,7 +59,7 @@ def evidence_mark(folder: Path) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _cached(path: Path) -> dict[str, Any]:
+def _read_cache(path: Path) -> dict[str, Any]:
     try:
         record = read_json(path)
     except OrchError:

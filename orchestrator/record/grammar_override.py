@@ -18,8 +18,6 @@ from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Manifest, read_manifest, write_reread
 from orchestrator.record.rundir import BenchDir
 
-__all__ = ["folders_of", "reread"]
-
 
 def folders_of(bench: BenchDir, bases: Sequence[Path]) -> dict[str, FrameworkFolder]:
     """Return the framework folders of a bench as they are now, by name: from ``bases``, else from

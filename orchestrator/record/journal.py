@@ -1,7 +1,8 @@
 """The journal of a bench, ``events.jsonl``: the actions of its controllers, one line per event,
 durable once written.
 
-`Event` names the events and `FIELDS` lists their fields. This module is the only writer and reader of the file.
+`Event` names the events and `FIELDS` lists their fields. This module is the only writer and reader
+of the file.
 """
 
 from __future__ import annotations
@@ -20,18 +21,6 @@ from orchestrator.files import failures, sync_directory, write_all
 from orchestrator.record.sealed import is_broken, sealed, unsealed
 from orchestrator.record.state_file import damaged, json_bytes, read_bytes
 from orchestrator.strictjson import strict_json
-
-__all__ = [
-    "ENDS",
-    "FIELDS",
-    "Entry",
-    "Event",
-    "Journal",
-    "begun_runs",
-    "last_controller",
-    "pruned_hosts",
-    "suspicion",
-]
 
 _MOST_BYTES = 1 << 30
 
@@ -106,9 +95,9 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 class Entry:
     """One event of the journal.
 
-    ``at`` is the controller's wall clock in seconds, None if it is not a number. ``run`` is the id of its run, empty for an
-    event of the bench. ``fields`` are those in `FIELDS`, or all fields of an event that a later
-    version added.
+    ``at`` is the controller's wall clock in seconds, None if it is not a number. ``run`` is the id
+    of its run, empty for an event of the bench. ``fields`` are those in `FIELDS`, or all fields of
+    an event that a later version added.
     """
 
     event: str

@@ -1,9 +1,9 @@
 """The manifest of a run, ``manifest.json``: the plan of the run, and what its controller recorded
 since.
 
-`Manifest` is its only reader; `manifest_of`, `write_end`, `write_outcome` and `write_reread` write it. Values that results
-depend on are checked; values that only annotate a number, such as how nodes answered, are left out
-if they are invalid.
+`Manifest` is its only reader; `manifest_of`, `write_end`, `write_outcome` and `write_reread` write
+it. Values that results depend on are checked; values that only annotate a number, such as how nodes
+answered, are left out if they are invalid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.documents import Invalid, Reader, read, stored
+from orchestrator.documents import Invalid, read, read_leniently, stored
 from orchestrator.errors import DataError, OrchError, recorded_error
 from orchestrator.logs import LogGrammar
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
@@ -28,12 +28,8 @@ from orchestrator.record.rundir import RunDir
 from orchestrator.record.state_file import check_name
 from orchestrator.version import __version__
 
-__all__ = ["Answer", "Clean", "Manifest", "NodeStart", "RecordedOutcome", "StartRecord", "manifest_of", "read_manifest",
-           "write_end", "write_outcome", "write_reread"]  # fmt: skip
-
 _MOST_RANKS = 1 << 20
 """A bound, so that a forged manifest cannot make its reader count forever."""
-_LENIENT = Reader(lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +64,6 @@ class StartRecord:
         except Invalid:
             return None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Clean:
@@ -105,19 +97,18 @@ _OUTCOME_KEYS = {"state", "error", "clean", "answers", "released"}
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
     """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first
-    cause. If it was not
-    ``released`` by the start signal, nothing ran on any node. ``evidence`` has by key what monitors of the
-    run left, kept as it is."""
+    cause. If it was not ``released`` by the start signal, nothing ran on any node. ``evidence`` has
+    by key what monitors of the run left, kept as it is."""
 
     state: str
     error: OrchError | None = None
     clean: Mapping[str, Clean] = field(
         default_factory=dict,
-        metadata=stored(by=partial(_LENIENT.read, dict[str, Clean]), annotates=True),
+        metadata=stored(by=partial(read_leniently, dict[str, Clean]), annotates=True),
     )
     answers: Mapping[str, Answer] = field(
         default_factory=dict,
-        metadata=stored(by=partial(_LENIENT.read, dict[str, Answer]), annotates=True),
+        metadata=stored(by=partial(read_leniently, dict[str, Answer]), annotates=True),
     )
     released: bool = field(default=True, metadata=stored(annotates=True))
     evidence: Mapping[str, Any] = field(default_factory=dict)
@@ -169,11 +160,11 @@ class RecordedOutcome:
 class Manifest:
     """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
-    ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by name. ``grammar`` is the log
-    grammar for the options of the run: the planned one, or that of a later reread, which ``reread``
-    then names in words;
-    ``planned_units`` are the units of the metrics in the planned one.
-    ``facts`` are the results of preflight by host. ``transformer`` holds the sizes of a language model.
+    ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by
+    name. ``grammar`` is the log grammar for the options of the run: the planned one, or that of a
+    later reread, which ``reread`` then names in words; ``planned_units`` are the units of the
+    metrics in the planned one. ``facts`` are the results of preflight by host. ``transformer``
+    holds the sizes of a language model.
     """
 
     run_id: str
@@ -307,7 +298,7 @@ def read_manifest(run: RunDir) -> Manifest:
 
 def write_end(run: RunDir, start: StartRecord | None, outcome: RecordedOutcome) -> None:
     """Record how a run started, if it did, and how it ended."""
-    run.update_manifest(start=start.as_dict() if start else None, outcome=outcome.as_dict())
+    run.update_manifest(start=asdict(start) if start else None, outcome=outcome.as_dict())
 
 
 def write_outcome(run: RunDir, outcome: RecordedOutcome) -> None:

@@ -14,21 +14,17 @@ from functools import partial
 from types import NoneType
 from typing import Any, Literal
 
-from orchestrator.documents import Invalid, Reader, check_schema, read, short, stored
+from orchestrator.documents import (
+    Invalid,
+    Reader,
+    check_schema,
+    read,
+    read_leniently,
+    short,
+    stored,
+)
 from orchestrator.errors import DataError
 from orchestrator.record.rundir import RunDir
-
-__all__ = [
-    "STATES",
-    "Bound",
-    "ExitRecord",
-    "LogFile",
-    "Meter",
-    "Processors",
-    "RankRecord",
-    "cause_of",
-    "exit_record",
-]
 
 SCHEMA = 1
 """Of ``exit.json``. 1: first version."""
@@ -37,7 +33,6 @@ _CPUS = r"\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?){0,999}"
 _OWN_KINDS = ("rank_failed", "lease_expired", "run_timeout", "output_limit", "storage_full")
 """Kinds of errors for which a node stops a run by itself; its reason then begins with the kind."""
 _READER = Reader(null_is_missing=True)
-_LENIENT = Reader(lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,7 @@ class RankRecord:
     ended_mono_s: float | None = None
     slowed_us: Mapping[str, int] = field(
         default_factory=dict,
-        metadata=stored(by=partial(_LENIENT.read, dict[str, int]), annotates=True),
+        metadata=stored(by=partial(read_leniently, dict[str, int]), annotates=True),
     )
     bound: Bound | None = field(default=None, metadata=stored(annotates=True))
 
@@ -152,7 +147,7 @@ def _log_files(value: Any) -> dict[str, LogFile]:
     return files
 
 
-_processes = partial(_LENIENT.read, tuple[tuple[int, str], ...])
+_processes = partial(read_leniently, tuple[tuple[int, str], ...])
 
 
 @dataclass(frozen=True, slots=True)

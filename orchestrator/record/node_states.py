@@ -1,7 +1,8 @@
 """What a project remembers of its nodes: which are good, suspect or out, why, by what evidence, and
 since when.
 
-`orch accept` makes a node suspect that fails, and good again when it passes. A person takes a node out and back.
+`orch accept` makes a node suspect that fails, and good again when it passes. A person takes a node
+out and back.
 """
 
 from __future__ import annotations
@@ -19,18 +20,6 @@ from orchestrator.documents import Invalid, read
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder
 from orchestrator.record.state_file import damaged, read_state, write_state
-
-__all__ = [
-    "GOOD",
-    "OUT",
-    "SUSPECT",
-    "NodeState",
-    "change",
-    "judged",
-    "node_states",
-    "now",
-    "past_states",
-]
 
 GOOD: Final = "good"
 SUSPECT: Final = "suspect"

@@ -17,14 +17,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import RunError
+from orchestrator.errors import DataError, RunError
 from orchestrator.files import failures
 from orchestrator.procs import start_ticks
 from orchestrator.record.bench_groups import BenchGroup
 from orchestrator.record.project import owner
 from orchestrator.record.rundir import BenchDir
-
-__all__ = ["Holder", "Ownership", "holder", "owned"]
+from orchestrator.record.state_file import read_json
 
 _FILE = "owner.lock"
 _TRIES, _BETWEEN_S = 5, 0.02
@@ -145,8 +144,8 @@ def holder(bench: BenchDir | BenchGroup) -> Holder | None:
 
 def _read(path: Path) -> Holder | None:
     try:
-        value = json.loads(path.read_bytes()[:4096])
+        value = read_json(path)
         numbers = int(value["process"]), int(value["ticks"])
         return Holder(str(value["user"]), str(value["controller"]), *numbers, str(value["since"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (DataError, ValueError, KeyError, TypeError):
         return None

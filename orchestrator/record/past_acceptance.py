@@ -10,8 +10,6 @@ from typing import Any
 
 from orchestrator.documents import read
 
-__all__ = ["PastAcceptance", "oldest_first"]
-
 
 @dataclass(frozen=True, slots=True)
 class PastAcceptance:

@@ -26,8 +26,6 @@ from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import damaged
 
-__all__ = ["Reopened", "add_block", "check_frameworks", "leave_out", "reopen", "supersede"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
@@ -68,7 +66,7 @@ def reopen(bench: BenchDir) -> Reopened:
             for host in hosts
         )
     except ConfigError as error:
-        raise _changed([error.message], str(path)) from error
+        raise _plan_changed([error.message], str(path)) from error
     before = record.planned_with.without(
         inventory.secrets
     )  # a variable may have been declared secret since it was planned
@@ -114,7 +112,7 @@ def _compare(before: PlannedWith, now: PlannedWith, path: Path) -> None:
     if changes := list(
         _differences(asdict(before), json.loads(json.dumps(asdict(now.as_launched(before)))))
     ):
-        raise _changed(changes, str(path))
+        raise _plan_changed(changes, str(path))
 
 
 def _members(
@@ -173,7 +171,7 @@ def _differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
         )
 
 
-def _changed(changes: Sequence[str], where: str) -> DataError:
+def _plan_changed(changes: Sequence[str], where: str) -> DataError:
     return DataError(
         f"expected the files and hosts that the bench was planned with, got {'; '.join(changes)}",
         kind="plan_changed",

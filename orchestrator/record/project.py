@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, DataError
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 from orchestrator.record.defaults import PROJECT_FILE, Default, defaults
+from orchestrator.record.state_file import read_json
 from orchestrator.slurm import here
-
-__all__ = ["DEFAULT", "Project", "keep", "owner"]
 
 DEFAULT = "the default"
 """The source of an inventory that nothing names."""
@@ -106,7 +105,8 @@ class Project:
         """Return the folders of framework folders, the first takes precedence: the options,
         ``ORCH_TEMPLATES``, those that a file of defaults lists, the project's own.
 
-        ``ORCH_TEMPLATES`` is a list of paths like ``PATH``. Raises ConfigError for one that is no folder.
+        ``ORCH_TEMPLATES`` is a list of paths like ``PATH``. Raises ConfigError for one that is no
+        folder.
         """
         listed = [
             Path(path).expanduser()
@@ -171,7 +171,7 @@ class Project:
         default = self.defaults(environment).get("hosts")
         if default and default.origin == PROJECT_FILE:
             return default.value, default.origin
-        remembered = self._remembered()
+        remembered = self._last_inventory()
         if remembered:
             return remembered, "the last deploy"
         if here(environment):
@@ -206,11 +206,10 @@ class Project:
                 hint=PROJECT_HINT,
             )
 
-    def _remembered(self) -> str:
+    def _last_inventory(self) -> str:
         try:
-            value = json.loads((self.root / ".orch" / "project.json").read_text(encoding="utf-8"))
-            return str(value["inventory"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return str(read_json(self.root / ".orch" / "project.json")["inventory"])
+        except (DataError, KeyError, TypeError):
             # Losing this file costs one option on the command line, which is no reason to fail.
             return ""
 

@@ -10,8 +10,6 @@ from orchestrator.logs import UNITS, LogGrammar
 from orchestrator.logs.metrics import metric_of
 from orchestrator.plan import RunSpec
 
-__all__ = ["grammar_of"]
-
 
 def grammar_of(log: Mapping[str, Any], spec: RunSpec) -> LogGrammar:
     """Return a recorded grammar for the options of a run. Raises Invalid, KeyError or TypeError."""

@@ -10,8 +10,6 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.scaling import Step
 from orchestrator.plan.transformer import RECOMPUTATIONS
 
-__all__ = ["spec_of"]
-
 _LEAST = {"tokens": 0, "micro_batches": 1, "model_ranks": 1, "batch_size_up_to": 0}
 
 

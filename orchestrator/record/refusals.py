@@ -13,8 +13,6 @@ from orchestrator.record.journal import Event, last_controller
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir, benches
 
-__all__ = ["errors_before_runs", "errors_between_runs", "passed_over", "refusal"]
-
 
 def errors_before_runs(bench: BenchDir) -> list[OrchError]:
     """Return the errors with which a bench ended before its first run; none if it has runs or is

@@ -22,8 +22,6 @@ from orchestrator.record.manifest import read_manifest
 from orchestrator.record.ownership import holder, owned
 from orchestrator.record.rundir import BenchDir, benches
 
-__all__ = ["Contents", "check_removal", "contents_of", "remove"]
-
 _RECORD = "bench.json"
 _LAST = (_RECORD, "owner.lock")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_atomic
+from orchestrator.inventory import in_order
 from orchestrator.inventory.secrets import Spans, spliced
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.journal import Entry, Journal, begun_runs
@@ -32,8 +33,6 @@ from orchestrator.record.state_file import (
     state_bytes,
     write_state,
 )
-
-__all__ = ["PROGRESS_LOG", "BenchDir", "RunDir", "bench_folders", "benches", "latest"]
 
 EXIT_RECORD = "exit.json"
 PROGRESS_LOG = "progress.log"
@@ -170,16 +169,17 @@ class RunDir:
 
     def logs(self, host: str) -> list[Path]:
         """Return the logs collected from ``host`` so far: regular files only, without the exit
-        record.
+        record; rank-2.out comes before rank-10.out.
         """
         folder = self.path / "logs" / check_name(host, str(self.path))
         if not folder.is_dir():
             return []
-        return sorted(
-            path
+        names = in_order(
+            path.name
             for path in folder.iterdir()
             if stat.S_ISREG(path.lstat().st_mode) and path.name != EXIT_RECORD
         )
+        return [folder / name for name in names]
 
     def write_log(self, host: str, name: str, data: bytes) -> None:
         """Store a complete file from ``host``."""

@@ -15,8 +15,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["KEY", "is_broken", "sealed", "unsealed"]
-
 KEY = "seal"
 _DIGITS = 16
 

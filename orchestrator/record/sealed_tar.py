@@ -15,8 +15,6 @@ from typing import BinaryIO
 
 from orchestrator.errors import DataError
 
-__all__ = ["MAX_FILE_BYTES", "PIECE_BYTES", "TarReader", "append", "end", "size_of"]
-
 MAX_FILE_BYTES = 8**11 - 1
 """The largest value of the size field in a header."""
 PIECE_BYTES = 1 << 20
@@ -74,7 +72,7 @@ class TarReader:
         for piece in self.content(name):
             data += piece
             if len(data) > limit:
-                raise self._damaged(f"expected at most {limit} bytes of {name}, found more")
+                raise self._damage_error(f"expected at most {limit} bytes of {name}, found more")
         return data
 
     def end(self) -> None:
@@ -82,7 +80,7 @@ class TarReader:
         expected = end(self._stream.tell())
         self._check(self._take(len(expected)), expected, "after the last file")
         if self._left:
-            raise self._damaged(
+            raise self._damage_error(
                 f"expected the end at byte {self._stream.tell()}, found {self._left} more bytes"
             )
 
@@ -96,7 +94,7 @@ class TarReader:
     def _take(self, size: int) -> bytes:
         data = self._stream.read(size) if size <= self._left else b""
         if len(data) != size:
-            raise self._damaged(
+            raise self._damage_error(
                 f"expected {size} bytes from byte {self._stream.tell()} on, found {self._left}"
             )
         self._left -= size
@@ -110,9 +108,9 @@ class TarReader:
                 if pair[0] != pair[1]
             )
             message = f"expected {expected[at]:#04x} at byte {self._stream.tell() - len(data) + at}"
-            raise self._damaged(f"{message}, {where}, found {data[at]:#04x}")
+            raise self._damage_error(f"{message}, {where}, found {data[at]:#04x}")
 
-    def _damaged(self, message: str) -> DataError:
+    def _damage_error(self, message: str) -> DataError:
         return DataError(message, kind="state_damaged", where=self._where)
 
 

@@ -19,8 +19,6 @@ from tempfile import TemporaryDirectory
 
 from orchestrator.errors import ConfigError, DataError
 
-__all__ = ["NAMESPACE", "check_key", "is_signature", "key_of", "sign", "signer"]
-
 NAMESPACE = "orch"
 _ARMOUR = re.compile(
     rb"-----BEGIN SSH SIGNATURE-----\s([A-Za-z0-9+/=\s]+)-----END SSH SIGNATURE-----"
@@ -40,8 +38,14 @@ def check_key(key: Path) -> None:
     done = _keygen(["-l", "-f", str(key)], b"")
     if done.returncode:
         raise ConfigError(
-            f"expected an ssh key, ssh-keygen says: {_said(done)}", where=f"--sign {key}"
+            f"expected an ssh key, ssh-keygen says: {_last_line(done)}", where=f"--sign {key}"
         )
+
+
+def check_signers(allowed: Path | None) -> None:
+    """Raise ConfigError for a file of allowed signers that does not exist."""
+    if allowed and not allowed.is_file():
+        raise ConfigError("expected a file of allowed signers, found none", where=str(allowed))
 
 
 def sign(seal: str, key: Path) -> bytes:
@@ -56,7 +60,7 @@ def sign(seal: str, key: Path) -> bytes:
     if done.returncode or not done.stdout.startswith(b"-----BEGIN SSH SIGNATURE-----"):
         hint = "a passphrase needs a terminal, or an agent: ssh-add KEY"
         raise ConfigError(
-            f"ssh-keygen does not sign: {_said(done)}", where=f"--sign {key}", hint=hint
+            f"ssh-keygen does not sign: {_last_line(done)}", where=f"--sign {key}", hint=hint
         )
     return done.stdout
 
@@ -100,9 +104,9 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
     Raises DataError if there is none, and ConfigError for a missing file, and for one without a
     signer.
     """
-    for path, content in ((signature, "a signature"), (allowed, "a file of allowed signers")):
-        if not path.is_file():
-            raise ConfigError(f"expected {content}, found none", where=str(path))
+    check_signers(allowed)
+    if not signature.is_file():
+        raise ConfigError("expected a signature, found none", where=str(signature))
     with TemporaryDirectory(prefix="orch-") as temporary:
         copy = Path(temporary) / "signature"  # ssh-keygen reads it twice; both times the same bytes
         copy.write_bytes(signature.read_bytes())
@@ -136,7 +140,7 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
         )
     if not names and (odd := _no_signer(allowed, complaints)):
         raise ConfigError(f"expected lines of allowed signers, {odd}", where=str(allowed))
-    message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_said(answer)}"
+    message = f"expected a signature of seal {seal} by a signer in {allowed}, ssh-keygen says: {_last_line(answer)}"
     raise DataError(message, kind="state_damaged", where=str(signature))
 
 
@@ -167,6 +171,6 @@ def _keygen(argv: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
         ) from None
 
 
-def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = (done.stderr or done.stdout).decode("utf-8", "backslashreplace").strip().splitlines()
     return lines[-1][:300] if lines else f"exit status {done.returncode}"

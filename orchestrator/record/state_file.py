@@ -22,20 +22,6 @@ from orchestrator.files import write_atomic
 from orchestrator.record.sealed import is_broken, sealed, unsealed
 from orchestrator.strictjson import strict_json
 
-__all__ = [
-    "SCHEMA",
-    "check_name",
-    "damaged",
-    "damaged_part",
-    "json_bytes",
-    "map_bytes",
-    "read_bytes",
-    "read_json",
-    "read_state",
-    "state_bytes",
-    "write_state",
-]
-
 SCHEMA = 1
 """1: first version."""
 _MAX_NAME_BYTES = 128

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.documents import read
+from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 from orchestrator.procs import is_same_process, start_ticks
 from orchestrator.record.project import Project
-
-__all__ = ["Submission", "forget", "submission", "submissions", "submit"]
+from orchestrator.record.state_file import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,6 @@ def _path(project: Project, bench_id: str) -> Path:
 
 def _read(path: Path) -> Submission | None:
     try:
-        return read(Submission, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read(Submission, read_json(path))
+    except (DataError, ValueError):
         return None

@@ -20,8 +20,6 @@ from typing import Any
 from orchestrator.documents import short
 from orchestrator.errors import DataError
 
-__all__ = ["MOST_BYTES", "TELEMETRY", "Event", "Gpu", "Telemetry", "telemetry_of", "too_large"]
-
 TELEMETRY = "telemetry.jsonl"
 """Its name among the logs of a node."""
 SCHEMA = 1
@@ -69,11 +67,12 @@ class Telemetry:
 
     Columns: ``busy_s``, ``foreign_s`` and ``stolen_s`` (processor seconds of all, of processes not
     of the run, and of other machines of a hypervisor), ``quota.periods`` and ``quota.held`` (of a
-    limit of processor time), ``package_j``,
-    ``net<i>.received``, ``.sent``, ``.errors`` of ``interfaces``, the same of ``port<i>`` of ``ports``, and of ``gpu<i>`` of
-    ``gpus`` ``power_w``, ``energy_j``, ``used_percent``, ``sm_mhz``, ``memory_mhz``, ``celsius``, ``memory_bytes``,
-    ``reasons`` (bits of nvmlClocksEventReasons), ``ecc_corrected``, ``ecc_uncorrected``, ``pcie_replays``, ``nvlink_errors``.
-    ``cost``: the share of a processor that sampling used, None if it did not end well.
+    limit of processor time), ``package_j``, ``net<i>.received``, ``.sent``, ``.errors`` of
+    ``interfaces``, the same of ``port<i>`` of ``ports``, and of ``gpu<i>`` of ``gpus`` ``power_w``,
+    ``energy_j``, ``used_percent``, ``sm_mhz``, ``memory_mhz``, ``celsius``, ``memory_bytes``,
+    ``reasons`` (bits of nvmlClocksEventReasons), ``ecc_corrected``, ``ecc_uncorrected``,
+    ``pcie_replays``, ``nvlink_errors``. ``cost``: the share of a processor that sampling used, None
+    if it did not end well.
     """
 
     processors: int

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from orchestrator.analysis.past_cells import PastCell
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.diagnosis_tables import Grid
-from orchestrator.results.entries import Entry, Sheet
+from orchestrator.results.entries import Entry, Row, Sheet
 from orchestrator.results.numbers.rounding import written
-from orchestrator.results.numbers.throughput import median
 from orchestrator.results.planned import Counts
 from orchestrator.results.series import Group
-from orchestrator.results.summary import Row, Summary
-
-__all__ = [
-    "COLUMNS",
-    "LEAVING",
-    "Table",
-    "case",
-    "cells",
-    "cells_by_name",
-    "comparison",
-    "count",
-    "details",
-    "hardware_lines",
-    "lacking",
-    "number",
-    "reach",
-    "repeats",
-    "scaling_table",
-    "share",
-    "series_tables",
-    "sheet_tables",
-    "step_percentiles",
-    "title",
-]
+from orchestrator.results.summary import Summary
 
 NOTHING = "–"
 _WIDEST = 17
@@ -47,8 +25,9 @@ _WIDEST = 17
 class Column:
     """A column of a scaling table, with the text of a row in it.
 
-    ``of_any`` is its name in a table of another metric, None for one about steps, which such a table lacks. A narrow terminal
-    leaves out the columns with the lowest number of ``leaves`` first, and those without one never.
+    ``of_any`` is its name in a table of another metric, None for one about steps, which such a
+    table lacks. A narrow terminal leaves out the columns with the lowest number of ``leaves``
+    first, and those without one never.
     """
 
     name: str
@@ -75,6 +54,21 @@ class Table:
     columns: tuple[str, ...]
     keys: int = 0
     dropped: tuple[tuple[str, ...], ...] = ()
+
+
+class Footnotes:
+    """The notes of a table, each with its number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def marks(self, rows: Iterable[Row]) -> str:
+        """Return the numbers of the notes on some rows."""
+        texts = [one_line(text) for row in rows for text in (*row.qualifications, *row.failures)]
+        return " ".join(
+            str(self.numbers.setdefault(text, len(self.numbers) + 1))
+            for text in dict.fromkeys(texts)
+        )
 
 
 def series_tables(summary: Summary) -> tuple[Table, ...]:
@@ -107,7 +101,7 @@ def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
         Table(
             title=one_line(f"{name}: {grid.title}" if grid.title else name),
             head=tuple(map(one_line, head)) if grid is grids[0] else (),
-            rows=tuple(tuple(map(_shown, row)) for row in grid.rows),
+            rows=tuple(tuple(map(_format_value, row)) for row in grid.rows),
             footnotes=footnotes if grid is grids[-1] else (),
             simulated=sheet.simulated,
             columns=tuple(map(one_line, grid.columns)),
@@ -116,7 +110,7 @@ def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
     )
 
 
-def _shown(value: str | int | float | None) -> str:
+def _format_value(value: str | int | float | None) -> str:
     """Return a value of a grid as text: three significant digits below 10, two decimals from 10."""
     if value is None:
         return NOTHING
@@ -129,20 +123,12 @@ def scaling_table(group: Group, summary: Summary) -> Table:
     """Return the table of the speeds of training of a group; values that differ are columns after
     the case.
     """
-    footnotes: dict[str, int] = {}
+    footnotes = Footnotes()
     lines = []
     for row in group.rows:
-        texts = [one_line(text) for text in (*row.qualifications, *row.failures)]
-        mark = " ".join(str(footnotes.setdefault(text, len(footnotes) + 1)) for text in texts)
         name, *numbers = cells(row)
-        lines.append(
-            (
-                name,
-                *(one_line(group.column(row, column)) for column in group.columns),
-                *numbers,
-                mark,
-            )
-        )
+        settings = (one_line(group.column(row, column)) for column in group.columns)
+        lines.append((name, *settings, *numbers, footnotes.marks([row])))
     head = (_baseline_line(group, summary), *_work_lines(group.rows), *hardware_lines(group.rows))
     columns = [
         one_line(name if name not in COLUMNS else f"option {name}") for name in group.columns
@@ -151,7 +137,7 @@ def scaling_table(group: Group, summary: Summary) -> Table:
         title=title(group.title, group.rows[0].simulated),
         head=head,
         rows=tuple(lines),
-        footnotes=tuple(footnotes),
+        footnotes=tuple(footnotes.numbers),
         simulated=any(row.simulated for row in group.rows),
         columns=(COLUMNS[0], *columns, *COLUMNS[1:]),
         keys=1 + len(columns),
@@ -193,19 +179,6 @@ def cells_by_name(row: Row) -> dict[str, str]:
     return {name: one_line(column.text(row)) for column, name in names.items() if name}
 
 
-def step_percentiles(row: Row) -> tuple[float, float, float] | None:
-    """Return the 50th, 90th and 99th percentile of the step times of a row (s), each the median
-    over its repeats; None without step times."""
-    times = [repeat.step_times for repeat in row.repeats if repeat.step_times]
-    if not times:
-        return None
-    return (
-        median([of_run.p50_s for of_run in times]),
-        median([of_run.p90_s for of_run in times]),
-        median([of_run.p99_s for of_run in times]),
-    )
-
-
 def details(row: Row) -> str:
     """Return what a table has no room for: the deviation of the repeats, step times and the speed
     of a rank.
@@ -213,8 +186,8 @@ def details(row: Row) -> str:
     words = []
     if row.deviation is not None:
         words.append(f"standard deviation {number(row.deviation)} {row.unit}")
-    if percentiles := step_percentiles(row):
-        p50, p90, p99 = (number(1e3 * seconds) for seconds in percentiles)
+    if row.step_percentiles:
+        p50, p90, p99 = (number(1e3 * seconds) for seconds in row.step_percentiles)
         words.append(f"step time in ms p50 {p50}, p90 {p90}, p99 {p99}")
     words += _steady_words(row)
     if row.per_rank is not None and row.world_size > 1:
@@ -272,6 +245,17 @@ def share(value: float | None) -> str:
 def reach(interval: Interval | None) -> str:
     """Return both ends of an interval, a dash for None."""
     return NOTHING if interval is None else f"{number(interval.low)} to {number(interval.high)}"
+
+
+def result(cell: PastCell | None) -> str:
+    """Return the value of a bench in a list, with the case and the key of its metric, such as
+    ``4n8g: 23774.32 samples/s``; empty for None.
+    """
+    if cell is None:
+        return ""
+    key = json.loads(cell.spec).get("key", {})
+    place = ", ".join([cell.shape, *(f"{name} {part}" for name, part in key.items())])
+    return f"{place}: {number(cell.value)} {cell.unit}"
 
 
 _COLUMNS = (

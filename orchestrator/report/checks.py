@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.checks import Check
 from orchestrator.checks.check import folded
 from orchestrator.inventory import fold
-from orchestrator.report.text import one_line
-
-__all__ = ["table"]
+from orchestrator.report.text import one_line, stdout_console
 
 _STYLE = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
@@ -30,4 +27,4 @@ def table(checks: Sequence[Check]) -> None:
         grid.add_row(
             check.name, fold(hosts), Text(check.verdict, style=_STYLE[check.verdict]), Text(text)
         )
-    Console().print(grid)
+    stdout_console().print(grid)

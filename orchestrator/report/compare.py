@@ -14,7 +14,14 @@ from rich.text import Text
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.compare.causes import FileDifference
-from orchestrator.analysis.compare.cells import OTHER_METRIC, TOO_FEW, CellPair, Side, enough
+from orchestrator.analysis.compare.cells import (
+    OTHER_METRIC,
+    OTHER_MODEL,
+    TOO_FEW,
+    CellPair,
+    Side,
+    enough,
+)
 from orchestrator.analysis.compare.detectable import Detectable
 from orchestrator.analysis.compare.suspects import CellSuspects
 from orchestrator.report.cells import NOTHING, number, repeats
@@ -23,18 +30,6 @@ from orchestrator.results import Interval
 from orchestrator.results.entries import SPEED
 from orchestrator.results.numbers.power import MOST_REPEATS
 from orchestrator.results.numbers.throughput import WORTH
-
-__all__ = [
-    "COLUMNS",
-    "SCHEMA",
-    "as_json",
-    "change",
-    "detectable_json",
-    "notes",
-    "render",
-    "render_detectable",
-    "row",
-]
 
 SCHEMA = 5
 """1: first version. 2: metrics, each pair with its unit. 3: typical values, of which the change is
@@ -62,7 +57,7 @@ def render(comparison: Comparison, console: Console) -> None:
         pairs = tuple(pair for pair in comparison.pairs if pair.metric == metric)
         if metric != SPEED:
             console.print(Text(one_line(f"{metric}, {pairs[0].unit}, {pairs[0].better} is better")))
-        console.print(_drawn(pairs))
+        console.print(_draw_table(pairs))
     if not comparison.pairs:
         console.print(Text("no configuration is in both benches"))
     for note in notes(comparison):
@@ -114,7 +109,7 @@ def change(pair: CellPair) -> str:
     return f"{_percent(pair.ratio)}, {_range(pair.interval)}"
 
 
-def _drawn(pairs: tuple[CellPair, ...]) -> Table:
+def _draw_table(pairs: tuple[CellPair, ...]) -> Table:
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     first, *middle, last = COLUMNS
     drawn.add_column(first, overflow="fold")
@@ -146,6 +141,8 @@ def notes(comparison: Comparison) -> list[str]:
         texts.append(
             f"a verdict needs {enough()} or more repeats of a configuration in both benches"
         )
+    if any(pair.verdict == OTHER_MODEL for pair in comparison.pairs):
+        texts.append("the two benches measured different models, so no change is faster or slower")
     others = dict.fromkeys(pair.metric for pair in comparison.pairs if pair.verdict == OTHER_METRIC)
     for metric in others:
         hint = "orch summarize --reread reads the logs of both with one folder"

@@ -4,12 +4,13 @@ metrics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.report.cells import (
     COLUMNS,
     NOTHING,
+    Footnotes,
     Table,
     case,
     comparison,
@@ -24,8 +25,6 @@ from orchestrator.results.entries import Row
 from orchestrator.results.keys import key_number
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.series import Group
-
-__all__ = ["MetricTable", "metric_tables"]
 
 _LISTED = ("metric", "unit", "n", "value", "95%", "median", "min", "max")
 _COMPARED = ("speedup", "speedup 95%", "efficiency")
@@ -54,13 +53,13 @@ def metric_tables(group: Group) -> tuple[MetricTable, ...]:
         if not row.is_derived:
             by_keys.setdefault(tuple(row.key), []).append(row)
     others = (
-        _keyed(group, keys, rows) if keys else _listed(group, rows)
+        _metrics_with_keys(group, keys, rows) if keys else _metrics_without_keys(group, rows)
         for keys, rows in by_keys.items()
     )
-    return (*([_derived(group, of_speeds)] if of_speeds else []), *others)
+    return (*([_derived_metrics(group, of_speeds)] if of_speeds else []), *others)
 
 
-def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
+def _derived_metrics(group: Group, rows: Sequence[Row]) -> MetricTable:
     """Return the table of metrics that follow from speeds: a line for each configuration. Its notes
     are on what the program says of itself; all others are those of the speeds, in the table before.
     """
@@ -79,7 +78,7 @@ def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
         )
         for row in rows
     ]
-    table = _keyed(group, (), noted).table
+    table = _metrics_with_keys(group, (), noted).table
     end = len(table.columns) - 2
     left_out = slice(end, end + (1 if table.footnotes else 2))
 
@@ -92,9 +91,9 @@ def _derived(group: Group, rows: Sequence[Row]) -> MetricTable:
     )
 
 
-def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:
+def _metrics_without_keys(group: Group, rows: Sequence[Row]) -> MetricTable:
     compared = [name for name in _COMPARED if any(row.speedup is not None for row in rows)]
-    notes = _Footnotes()
+    notes = Footnotes()
     lines = []
     for row in rows:
         lines.append(
@@ -115,7 +114,7 @@ def _listed(group: Group, rows: Sequence[Row]) -> MetricTable:
     return MetricTable(_table(group, rows, columns, lines, notes, keys, _DROPPED), tuple(rows))
 
 
-def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTable:
+def _metrics_with_keys(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTable:
     """Return the table of metrics with the same keys: a line for each configuration and key."""
     metrics = {row.metric: row for row in rows}
     by_line: dict[tuple[str, ...], dict[str, Row]] = {}
@@ -127,7 +126,7 @@ def _keyed(group: Group, keys: Sequence[str], rows: Sequence[Row]) -> MetricTabl
     ordered = sorted(
         by_line.items(), key=lambda entry: first.index(entry[0][: len(_places(group))])
     )
-    notes = _Footnotes()
+    notes = Footnotes()
     compared = {row.metric for row in rows if row.speedup is not None}
     lines = [
         (*place, *_numbers(by_metric, metrics, compared), notes.marks(by_metric.values()))
@@ -203,21 +202,6 @@ def _best(group: Group, rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-class _Footnotes:
-    """The notes of a table, each with its number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def marks(self, rows: Iterable[Row]) -> str:
-        """Return the numbers of the notes on some rows."""
-        texts = [one_line(text) for row in rows for text in (*row.qualifications, *row.failures)]
-        return " ".join(
-            str(self.numbers.setdefault(text, len(self.numbers) + 1))
-            for text in dict.fromkeys(texts)
-        )
-
-
 def _places(group: Group) -> tuple[str, ...]:
     """Return the columns that tell configurations apart."""
     return ("case", *(_distinct("option", name, _TAKEN) for name in group.columns))
@@ -239,7 +223,7 @@ def _table(
     rows: Sequence[Row],
     columns: tuple[str, ...],
     lines: Sequence[tuple[str, ...]],
-    notes: _Footnotes,
+    notes: Footnotes,
     keys: int,
     dropped: tuple[tuple[str, ...], ...],
 ) -> Table:

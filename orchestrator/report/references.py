@@ -15,8 +15,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.feature import providers
 from orchestrator.results.summary import Summary
 
-__all__ = ["Match", "Reference", "ReferenceTable", "check_source", "compare_with"]
-
 
 @dataclass(frozen=True, slots=True)
 class Match:

@@ -15,8 +15,6 @@ from orchestrator.record import BenchDir
 from orchestrator.results import RunResult
 from orchestrator.results.summary import Summary
 
-__all__ = ["Asked", "Page", "PredictedStep", "Section", "sections_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:

@@ -9,8 +9,6 @@ from orchestrator.report.metric_tables import MetricTable, metric_tables
 from orchestrator.results.series import Group
 from orchestrator.results.summary import Summary
 
-__all__ = ["of_metrics", "tables"]
-
 
 def tables(summary: Summary) -> tuple[Table, ...]:
     """Return the tables of each framework, model, dtype and device: that of its speed, then those

@@ -18,11 +18,14 @@ from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
 
-__all__ = ["fitting", "render"]
-
 _WORDS = {"case", "notes", "when", "bench", "hardware", "table", "metric", "unit"}
 _WRAPPED = {"notes", "hardware"}
 _GAP = 2
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print one line, which the terminal wraps."""
+    console.print(Text(one_line(text), style=style), soft_wrap=True)
 
 
 def render(summary: Summary, console: Console) -> None:
@@ -33,7 +36,7 @@ def render(summary: Summary, console: Console) -> None:
         *tables(summary),
         *(table for sheet in summary.sheets for table in sheet_tables(sheet)),
     ):
-        console.print(_drawn(table, console), soft_wrap=False)
+        console.print(_draw_table(table, console), soft_wrap=False)
         for number, footnote in enumerate(table.footnotes, start=1):
             console.print(_hanging(f"{number}", footnote))
         console.print()
@@ -43,7 +46,7 @@ def render(summary: Summary, console: Console) -> None:
         console.print(Text("no runs"))
 
 
-def _drawn(table: Table, console: Console) -> Group:
+def _draw_table(table: Table, console: Console) -> Group:
     title = Text(table.title, style="bold")
     if table.simulated:
         title.append("  ").append(" SIMULATED ", style="reverse")
@@ -78,7 +81,8 @@ def fitting(
             break
         kept = {name: cells for name, cells in kept.items() if name not in names}
     stacked: list[RichTable | Text] = [
-        _columns(part, console.width) for part in _stacked(kept, keys or _keys(rows), console.width)
+        _columns(part, console.width)
+        for part in _stack_columns(kept, keys or _keys(rows), console.width)
     ]
     if hidden := ", ".join(name for name in columns if name not in kept):
         wider = (
@@ -97,7 +101,7 @@ def _keys(rows: Sequence[Sequence[str]]) -> int:
     )
 
 
-def _stacked(
+def _stack_columns(
     columns: Mapping[str, list[str]], keys: int, width: int
 ) -> Iterator[dict[str, list[str]]]:
     """Yield as many columns at a time as fit, always with the first ``keys``. Columns that wrap

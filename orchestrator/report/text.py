@@ -1,4 +1,5 @@
-"""Text from nodes, made safe for a terminal: control characters are shown as escapes, not sent.
+"""Text from nodes, made safe for a terminal: control characters are shown as escapes, not sent; and
+the console that it is printed on.
 
 >>> visible("\\x1b[2Jgone \\u202egnp.exe")
 '\\\\x1b[2Jgone \\\\u202egnp.exe'
@@ -7,9 +8,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-__all__ = ["lines_of", "one_line", "visible"]
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # C0 except tab and newline, DEL, C1, bidirectional controls, line and paragraph separators,
 # unpaired surrogates, and the two noncharacters U+FFFE and U+FFFF, which XML 1.0 forbids like most
@@ -18,6 +23,8 @@ _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 _LONGEST = 1 << 20
+_Key: TypeAlias = "tuple[str, int]"
+"""A line and how many of its kind its log had until then."""
 
 
 def visible(text: str) -> str:
@@ -30,6 +37,27 @@ def one_line(text: str) -> str:
     as well.
     """
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+class _Trimmed:
+    """A stream that gets no blanks before the end of a line: rich fills each line up with them."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._stream.write(re.sub(r" +(?=\n)", "", text))
+        return len(text)
+
+
+def stdout_console() -> Console:
+    """Return the console of standard output."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(file=cast(Any, _Trimmed(sys.stdout)))
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
@@ -45,6 +73,49 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
         yield from map(_line, whole)
     if held:
         yield _line(held)
+
+
+def merged(logs: Sequence[Iterable[str]]) -> Iterator[tuple[str, list[int]]]:
+    """Yield each line of several logs once, with the numbers of the logs that have it. A line that
+    only later logs have stands before the next line that earlier ones have too, else at the end; a
+    line that a log has twice is two lines.
+
+    >>> list(merged([["a", "b", "c"], ["a", "x", "c"], ["a", "c", "c"]]))
+    [('a', [0, 1, 2]), ('b', [0]), ('x', [1]), ('c', [0, 1, 2]), ('c', [2])]
+    """
+    places: dict[_Key, list[int]] = {}
+    previous: dict[_Key | None, _Key | None] = {None: None}
+    for number, log in enumerate(logs):
+        seen = Counter[str]()
+        added: _Key | None = None
+        for line in log:
+            seen[line] += 1
+            key = (line, seen[line])
+            places.setdefault(key, []).append(number)
+            if key not in previous:
+                previous[key], added = added, key
+                continue
+            _join(previous, added, key)
+            added = None
+        _join(previous, added, None)
+    ordered, at = [], previous[None]
+    while at:
+        ordered.append(at)
+        at = previous[at]
+    for key in reversed(ordered):
+        yield key[0], places[key]
+
+
+def _join(
+    previous: dict[_Key | None, _Key | None], last: _Key | None, following: _Key | None
+) -> None:
+    """Put new lines, of which only the last is named, before one that is known; None is the end."""
+    if last is None:
+        return
+    first = last
+    while (before := previous[first]) is not None:
+        first = before
+    previous[first], previous[following] = previous[following], last
 
 
 def _line(data: bytes) -> str:

@@ -19,8 +19,6 @@ from orchestrator.results.notes import (
 )
 from orchestrator.results.run import REREAD, RUNNING
 
-__all__ = ["baseline_in", "families_of", "no_baseline"]
-
 
 def families_of(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
     """Return, by ``id`` of each cell, all cells that differ from it only in shape and length,
@@ -57,7 +55,8 @@ def no_baseline(
     """Return a note that there is no speedup and how to get one; another bench's runs count only if
     this bench borrows them.
 
-    ``family``: the cells of one series; ``cells``: all of a table; ``skipped``: configurations that were impossible.
+    ``family``: the cells of one series; ``cells``: all of a table; ``skipped``: configurations that
+    were impossible.
     """
     bases = [cell for cell in family if is_baseline(cell.spec)]
     if not bases and any(cell.spec.step.batch_size_up_to for cell in family):

@@ -18,24 +18,23 @@ from orchestrator.results.hardware import loaded_in, slowed_in, unsteady_in
 from orchestrator.results.notes import BORROWED, NOTHING_RUN, RANDOM_ORDER
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
-
-__all__ = ["notes_of", "placed", "read_bench", "store"]
+from orchestrator.results.telemetry.doubts import doubts_from
 
 
 def read_bench(
     bench: BenchDir,
     *,
-    each_rank: bool = False,
     known: Mapping[str, RunResult] = MappingProxyType({}),
 ) -> list[RunResult]:
     """Return the result of every run of a bench in execution order, good or bad, and store it where
     possible.
 
-    ``each_rank`` also computes ``by_rank``, which takes longer. ``known`` holds results of finished runs already read.
+    ``known`` holds results of finished
+    runs already read.
     """
     results = []
     for run in bench.runs():
-        result = known.get(run.run_id) or read_run(run, each_rank=each_rank)
+        result = known.get(run.run_id) or read_run(run)
         results.append(result)
         try:
             store(run, result)
@@ -111,6 +110,7 @@ def store(run: RunDir, result: RunResult) -> None:
                 *unsteady_in([result]),
                 *slowed_in([result]),
                 *loaded_in([result]),
+                *doubts_from([result.use]),
             ],
             "error": result.error.as_dict() if result.error else None,
         },

@@ -16,8 +16,6 @@ from orchestrator.notes import Note
 from orchestrator.record.node_record import Bound, ExitRecord
 from orchestrator.results.notes import SHARED_CORES
 
-__all__ = ["binding_words", "bound_ranks", "shared_cores"]
-
 
 def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, dict[int, Bound]]:
     """Return by host the CPUs of the ranks that were bound to some, in order."""

@@ -20,8 +20,6 @@ from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 from orchestrator.results.values import Key
 
-__all__ = ["LENGTH", "SHAPE", "Cell", "Repeat", "cells_of", "order"]
-
 SHAPE = ("nodes", "gpus")
 LENGTH = ("steps", "warmup_steps", "timeout_s")
 """Fields of a spec that say how large and how long a run is."""
@@ -46,9 +44,9 @@ class Cell:
     """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric
     and key, by run id.
 
-    ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each of `Metric.key_columns`.
-    ``resolutions`` are those of the numbers, 0 where it is not known. ``drift`` is what all cells of its bench have in common
-    that have this metric.
+    ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each
+    of `Metric.key_columns`. ``resolutions`` are those of the numbers, 0 where it is not known.
+    ``drift`` is what all cells of its bench have in common that have this metric.
     """
 
     spec: RunSpec

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Content", "Grid", "Repeats"]
-
 Value = str | int | float | None
 
 

@@ -17,7 +17,8 @@ from orchestrator.notes import Note, as_note
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import Expectation, as_value
 from orchestrator.plan.framework import Framework
-from orchestrator.plan.spec import RunSpec, as_written
+from orchestrator.plan.spec import RunSpec
+from orchestrator.plan.words import as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.measured import metrics_of
 from orchestrator.results.notes import (
@@ -28,11 +29,6 @@ from orchestrator.results.notes import (
 )
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.run import RunResult
-
-__all__ = [
-    "MET", "NOT_CERTAIN", "NOT_MET", "Judgement", "check_names", "check_planned", "errors_of", "judged", "notes_on",
-    "values_at",
-]  # fmt: skip
 
 _SHOWN = 100
 _SHOWN_CONFIGURATIONS = 6

@@ -15,8 +15,6 @@ from orchestrator.record.evidence import invalid
 from orchestrator.record.manifest import Manifest
 from orchestrator.results.notes import OUTPUT_DTYPE, PROGRAM_REMARK
 
-__all__ = ["arithmetic", "as_trained", "closing_of", "remarks"]
-
 _AGREE = ("world_size", "steps", "dtype", "batch_size", "global_batch", "model")
 _OUTPUT_TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 

@@ -45,12 +45,10 @@ from orchestrator.results.numbers.throughput import (
     window_of,
 )
 from orchestrator.results.numbers.training import verify_training
-from orchestrator.results.reported_figures import RunContext, figures
+from orchestrator.results.reported_figures import RunContext, figures, verify_tokens
 from orchestrator.results.run import RunResult
 from orchestrator.results.unmatched import explained
 from orchestrator.results.values import Expected, Value, values_of
-
-__all__ = ["by_grammar", "checked_alone", "checked_by_grammar", "grammar_note"]
 
 _SHOWN_BYTES = 1 << 20
 _NAMES = (
@@ -80,13 +78,13 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
                 raise DataError(f"expected the whole log, {cut[0]}", kind="result_invalid")
             return _of_metrics(result, spec, framework, parsed, log)
         if not parsed.samples:
-            raise _unmatched(framework, parsed, result.run_id, log)
-        spec = _as_reported(spec, framework, parsed)
+            raise _unmatched_error(framework, parsed, result.run_id, log)
+        spec = _with_report(spec, framework, parsed)
         usual = int(framework.default("warmup_steps", spec.device)[0])
         spec = _with_window(spec, framework, parsed, _warmup_steps(usual, parsed))
         counts = throughput(parsed.samples, Terms.of(spec, grammar))
         samples = _samples_of_step(counts, spec, parsed)
-        counted = _as_counted(spec, samples)
+        counted = _with_counted_batches(spec, samples)
         is_counted, spec = counted is not spec, _with_micro_batches(counted, framework)
         terms = Terms.of(spec, grammar)
         steps = read_window(
@@ -98,14 +96,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
             items=spec.items,
         )
     except DataError as error:
-        error.run_id = result.run_id
-        return replace(
-            result,
-            spec=spec,
-            error=error,
-            measure=framework.measure,
-            metrics=metrics_of(framework.measure, framework.log),
-        )
+        return _without_number(result, error, spec, framework)
     measured, resolution = steps.throughput, steps.resolution
     metrics = metrics_of(framework.measure, framework.log)
     read = replace(
@@ -123,7 +114,7 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
             framework=framework.name, dtypes=", ".join(dtypes), dtype=spec.dtype
         )
         read = replace(read, qualifications=(unknown,))
-    read = _qualified(read, *parsed.warnings, *steps.notes, *cut)
+    read = _with_own_notes(read, *parsed.warnings, *steps.notes, *cut)
     read = _with_metrics(read, spec, grammar, parsed)
     if framework.measure.derived:
         transformer = framework.transformer(spec.model) if spec.model in framework.models else None
@@ -143,6 +134,10 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
         # The device is not known, so that an MFU is not compared.
         context = RunContext.of(spec, transformer, {})
         said = figures(grammar.metrics, read.metric_values, speed, steps.times, context)
+        try:
+            verify_tokens(said, context, is_assumed=not is_reported)
+        except DataError as error:
+            return _without_number(result, error, spec, framework)
         qualifications = (*read.qualifications, STEP_SIZES(sizes=step))
         return replace(
             read,
@@ -153,6 +148,16 @@ def by_grammar(result: RunResult, spec: RunSpec, framework: Framework, log: byte
     return read
 
 
+def _without_number(
+    result: RunResult, error: DataError, spec: RunSpec, framework: Framework
+) -> RunResult:
+    """Return a run without a number, for an error."""
+    error.run_id = result.run_id
+    measure = framework.measure
+    metrics = metrics_of(measure, framework.log)
+    return replace(result, spec=spec, error=error, measure=measure, metrics=metrics)
+
+
 def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None, tuple[str, ...]]:
     """Return why a log of which nothing else is known has no result, None if it may have one, and
     notes about its steps.
@@ -161,7 +166,7 @@ def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | Non
     usual = _warmup_steps(int(framework.default("warmup_steps", "cuda")[0]), parsed)
     window = 0 if not steps or steps[-1] <= usual or framework.log.after_warmup else usual
     window = next((step for step in steps[:-1] if step >= window), window) if window else 0
-    batch = _reported(parsed).get("global_batch")
+    batch = _read_report(parsed).get("global_batch")
     global_batch = batch if type(batch) is int else 0
     terms = Terms(
         window, steps[-1] if steps else 0, global_batch or 1, cumulative=framework.log.cumulative
@@ -239,7 +244,7 @@ def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
     return {name: sizes[name] for name in names}
 
 
-def _reported(parsed: Parsed) -> dict[str, Any]:
+def _read_report(parsed: Parsed) -> dict[str, Any]:
     """Return what a log says of its run, by its closing line or by other lines, where a dtype has
     the program's name.
     """
@@ -250,7 +255,7 @@ def _reported(parsed: Parsed) -> dict[str, Any]:
 def _with_window(spec: RunSpec, framework: Framework, parsed: Parsed, warmup_steps: int) -> RunSpec:
     """Return a spec with the window of a log: after the warm-up, up to its last step."""
     printed = [sample.step for sample in parsed.samples]
-    planned = _reported(parsed).get("steps")
+    planned = _read_report(parsed).get("steps")
     if type(planned) is int and printed[-1] > planned:
         raise DataError(
             f"expected steps up to {planned}, as the log says, it goes to step {printed[-1]}",
@@ -269,7 +274,7 @@ def _with_window(spec: RunSpec, framework: Framework, parsed: Parsed, warmup_ste
 def _samples_of_step(counts: Throughput, spec: RunSpec, parsed: Parsed) -> int:
     """Return the samples of a step as its line counts them, else as the log says before its steps."""
     samples = counts.samples // (counts.last_step - counts.first_step + 1)
-    said = _reported(parsed)
+    said = _read_report(parsed)
     if samples != spec.global_batch or not spec.step.tokens:
         return samples
     by_tokens = said.get("tokens_per_step")
@@ -279,11 +284,11 @@ def _samples_of_step(counts: Throughput, spec: RunSpec, parsed: Parsed) -> int:
     return by_samples if type(by_samples) is int else samples
 
 
-def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec:
+def _with_report(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec:
     """Return a spec with the device and the step that the program's closing line reports, else by
     the defaults of the folder on GPUs. Raises DataError if the log is that of another run than its
     name says, or a copy of the model takes other ranks."""
-    reported = _reported(parsed)
+    reported = _read_report(parsed)
     worlds = [
         ("world_size", world_size) for _, world_size in parsed.ranks if world_size is not None
     ]
@@ -320,7 +325,7 @@ def _as_reported(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec
 
 def _warmup_steps(usual: int, parsed: Parsed) -> int:
     """Return the warm-up that a program reports, else the ``usual`` one."""
-    reported = _reported(parsed).get("warmup_steps")
+    reported = _read_report(parsed).get("warmup_steps")
     return reported if type(reported) is int else usual
 
 
@@ -339,7 +344,7 @@ def _with_micro_batches(spec: RunSpec, framework: Framework) -> RunSpec:
     )
 
 
-def _as_counted(spec: RunSpec, samples: int) -> RunSpec:
+def _with_counted_batches(spec: RunSpec, samples: int) -> RunSpec:
     """Return a spec with as many micro-batches as the ``samples`` of a step are. Raises DataError
     if they are none of its batch size and ranks."""
     if samples == spec.global_batch:
@@ -382,11 +387,11 @@ def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: P
             grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar)
         )
     except DataError as error:
-        return _qualified(read, METRICS_LEFT_OUT(fault=error.message))
+        return _with_own_notes(read, METRICS_LEFT_OUT(fault=error.message))
     return replace(read, metric_values=values)
 
 
-def _qualified(read: RunResult, *notes: Note) -> RunResult:
+def _with_own_notes(read: RunResult, *notes: Note) -> RunResult:
     """Return a run with notes about it alone, which name its log, the table having those of all
     repeats in one place.
     """
@@ -409,8 +414,8 @@ def _of_metrics(
     )
     read = replace(result, measure=framework.measure, metrics=metrics, spec=spec)
     if not values:
-        raise _unmatched(framework, parsed, result.run_id, log)
-    return _qualified(replace(read, state="finished", metric_values=values), *parsed.warnings)
+        raise _unmatched_error(framework, parsed, result.run_id, log)
+    return _with_own_notes(replace(read, state="finished", metric_values=values), *parsed.warnings)
 
 
 def grammar_note(framework: Framework) -> Note:
@@ -423,7 +428,7 @@ def grammar_note(framework: Framework) -> Note:
     return READ_WITH_GRAMMAR(framework=framework.name, window=window)
 
 
-def _unmatched(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
+def _unmatched_error(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
     patterns = framework.log.by_key("patterns" if framework.log.patterns else "readings")
     text = cleaned(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
     _, _, detail = explained(patterns, [("", name, text)], parsed.misread)

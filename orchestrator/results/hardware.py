@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.cross_node import characteristics
-from orchestrator.checks.facts import node_facts
+from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.checks.gpus import conditions
 from orchestrator.checks.load import WORTH, Load, busy_with_others
 from orchestrator.devices.gpu_states import is_partition
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
     from orchestrator.record.node_record import ExitRecord
 
-__all__ = [
-    "conditions_of", "differing_facts", "hardware", "infiniband_bytes_per_s", "infiniband_gbit", "loaded", "loaded_in",
-    "device_names", "devices_of_node", "of_gpus", "on_host", "quiet", "slowed", "slowed_in", "unsteady_in",
-]  # fmt: skip
-
 _WORTH = 0.05
 _LEAST_SENT = 0.01
 """Share of the gradients in 16 bits that any way to train together sends; some send them rarely or
@@ -69,15 +64,6 @@ _TITLES = {
 }  # fmt: skip
 
 
-def of_gpus(facts: Any, key: str) -> list[str]:
-    """Return the distinct values of a key of one node's GPUs, as captured by preflight."""
-    gpus = facts.get("gpus") if isinstance(facts, Mapping) else None
-    entries = gpus if isinstance(gpus, (list, tuple)) else ()
-    return sorted(
-        {str(entry[key]) for entry in entries if isinstance(entry, Mapping) and entry.get(key)}
-    )
-
-
 def devices_of_node(facts: Any) -> list[str]:
     """Return the distinct names of what a rank may have on one node: its GPUs, instances of those
     in MIG mode, and partitions of AMD's (``AMD Instinct MI300X CPX``)."""
@@ -91,18 +77,11 @@ def devices_of_node(facts: Any) -> list[str]:
     return [f"{name} MIG" if is_divided else name for name in sorted(names)]
 
 
-def infiniband_gbit(facts: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return by host the total rate in Gbit/s of the active InfiniBand ports in its facts; None for
-    a host without any.
+def infiniband_gbit(nodes: Mapping[str, NodeFacts]) -> dict[str, float | None]:
+    """Return by host the total rate in Gbit/s of its active InfiniBand ports; None for a host
+    without any.
     """
-    rates = {
-        host: node.get("infiniband_gbit") if isinstance(node, Mapping) else None
-        for host, node in facts.items()
-    }
-    return {
-        host: float(rate) if isinstance(rate, (int, float)) and rate > 0 else None
-        for host, rate in rates.items()
-    }
+    return {host: node.infiniband_gbit or None for host, node in nodes.items()}
 
 
 def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
@@ -111,7 +90,7 @@ def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     slowest = []
     for run in runs:
         networks = run.observed.get("networks") or ()
-        rates = infiniband_gbit(run.facts)
+        rates = infiniband_gbit(run.nodes)
         port_rates = [rate for rate in rates.values() if rate]
         only_infiniband = bool(networks) and all(
             str(network).startswith("NET/IB") for network in networks
@@ -312,8 +291,8 @@ def conditions_of(runs: Iterable[RunResult]) -> list[Note]:
     """
     hosts_by_text: dict[str, set[str]] = {}
     for run in runs:
-        for host, facts in run.facts.items():
-            for check in conditions(host, node_facts(facts)):
+        for host, facts in run.nodes.items():
+            for check in conditions(host, facts):
                 if check.verdict != "ok" and check.name in _QUALIFYING:
                     hosts_by_text.setdefault(check.found, set()).add(host)
     return [
@@ -343,8 +322,7 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
             if version is not None
         }
         parts |= dict.fromkeys(_transport_words(seen))
-        drivers = {driver for facts in run.facts.values() for driver in of_gpus(facts, "driver")}
-        parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(drivers))
+        parts |= dict.fromkeys(f"driver {driver}" for driver in sorted(_of_gpus(run, "driver")))
     return " · ".join(parts)
 
 
@@ -358,12 +336,14 @@ def _transport_words(seen: Mapping[str, Any]) -> list[str]:
 def _preflight_devices(run: RunResult, device: str) -> list[str]:
     """Return the devices of a run's nodes, as captured by preflight."""
     if device == "cuda":
-        return [name for facts in run.facts.values() for name in of_gpus(facts, "name")]
-    return [
-        f"cpu {facts['cpu']}"
-        for facts in run.facts.values()
-        if isinstance(facts, Mapping) and facts.get("cpu")
-    ]
+        return _of_gpus(run, "name")
+    return [f"cpu {facts.cpu}" for facts in run.nodes.values() if facts.cpu]
+
+
+def _of_gpus(run: RunResult, name: str) -> list[str]:
+    """Return the distinct values of a fact of the GPUs of each node."""
+    of_nodes = ({getattr(gpu, name) for gpu in facts.gpus or ()} for facts in run.nodes.values())
+    return [value for values in of_nodes for value in sorted(values - {""})]
 
 
 def _preflight_versions(run: RunResult) -> dict[str, Any]:
@@ -371,9 +351,8 @@ def _preflight_versions(run: RunResult) -> dict[str, Any]:
     qualification.
     """
     merged: dict[str, Any] = {}
-    for facts in run.facts.values():
-        versions = facts.get("framework") if isinstance(facts, Mapping) else None
-        merged |= versions if isinstance(versions, Mapping) else {}
+    for facts in run.nodes.values():
+        merged |= facts.framework
     return merged
 
 
@@ -416,8 +395,8 @@ def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]
     """Return which hosts had which value of each compared fact, over all repeats."""
     hosts: dict[str, dict[str, set[str]]] = {}
     for run in runs:
-        for host, facts in run.facts.items():
-            for name, value in characteristics(node_facts(facts)).items():
+        for host, facts in run.nodes.items():
+            for name, value in characteristics(facts).items():
                 if name == "data set" and run.spec and run.spec.loader == "synthetic":
                     continue  # not read
                 hosts.setdefault(name, {}).setdefault(value, set()).add(host)

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from orchestrator.results.values import Key
 
-__all__ = ["in_order", "key_number"]
-
 _NUMBER = re.compile(
     r"([-+]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][-+]?[0-9]{1,3})?) ?(?:([kKMGTP])i?)?B?", re.ASCII
 )

@@ -11,17 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.devices.vendor import Device
 from orchestrator.notes import Note
 from orchestrator.plan import MEASURES, RunSpec
 from orchestrator.plan.measures import LANGUAGE_MODEL
 from orchestrator.plan.transformer import Transformer
 from orchestrator.results.notes import NO_PEAK, PARALLEL_LAYOUT, PEAK
 from orchestrator.results.numbers.notes import ABOVE_PEAK
-from orchestrator.results.numbers.peaks import Device, devices_in
+from orchestrator.results.numbers.peaks import devices_in
 from orchestrator.results.numbers.physics import ROOM
 from orchestrator.results.values import Value
-
-__all__ = ["device_of", "language_values", "layout_note", "peak_note", "with_devices"]
 
 _PARTITIONS = {"DPX", "TPX", "QPX", "CPX"}
 _PARTS = {"MIG", *_PARTITIONS}

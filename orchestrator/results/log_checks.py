@@ -1,8 +1,9 @@
 """The checks that every log passes, whoever collected it: a run's, one that is read again, one of
 others, or a sample.
 
-`verify_statements` judges what a log says of itself and of its run, `read_window` its steps. Nothing is checked by one command
-alone: commands differ in what they know of the run, such as its size or the clock of its node.
+`verify_statements` judges what a log says of itself and of its run, `read_window` its steps.
+Nothing is checked by one command alone: commands differ in what they know of the run, such as its
+size or the clock of its node.
 
 >>> from orchestrator.logs import LogGrammar
 >>> from orchestrator.logs.parse import parse
@@ -45,9 +46,9 @@ from orchestrator.results.numbers.throughput import (
 )
 from orchestrator.results.numbers.training import verify_training
 
-__all__ = ["StepReading", "digest", "read_window", "sizes_of", "verify_statements"]
-
 _NAMED = 3
+_SEVERAL_RUNS = "it holds lines of several runs"
+_TIMES = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +116,22 @@ def verify_statements(log: Parsed, sizes: Mapping[str, Any]) -> None:
     for name, values in log.facts.items():
         for value, line in values.items():
             if name in sizes and not _is_same(sizes[name], value):
-                raise _refused(
+                raise _refusal(
                     f"expected {name} {sizes[name]}, the log says {value}: {line!r}", _of_size(name)
                 )
         if len(values) > 1:
             said = " and ".join(map(str, values))
-            raise _refused(
-                f"expected one {name}, the log says {said}", "it holds lines of several runs"
-            )
-    if log.void:
-        more = len(log.void) - _NAMED
-        reasons = [*log.void[:_NAMED], *([f"{plural(more, 'more such line')}"] if more > 0 else [])]
-        raise _refused(f"expected correct results: {'; '.join(reasons)}")
+            raise _refusal(f"expected one {name}, the log says {said}", _SEVERAL_RUNS)
+    known = {name: value for name, values in log.facts.items() for value in values}
+    known = {"world_size": len(log.listed), **known, **sizes}
+    void = [*log.void]
+    for row, alternatives in log.open_rows:
+        if reason := row.with_known(known).contradiction(alternatives):
+            void.append(reason)
+    if void:
+        more = len(void) - _NAMED
+        reasons = [*void[:_NAMED], *([f"{plural(more, 'more such line')}"] if more > 0 else [])]
+        raise _refusal(f"expected correct results: {'; '.join(reasons)}")
 
 
 def read_window(
@@ -165,13 +170,14 @@ def read_window(
             AGAINST_ITSELF(speed=written(speed * items), unit=unit, name=name, by_time=by_time)
         )
     notes += cumulative_note(samples, terms)
+    has_times = any(getattr(samples[-1], name) is not None for name in _TIMES)
     return StepReading(
         throughput=measured,
         resolution=resolution_of_speed(samples, terms, measured, printed),
         window=window,
         times=[line.seconds / line.steps for line in window],
         notes=tuple(notes),
-        unsteady=unsteady(window),
+        unsteady=unsteady(window, in_seconds=sized or has_times),
         steady=steady_start(all_stretches(samples, terms)),
         tempo=tempo(samples, terms),
     )
@@ -212,12 +218,15 @@ def _verify_ranks(listed: Mapping[int, int], world_size: int | None) -> None:
     words += [f"none of rank {rank}" for rank in missing[:_NAMED]] + [
         f"one of rank {rank}" for rank in beyond[:_NAMED]
     ]
-    programs = f": {max(listed.values())} programs that did not find each other" if several else ""
     expected = f"expected a line of each of {plural(len(ranks), 'rank')} in the list of ranks"
-    raise _refused(
-        f"{expected}, got {', '.join(words)}{programs}",
-        "was the program built with MPI, and started by it?",
-    )
+    got = f"{expected}, got {', '.join(words)}"
+    # Programs that do not find each other are together as many as the run has ranks; of a run of
+    # unknown size those of one rank look like runs of one.
+    are_apart = sum(listed.values()) == world_size or len(ranks) == 1 and not world_size
+    if several and not are_apart:
+        raise _refusal(got, _SEVERAL_RUNS)
+    programs = f": {max(listed.values())} programs that did not find each other" if several else ""
+    raise _refusal(f"{got}{programs}", "was the program built with MPI, and started by it?")
 
 
 def _is_same(expected: Any, said: Any) -> bool:
@@ -232,5 +241,5 @@ def _of_size(name: str) -> str:
     )
 
 
-def _refused(message: str, hint: str = "") -> DataError:
+def _refusal(message: str, hint: str = "") -> DataError:
     return DataError(message, kind="result_invalid", hint=hint, phase="summarize")

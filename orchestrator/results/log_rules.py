@@ -13,8 +13,6 @@ from orchestrator.record import BenchDir
 from orchestrator.results import RunResult
 from orchestrator.results.summary import Summary
 
-__all__ = ["LogRules", "log_rules"]
-
 
 class LogRules(Protocol):
     """The rules of framework folders. ``name`` is that of a folder or of a rule; empty: the rule

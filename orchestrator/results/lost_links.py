@@ -19,8 +19,6 @@ from orchestrator.record import RunDir
 from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.results.notes import LOST_LINK
 
-__all__ = ["lost_links", "lost_links_of", "lost_links_words", "reaches_nodes"]
-
 
 def lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str, int]]:
     """Return by host and interface how often a link was lost, without zeros."""

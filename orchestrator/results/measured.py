@@ -21,8 +21,6 @@ from orchestrator.results.values import Expected, Value, values_of
 if TYPE_CHECKING:
     from orchestrator.results.cells import Cell
 
-__all__ = ["content_of", "doubts_at", "expected_of", "measured_values", "metrics_of", "readings_of"]
-
 _READERS: Mapping[
     str, Callable[[RunSpec, Sequence[Mapping[str, str]], Mapping[str, Any]], tuple[Any, ...]]
 ] = {

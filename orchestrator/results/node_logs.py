@@ -8,7 +8,6 @@ samples are aggregated in constant memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from mmap import mmap
 from pathlib import Path
@@ -22,10 +21,6 @@ from orchestrator.pool import shared_out
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import deadline, verified
 from orchestrator.record.node_record import ExitRecord, LogFile
-from orchestrator.results.numbers.tempo import quantiles
-from orchestrator.results.numbers.throughput import Terms, step_times
-
-__all__ = ["NodeLogs", "read_logs"]
 
 _WORTH_BYTES = 64 << 20
 """Bytes of logs below which no other processes are started."""
@@ -35,20 +30,17 @@ _TAIL_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class NodeLogs:
-    """The parsed logs of a node: the files that the grammar names, which of them hold samples, and
-    in ``rhythm`` the
-    `tempo.quantiles` of the step times of each of these, if requested and available. ``arrivals``: on the first
-    node with samples, of the first of these, (seconds of the node's clock, last step in the log at
-    that time)."""
+    """The parsed logs of a node: the files that the grammar names, and which of them hold
+    samples. ``arrivals``: on the first node with samples, of the first of these, (seconds of the
+    node's clock, last step in the log at that time)."""
 
     files: Mapping[str, Parsed]
     sampled: tuple[str, ...]
-    rhythm: Mapping[str, tuple[float, float, float]]
     arrivals: tuple[tuple[float, int], ...] = ()
 
 
 Growth = Mapping[str, tuple[tuple[float, int], ...]]
-Job = tuple[Path, str, Mapping[str, LogFile], LogGrammar, bool, Terms | None, Growth]
+Job = tuple[Path, str, Mapping[str, LogFile], LogGrammar, bool, Growth]
 
 
 def read_logs(
@@ -56,16 +48,14 @@ def read_logs(
     records: Mapping[str, ExitRecord],
     grammar: LogGrammar,
     holders: frozenset[str],
-    terms: Terms | None = None,
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
     """Verify every log of every host against the ``files`` of its exit record. Return the parsed
     logs by host, and the aggregate over ranks if each line describes a single process, whose files
     then hold no samples of their own, or over nodes if each line describes one node and those of
     ``every`` node are read.
 
-    ``holders`` are the hosts whose files hold the samples. With ``terms``, those of the run, the step times of each file are
-    computed too, which takes longer. Raises DataError result_invalid for the first host in order
-    that has an error.
+    ``holders`` are the hosts whose files hold the samples. Raises DataError result_invalid
+    for the first host in order that has an error.
     """
     first = next(
         (host for host in records if host in holders), ""
@@ -77,7 +67,6 @@ def read_logs(
             record.files,
             grammar,
             host in holders,
-            terms,
             record.meter.growth if host == first else {},
         )
         for host, record in records.items()
@@ -96,22 +85,16 @@ def read_logs(
 def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
     logs, aggregate = {}, RankAggregate()
     aggregated: set[str] = set()
-    for path, host, entries, grammar, holds, terms, growth in jobs:
+    for path, host, entries, grammar, holds, growth in jobs:
         files: dict[str, Parsed] = {}
         arrivals: tuple[tuple[float, int], ...] = ()
-        rhythm: dict[str, tuple[float, float, float]] = {}
         sampled = []
         of_node = grammar.nodes == "every" and grammar.scope == "node"
-        for name, data, log in _parsed(RunDir(path), host, entries, grammar):
+        for name, data, log in _parse_logs(RunDir(path), host, entries, grammar):
             is_sample = holds and is_named(name, grammar.files)
             if is_sample:
                 sampled.append(name)
                 arrivals = arrivals or _arrivals(data, growth.get(name, ()), grammar)
-                # Steps may be missing from one rank's log; the run still has a number, or an error
-                # that says why not.
-                with suppress(DataError):
-                    if terms:
-                        rhythm[name] = quantiles(step_times(log.samples, terms))
                 if isinstance(log.said, RankAggregate):
                     aggregate.merge(log.said, f"{host}/{name}")
                 elif of_node and log.said and host not in aggregated:
@@ -124,7 +107,7 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
                 if is_sample and not isinstance(log.said, RankAggregate)
                 else replace(log, said=(), readings=log.readings if is_sample else ())
             )
-        logs[host] = NodeLogs(files, tuple(sampled), rhythm, arrivals)
+        logs[host] = NodeLogs(files, tuple(sampled), arrivals)
     return logs, aggregate
 
 
@@ -164,7 +147,7 @@ def _arrivals(
     return tuple(arrivals)
 
 
-def _parsed(
+def _parse_logs(
     run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar
 ) -> Iterator[tuple[str, bytes | mmap, Parsed]]:
     for name, entry in sorted(entries.items()):

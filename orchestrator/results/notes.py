@@ -215,6 +215,12 @@ DRIFT = Kind(
     "all configurations became {drift:.1%} {direction} during the bench; "
     "speed, speedup and their intervals are those of its middle, without this drift",
 )
+UNCERTAIN_DRIFT = Kind(
+    "uncertain_drift",
+    REMARK,
+    "{what} of all configurations changed by {drift:+.1%} during the bench, which may be chance; "
+    "it is of the middle of the bench, without this drift",
+)
 DRIFT_OF_MEDIANS = Kind(
     "drift",
     DOUBT,

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.notes import Note
@@ -17,8 +16,6 @@ from orchestrator.record import BenchDir, holder
 from orchestrator.record.manifest import read_manifest
 from orchestrator.results.notes import IN_PROGRESS, INCOMPLETE
 from orchestrator.results.run import NEVER_RUN, REREAD, RESUME, RETRY, RUNNING, RunResult
-
-__all__ = ["Counts", "Planned", "counted", "planned_runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,8 @@ class Planned:
     """The planned runs of a bench: a result for each, their counts, and what is missing (``note``),
     empty if nothing is.
 
-    ``skipped`` are the configurations that the bench left out because they are impossible, ``label`` is its own,
-    and ``expect`` what it is expected to measure.
+    ``skipped`` are the configurations that the bench left out because they are impossible,
+    ``label`` is its own, and ``expect`` what it is expected to measure.
 
     Runs that were never started are in the counts, but have no result if no run of their framework
     shows what it measures.
@@ -112,14 +109,14 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
             metrics=pattern.metrics,
         )
         planned.append(replace(run, repeated_by=RESUME))
-    planned = _as_found(planned)
+    planned = _with_found_batch_sizes(planned)
     counts = counted(planned)
     counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
     note = _note(record.bench_id, planned, counts, is_held)
     return Planned(tuple(planned), counts, note, record.label, record.skipped, record.expect)
 
 
-def _as_found(results: Sequence[RunResult]) -> list[RunResult]:
+def _with_found_batch_sizes(results: Sequence[RunResult]) -> list[RunResult]:
     """Return the results, those without a number beside the others of their configuration where
     runs find the batch size.
     """
@@ -152,23 +149,19 @@ def _running(result: RunResult) -> RunResult:
     """Return a run that is under way without what its evidence gives so far: that is no number, and
     its gaps are no fault.
     """
-    empty: dict[str, Any] = {
-        "throughput": None,
-        "metric_values": (),
-        "readings": (),
-        "error": None,
-        "tempo": None,
-        "by_rank": {},
-    }
     return replace(
         result,
         state=RUNNING,
         repeated_by="",
+        throughput=None,
+        metric_values=(),
+        readings=(),
+        error=None,
         qualifications=(),
         step_times=None,
         unsteady=(),
+        tempo=None,
         digests=(),
-        **empty,
     )
 
 

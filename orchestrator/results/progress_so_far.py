@@ -12,8 +12,6 @@ from orchestrator.results.bench import placed
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 
-__all__ = ["Tally", "durations", "longest", "spent_s"]
-
 
 class Tally:
     """The seconds that a bench has used and the results of its runs that are over, each read once.

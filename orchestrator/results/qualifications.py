@@ -43,8 +43,6 @@ from orchestrator.results.repeats import (
 from orchestrator.results.reported_figures import doubts_about
 from orchestrator.results.telemetry.doubts import doubts_from
 
-__all__ = ["coarse", "doubts_of", "measured_count", "qualifications_of", "typical_of"]
-
 ENOUGH_REPEATS = 3
 _WIDE = 0.05
 _COARSE = 0.5
@@ -128,7 +126,7 @@ def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[No
     """
     speeds = [None if of_medians else typical_of(cell) for cell in cells]
     measured = [
-        _measured(cell, speed.value if speed else None)
+        _measured_cell(cell, speed.value if speed else None)
         for cell, speed in zip(cells, speeds, strict=True)
     ]
     found = [findings(this, measured) for this in measured]
@@ -138,7 +136,7 @@ def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[No
     ]
 
 
-def _measured(cell: Cell, typical: float | None) -> Measured:
+def _measured_cell(cell: Cell, typical: float | None) -> Measured:
     spec = cell.spec
     size = (spec.nodes, spec.gpus, spec.batch_size)
     per_rank = spec.global_batch * spec.items / spec.world_size

@@ -21,8 +21,6 @@ from orchestrator.plural import plural
 from orchestrator.results.notes import RANK_PARTS_UNUSED
 from orchestrator.strictjson import strict_json
 
-__all__ = ["RankParts", "parts_of_ranks"]
-
 _MOST_BLOCKS = 256
 _PARTS = ("step_s", "input_s", "compute_s", "compute_cpu_s")
 
@@ -31,10 +29,10 @@ _PARTS = ("step_s", "input_s", "compute_s", "compute_cpu_s")
 class RankParts:
     """The steps of a rank in the window: medians of consecutive blocks of steps, in seconds.
 
-    ``compute_s`` is the time from when a step's input is there until the rank first communicates, ``compute_cpu_s`` the
-    processor time that it takes meanwhile; each is empty if it is not known. ``gpu_waits`` is the
-    share of the window's steps in which its GPU waits for its program meanwhile, 0 to 1; None if
-    that is not known.
+    ``compute_s`` is the time from when a step's input is there until the rank first communicates,
+    ``compute_cpu_s`` the processor time that it takes meanwhile; each is empty if it is not known.
+    ``gpu_waits`` is the share of the window's steps in which its GPU waits for its program
+    meanwhile, 0 to 1; None if that is not known.
     """
 
     rank: int

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from statistics import median
-from typing import Any
 
 from orchestrator.errors import ConfigError, DataError, OrchError, recorded_error
 from orchestrator.inventory import fold
@@ -51,7 +50,7 @@ from orchestrator.results.notes import (
 from orchestrator.results.numbers.clock import Clock, Sizes
 from orchestrator.results.numbers.throughput import Terms
 from orchestrator.results.rank_parts import parts_of_ranks
-from orchestrator.results.reported_figures import RunContext, figures
+from orchestrator.results.reported_figures import RunContext, figures, verify_tokens
 from orchestrator.results.run import REREAD, RESUME, RETRY, RunResult
 from orchestrator.results.run_evidence import (
     RunEvidence,
@@ -68,12 +67,10 @@ from orchestrator.results.unmatched import verify_matched
 from orchestrator.results.unread_logs import unread_results
 from orchestrator.results.values import Value
 
-__all__ = ["read_run"]
-
 _SLOW_ANSWER_S, _STRAGGLER_TIMES = 0.03, 5.0
 
 
-def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
+def read_run(run: RunDir) -> RunResult:
     """Return one run's result. A fault of the run is in the result's ``error``; it is never raised."""
     try:
         planned = read_manifest(run)
@@ -97,7 +94,7 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         lost = lost_links_of(run, planned.hosts)
         return replace(result, state=outcome.state, error=cause, repeated_by=again, lost_links=lost)
     try:
-        return _measured(run, planned, result, each_rank)
+        return _measure(run, planned, result)
     except ConfigError as error:  # the grammar was valid when the run was planned
         damaged = DataError(
             error.message,
@@ -127,8 +124,8 @@ def read_run(run: RunDir, *, each_rank: bool = False) -> RunResult:
         )
 
 
-def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool) -> RunResult:
-    evidence = read_evidence(run, planned, each_rank)
+def _measure(run: RunDir, planned: Manifest, result: RunResult) -> RunResult:
+    evidence = read_evidence(run, planned)
     places, parsed, records = evidence.places, evidence.parsed, evidence.records
     files = list(records[evidence.holders[0].host].files)
     verify_sizes(parsed, planned.spec)
@@ -152,7 +149,7 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
     notes += shared_cores(bound)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
     observed = {**observed, "networks": list(paths.networks), "transport": transport}
-    notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(planned.facts))
+    notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(result.nodes))
     result = replace(
         result,
         spec=spec,
@@ -163,31 +160,30 @@ def _measured(run: RunDir, planned: Manifest, result: RunResult, each_rank: bool
         loaded=loaded(records),
         lost_links=lost,
     )
-    fill = _with_steps if planned.measure.has_samples else _with_readings
-    result, more = fill(result, spec, observed, evidence)
-    return replace(result, qualifications=tuple(dict.fromkeys(notes + more)))
+    if planned.measure.has_samples:
+        result, of_steps = _with_steps(result, spec, evidence)
+        notes += of_steps
+    else:
+        result = _with_readings(result, evidence)
+    return replace(result, qualifications=tuple(dict.fromkeys(notes)))
 
 
-def _with_readings(
-    result: RunResult, spec: RunSpec, observed: Mapping[str, Any], evidence: RunEvidence
-) -> tuple[RunResult, list[Note]]:
+def _with_readings(result: RunResult, evidence: RunEvidence) -> RunResult:
     """Return the result of a program that prints measurements, not steps."""
     by_log = evidence.readings
     lines = [line for readings in by_log.values() for line in readings]
-    readings = readings_of(evidence.planned, lines, observed)
+    readings = readings_of(evidence.planned, lines, result.observed)
     values = measured_values(evidence.planned, readings, by_log)
-    done = replace(result, readings=readings, metric_values=values, digests=(evidence.digest,))
-    return done, []
+    return replace(result, readings=readings, metric_values=values, digests=(evidence.digest,))
 
 
 def _with_steps(
-    result: RunResult, spec: RunSpec, observed: Mapping[str, Any], evidence: RunEvidence
+    result: RunResult, spec: RunSpec, evidence: RunEvidence
 ) -> tuple[RunResult, list[Note]]:
     """Return the result of a training: its throughput, and what follows from it."""
     planned, grammar = evidence.planned, evidence.planned.grammar
-    records, logs, holders = evidence.records, evidence.logs, evidence.holders
-    arrivals = next((logs[node.host].arrivals for node in holders), ())
-    steps = _read_steps(result, spec, arrivals, evidence)
+    records, holders, observed = evidence.records, evidence.holders, result.observed
+    steps = _read_steps(result, spec, evidence)
     measured = steps.throughput
     notes: list[Note] = []
     if not result.simulated:
@@ -198,7 +194,7 @@ def _with_steps(
     derived: tuple[Value, ...] = ()
     known = with_devices(
         observed,
-        (name for host in planned.hosts for name in devices_of_node(planned.facts.get(host))),
+        (name for host in planned.hosts for name in devices_of_node(result.nodes.get(host))),
     )
     if planned.measure.name == LANGUAGE_MODEL:
         derived = language_values(
@@ -208,7 +204,7 @@ def _with_steps(
         notes += peak_note(spec, known, derived) if planned.transformer else [without]
         notes += layout_note(spec, observed)
     started = steps.tempo.clock if steps.tempo and grammar.nodes != "every" else None
-    times_of_window = WindowTimes(holders[0].host, started, arrivals)
+    times_of_window = WindowTimes(holders[0].host, started, evidence.arrivals)
     use, unread = run_use(evidence.run, planned, records, measured, steps.window, times_of_window)
     notes += unread
     values = (
@@ -220,27 +216,22 @@ def _with_steps(
         TOKENS_PER_S.name, (), measured.samples_per_s * spec.items, steps.resolution * spec.items
     )
     context = RunContext.of(spec, planned.transformer, known)
+    said = figures(grammar.metrics, values, speed, steps.times, context)
+    verify_tokens(said, context)
     done = replace(
         result,
         **steps.fields(),
         metric_values=values,
-        said=figures(grammar.metrics, values, speed, steps.times, context),
+        said=said,
         slowed=slowed(records, measured.seconds, lowered_by_host(use)),
         use=use,
         digests=(evidence.digest, steps.digest),
         rank_parts=rank_parts,
-        by_rank={
-            f"{node.host}/{name}": rhythm
-            for node in holders
-            for name, rhythm in logs[node.host].rhythm.items()
-        },
     )
     return done, notes
 
 
-def _read_steps(
-    result: RunResult, spec: RunSpec, arrivals: tuple[tuple[float, int], ...], evidence: RunEvidence
-) -> StepReading:
+def _read_steps(result: RunResult, spec: RunSpec, evidence: RunEvidence) -> StepReading:
     """Return the steps of the window. Raises DataError if they are not those of the plan."""
     grammar, holders = evidence.planned.grammar, evidence.holders
     terms = Terms.of(spec, grammar)
@@ -257,7 +248,7 @@ def _read_steps(
         simulated=result.simulated,
         sampled=grammar.sampled,
         items=spec.items,
-        clock=(Clock(arrivals, life_s), Sizes(spec.nodes, spec.world_size)),
+        clock=(Clock(evidence.arrivals, life_s), Sizes(spec.nodes, spec.world_size)),
     )
     samples = steps.throughput.samples
     planned_samples = (spec.steps - spec.warmup_steps) * spec.global_batch

@@ -23,14 +23,6 @@ from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
-__all__ = [
-    "equal_repeats",
-    "on_other_hosts",
-    "over_other_interfaces",
-    "repeats_apart",
-    "slower_than_wider",
-]
-
 _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
 _DIGESTS = (EQUAL_LOGS, EQUAL_TIMES)
 

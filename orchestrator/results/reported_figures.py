@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from orchestrator.devices.vendor import Device
+from orchestrator.errors import DataError
 from orchestrator.logs.metrics import COMBINED, Metric
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
@@ -32,16 +34,16 @@ from orchestrator.plan.transformer import Transformer
 from orchestrator.plural import plural
 from orchestrator.results.language_model import device_of
 from orchestrator.results.notes import PROGRAM_FIGURE
-from orchestrator.results.numbers.peaks import DIVISORS, Device
+from orchestrator.results.numbers.peaks import DIVISORS
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import WORTH
 from orchestrator.results.values import Value
 
-__all__ = ["Figure", "Convention", "RunContext", "doubts_about", "figures"]
-
 _NAMED = 2
 """Explanations that a doubt names; of others it says how many there are."""
 _DTYPES = ("bf16", "tf32", "fp32", "fp8")
+_TOO_FAR_APART = 1.5
+"""A program's tokens/s that differ by more, for no known reason, are of other steps."""
 _OF_STEPS = ("mean", "median", "min", "max")
 """Combinations of lines that differ from the speed of the window, which is their harmonic mean."""
 
@@ -216,9 +218,9 @@ def figures(
 ) -> tuple[Figure, ...]:
     """Return what a program says of itself in one run, with the doubt about each figure.
 
-    ``speed`` is that of the run in tokens/s, ``step_times`` are those of its window (s): where lines become one value as a
-    median or a mean, or the program averages steps itself, so do the steps. Figures without a
-    computed one, as an MFU without a known peak, are left out.
+    ``speed`` is that of the run in tokens/s, ``step_times`` are those of its window (s): where
+    lines become one value as a median or a mean, or the program averages steps itself, so do the
+    steps. Figures without a computed one, as an MFU without a known peak, are left out.
     """
     rates = [1 / seconds for seconds in step_times]
     by_metric = {value.metric: value for value in values}
@@ -260,6 +262,28 @@ def doubts_about(repeats: Sequence[Figure]) -> list[Note]:
     typical = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
     farthest = max(typical, key=_distance, default=None)
     return [farthest.doubt] if farthest and farthest.doubt else []
+
+
+def verify_tokens(said: Sequence[Figure], context: RunContext, *, is_assumed: bool = False) -> None:
+    """Check the tokens/s that a program prints against those that follow from its steps.
+    ``is_assumed``: the tokens of a step are the defaults of a folder, so that another convention
+    explains nothing.
+
+    Raises DataError (result_invalid) if they are of steps of another size.
+    """
+    for figure in said:
+        is_far = _distance(figure) > math.log(_TOO_FAR_APART)
+        if not (figure.says.startswith("tokens_per_s") and figure.differs and is_far):
+            continue
+        if is_assumed or not figure.explanations(context):
+            step = context.spec.step
+            raise DataError(
+                f"expected the {figure.says} of the program to follow from its steps of"
+                f" {plural(step.tokens, 'token')} a sample, got {written(figure.said)} by the"
+                f" program, {written(figure.computed)} by the steps",
+                kind="result_invalid",
+                hint="its sequences are of another length, or its steps of other micro-batches",
+            )
 
 
 def _distance(figure: Figure) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.errors import OrchError
 from orchestrator.logs.metrics import Metric
 from orchestrator.notes import Note
@@ -20,8 +21,6 @@ from orchestrator.results.rank_parts import RankParts
 from orchestrator.results.reported_figures import Figure
 from orchestrator.results.telemetry.utilization import RunUse
 from orchestrator.results.values import Value
-
-__all__ = ["NEVER_RUN", "REREAD", "RESUME", "RETRY", "RUNNING", "Lowered", "RunResult"]
 
 NEVER_RUN, RUNNING = "never run", "running"
 """States of planned runs that have no result yet."""
@@ -46,20 +45,19 @@ class Lowered(NamedTuple):
 class RunResult:
     """The result of one run, derived from its evidence.
 
-    ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its log prints numbers.
-    ``observed`` is what the training program reported at its end, ``step_times`` summarizes the step times in the window,
-    ``unsteady`` is the result of `steadiness.unsteady` for them, ``steady`` that of `steady_start` for all steps.
-    ``by_rank``, if requested and every node logs steps, holds the `tempo.quantiles` of the step times (s) in the window by log,
-    ``node1/rank-0.out``. ``metrics`` are what its program measures, ``metric_values`` its numbers besides its speed,
-    ``said`` its program's own figures of some of them, ``planned_units`` their units before its log was read again.
-    ``readings`` are the parsed lines of collectives and pairs, ``slowed`` and ``loaded`` are the
-    results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and processors,
-    ``lost_links`` that of
-    `lost_links.lost_links`, of failed runs too, ``use`` is what their samples say of the window, None without samples.
-    ``digests`` are SHA-256 of the logs with samples and of the step times in the window, to the microsecond; two runs never
-    have an equal one. ``repeated_by`` is the command that makes a run without a number again in the
-    same bench, such as
-    `RESUME`. ``place`` is the run's place in the order in which its bench ran, None for a run of another bench or of none.
+    ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its
+    log prints numbers. ``observed`` is what the training program reported at its end,
+    ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of
+    `steadiness.unsteady` for them, ``steady`` that of `steady_start` for all steps. ``metrics`` are what its program measures,
+    ``metric_values`` its numbers besides its speed, ``said`` its program's own figures of some of
+    them, ``planned_units`` their units before its log was read again. ``readings`` are the parsed
+    lines of collectives and pairs, ``slowed`` and ``loaded`` are the results of `hardware.slowed`
+    and `hardware.loaded` for the nodes' clocks and processors, ``lost_links`` that of
+    `lost_links.lost_links`, of failed runs too, ``use`` is what their samples say of the window,
+    None without samples. ``digests`` are SHA-256 of the logs with samples and of the step times in
+    the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is the command
+    that makes a run without a number again in the same bench, such as `RESUME`. ``place`` is the
+    run's place in the order in which its bench ran, None for a run of another bench or of none.
     ``rank_parts`` are those of all ranks, in order, or empty.
     """
 
@@ -78,7 +76,6 @@ class RunResult:
     unsteady: tuple[Note, ...] = ()
     steady: SteadyStart | None = None
     tempo: Tempo | None = None
-    by_rank: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
     measure: Measure = MEASURES[TRAINING]
     metrics: tuple[Metric, ...] = (SAMPLES_PER_S,)
     metric_values: tuple[Value, ...] = ()
@@ -93,6 +90,16 @@ class RunResult:
     repeated_by: str = ""
     place: int | None = None
     rank_parts: tuple[RankParts, ...] = ()
+    _nodes: dict[str, NodeFacts] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def nodes(self) -> Mapping[str, NodeFacts]:
+        """The typed facts of its nodes by host, each read once: a wide cluster has hundreds."""
+        if not self._nodes:
+            self._nodes.update({host: node_facts(told) for host, told in self.facts.items()})
+        return self._nodes
 
     @property
     def values(self) -> tuple[Value, ...]:

@@ -25,9 +25,6 @@ from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.results.log_checks import digest, sizes_of, verify_statements
 from orchestrator.results.node_logs import NodeLogs, read_logs
 from orchestrator.results.notes import RANKS_NOT_VERIFIED
-from orchestrator.results.numbers.throughput import Terms
-
-__all__ = ["RunEvidence", "holders_of", "read_evidence", "verify_ranks", "verify_sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +54,23 @@ class RunEvidence:
         return {place: log.readings for place, log in self.places.items()}
 
     @property
+    def arrivals(self) -> tuple[tuple[float, int], ...]:
+        """When steps were seen in the logs of the first holder (`NodeLogs`)."""
+        return self.logs[self.holders[0].host].arrivals
+
+    @property
     def digest(self) -> str:
         """One digest of all logs that have the samples."""
         return digest(self.records[host].files[name].sha256 for host, name in self.places)
 
 
-def read_evidence(run: RunDir, planned: Manifest, each_rank: bool) -> RunEvidence:
+def read_evidence(run: RunDir, planned: Manifest) -> RunEvidence:
     """Read and verify the exit records and logs of a run."""
     grammar = planned.grammar
     records = _exit_records(run, planned)
     holders = holders_of(planned)
-    is_of_ranks = each_rank and grammar.nodes == "every"
-    rank_terms = Terms.of(planned.spec, grammar) if is_of_ranks else None
     hosts = frozenset(node.host for node in holders)
-    logs, aggregate = read_logs(run, records, grammar, hosts, rank_terms)
+    logs, aggregate = read_logs(run, records, grammar, hosts)
     places = {
         (node.host, name): logs[node.host].files[name]
         for node in holders

@@ -27,15 +27,6 @@ from orchestrator.record.manifest import Manifest, StartRecord, read_manifest
 from orchestrator.record.node_record import exit_record
 from orchestrator.results.run import RunResult
 
-__all__ = [
-    "BenchHistory",
-    "RenderedFile",
-    "NodeTimes",
-    "ShapePlacement",
-    "RunHistory",
-    "history_of",
-]
-
 PHASES = ("planned", "staged", "armed", "started", "over", "collected")
 
 
@@ -138,7 +129,7 @@ def history_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchHistory:
             for result in results
         },
         facts=_facts(results),
-        placed=tuple(dict.fromkeys(_placed(results, manifests))),
+        placed=tuple(dict.fromkeys(_shape_placements(results, manifests))),
         files=files,
         unlike=unlike,
         notes=tuple(notes),
@@ -162,7 +153,7 @@ def _facts(results: Iterable[RunResult]) -> dict[str, dict[str, list[str]]]:
     return by_value((host, facts) for host, several in sorted(seen.items()) for facts in several)
 
 
-def _placed(
+def _shape_placements(
     results: Iterable[RunResult], manifests: Mapping[str, Manifest]
 ) -> Iterator[ShapePlacement]:
     for result in results:
@@ -272,7 +263,8 @@ def _files(
         ):
             unlike.setdefault(first_run[0], []).append(result.run_id)
     files = {
-        run_id: tuple(_folded(path, on) for path, on in texts.items()) for _, run_id, texts in first
+        run_id: tuple(_fold_file(path, on) for path, on in texts.items())
+        for _, run_id, texts in first
     }
     return files, {run_id: tuple(others) for run_id, others in unlike.items()}
 
@@ -296,7 +288,7 @@ def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[s
     }
 
 
-def _folded(path: str, on: Mapping[str, str]) -> RenderedFile:
+def _fold_file(path: str, on: Mapping[str, str]) -> RenderedFile:
     groups: dict[str, list[str]] = {}
     for host, text in on.items():
         groups.setdefault(text, []).append(host)

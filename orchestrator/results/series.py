@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.plan import RunSpec
-from orchestrator.plan.spec import as_written
+from orchestrator.plan.words import as_written
 from orchestrator.results.cells import LENGTH, Cell
 from orchestrator.results.entries import Row
-
-__all__ = ["Group", "choice", "differing_names", "grouped", "program_of", "series_of"]
 
 NONE = "none"
 """The dtype of a program that has none, and the loader of one that loads no samples."""
@@ -27,7 +25,8 @@ class Group:
 
     The ``title`` names these.
 
-    ``columns`` are the names of the other values that differ between them, as `column` returns them.
+    ``columns`` are the names of the other values that differ between them, as `column` returns
+    them.
     """
 
     title: str
@@ -80,7 +79,7 @@ def program_of(cell: Cell, differing: Sequence[str]) -> str:
         settings = {"global_batch": spec.global_batch, **settings}
         settings.pop(spec.follows.removeprefix("options."), None)
         with_samples = {name: value for name, value in with_samples.items() if name != spec.follows}
-    return _described(
+    return _describe(
         (spec.framework, spec.model, spec.dtype),
         with_samples,
         spec.device,
@@ -125,7 +124,7 @@ def _group(rows: list[Row]) -> Group:
         name: common.pop(name) for name in ("batch_size", "loader") if name in common
     }
     settings = {name: value for name, value in common.items() if value is not None}
-    title = _described(
+    title = _describe(
         (first.framework, first.model, first.dtype),
         samples,
         first.device,
@@ -159,7 +158,7 @@ def _rank(value: Any) -> tuple[int, float, str]:
     return (1, number, "") if math.isfinite(number) else (2, 0.0, str(value))
 
 
-def _described(
+def _describe(
     words: Sequence[str],
     samples: Mapping[str, Any],
     device: str,

@@ -14,8 +14,6 @@ from orchestrator.plan.placement import Slot
 from orchestrator.record.evidence import invalid
 from orchestrator.results.numbers.throughput import Terms
 
-__all__ = ["verify_ranks_logged"]
-
 
 def verify_ranks_logged(
     aggregate: RankAggregate,
@@ -27,9 +25,10 @@ def verify_ranks_logged(
     """Check that a run's logs hold the window from every rank that prints, or from every node if
     each line is about a node.
 
-    ``aggregate`` names its logs "host/name", ``slots`` are all nodes of the run, and ``files`` is the number of logs that may
-    hold steps, by host, of the nodes whose logs are read. Either all ranks print, or one of each
-    node that is read: any other number is an error. Raises DataError result_invalid.
+    ``aggregate`` names its logs "host/name", ``slots`` are all nodes of the run, and ``files`` is
+    the number of logs that may hold steps, by host, of the nodes whose logs are read. Either all
+    ranks print, or one of each node that is read: any other number is an error. Raises DataError
+    result_invalid.
     """
     lines = aggregate.lines()
     distinct = {
@@ -39,7 +38,7 @@ def verify_ranks_logged(
     window = sorted(step for step in printed if terms.warmup_steps < step <= terms.steps)
     if not window:
         return  # the error of a run without lines says more
-    expected = {key: _expected(steps, window, terms) for key, steps in distinct.items()}
+    expected = {key: _expected_lines(steps, window, terms) for key, steps in distinct.items()}
     wrong = {
         key: [step for step in window if steps[step] != expected[key]]
         for key, steps in distinct.items()
@@ -55,7 +54,7 @@ def verify_ranks_logged(
     _verify_number(ranks, grammar, slots, files)
 
 
-def _expected(steps: Counter[int], window: Sequence[int], terms: Terms) -> int:
+def _expected_lines(steps: Counter[int], window: Sequence[int], terms: Terms) -> int:
     """Return how many lines a log should have for a step: as many as for most of the warm-up or of
     the window, or one.
     """

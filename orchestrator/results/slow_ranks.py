@@ -23,8 +23,6 @@ from orchestrator.results.rank_parts import RankParts
 from orchestrator.results.run import RunResult
 from orchestrator.results.telemetry.conditions import conditions_against_others
 
-__all__ = ["RankTimes", "Ranks", "SlowRank", "compared"]
-
 _EVEN = 0.5
 """A node is named instead of its ranks if each of them is above the others by at least this share
 of the node's excess.
@@ -56,10 +54,11 @@ _WORKING: _Seconds = attrgetter("compute_cpu_s")
 class RankTimes:
     """The parts of a rank's steps over all repeats: medians, in seconds.
 
-    ``excess`` is by which fraction it computes longer than the median of the other ranks, ``cpu_excess`` by which it takes more
-    processor time for that; ``input_excess`` is how much longer it waits for its input, as a
-    fraction of a step. None where that is not known. ``gpu_waits`` is the share of steps in which
-    its GPU waits for its program while it computes, 0 to 1.
+    ``excess`` is by which fraction it computes longer than the median of the other ranks,
+    ``cpu_excess`` by which it takes more processor time for that; ``input_excess`` is how much
+    longer it waits for its input, as a fraction of a step. None where that is not known.
+    ``gpu_waits`` is the share of steps in which its GPU waits for its program while it computes, 0
+    to 1.
     """
 
     rank: int
@@ -77,13 +76,12 @@ class RankTimes:
 @dataclass(frozen=True, slots=True)
 class SlowRank:
     """A rank that the others wait for, or with ``rank`` None a node whose ranks all are; in
-    ``part`` of its steps, `compute`,
-    `processor` (it takes more processor time, and whether it computes longer is not certain) or `input`, by ``excess`` as in
-    `RankTimes`.
+    ``part`` of its steps, `compute`, `processor` (it takes more processor time, and whether it
+    computes longer is not certain) or `input`, by ``excess`` as in `RankTimes`.
 
-    ``cause`` tells what slows the computing of a rank as far as its node was sampled: `others` take processors or GPUs from
-    it, its own `device` is slower, or `unknown`; empty without samples, of processor time, and of
-    an input. ``words`` say all.
+    ``cause`` tells what slows the computing of a rank as far as its node was sampled: `others` take
+    processors or GPUs from it, its own `device` is slower, or `unknown`; empty without samples, of
+    processor time, and of an input. ``words`` say all.
     """
 
     rank: int | None
@@ -134,17 +132,17 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     if note:
         slow = {}
     starved = _excesses([_shares_of_waiting(run.rank_parts) for run in used], hosts)
-    longer = _named(slow, hosts)
+    longer = _find_slow(slow, hosts)
     named = [
         _computing(member, excess, hosts, used, working.get(member), is_first=place == 0)
         for place, (member, excess) in enumerate(longer)
     ]
     named += [
         _more_work(member, excess, hosts)
-        for member, excess in _named(working, hosts)
+        for member, excess in _find_slow(working, hosts)
         if not _covered(member, longer, hosts)
     ]
-    named += [_waiting(member, excess, hosts) for member, excess in _named(starved, hosts)]
+    named += [_waiting(member, excess, hosts) for member, excess in _find_slow(starved, hosts)]
     times = (
         _times(own, slow.get(rank), working.get(rank), starved.get(rank))
         for rank, own in enumerate(by_rank)
@@ -218,7 +216,7 @@ def _mean_of(run: _Blocks, members: Sequence[int]) -> list[float]:
     return [mean(values) for values in zip(*(run[rank] for rank in members), strict=True)]
 
 
-def _named(
+def _find_slow(
     excesses: Mapping[_Member, Excess], hosts: Mapping[int, str]
 ) -> list[tuple[_Member, Excess]]:
     """Return the nodes and ranks that are certainly above the others and by what matters, the

@@ -30,6 +30,7 @@ from orchestrator.results.notes import (
     DRIFT_OF_METRIC,
     METRIC_WITHOUT_VALUE,
     RUN_IN_NO_ROW,
+    UNCERTAIN_DRIFT,
 )
 from orchestrator.results.numbers.drift import Drift, Estimate, carried_over, typical_ratio
 from orchestrator.results.numbers.throughput import (
@@ -60,8 +61,6 @@ from orchestrator.results.slow_ranks import Ranks, compared
 from orchestrator.results.telemetry.utilization import RunUse
 from orchestrator.results.values import Key
 
-__all__ = ["Row", "Summary", "lacking", "of_bench", "summarize"]
-
 _Metric = tuple[str, str, str, bool]
 """`Cell.drifts_with`: name, unit, which values are better, and whether it has keys."""
 
@@ -69,13 +68,13 @@ _Metric = tuple[str, str, str, bool]
 @dataclass(frozen=True, slots=True)
 class Summary:
     """``rows`` in order of series and size; ``baseline`` maps a series to its 1n1g row; ``notes``
-    apply to the whole table.
-    ``sheets`` hold measurements other than training, in order of size. ``runs`` counts the planned runs of the whole bench.
-    ``drifts`` are by how much larger each metric of the last run would be than of the first because of the drift that was taken
-    out of the typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from
-    which no drift was taken out.
-    ``label`` is the bench's; ``skipped`` are the configurations that it left out as impossible, ``expected`` judges what it was
-    expected to measure, and ``uses`` has by run how its nodes were used."""
+    apply to the whole table. ``sheets`` hold measurements other than training, in order of size.
+    ``runs`` counts the planned runs of the whole bench. ``drifts`` are by how much larger each
+    metric of the last run would be than of the first because of the drift that was taken out of the
+    typical values, as a fraction. ``of_medians``: speedups are ratios of medians, from which no
+    drift was taken out. ``label`` is the bench's; ``skipped`` are the configurations that it left
+    out as impossible, ``expected`` judges what it was expected to measure, and ``uses`` has by run
+    how its nodes were used."""
 
     rows: tuple[Row, ...]
     baseline: Mapping[str, Row]
@@ -143,9 +142,9 @@ def summarize(
 ) -> Summary:
     """Return the table of ``results``; ``notes`` are additional notes on how the bench went.
 
-    ``of_medians``: speedups are ratios of medians, as in published tables, without intervals. ``skipped`` are configurations
-    that the bench left out, among which a baseline may be.
-    Raises DataError (result_invalid) for a run that is passed twice.
+    ``of_medians``: speedups are ratios of medians, as in published tables, without intervals.
+    ``skipped`` are configurations that the bench left out, among which a baseline may be. Raises
+    DataError (result_invalid) for a run that is passed twice.
     """
     twice = [
         run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1
@@ -178,18 +177,11 @@ def summarize(
         value = typical_of(cell)
         ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
         known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
-        of_row = _row(
-            cell,
-            series[id(cell)],
-            differing,
-            qualifications_of(cell, base, known, typical),
-            value,
-            faster,
-            base,
-        )
-        rows.append(replace(of_row, ranks=ranks.times, slow=ranks.slow))
+        notes_of_row = qualifications_of(cell, base, known, typical)
+        entry = _entry(cell, series[id(cell)], differing, notes_of_row)
+        rows.append(_row(cell, base, entry, value, faster, ranks))
         if cell is base:
-            baseline[of_row.series] = rows[-1]
+            baseline[series[id(cell)]] = rows[-1]
     # Candidates of a tune are compared with its default, so they need no baseline.
     without_baseline = [
         cell
@@ -207,7 +199,7 @@ def summarize(
     ]
     own_notes += _drift_notes(cells, drifts, of_medians)
     own_notes += _carried_notes(cells)
-    own_notes += _unprinted(
+    own_notes += _note_unprinted_metrics(
         results, {(cell.spec.framework, cell.metric.name) for cell in cells if cell.values}
     )
     totals = {name: drift.total for name, drift in _by_name(drifts).items()}
@@ -320,18 +312,17 @@ def _ratio_of_medians(cell: Cell, base: Cell | None) -> Estimate | None:
 
 def _row(
     cell: Cell,
-    series: str,
-    differing: Sequence[str],
-    qualifications: tuple[Note, ...],
+    base: Cell | None,
+    entry: Mapping[str, Any],
     typical: Estimate | None,
     faster: Estimate | None,
-    base: Cell | None,
+    ranks: Ranks,
 ) -> Row:
     spec, values, faster_by = cell.spec, cell.values, faster.interval if faster else None
     speed = typical.value if typical and cell.is_speed_of_training else None
     ideal = scaling_efficiency(1.0, spec.world_size, base.spec.world_size) if base else 1.0
     return Row(
-        **_entry(cell, series, differing, qualifications),
+        **entry,
         metric=cell.metric.name,
         unit=cell.metric.unit,
         better=cell.metric.better,
@@ -357,10 +348,14 @@ def _row(
         step_s=spec.global_batch * spec.items / speed if speed else None,
         per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,
+        ranks=ranks.times,
+        slow=ranks.slow,
     )
 
 
-def _unprinted(results: Sequence[RunResult], measured: Collection[tuple[str, str]]) -> list[Note]:
+def _note_unprinted_metrics(
+    results: Sequence[RunResult], measured: Collection[tuple[str, str]]
+) -> list[Note]:
     """Return a note for each folder of good runs that declares metrics of which no run of it has a
     value.
     """
@@ -384,8 +379,11 @@ def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[Note]:
     """Return a note on a drift that was taken out of the values, if it is large enough to be
     noticed.
     """
-    if not drift.is_certain or abs(drift.total) < WORTH:
+    if abs(drift.total) < WORTH:
         return []
+    if not drift.is_certain:
+        what = "speed" if metric in SPEEDS else metric
+        return [UNCERTAIN_DRIFT(what=what, drift=drift.total)]
     if metric not in SPEEDS:
         return [DRIFT_OF_METRIC(metric=metric, drift=drift.total)]
     kind = DRIFT_OF_MEDIANS if of_medians else DRIFT

@@ -22,8 +22,6 @@ from orchestrator.record import RunDir
 from orchestrator.record.evidence import first_bytes
 from orchestrator.record.manifest import Manifest
 
-__all__ = ["explained", "verify_matched"]
-
 _READ_BYTES = 1 << 20
 _MOST_FILES = 8
 _SHOWN_LINES = 3
@@ -42,8 +40,8 @@ def verify_matched(
     """Raise DataError (log_unmatched) if the grammar of a run found no log, or none of the lines
     that it has a pattern for.
 
-    ``names`` are all logs of the first node, ``parsed`` those that the grammar names, by host and name, and ``sampled`` those
-    of them that should hold samples.
+    ``names`` are all logs of the first node, ``parsed`` those that the grammar names, by host and
+    name, and ``sampled`` those of them that should hold samples.
     """
     grammar, spec = planned.grammar, planned.spec
     if not sampled:
@@ -51,11 +49,11 @@ def verify_matched(
     files, logs = list(sampled), sampled.values()
     if not planned.measure.has_samples and not any(log.readings for log in logs):
         expected = "expected lines with results, found 0"
-        raise _unmatched(expected, grammar.by_key("readings"), run, files, planned)
+        raise _unmatched_error(expected, grammar.by_key("readings"), run, files, planned)
     if planned.measure.has_samples and not samples:
         expected = f"expected lines for steps {spec.warmup_steps + 1}…{spec.steps}, found 0"
         misread = next((log.misread for log in logs if log.misread), "")
-        raise _unmatched(expected, grammar.by_key("patterns"), run, files, planned, misread)
+        raise _unmatched_error(expected, grammar.by_key("patterns"), run, files, planned, misread)
     if grammar.rank and not any(
         log.ranks for by_name in parsed.values() for log in by_name.values()
     ):
@@ -66,7 +64,7 @@ def verify_matched(
             for name in names
             if is_named(name, globs)
         ]
-        raise _unmatched(
+        raise _unmatched_error(
             f"expected rank lines of {spec.world_size} ranks, found 0",
             {"log.rank": grammar.rank},
             run,
@@ -74,7 +72,7 @@ def verify_matched(
             planned,
         )
     if grammar.closing and not any(map(_has_closing, logs)):
-        raise _unmatched(
+        raise _unmatched_error(
             "expected the program's closing line, found none",
             {"log.closing": grammar.closing},
             run,
@@ -87,7 +85,7 @@ def _has_closing(log: Parsed) -> bool:
     return bool(log.closing) or any(note.code == CLOSING_LINE_UNREAD.code for note in log.warnings)
 
 
-def _unmatched(
+def _unmatched_error(
     expected: str,
     patterns: Mapping[str, str],
     run: RunDir,
@@ -97,8 +95,9 @@ def _unmatched(
 ) -> DataError:
     """Return the error of a run in whose logs no line matches.
 
-    ``expected`` says which lines were. ``patterns`` are those that should have matched, by their keys in the folder, and
-    ``files`` the logs (host, name) in which they were sought. ``misread`` is a matched value that is not a number.
+    ``expected`` says which lines were. ``patterns`` are those that should have matched, by their
+    keys in the folder, and ``files`` the logs (host, name) in which they were sought. ``misread``
+    is a matched value that is not a number.
     """
     host, name, detail = explained(
         patterns, list(_texts(run, files[:_MOST_FILES], tags_of(planned.grammar.prefix))), misread
@@ -120,7 +119,8 @@ def explained(
     """Return the host and the name of the log (host, name, text) that shows best why no pattern
     matches, and what it shows.
 
-    ``patterns`` are those that should have matched, by key; ``misread`` is a matched value that is not a number.
+    ``patterns`` are those that should have matched, by key; ``misread`` is a matched value that is
+    not a number.
     """
     host, name = logs[0][:2] if logs else ("", "")
     texts = [text for _, _, text in logs]

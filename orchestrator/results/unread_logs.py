@@ -18,8 +18,6 @@ from orchestrator.record.evidence import first_bytes
 from orchestrator.record.node_record import ExitRecord
 from orchestrator.results.notes import UNREAD_RESULTS
 
-__all__ = ["unread_results"]
-
 _READ_BYTES = 256 << 10
 _NUMBER = re.compile(r"[0-9]+")
 

@@ -26,8 +26,6 @@ from orchestrator.logs.metrics import COMBINED, Metric
 from orchestrator.logs.numbers import PLAIN, NumberForm
 from orchestrator.results.numbers.resolution import resolution_of
 
-__all__ = ["Expected", "Key", "Value", "values_of"]
-
 Key = tuple[str | int, ...]
 """What tells values of one metric in one run apart: a value for each of `Metric.key_columns`."""
 Log = tuple[str, str]
@@ -52,7 +50,8 @@ class Expected:
     """How many nodes and ranks must have values, and the measured steps, first to last; None if
     lines have no steps.
 
-    ``shift`` is what has to be added to the number of a printed step, ``form`` how numbers are printed.
+    ``shift`` is what has to be added to the number of a printed step, ``form`` how numbers are
+    printed.
     """
 
     nodes: int
@@ -65,9 +64,9 @@ class Expected:
 @dataclass(slots=True)
 class _Source:
     """The numbers of one rank, node or run, by key, in the order of their lines, and where the
-    first of them was printed.
-    ``finest`` is the finest resolution of those of each order of magnitude, in the unit of the metric: a program may print a
-    number of decimals, or a number of digits."""
+    first of them was printed. ``finest`` is the finest resolution of those of each order of
+    magnitude, in the unit of the metric: a program may print a number of decimals, or a number of
+    digits."""
 
     log: Log
     numbers: dict[Key, list[float]] = field(default_factory=dict)
@@ -111,7 +110,9 @@ def _step(line: Mapping[str, str], log: Log, expected: Expected) -> int | None:
     return step + expected.shift
 
 
-def _measured(lines: Sequence[tuple[int | None, str]], expected: Expected, slack: int) -> list[str]:
+def _values_in_window(
+    lines: Sequence[tuple[int | None, str]], expected: Expected, slack: int
+) -> list[str]:
     """Return what lines with equal keys print within the window. Of several attempts, the last one
     that reaches the highest step counts, as it does for the steps themselves
     (`orchestrator.logs.parse`)."""
@@ -140,9 +141,12 @@ def _sources(
         source = _Source(log)
         for key, lines_of_key in by_key.items():
             # Ranks that print into one log are at most one step apart.
-            texts = _measured(lines_of_key, expected, slack=int(metric.scope != "rank"))
+            texts = _values_in_window(lines_of_key, expected, slack=int(metric.scope != "rank"))
             if len(texts) > 1 and metric.over == "only":
-                hint = f"write over: under log.metrics.{metric.name}, such as mean or last, to combine several lines"
+                hint = (
+                    "of a log with lines of several runs keep those of one; if one run prints"
+                    f" several, write over: under log.metrics.{metric.name}, such as mean or last"
+                )
                 message = f"expected one line with {metric.name}{_at(metric, key)}, got another"
                 raise _invalid(message, log, hint, "log_unmatched")
             if texts:
@@ -209,7 +213,7 @@ def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source
             for key, numbers in other.numbers.items():
                 if source.numbers.get(key) != numbers:
                     got = " and ".join(
-                        f"{_shown(of_log.numbers.get(key))} in {place}"
+                        f"{_format_numbers(of_log.numbers.get(key))} in {place}"
                         for place, of_log in ((name, source), (other_name, other))
                     )
                     message = (
@@ -220,7 +224,7 @@ def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source
     return first
 
 
-def _shown(numbers: Sequence[float] | None) -> str:
+def _format_numbers(numbers: Sequence[float] | None) -> str:
     return ", ".join(f"{number:g}" for number in numbers[:3]) if numbers else "none"
 
 

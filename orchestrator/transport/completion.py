@@ -10,8 +10,6 @@ from orchestrator.errors import RunError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.protocols import Channel, Result
 
-__all__ = ["TakingChannel", "completed"]
-
 
 class TakingChannel(Channel, Protocol):
     """A channel that keeps both outputs until the end of the command."""

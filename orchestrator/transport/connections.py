@@ -19,8 +19,6 @@ from orchestrator.inventory.reserved import LAB_VARIABLE
 from orchestrator.transport.protocols import Connector, OtherTransportNeeded, Transport
 from orchestrator.transport.trust import Trust
 
-__all__ = ["Connections"]
-
 _OTHER = {"ssh": "openssh"}
 """The transport that may do what another cannot."""
 
@@ -47,13 +45,13 @@ class Connections:
             self._choose_other(host, error, contacted=False)
             return self._of(host).prepare(host)
 
-        return lambda: self._connected(host, connect)
+        return lambda: self._connect_or_other(host, connect)
 
     def connect(self, host: Host) -> Transport:
         """Connect to a host."""
-        return self._connected(host, lambda: self._of(host).connect(host))
+        return self._connect_or_other(host, lambda: self._of(host).connect(host))
 
-    def _connected(self, host: Host, connect: Callable[[], Transport]) -> Transport:
+    def _connect_or_other(self, host: Host, connect: Callable[[], Transport]) -> Transport:
         try:
             return connect()
         except OtherTransportNeeded as error:

@@ -15,8 +15,6 @@ from orchestrator.errors import TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.streams import Taker
 
-__all__ = ["Channel", "Connector", "OtherTransportNeeded", "Result", "Transport"]
-
 
 class OtherTransportNeeded(TransportError):  # noqa: N818  # no error where there is another transport
     """A connector cannot do what a server needs, and another one may; the message says what that

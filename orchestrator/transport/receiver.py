@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 from orchestrator.errors import TransportError
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox, Taker
 
-__all__ = ["Receiver"]
-
 Stream = TypeVar("Stream", bound=Inbox)
 
 
@@ -31,7 +29,7 @@ class Receiver(Generic[Stream]):
         """
         data = self._stdout.take(timeout_s)
         if not data and not self._stdout.ended:
-            raise self._gone()
+            raise self._ended_error()
         return data
 
     def pour(self, taker: Taker, timeout_s: float) -> None:
@@ -42,14 +40,14 @@ class Receiver(Generic[Stream]):
         and errors of ``taker``.
         """
         if not self._stdout.pour(taker, timeout_s):
-            raise EOFError if self._stdout.ended else self._gone()
+            raise EOFError if self._stdout.ended else self._ended_error()
 
     def listen(self, listener: Callable[[bytes], None] | None) -> None:
         """Pass output to ``listener`` as it arrives, in the thread that receives it, which it must
         not block.
 
-        ``b""`` is the end; then `recv` shows whether the command ended or the connection broke. With None, `recv` gets the
-        output again.
+        ``b""`` is the end; then `recv` shows whether the command ended or the connection broke.
+        With None, `recv` gets the output again.
         """
         self._stdout.listen(listener)
 
@@ -73,6 +71,6 @@ class Receiver(Generic[Stream]):
             too_much,
         )
 
-    def _gone(self) -> TransportError:
+    def _ended_error(self) -> TransportError:
         """Return the reason for the end of the connection or of the command's input."""
         raise NotImplementedError

@@ -11,8 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["OUTPUT_LIMIT_BYTES", "STALL_S", "STDERR_TAIL_BYTES", "Inbox", "Taker"]
-
 STALL_S = 60.0
 """A node that accepts no data for this long is lost."""
 

@@ -6,8 +6,6 @@ import os
 import signal
 import termios
 
-__all__ = ["Interrupted", "NoTerminal", "ask", "is_there", "show"]
-
 _TERMINAL = "/dev/tty"
 _ENTER, _ERASE, _INTERRUPT, _END, _CLEAR = b"\r\n", b"\x7f\x08", b"\x03", b"\x04", b"\x15"
 

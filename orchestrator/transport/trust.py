@@ -9,8 +9,6 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["HostKey", "Trust"]
-
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
@@ -32,10 +30,10 @@ class HostKey:
 class Trust:
     """How host keys are verified.
 
-    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the key of a server that is in no
-    known-hosts file is written to it (mode 0600, locked, replaced atomically). A changed or revoked
-    key is always refused.
-    ``verified`` has the last trusted key of each server that this process has contacted: no other server is new.
+    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the
+    key of a server that is in no known-hosts file is written to it (mode 0600, locked, replaced
+    atomically). A changed or revoked key is always refused. ``verified`` has the last trusted key
+    of each server that this process has contacted: no other server is new.
     """
 
     store: Path

@@ -21,8 +21,9 @@ one part only, and parts import each other only by
 
    Under Slurm it is a fork of the ``spawner``, an operation that does not end, in a step of its own.
 
-``rank`` wraps each rank of a run, as ``rank_wrapper.py -- ARGV…``: it gives the rank its own log files and records how it
-ended. It imports few parts and few modules, because all ranks of a node start at the same moment.
+``rank`` wraps each rank of a run, as ``rank_wrapper.py -- ARGV…``: it gives the rank its own log
+files and records how it ended. It imports few parts and few modules, because all ranks of a node
+start at the same moment.
 
 ``telemetry`` samples the node while a run lasts, in a process that the supervisor forks.
 Preflight starts ``container_probe`` in a container.

@@ -17,7 +17,8 @@ def container_facts(root, request):
     """Return the facts of a node that a container changes, and those of the container itself under
     ``container``.
 
-    ``containers_left`` are [name, state] of the containers that earlier runs have left on this node.
+    ``containers_left`` are [name, state] of the containers that earlier runs have left on this
+    node.
     """
     known = request["container"]
     about = {name: known[name] for name in ("engine", "image", "standing", "what") if known[name]}
@@ -75,6 +76,8 @@ def look_inside(mark, request, known):
         return {"error": "/bin/bash: %s" % error.strerror}
     except (ValueError, IndexError):
         lines = [line for line in err.strip().splitlines() if line.strip()]
+        # What podman logs beside its error may have nothing to do with that.
+        lines = [line for line in lines if not line.startswith('time="')] or lines
         return {"error": " / ".join(lines[-2:])[:400] or "it printed nothing"}
 
 

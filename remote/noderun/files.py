@@ -12,6 +12,7 @@ CHUNK = 1 << 18
 TAIL_BYTES = 16384
 LEAST_FREE_BYTES = 1 << 20
 LEAST_FREE_INODES = 8
+MOST_SYMLINKS = 40  # more than this the kernel does not follow either
 
 
 class Refused(Exception):
@@ -68,19 +69,40 @@ def who_may_rename(path):
 
     In a folder such as /tmp (sticky) others may only rename what is their own.
     """
-    for place in (path, os.path.realpath(path)):
-        while place != os.path.dirname(place):
-            place = os.path.dirname(place)
-            status = os.lstat(place)
-            if status.st_uid not in (0, os.getuid()):
-                return "%s belongs to %s" % (place, user_name(status.st_uid))
-            if (
-                not stat.S_ISLNK(status.st_mode)
-                and is_open_to_others(status)
-                and not status.st_mode & stat.S_ISVTX
-            ):
-                return "others may write to %s (mode %04o)" % (place, status.st_mode & 0o7777)
+    for place in [above for way in ways_to(path) for above in folders_above(way)]:
+        status = os.lstat(place)
+        if status.st_uid not in (0, os.getuid()):
+            return "%s belongs to %s" % (place, user_name(status.st_uid))
+        if (
+            not stat.S_ISLNK(status.st_mode)
+            and is_open_to_others(status)
+            and not status.st_mode & stat.S_ISVTX
+        ):
+            return "others may write to %s (mode %04o)" % (place, status.st_mode & 0o7777)
     return ""
+
+
+def ways_to(path):
+    """Return a path, and what it becomes as the links above it are followed one after the other:
+    each folder that decides where the path leads is above one of these.
+    """
+    ways = [path]
+    while len(ways) <= MOST_SYMLINKS:
+        links = [above for above in folders_above(ways[-1]) if os.path.islink(above)]
+        if not links:
+            break
+        target = os.path.join(os.path.dirname(links[-1]), os.readlink(links[-1]))
+        ways.append(os.path.normpath(target + ways[-1][len(links[-1]) :]))
+    return ways
+
+
+def folders_above(path):
+    """Return the folders above a path, the innermost first."""
+    folders = []
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        folders.append(path)
+    return folders
 
 
 def is_open_to_others(status):

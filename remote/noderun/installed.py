@@ -5,12 +5,18 @@ import itertools
 import json
 import os
 import re
+import select
 import signal
 import stat
+import time
 
-from noderun.files import digest_of, why
+from noderun.files import CHUNK, digest_of, why
 from noderun.logs import MAX_FILES
 from noderun.sysfs import names_in
+from noderun.vendor_tools import has_ended
+
+HEAR_S = 0.01
+MOST_HEARD_BYTES = 1 << 20
 
 
 def installed(python, names, environment):
@@ -41,13 +47,14 @@ def framework_facts(python, probe, timeout_s, environment):
     """Return the versions that the framework's own interpreter reports, or {"error": …} with what
     failed.
 
-    ``python`` is the words of the command that starts it, such as ``["conda", "run", "-n", "pt", "python"]``, and
-    ``environment`` the shell text that a run executes first: modules and variables decide which interpreter that is.
+    ``python`` is the words of the command that starts it, such as ``["conda", "run", "-n", "pt",
+    "python"]``, and ``environment`` the shell text that a run executes first: modules and variables
+    decide which interpreter that is.
     """
     words = [os.path.expanduser(word) for word in python]
     python = " ".join(words)
     try:
-        _, out, err = in_environment(environment, words + ["-c", probe], timeout_s)
+        _, out, err = in_environment(environment, words + ["-c", probe], timeout_s, spares=False)
     except TimeoutError:
         return {"error": "%s did not answer within %g s" % (python, timeout_s)}
     except OSError as error:
@@ -65,12 +72,13 @@ def framework_facts(python, probe, timeout_s, environment):
         return {"error": last if last.startswith(words[0] + ": ") else "%s: %s" % (python, last)}
 
 
-def in_environment(environment, argv, timeout_s, text=b"", cwd=None):
+def in_environment(environment, argv, timeout_s, text=b"", cwd=None, *, spares=True):
     """Return (exit code, standard output, standard error) of a program that bash starts after a
-    shell text; ``text`` is its standard input.
+    shell text; ``text`` is its standard input. Of each output the last MiB is kept.
 
     The text may hold secrets, so it goes through a pipe: arguments can be read by every user of the
-    machine, and standard input by the commands of the text. Raises OSError without bash,
+    machine, and standard input by the commands of the text. What runs on in the background is not
+    waited for, and unless it ``spares`` that, it is killed. Raises OSError without bash,
     TimeoutError.
     """
     import subprocess
@@ -80,6 +88,7 @@ def in_environment(environment, argv, timeout_s, text=b"", cwd=None):
         process = subprocess.Popen(
             ["/bin/bash", "/dev/fd/%d" % script] + argv,
             stdin=subprocess.PIPE if text else subprocess.DEVNULL,
+            bufsize=0,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[script],
@@ -96,13 +105,45 @@ def in_environment(environment, argv, timeout_s, text=b"", cwd=None):
             pipe.write(environment.encode() + b'exec "$@"\n')
     except BrokenPipeError:  # a line of the text has ended the shell
         pass
+    streams = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    is_whole = False
     try:
-        streams = process.communicate(text or None, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise TimeoutError
-    return (process.returncode,) + tuple(stream.decode("utf-8", "replace") for stream in streams)
+        converse(process, text, streams, time.monotonic() + timeout_s)
+        is_whole = True
+    finally:
+        if not (is_whole and spares):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
+            stream.close()
+    return (code,) + tuple(stream.decode("utf-8", "replace") for stream in streams.values())
+
+
+def converse(process, text, streams, deadline):
+    """Give a child a text and add to each stream, by its handle, what it prints until it has ended.
+    Raises TimeoutError.
+    """
+    opened = list(streams)
+    while True:
+        is_over = has_ended(process.pid)
+        writable = [process.stdin] if text else []
+        ready, free, _ = select.select(opened, writable, [], 0 if is_over else HEAR_S)
+        if is_over and not ready:
+            return
+        if free:
+            try:
+                text = text[os.write(process.stdin.fileno(), text[: select.PIPE_BUF]) :]
+            except BrokenPipeError:  # it reads no more
+                text = b""
+            if not text:
+                process.stdin.close()
+        for handle in ready:
+            piece = os.read(handle, CHUNK)
+            if not piece:
+                opened.remove(handle)
+            streams[handle] = (streams[handle] + piece)[-MOST_HEARD_BYTES:]
+        if time.monotonic() > deadline:
+            raise TimeoutError
 
 
 def program_digest(path):

@@ -11,11 +11,12 @@ import socket
 import time
 
 from noderun.files import Refused, read_slice
-from noderun.peers import peer_of, user_of, who_is
+from noderun.peers import bound_sockets, peer_of, user_of, who_is
 from noderun.processes import LAB_MARKS
 from noderun.sysfs import first_line
 
 OWNER_RECORD = "owner.json"
+CLOSED = "a process that takes no connections (ss -xap, as root, shows it)"
 
 
 def hold_node(name_socket, run_id):
@@ -90,10 +91,10 @@ def holder():
         client.settimeout(0.5)
         try:
             client.connect(node_name())
-        except ConnectionRefusedError:
-            return None
-        except OSError as error:
-            return "a process that does not answer: %s" % (error.strerror or error)
+        except ConnectionRefusedError:  # nobody listens, but the name may be bound
+            return CLOSED if bound_sockets(node_name(), socket.SOCK_STREAM) else None
+        except OSError:
+            return CLOSED
         pid, user = peer_of(client)
         record = b""
         if user_of(pid) == user == os.getuid():

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 
 from noderun.files import NAME, opened
 
@@ -12,12 +13,25 @@ TELEMETRY = "telemetry.jsonl"
 """What a node was sampled to be like during a run; it comes to the logs at the end."""
 
 
+def entries_of(directory):
+    """Return the entries of a run's log folder; None if something else has taken its place, as a
+    link that leads to files of somebody else.
+    """
+    folder = os.path.join(directory, "logs")
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return None
+    except FileNotFoundError:
+        return None
+    return list(os.scandir(folder))
+
+
 def log_files(directory):
     """Return {name: bytes} of the regular files in a run's log folder; links and special files are
     left out.
     """
     sizes = {}
-    for entry in os.scandir(os.path.join(directory, "logs")):
+    for entry in entries_of(directory) or ():
         try:
             if NAME.match(entry.name) and entry.is_file(follow_symlinks=False):
                 sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
@@ -71,10 +85,12 @@ def digests(sizes, budget, samples=None):
 
 def odd_files(directory):
     """Return up to 20 names in a run's log folder that are never opened or sent: links, special
-    files, invalid names.
+    files, invalid names; ``logs`` itself if it is no folder any more.
     """
-    names = []
-    for entry in os.scandir(os.path.join(directory, "logs")):
+    names, entries = [], entries_of(directory)
+    if entries is None:
+        return ["logs"]
+    for entry in entries:
         if not (NAME.match(entry.name) and entry.is_file(follow_symlinks=False)):
             names.append(entry.name[:200])
             if len(names) == 20:

@@ -144,7 +144,8 @@ def networks():
 def infiniband_ports(base="/sys/class/infiniband"):
     """Return every port of every InfiniBand or RoCE device, in the kernel's own words.
 
-    ``gids`` has [index, address, type, network device] of those that are set: unset ones are zero, and there may be hundreds.
+    ``gids`` has [index, address, type, network device] of those that are set: unset ones are zero,
+    and there may be hundreds.
     """
     import glob
 

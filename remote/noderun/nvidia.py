@@ -22,8 +22,8 @@ class Nvidia:
 
     @staticmethod
     def numbered_gpus(root):
-        """Return [PCI address, UUID] of every GPU, by address. MIG instances have UUIDs that are not
-        among these.
+        """Return [PCI address, UUID] of every GPU, by address. MIG instances have UUIDs that are
+        not among these.
         """
         base = os.path.join(root, "proc/driver/nvidia/gpus")
         gpus = []

@@ -162,8 +162,8 @@ def nvidia_devices(visible, describe, library=LIBRARY):
     """Return the GPUs that a run sees by CUDA_VISIBLE_DEVICES, in that order; none without a
     driver.
 
-    ``describe`` is told ``gpus``: for each its name, UUID, power limit (W), largest clock (MHz), and whether it is an
-    instance of a GPU whose power others share.
+    ``describe`` is told ``gpus``: for each its name, UUID, power limit (W), largest clock (MHz),
+    and whether it is an instance of a GPU whose power others share.
     """
     try:
         nvml = Nvml(ctypes.CDLL(library))

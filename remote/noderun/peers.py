@@ -65,7 +65,7 @@ def own_supervisor_has(address):
     Such a socket tells nothing of its owner, so its number is looked for among the open files of
     this user's supervisors.
     """
-    bound = bound_sockets(address)
+    bound = bound_sockets(address, socket.SOCK_DGRAM)
     if bound is None:
         return True  # nothing here tells whose it is
     links = {"socket:[%s]" % number for number in bound}
@@ -76,11 +76,11 @@ def own_supervisor_has(address):
     )
 
 
-def bound_sockets(address):
-    """Return the numbers of the datagram sockets that are bound to an abstract address; None where
+def bound_sockets(address, kind):
+    """Return the numbers of the sockets of a kind that are bound to an abstract address; None where
     they are not listed.
     """
-    kind, name = b"%04X" % socket.SOCK_DGRAM, b"@" + address[1:].encode()
+    kind, name = b"%04X" % kind, b"@" + address[1:].encode()
     try:
         with open("/proc/self/net/unix", "rb") as file:
             rows = [line.split() for line in file]

@@ -42,6 +42,16 @@ MOST_LISTED = 256
 """Logs of a run that are listed while it lasts."""
 
 
+def last_words(directory):
+    """Return the last line that the supervisor of a run has left, as the end of a sentence; empty
+    without any.
+    """
+    said = read_slice(os.path.join(directory, "supervisor.err"), 0, CHUNK).decode(
+        "utf-8", "replace"
+    )
+    return "".join("; it ended with " + line for line in said.strip().splitlines()[-1:])
+
+
 def op_line(request):
     """Start a supervisor for a run directory if requested, then relay lines between it and the
     controller until one side ends.
@@ -63,7 +73,8 @@ def op_line(request):
             if time.monotonic() > deadline or not request["start"]:
                 raise Refused(
                     "node_lost",
-                    "no supervisor answers in %s: %s" % (directory, error.strerror),
+                    "no supervisor answers in %s: %s%s"
+                    % (directory, error.strerror or error, last_words(directory)),
                     boot_id=boot_id(),
                 )
             time.sleep(0.005)

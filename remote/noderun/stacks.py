@@ -112,8 +112,8 @@ class Question:
 
     def words(self, until):
         """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it
-        began. py-spy is waited for
-        ``until`` then, on the monotonic clock. ``unanswered``: it was asked for collectives, and said nothing.
+        began. py-spy is waited for ``until`` then, on the monotonic clock. ``unanswered``: it was
+        asked for collectives, and said nothing.
         """
         entry, text = {}, ""
         if self.stacks_from is not None:
@@ -186,7 +186,8 @@ def own_words(questions):
 def last_collectives(data):
     """Return what the flight recorder says of ``collectives``, those that are not over and the one
     before, and of the
-    ``earlier`` ones of the same group: [{"group", "number", "name", "state", "over", "sizes"}]."""
+    ``earlier`` ones of the same group: [{"group", "number", "name", "state", "over", "sizes",
+    "outputs", "types"}], the sizes of what a rank gives and gets, and the types of what it gives."""
     entries = json.loads(data.decode("utf-8", "replace")).get("entries") or []
     kept = []
     for entry in entries:
@@ -199,6 +200,8 @@ def last_collectives(data):
                 "state": str(entry.get("state", ""))[:20],
                 "over": bool(entry.get("retired")),
                 "sizes": str(entry.get("input_sizes", ""))[:80],
+                "outputs": str(entry.get("output_sizes", ""))[:80],
+                "types": ", ".join(map(str, entry.get("input_dtypes") or ()))[:80],
             }
         )
     if not kept:  # nothing is recorded, as the recorder is not switched on

@@ -23,6 +23,8 @@ MARKED_RECORD = struct.Struct("<Q")
 PROGRESS_MAGIC = b"orchprg1"
 UNLIMITED = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases that may take any time."""
+TELLS_PAUSES = 1 << 1 | 1 << 7
+"""Bits of ``marked``: phases of a step, or the promise to mark whatever may take long."""
 LEAST_SILENCE_S = 3.0
 USUAL_STEPS = 10
 FIRST_STEPS = 2
@@ -83,6 +85,7 @@ class Rhythm:
         self.step_times = []
         self.pause_s = 0.0
         self.phase = ""
+        self.tells_pauses = False
 
     def saw(self, count, marks, phase, now):
         """Take what was seen: ``count`` steps, or bytes of logs (each growth then counts as one
@@ -138,7 +141,9 @@ class Stall:
         self.rhythms = {}
         self.suspects = None
         self.read = {}
-        self.step = None
+        self.first = self.step = None
+        self.interval = 1
+        self.is_finishing = False
 
     def start(self, now):
         """Begin to count the silence of the logs."""
@@ -174,15 +179,18 @@ class Stall:
             if report and report["marks"] > 1:  # one comes about when the module is imported
                 self.see_report(rank, report, now, before)
         reporting = {rank: self.rhythms[rank] for rank in living if rank in self.rhythms}
-        if ranks and not living:
-            reporting = {}  # what a launch script does after its ranks has no steps
-        elif not reporting:
+        if not reporting:
             watched = matching(
                 sizes, (order.get("progress") or []) + (order.get("rank_logs") or [])
             )
             if watched:
                 self.see_logs(order, watched, now, before)
+            if watched and (living or not ranks):
+                # What a launch script does after its ranks has no steps.
                 reporting = {None: self.rhythms[None]}
+        if not self.is_finishing and self.has_last_step(order.get("planned_steps"), reporting):
+            self.is_finishing = True
+            return "finishing", {"of_run": not any(rank is not None for rank in reporting)}
         silent = {rank: rhythm.silent(now) for rank, rhythm in reporting.items()}
         if ranks and not living:
             ended_s = now - max(record["ended_mono_s"] for record in ranks)
@@ -204,6 +212,21 @@ class Stall:
         }
         return "stalled", dict(fields, step=rhythm.count if longest is not None else None)
 
+    def has_last_step(self, planned, reporting):
+        """Return True once the log names the last step that it is going to name, or all ranks that
+        report are in the last step or after it, without telling which. Steps may count from 0."""
+        if not planned:
+            return False
+        rhythms = [rhythm for rank, rhythm in reporting.items() if rank is not None]
+        if rhythms:
+            return all(
+                rhythm.count >= planned - 1 and not rhythm.tells_pauses for rhythm in rhythms
+            )
+        if self.step is None:
+            return False
+        begun = self.first - 1 if self.first > planned else 0  # such as the step of a checkpoint
+        return self.step - begun + self.interval > planned - (self.first == 0)
+
     def see_report(self, rank, report, now, before):
         """Take what a rank reports. The steps of its first report began after the look before."""
         step, marks = report["step"], report["marks"]
@@ -212,11 +235,13 @@ class Stall:
             # A checkpoint's steps have no marks.
             self.rhythms[rank].saw(max(0, step - marks), 1, "start", before)
         self.rhythms[rank].saw(step, marks, report["phase"], now)
+        self.rhythms[rank].tells_pauses = bool(report.get("marked", 0) & TELLS_PAUSES)
 
     def see_logs(self, order, watched, now, before):
         """Take the last step that the logs name; their growth as long as they name none."""
         first, last = self.new_steps(order.get("steps") or (), watched)
         if self.step is None and first is not None:
+            self.first = first
             self.rhythms[None] = Rhythm()  # the lines before the first step are no steps
             self.rhythms[None].saw(first, first, "", before)
         self.step = self.step if last is None else last
@@ -239,10 +264,13 @@ class Stall:
                 whole = data.rfind(b"\n") + 1  # the rest of a line comes later
                 self.read[name] = begin + whole if whole else size
                 lines = data[:whole].decode("utf-8", "replace").splitlines()
-                found = find_step(reversed(lines), patterns)
-                if found is not None:
-                    last = found
-                    first = find_step(lines, patterns) if first is None else first
+                found = find_steps(reversed(lines), patterns)
+                latest = next(found, None)
+                if latest is not None:
+                    last = latest
+                    before = next((step for step in found if step != last), self.step)
+                    self.interval = max(1, last - before) if before is not None else 1
+                    first = next(find_steps(lines, patterns)) if first is None else first
         return first, last
 
     def grown(self, size):
@@ -251,8 +279,8 @@ class Stall:
         return (rhythm.count or 0) + (size != rhythm.marks)
 
 
-def find_step(lines, patterns):
-    """Return the first step that lines name, by patterns with a group ``step``; None without."""
+def find_steps(lines, patterns):
+    """Yield the steps that lines name, by patterns with a group ``step``."""
     compiled = []
     for pattern in patterns:
         with contextlib.suppress(re.error):  # written for a newer Python than this one
@@ -260,10 +288,10 @@ def find_step(lines, patterns):
     for line in lines:
         for pattern in compiled:
             found = pattern.search(line[:MOST_LINE])
-            if found and found.group("step"):
-                digits = re.sub("[^0-9]", "", found.group("step"))
-                return int(digits) if digits else None
-    return None
+            digits = re.sub("[^0-9]", "", found.group("step") or "") if found else ""
+            if digits:
+                yield int(digits)
+                break
 
 
 def matching(sizes, patterns):

@@ -332,7 +332,11 @@ def supervise(directory):
             supervisor.run.reap()
         if supervisor.run.container:
             supervisor.run.container.remove()
-        supervisor.tell("stopping", reason="supervisor_failed: %s" % error, mono=time.monotonic())
+        why = str(error)
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(directory):
+            why = "expected the run's folder %s, found none: was it, or its work directory, removed or renamed?"
+            why %= directory
+        supervisor.tell("stopping", reason="supervisor_failed: %s" % why, mono=time.monotonic())
         raise
     finally:
         supervisor.run.dismiss()

@@ -25,8 +25,8 @@ TELEMETRY_SCHEMA = 1
 MOST_ROWS = 1800
 MOST_EVENTS = 64
 SAMPLED = (nvidia_sources, amd_sources)
-"""By vendor of GPUs: sources of the run's devices, each with its period and its share of a core; none
-without such a device.
+"""By vendor of GPUs: sources of the run's devices, each with its period and its share of a core;
+none without such a device.
 """
 
 

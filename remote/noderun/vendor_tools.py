@@ -29,9 +29,16 @@ def not_written(folder):
     return ""
 
 
+def limit_files():
+    """Have the kernel end this process if it writes more into a file than is read of it."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_TOLD_BYTES, MOST_TOLD_BYTES))
+
+
 def begin(argv, folder):
-    """Start a program and keep its output in an unnamed file for later; None if there is no such
-    program.
+    """Start a program, which may be a script of the site around another one, in a session of its
+    own, and keep its output in an unnamed file for later; None if there is no such program.
     """
     import subprocess
 
@@ -43,7 +50,12 @@ def begin(argv, folder):
         kept = tempfile.TemporaryFile()
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=kept, stderr=subprocess.STDOUT
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=kept,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=limit_files,
         )
     except OSError:
         kept.close()
@@ -51,20 +63,28 @@ def begin(argv, folder):
     return process, kept, time.monotonic()
 
 
+def has_ended(pid):
+    """Return True if a child has ended, without reaping it."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
 def said(started, limit_s):
     """Return exit code and text of a started program; the code is None if it did not end within
-    ``limit_s`` of its start.
+    ``limit_s`` of its start. What it has started ends with it.
 
     A program that hangs in the kernel does not die when it is killed, so nothing waits for that.
     """
+    import signal
+
     if started is None:
         return None
     process, kept, began = started
-    while process.poll() is None and time.monotonic() < began + limit_s:
+    while not has_ended(process.pid) and time.monotonic() < began + limit_s:
         time.sleep(0.005)
-    code = process.poll()
-    if code is None:
-        process.kill()
+    is_over = has_ended(process.pid)
+    # Before it is reaped: until then its number is that of no other group.
+    os.killpg(process.pid, signal.SIGKILL)
+    code = process.poll() if is_over else None
     with kept:
         kept.seek(0)
         return {"code": code, "text": kept.read(MOST_TOLD_BYTES).decode("utf-8", "replace")}

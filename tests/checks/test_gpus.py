@@ -242,6 +242,36 @@ def test_an_error_in_place_of_any_value_that_is_read_fails_the_gpu(path: str, te
     )
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *sorted(nvidiasmi._NUMERIC),
+        "ecc_errors/volatile/dram_uncorrectable",
+        "remapped_rows/remapped_row_failure",
+    ],
+)
+@pytest.mark.parametrize("text", ["-1", "-1 MiB", "nan"])
+def test_a_value_that_cannot_be_fails_the_gpu(path: str, text: str) -> None:
+    check = verdict_with(path, text)
+    expected = f"GPU 1: error: {text} ({path.replace('/', '.')})"
+    assert (check.verdict, check.found) == ("failed", expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("fb_memory_usage/used", "no memory in use of GPU 1"),
+        ("utilization/gpu_util", "no utilization of GPU 1"),
+    ],
+)
+@pytest.mark.parametrize("text", ["N/A", ""])
+def test_a_gpu_of_which_memory_or_use_is_not_told_is_not_called_idle(
+    path: str, text: str, found: str
+) -> None:
+    verdict = verdict_of("idle", smi_with(path, text))
+    assert verdict == ("warning", f"not known: nvidia-smi tells {found}")
+
+
 @pytest.mark.parametrize("path", sorted(nvidiasmi._NUMERIC))
 @pytest.mark.parametrize("text", NOT_TOLD)
 def test_a_value_that_a_gpu_does_not_have_is_no_fault(path: str, text: str) -> None:

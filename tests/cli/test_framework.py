@@ -130,6 +130,10 @@ def test_the_patterns_are_tried_on_a_given_log(project: Project) -> None:
     assert done.returncode == 0, done
     assert "own.log: 4 lines; steps 1 to 2, 2 of them" in done.stdout
     assert "no pattern matches 1 line:\n      4: bye" in done.stdout
+    assert "counts_from" not in done.stdout
+    log = log_of(project, "step  0  loss 0.9  0.5 s/step\nstep  1  loss 0.9  0.5 s/step\n")
+    done = project.orch("framework", "check", "mlp", "--log", log)
+    assert "note: the first step of this log is 0: if" in done.stdout
 
 
 def test_a_log_without_a_number_ends_with_4_and_says_where_the_pattern_stops(

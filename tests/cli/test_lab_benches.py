@@ -11,6 +11,7 @@ import pytest
 from orchestrator.record.bench_record import BenchRecord, reached_inventory
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
+from tests.support.features import needs
 from tests.support.run_folders import manifest
 
 NAME = "20261128-000000-aaaa"
@@ -33,7 +34,14 @@ def running_bench(project: Path, **record: object) -> BenchDir:
 
 @pytest.mark.parametrize(
     "words",
-    [["logs"], ["stacks"], ["collect"], ["resume"], ["cancel", NAME], ["cancel", NAME, "-H", "a"]],
+    [
+        ["logs"],
+        pytest.param(["stacks"], marks=needs("hang")),
+        ["collect"],
+        ["resume"],
+        ["cancel", NAME],
+        ["cancel", NAME, "-H", "a"],
+    ],
 )
 @pytest.mark.parametrize("known_by", ["its record", "a variable of its hosts"])
 def test_outside_no_address_of_a_lab_is_contacted(

@@ -7,6 +7,7 @@ import pytest
 from orchestrator.cli.main import GROUPS, MODULES, whole
 from orchestrator.plan.options import GROUPS as HEADINGS
 from orchestrator.plan.options import OPTIONS, check_names
+from tests.support.features import needs
 
 PROGRAM = whole()
 OWN = {
@@ -19,14 +20,23 @@ OWN = {
 """Options that a command describes in place of the row with the same name."""
 
 
-@pytest.mark.parametrize("command", ["bench", "tune", "bisect", "accept"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bench",
+        pytest.param("tune", marks=needs("search")),
+        pytest.param("bisect", marks=needs("search")),
+        pytest.param("accept", marks=needs("accept")),
+    ],
+)
 def test_a_command_has_the_options_whose_rows_name_it(command: str) -> None:
     params = {param.name: param for param in PROGRAM.commands[command].params}
     for name, row in OPTIONS.items():
         is_taken = command == "bench" or command in row.others
         if (command, name) not in OWN:
             assert (name in params) == is_taken, name
-            assert not is_taken or params[name].help == row.help
+            shown = f"{row.help}  [default: {row.shown}]" if row.shown else row.help
+            assert not is_taken or params[name].help == shown
             assert not is_taken or params[name].rich_help_panel == row.group
 
 

@@ -201,3 +201,14 @@ def test_a_crash_dumps_no_core_with_secrets_but_nodes_of_a_lab_may(
         argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=VARIABLES
     )
     assert done.stdout.split() == [limit], done
+
+
+@pytest.mark.parametrize("columns", ["0", "00", ""])
+def test_a_terminal_of_no_width_loses_no_output(columns: str) -> None:
+    table = "from orchestrator.report.text import stdout_console; stdout_console().print('whole')"
+    code = f"{HEAD}\ndef main():\n    {table}\nat_once(main)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], timeout=LIMIT_S, check=True, env={**VARIABLES, "COLUMNS": columns},
+        capture_output=True,
+    )  # fmt: skip
+    assert done.stdout == b"whole\n"

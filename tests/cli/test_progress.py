@@ -117,6 +117,14 @@ def test_text_of_nodes_begins_no_line_of_the_progress(shown: tuple[Observer, io.
         assert log.getvalue()[before:].count("\n") == 1, event
 
 
+def test_a_reason_to_stop_is_said_without_the_kind_of_its_error(
+    shown: tuple[Observer, io.StringIO],
+) -> None:
+    observe, log = shown
+    observe(Stopping("run_timeout: no new line for 20 s"))
+    assert log.getvalue().splitlines()[-1] == "  stopping on every node: no new line for 20 s"
+
+
 def test_a_run_of_a_sweep_is_named_with_the_values_that_its_id_does_not_have(
     shown: tuple[Observer, io.StringIO],
 ) -> None:

@@ -44,6 +44,9 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
          "orch: --set sizes: collectives: expected whole numbers of bytes separated by commas, got 1024,0"),
         ("all_to_all --nodes 2 --set in_place=in",
          "orch: --set in_place: collectives: expected out or both, got in: all_to_all is from one buffer to another"),
+        ("allreduce --shape 1n2g --set group_ranks=2 --set group_distance=2",
+         "orch: --set group_ranks: collectives: expected group_ranks × group_distance to divide the 2 ranks"
+         " of 1n2g, got 2 × 2"),
         ("send_recv --shape 1n1g", "orch: --shape: collectives: expected 2 or more ranks for send_recv, got 1n1g"),
         ("gemm --nodes 1 --set sizes=100", "orch: --set sizes: gemm: expected multiples of 16 separated by commas, got 100"),
         ("memory_bandwidth --nodes 1 --set sizes=1001",
@@ -61,6 +64,9 @@ TOO_MANY = "orch: --nodes: expected 9 hosts, 4 selected: no[1-4]. select more ho
         ("resnet50 --hosts gone.yaml", "orch: gone.yaml: expected a file, found none. check the path"),
         ("resnet50 --hosts inventory/", "orch: inventory/: expected a file, got a directory with cluster.yaml. "
                                         "name a file in it"),
+        ("resnet50 --hosts inventory/cluster.yaml@pair",
+         "orch: inventory/cluster.yaml@pair: expected a file or hosts, got both. "
+         "ORCH_HOSTS=inventory/cluster.yaml names the file, then --hosts @pair hosts in it"),
         ("resnet50 --hosts @trio", "orch: hosts '@trio': expected a known group, got 'trio'. known groups: all, pair"),
         ("resnet50 --exclude no[1-4]", "orch: --exclude no[1-4]: no host is left. the inventory inventory/cluster.yaml has "
                                        "no other hosts"),

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
 from orchestrator.errors import OrchError
+from tests.support.features import needs
 
 
 def said(*words: str) -> str:
@@ -35,13 +36,18 @@ def said(*words: str) -> str:
             "bench m --jso",
             "bench: expected one of its options, got --jso. did you mean --json or --set or --set jso=…?",
         ),
-        (
+        pytest.param(
             "site --title x",
             "site: expected one of its options, got --title. orch site -h shows what it takes",
+            marks=needs("site"),
         ),
         ("--nothing", "expected one of its options, got --nothing. orch -h shows what it takes"),
         ("bench m --steps x", "--steps: expected a whole number, got 'x'"),
-        ("serve --port 99999", "--port: expected a number of at most 65535, got '99999'"),
+        pytest.param(
+            "serve --port 99999",
+            "--port: expected a number of at most 65535, got '99999'",
+            marks=needs("site"),
+        ),
         ("lab up --nodes 0", "--nodes: expected a number of at least 1, got '0'"),
         (
             "schema x",
@@ -79,7 +85,16 @@ def test_what_is_given_in_place_of_a_bench_or_a_model(
         "4 plain: expected what orch archive has written, an archive or a folder of its files"
         in said("verify", "plain")
     )
+
+
+@needs("site")
+def test_a_file_in_the_way_of_a_site_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORCH_PROJECT", str(tmp_path))
     blocking = tmp_path / "sweep.yaml"
+    blocking.write_text("nodes: 2\n")
     assert (
         said("site", "sweep.yaml/x")
         == f"2 sweep.yaml/x: expected folders above it, {blocking} is none"

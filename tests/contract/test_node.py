@@ -239,6 +239,29 @@ def test_a_node_that_lacks_files_that_it_was_not_offered_is_named(
     assert (caught.value.kind, caught.value.host) == ("result_invalid", line.host.name)
 
 
+@pytest.mark.parametrize(
+    ("op", "answer"),
+    [
+        ("stop", {"stopped": [[]], "left": []}),
+        ("stop", {}),
+        ("status", {"runs": {}, "owner": ["alice"]}),
+        ("status", {"runs": 5, "owner": None}),
+        ("drop", {"dropped": "yes"}),
+        ("examine", {"report": []}),
+        ("facts", {"facts": 1, "told": "", "standing": {}}),
+        ("program", {"code": 0, "out": None, "err": ""}),
+        ("undeploy", {"root": "/w", "runs": -1, "kept": []}),
+    ],
+)
+def test_a_node_that_does_not_answer_what_it_was_asked_is_named(
+    line: Transport, op: str, answer: object
+) -> None:
+    node = Node(line, (SAYS % json.dumps(answer)).encode())
+    with pytest.raises(RunError, match=f"expected an answer to {op}, got something mal") as caught:
+        node.ask(op, timeout_s=10)
+    assert (caught.value.kind, caught.value.host) == ("result_invalid", line.host.name)
+
+
 PROGRAM = {
     "train.py": b"import models.net\n" * 9000,
     "models/net.py": b"a" * 70_000,

@@ -5,6 +5,7 @@ of a service.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -139,7 +140,7 @@ def test_readers_see_one_file_or_the_other_while_several_publish(
     while any(thread.is_alive() for thread in threads):
         assert content(place, NAME, tmp_path) in whole
     assert errors == [] and content(place, NAME, tmp_path) in whole
-    assert set(place.sizes("archives") or {}) == {"x.tar"}
+    assert set(place.sizes("archives")) == {"x.tar"}
 
 
 def test_a_writer_that_is_killed_publishes_nothing_and_the_next_one_cleans_up(
@@ -247,9 +248,13 @@ def test_a_web_server_gives_and_does_not_take(tmp_path: Path, file: Path) -> Non
     folder_of(tmp_path).publish(NAME, file)
     with web_server(tmp_path) as url:
         place = BucketPlace(url)
-        assert (
-            content(place, NAME, tmp_path) == file.read_bytes() and place.sizes("archives") is None
-        )
+        assert content(place, NAME, tmp_path) == file.read_bytes()
+        assert place.read(NAME, 5, 100) == file.read_bytes()[5:105]
+        with pytest.raises(OrchError, match="expected archives.json, the list of archives"):
+            place.sizes("archives")
+        names = {"x.tar": file.stat().st_size, "folder": None}
+        (tmp_path / "archives.json").write_text(json.dumps(names))
+        assert place.sizes("archives") == names
         with pytest.raises(FileNotFoundError):
             place.fetch("nothing", tmp_path / "nothing", 10)
         with pytest.raises(ConfigError, match="a web server"):

@@ -68,7 +68,7 @@ def test_a_store_on_a_machine_is_reached_as_the_inventory_says(rig: Rig, tmp_pat
     assert (code, err) == (0, f"made a store: {url}\n") and out.startswith(
         "ada1: sent and verified; 2 of 2 runs"
     ), err
-    assert (server.home / "team/index.sqlite").is_file()
+    assert (server.home / "team/archives.json").is_file()
     assert one.orch("history", "--from", url)[:2] == one.orch("history")[:2]
     code, out, err = one.orch("pull", url, "nothing")
     assert code == 2 and f"{url}: no archive 'nothing'. orch pull {url} lists them" in err
@@ -91,17 +91,16 @@ def test_a_store_on_a_web_server_is_read(tmp_path: Path) -> None:
             and "got a web server. push to the directory or bucket that the web server serves"
             in err
         )
-        (tmp_path / "team/index.sqlite").write_bytes(b"SQLite")
+        (tmp_path / "team/archives.json").unlink()
         for words in (
             ("pull", f"{url}/team"),
             ("history", "--from", f"{url}/team"),
             ("verify", f"{url}/team"),
         ):
             code, out, err = one.orch(*words)
-            assert (
-                (code, out) == (4, "")
-                and "expected an index" in err
-                and "cannot be listed here" in err
-            )
+            assert (code, out) == (
+                4,
+                "",
+            ) and "expected archives.json, the list of archives, found none" in err
         code, _, err = one.orch("pull", f"{url}/nothing")
         assert code == 2 and "expected a store, found none" in err

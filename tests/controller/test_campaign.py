@@ -118,6 +118,7 @@ def test_a_refusal_that_is_no_taken_port_is_not_tried_again(rig: FakeBench) -> N
     assert isinstance(error, Faults) and [(one.kind, one.host) for one in error.errors] == [
         ("node_busy", "b")
     ]
+    assert rig.run().manifest_content()["outcome"]["error"]["host"] == "b"
     assert rig.told().count("planned") == 1
     assert not rig.a.folder(rig.first.run_id).exists()
 

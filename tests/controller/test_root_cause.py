@@ -100,6 +100,19 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     )
 
 
+def test_of_ranks_whose_calls_do_not_fit_the_one_that_ended_is_not_blamed(tmp_path: Path) -> None:
+    """gloo ends the rank that gets more than it asked for."""
+    run = RunDir(tmp_path / "r1")
+    what = "what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 36 vs 32\n"
+    said = {"node1": (0, what, "SIGABRT", None), "node2": (1, COMPLAINT, None, 1)}
+    error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
+    assert error is not None and (error.host, error.kind) == ("", "rank_failed")
+    words = "ranks called different collective operations, or with different sizes"
+    assert error.message == f"{words}; node1: rank 0 ended with exit code 1"
+    assert error.hint is not None and error.hint.startswith("look at what the ranks do differently")
+    assert "last lines of rank-0.err on node1:" in error.hint
+
+
 def test_each_log_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, read, opened = RunDir(tmp_path / "r1"), list[str](), Path.open
     said = {

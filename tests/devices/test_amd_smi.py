@@ -77,6 +77,19 @@ def test_a_recorded_mi210_tells_limit_clocks_lanes_ecc_and_numa_node() -> None:
     ] == "up to 1700 MHz, 300 W"
 
 
+@pytest.mark.parametrize(
+    ("part", "key"), [("mem_usage", "used_vram"), ("usage", "gfx_activity"), ("ecc", "total_uncorrectable_count")]
+)  # fmt: skip
+@pytest.mark.parametrize("value", [-1, "-1"])
+def test_a_number_below_0_is_no_value_and_fails_the_gpu(part: str, key: str, value: Any) -> None:
+    metrics = json.loads(data("mi300x-metric.json"))
+    entry = (metrics if isinstance(metrics, list) else metrics["gpu_data"])[0]
+    entry.setdefault(part, {})[key] = {"value": value, "unit": "MB"}
+    facts = amd_gpu_facts(data("mi300x-static.json"), json.dumps(metrics), "", {})
+    (check,) = (check for check in judge(HOST, facts, None, 1) if check.name == "gpus")
+    assert check.verdict == "failed" and f"error: -1 ({part}.{key}" in check.found
+
+
 def test_a_recorded_mi250_of_the_older_program_tells_one_device_a_die() -> None:
     facts = rocm_gpu_facts("WARNING: deprecated\n" + data("mi250-rocm-smi.json"), {})
     assert [gpu["name"] for gpu in facts["gpus"]] == ["AMD INSTINCT MI250 (MCM) OAM AC MBA"] * 2

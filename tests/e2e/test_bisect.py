@@ -26,11 +26,11 @@ WORDS = (
     "2",
 )
 A, B = (
-    ("--set", "compute_ms=10", "--label", "A"),
-    ("--set", "compute_ms=40", "--set", "seed=7", "--label", "B"),
+    ("--set", "compute_ms=20", "--label", "A"),
+    ("--set", "compute_ms=80", "--set", "seed=7", "--label", "B"),
 )
 """A step of B takes about three times as long, however busy the machine is; the seed of no jitter
-does nothing.
+does nothing. Both sleep so long that noise asks for no more runs than the fewest.
 """
 
 
@@ -62,15 +62,11 @@ def test_a_planted_option_is_proven_though_the_controller_is_killed_on_the_way(
     found = done.json
     assert (found["verdict"], found["causes"], found["doubtful"]) == (
         "explained",
-        ["compute_ms=40.0"],
+        ["compute_ms=80.0"],
         [],
     )
-    assert (
-        found["share"]["low"] > 0.5
-        and found["share"]["high"] < 1.5
-        and found["change"]["interval"]["high"] < 0.7
-    )
-    assert found["answer"].startswith("compute_ms=40.0 explains ")
+    assert found["share"]["low"] > 0.5 and found["change"]["interval"]["high"] < 0.7
+    assert found["answer"].startswith("compute_ms=80.0 explains ")
     record = json.loads((controller.bench / "bench.json").read_text())
     assert (
         record["bisect"]["ended"] == "verified"
@@ -82,12 +78,12 @@ def test_a_planted_option_is_proven_though_the_controller_is_killed_on_the_way(
         if run.name in found["evidence"]
     ]
     assert len(launched) == 3 * record["bisect"]["rungs"][-1]["repeats"]
-    assert {("--compute-ms=40.0" in text, "--seed 7" in text) for text in launched} == {
+    assert {("--compute-ms=80.0" in text, "--seed 7" in text) for text in launched} == {
         (False, False), (True, False), (True, True),
     }  # fmt: skip
 
     shown = controller.orch("summarize")
-    assert shown.code == 0 and "compute_ms=40.0 explains" in shown.out.replace("\n", " "), shown
+    assert shown.code == 0 and "compute_ms=80.0 explains" in shown.out.replace("\n", " "), shown
     pruned = controller.orch("collect", "--prune", controller.bench.name)
     assert pruned.code == 0 and judge.ours(controller.lab) == [], pruned
     again = controller.orch("attach")

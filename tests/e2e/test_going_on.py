@@ -66,6 +66,7 @@ def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fr
     )
     cancel = controller.orch("cancel", controller.bench.name)
     assert cancel.code == 0 and "stopping its controller" in cancel.out, cancel
+    assert f"(bench {controller.bench.name}), " in cancel.err, cancel
     assert judge.ours(controller.lab) == []
     assert controller.orch("attach").code == 143
     (cut,) = controller.runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -33,9 +34,8 @@ def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
         "--warmup-steps", "2", "--order", "interleaved",  # whose last run is on all nodes
     )  # fmt: skip
     assert bench.code == 0, bench
-    assert [
-        line.split()[0] for line in bench.out.splitlines() if "n2g" in line or "1n1g  " in line
-    ] == ["1n1g", "2n2g", "4n2g"]
+    rows = re.findall(r"^ *(\dn\dg) {2}", bench.out, re.MULTILINE)  # notes name shapes, too
+    assert rows == ["1n1g", "2n2g", "4n2g"]
     manifests = [json.loads((run / "manifest.json").read_text()) for run in controller.runs]
     assert [f"{m['spec']['nodes']}n{m['spec']['gpus']}g r{m['repeat']}" for m in manifests] == [
         "1n1g r1", "2n2g r1", "4n2g r1", "1n1g r2", "2n2g r2", "4n2g r2",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -145,6 +146,13 @@ def test_the_rows_of_an_nccl_test_become_metrics_by_size(controller: Controller)
         "#  Rank  {} Group  0 Pid  24926 on  nid007109 device  1 [0009:01:00] NVIDIA GH200 120GB\n"
     )
     log = log.replace("#\n#    ", "".join(device.format(rank) for rank in (2, 3)) + "#\n#    ", 1)
+    # Of four ranks instead of two: the bandwidth of the bus is 1.5 times that of the algorithm.
+    log = re.sub(
+        r"( +[0-9.]+)( +)([0-9.]+)(?= +0(?: |$))",
+        lambda row: f"{row[1]}{row[2]}{1.5 * float(row[1]):.2f}",
+        log,
+        flags=re.MULTILINE,
+    )
     inventory = prepared(
         controller, "nccl_tests_dir", "all_reduce_perf", {"node1": log, "node2": log}
     )
@@ -162,14 +170,14 @@ def test_the_rows_of_an_nccl_test_become_metrics_by_size(controller: Controller)
     assert done.code == 0, done
     values = table(controller)
     assert len(values) == 24
-    assert values["busbw", "134217728"] == 22.86
+    assert values["busbw", "134217728"] == 34.29
     assert values["time_in_place", "1048576"] == 335.85
     words = given(controller, "node1", "mpirun-given")
     assert words[:4] == ["-np", "4", "-H", "10.11.0.2:2,10.11.0.3:2"]
     assert given(controller, "node1")[2:4] == ["--minbytes", "1024"]
     assert not (controller.lab.node("node2").home / Path(TOP).name / "given").exists()
 
-    wrong = log.replace("22.86   22.86       0", "22.86   22.86      12").replace(
+    wrong = log.replace("22.86   34.29       0", "22.86   34.29      12").replace(
         "values : 0 OK", "values : 12 FAILED"
     )
     prepared(controller, "nccl_tests_dir", "all_reduce_perf", {"node1": wrong, "node2": log})

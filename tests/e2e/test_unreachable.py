@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.e2e.rig import QUICK, Controller
@@ -25,5 +26,12 @@ def test_hosts_that_cannot_be_reached_are_left_out_and_named(controller: Control
     )
     few = controller.orch("bench", *QUICK, "--nodes", "5", "--gpus", "1", *words)
     assert few.code == 2 and "expected 5 hosts, 4 selected" in few.err, few
+    (controller.project / "tiny.yaml").write_text(
+        "title: tiny\nstages: [{name: checks, checks: [runner], framework: simulated, run: 5s}]\n"
+    )
+    certificate = controller.orch("accept", "tiny.yaml", "--json", *words)
+    assert certificate.code != 5 and said.search(certificate.err), certificate
+    nodes = [node["host"] for node in json.loads(certificate.out)["nodes"]]
+    assert nodes == ["node1", "node2", "node3", "node4"]
     none = controller.orch("check", "--only", "reach", "-x", "node[1-4]", *words)
     assert none.code == 3 and re.search(f"orch: gone: {reason}", none.err), none

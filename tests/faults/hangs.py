@@ -6,11 +6,10 @@ was named, and how soon.
 
 Each trial has real supervisors, wrappers, ranks and reports; what is left out is ssh, so that many
 trials run side by side: a node is a work directory of this machine with a supervisor of its own.
-Ranks are broken from outside as in `rows.hangs`. With
-``--torch gloo`` they train ResNet-50, with ``gloo-lm`` a small language model, whose steps are short on a busy machine too;
-with ``nccl`` ranks are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose
-`NCCL_HOSTID` differs.
-`pauses` counts false alarms.
+Ranks are broken from outside as in `rows.hangs`. With ``--torch gloo`` they train ResNet-50, with
+``gloo-lm`` a small language model, whose steps are short on a busy machine too; with ``nccl`` ranks
+are dealt out to the GPUs and may share one, which NCCL accepts from ranks whose `NCCL_HOSTID`
+differs. `pauses` counts false alarms.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class World:
         nodes: int,
         given: str,
         backend: str = "",
-        script: str = SCRIPT,
+        scripts: Sequence[str] = (SCRIPT,),
         steps: Sequence[str] = (),
     ) -> None:
         self.machines = [
@@ -137,12 +136,12 @@ class World:
         self.hang = HangWatch(SimpleNamespace(run_id=self.run_id, nodes=slots), stage)  # type: ignore[arg-type]
         self.nodes, self.given, self.trainer = nodes, f"{given} {GIVEN[backend]}", TRAINERS[backend]
         self.gpus = gpus() if backend == "nccl" else 1
-        self.script, self.steps = script, list(steps)
+        self.scripts, self.steps = scripts, list(steps)
         self.peers: dict[str, Any] = {}
         self.beat_due = 0.0
 
     def begin(self) -> None:
-        """Arm all nodes, and start them."""
+        """Arm all nodes, and start them: each by its script, or all by one."""
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         for rank, machine in enumerate(self.machines):
@@ -159,7 +158,7 @@ class World:
                 "python": sys.executable,
                 "wrapper": machine.root / "payload/x/rank_wrapper.py",
             }
-            script = self.script.format(**words, remote=FLAT)
+            script = self.scripts[rank % len(self.scripts)].format(**words, remote=FLAT)
             files = machine.stage(self.run_id, script)
             line = machine.supervisor(self.run_id)
             self.lines.append(line)

@@ -2,12 +2,13 @@
 right one was named.
 
     python -m tests.faults.kinds [--trials N] [--kinds sleep,skip_barrier,…] [--given spy,hook,…] [--jobs N] [--json FILE]
-                                 [--start fork|exec] [--limit SECONDS]
+                                 [--start fork|exec|generated] [--limit SECONDS]
 
 Three nodes with a rank each, real supervisors, wrappers and reports, as in `hangs`; the program is
-`injected/own_training.py`. Its ranks are forked (`forks`), or, with ``--start exec``, each imports PyTorch itself, as many
-cores can. None sees a GPU. After ``--limit`` no further trial begins. ``--given`` is what the
-program has:
+`injected/own_training.py`. Its ranks are forked (`forks`), or, with ``--start exec``, each imports
+PyTorch itself, as many cores can. With ``--start generated`` they are started by the launch script
+of the folder that `orch framework new` makes of the program's torchrun command. None sees a GPU.
+After ``--limit`` no further trial begins. ``--given`` is what the program has:
 
     spy    nothing but py-spy beside its interpreter
     hook   the flight recorder, and `rank_progress` with a mark a step
@@ -25,6 +26,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -33,12 +35,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import yaml
+
+import orchestrator
 from tests.faults.forks import ASK
-from tests.faults.hangs import FREEZER, ORDER_S, REPOSITORY, World
+from tests.faults.hangs import FREEZER, INJECTED, ORDER_S, REPOSITORY, World
 from tests.faults.stalled import stalled_files
 
 NODES = 3
@@ -53,6 +58,7 @@ FORK = "{python} -I -S -c '{ask}' {socket} {words}".replace("{ask}", ASK)
 EXEC = (
     "PYTHONPATH={remote} {python} -I -S {wrapper} -- {python} -u {injected}/own_training.py {words}"
 )
+COMMAND = "torchrun --nproc_per_node 1 own_training.py WORDS"
 GIVEN = {
     "spy": ("", "--marks none"),
     "hook": ("TORCH_FR_BUFFER_SIZE=512", "--marks one --phase step"),
@@ -155,10 +161,50 @@ def accused_by(words: str) -> list[int]:
     return [int(number) for number in match[1].rstrip(", ").split(", ")] if match else []
 
 
-def trial(number: int, kind: str, given: str, seed: int, socket: str) -> Trial:
-    """Run one trial. ``socket``: of the process that forks ranks; empty where each is a process of
-    its own.
+def generated_start(project: Path) -> list[str]:
+    """Return how ranks are started on each node by the folder that `orch framework new` makes of
+    `COMMAND`: its launch script as planned, with what `World` fills in.
     """
+    inventory = project / "hosts.yaml"
+    hosts = {f"node{n}": {"address": f"127.0.0.{n}", "gpus": 0, "slots": 1} for n in (1, 2, 3)}
+    inventory.write_text(yaml.safe_dump({"schema": 1, "hosts": hosts}))
+    shutil.copy(INJECTED / "own_training.py", project)
+    made = [sys.executable, "-m", "orchestrator", "framework", "new", "own"]
+    subprocess.run(
+        [*made, "--from-command", COMMAND],
+        cwd=project,
+        env=os.environ | {"ORCH_PROJECT": str(project), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        check=True,
+    )
+    plan = orchestrator.prepare(
+        "own",
+        framework="own",
+        project=project,
+        hosts=str(inventory),
+        nodes=NODES,
+        baseline=False,
+        repeats=1,
+    )
+    starts = []
+    for files in plan.files(plan.runs[0]).values():
+        script = files["launch.sh"].replace(". ./env.sh\n", files["env.sh"])
+        script = re.sub(r"[{}]", r"\g<0>\g<0>", script)
+        for pattern, words in (
+            (r"--master_port \d+", "--master_port {port}"),
+            (r"\S+/rank_wrapper\.py", "{wrapper}"),
+            (r"\S+/own_training\.py", "{injected}/own_training.py"),
+            (r"\bpython3\b", "{python}"),
+            (r"\bWORDS\b", "{words}"),
+        ):
+            script, count = re.subn(pattern, words, script)
+            assert count, (pattern, script)
+        starts.append(script.replace("exec ", "export PYTHONPATH={remote}\nexec ", 1))
+    return starts
+
+
+def trial(number: int, kind: str, given: str, seed: int, starts: Sequence[str]) -> Trial:
+    """Run one trial. ``starts``: how ranks are started, one for all nodes or one for each."""
     chance = random.Random(f"{seed}/{number}/{kind}/{given}")
     rank = chance.randrange(NODES)
     if kind == "skip_checkpoint":  # only the rank that writes keeps others waiting
@@ -172,12 +218,9 @@ def trial(number: int, kind: str, given: str, seed: int, socket: str) -> Trial:
         variables, marks = GIVEN[given]
         words = f"--fault {kind} --calls barrier,store_barrier {KINDS[kind].words} {marks}"
         words += f" --rank {rank} --at {40 + chance.randrange(20)}"
-        start = FORK if socket else EXEC
-        script = (
-            SCRIPT.replace("{start}", start).replace("{words}", words).replace("{socket}", socket)
-        )
+        scripts = [SCRIPT.replace("{start}", start).replace("{words}", words) for start in starts]
         world = World(
-            Path(name), NODES, f"{variables} INJECT_STALLED={mount}", script=script, steps=[STEP]
+            Path(name), NODES, f"{variables} INJECT_STALLED={mount}", scripts=scripts, steps=[STEP]
         )
         try:
             world.begin()
@@ -308,7 +351,10 @@ def main() -> None:
     parser.add_argument("--given", default="hook,spy", help=f"of {', '.join(GIVEN)}")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument(
-        "--start", choices=("fork", "exec"), default="fork", help="how a rank begins"
+        "--start",
+        choices=("fork", "exec", "generated"),
+        default="fork",
+        help="how a rank begins",
     )
     parser.add_argument(
         "--limit",
@@ -329,12 +375,16 @@ def main() -> None:
     ]
     work = [(n, kind, given) for n in numbers for kind in kinds for given in args.given.split(",")]
     results: list[Trial] = []
-    with (
-        forking() if args.start == "fork" else nullcontext("") as socket,
-        ThreadPoolExecutor(args.jobs) as pool,
-    ):
+    with ExitStack() as stack:
+        if args.start == "fork":
+            starts = [FORK.replace("{socket}", stack.enter_context(forking()))]
+        elif args.start == "generated":
+            starts = generated_start(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        else:
+            starts = [EXEC]
+        pool = stack.enter_context(ThreadPoolExecutor(args.jobs))
         for result in pool.map(
-            lambda row: _one(*row, args.seed, socket) if time.monotonic() < until else None, work
+            lambda row: _one(*row, args.seed, starts) if time.monotonic() < until else None, work
         ):
             if result is None:
                 continue
@@ -347,9 +397,9 @@ def main() -> None:
     print(table(results))
 
 
-def _one(number: int, kind: str, given: str, seed: int, socket: str) -> Trial:
+def _one(number: int, kind: str, given: str, seed: int, starts: Sequence[str]) -> Trial:
     try:
-        return trial(number, kind, given, seed, socket)
+        return trial(number, kind, given, seed, starts)
     except Exception as error:  # counted as a miss, and said
         return Trial(kind, given, -1, sentence=f"{type(error).__name__}: {error}")
 

@@ -36,7 +36,8 @@ class Trial:
     """One injection of one fault: the controller to use, chance with a printed seed, and what is
     measured on the way.
 
-    ``full`` is false in a short run, where rows that last minutes take a fraction of them. Seconds are the judge's.
+    ``full`` is false in a short run, where rows that last minutes take a fraction of them. Seconds
+    are the judge's.
     """
 
     controller: Controller
@@ -126,7 +127,8 @@ def _down(directory: Path) -> None:
 class Row:
     """A fault, what must be true when it happens, and how often that is tried.
 
-    ``limit_s`` bounds one trial; ``skip`` says why the fault cannot be injected on this machine, nothing where it can.
+    ``limit_s`` bounds one trial; ``skip`` says why the fault cannot be injected on this machine,
+    nothing where it can.
     """
 
     name: str

@@ -83,10 +83,11 @@ def test_down_ends_everything_and_says_what(make_lab: MakeLab, ssh: Ssh, kind: s
     )
     assert len(_living(lab.marker)) >= 3
     ended = labs.down(lab.directory)
-    assert ended[0] == "node[1-2]" and ended[-1] == str(lab.directory)
+    assert ended[0] == "ended node[1-2]" and ended[-1] == f"removed {lab.directory}"
     # What runs inside a node of namespaces ends with it; elsewhere it is found and ended like the
     # one outside.
-    assert f"{1 if kind == 'namespaces' else 2} x sleep" in ended, ended
+    sleeping = "1 process" if kind == "namespaces" else "2 processes"
+    assert f"ended {sleeping} of sleep" in ended, ended
     outside.returncode = -signal.SIGKILL  # reaped by down, as a child of this very process
     _nothing_is_left(lab)
     assert labs.down(lab.directory) == []
@@ -169,7 +170,7 @@ def test_what_a_killed_up_leaves_is_found_and_ended(tmp_path: Path, moment: str)
                 with pytest.raises(OrchError):
                     labs.load(directory)
         finally:
-            assert labs.down(directory)[-1] == str(directory)
+            assert labs.down(directory)[-1] == f"removed {directory}"
     assert not directory.exists()
     assert _living(marker) == []
 

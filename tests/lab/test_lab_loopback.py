@@ -82,7 +82,7 @@ def test_an_ordinary_user_has_a_working_lab_that_leaves_nothing(session: dict[st
     assert session["gone"] is True
     assert session["left"] == []
     ended = session["ended"]
-    assert isinstance(ended, list) and "1 x sleep" in ended
+    assert isinstance(ended, list) and "ended 1 process of sleep" in ended
 
 
 def test_the_user_is_told_why_it_is_not_the_better_lab(session: dict[str, object]) -> None:

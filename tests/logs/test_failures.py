@@ -255,6 +255,7 @@ def test_what_is_shown_of_a_line_is_short() -> None:
     assert found and len(found.line) == 300 and found.line.endswith("…")
 
 
+ABORTED = f"{'-' * 74}\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n{'-' * 74}"
 SAID = {
     "SystemExit": ("warming up\nown.py: expected a batch that fits, got 7", "own.py: expected a batch that fits, got 7"),
     "argparse": ("usage: own.py [-h]\n    [--heads N]\nown.py: error: --heads: wants 4", "own.py: error: --heads: wants 4"),
@@ -266,6 +267,72 @@ SAID = {
         "Traceback (most recent call last):\n  File\nKeyError: 3\n\nDuring handling of the above exception, another occurred:\n"
         "Traceback (most recent call last):\n  File\nRuntimeError: no such layer",
         "RuntimeError: no such layer",
+    ),
+    "raised from another": (
+        "Traceback (most recent call last):\n  File\nOSError: no b\n\nThe above exception was the direct cause of the following"
+        " exception:\n\nTraceback (most recent call last):\n  File\nRuntimeError: no a",
+        "RuntimeError: no a",
+    ),
+    "the error before an abort": (
+        "HPL ERROR from process # 0, on line 321 of function HPL_pdinfo:\n>>> Need at least 4 processes for these tests <<<\n"
+        f"HPL ERROR from process # 0, on line 621 of function HPL_pdinfo:\n>>> Illegal input <<<\n\n{ABORTED}",
+        "HPL ERROR from process # 0, on line 321 of function HPL_pdinfo: >>> Need at least 4 processes for these tests <<<",
+    ),
+    "an error, and MPICH": (
+        "step 7: loss 2.5\nERROR: n must be a multiple of 64\nAbort(3) on node 0 (rank 0 in comm 0): application called"
+        " MPI_Abort(MPI_COMM_WORLD, 3) - process 0\n\n=======\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+        "=   KILL STATUS: 9 (Killed)",
+        "ERROR: n must be a multiple of 64",
+    ),
+    "a sentence before an abort": (
+        f"This test requires exactly two processes\n{ABORTED}", "This test requires exactly two processes"
+    ),
+    "an abort alone": (ABORTED, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD with errorcode 1."),
+    "a sentence before torchrun's": (
+        "own.py: expected 8 GPUs, got 2\nE1128 03:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:869] failed"
+        " (exitcode: 1) local_rank: 0 (pid: 99) of binary: /usr/bin/python3\nTraceback (most recent call last):\n  File\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\nown.py FAILED\n-----\nFailures:\n"
+        "  <NO_OTHER_FAILURES>\n-----\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : 1 (pid: 99)\n=====",
+        "own.py: expected 8 GPUs, got 2",
+    ),
+    "an error of MPICH, with its stack": (
+        "step 4\nAbort(138021134) on node 1 (rank 1 in comm 0): Fatal error in internal_Recv: Message truncated, error stack:\n"
+        "internal_Recv(127).: MPI_Recv(buf=0x7ffd, count=1) failed",
+        "Abort(138021134) on node 1 (rank 1 in comm 0): Fatal error in internal_Recv: Message truncated, error stack:"
+        " internal_Recv(127).: MPI_Recv(buf=0x7ffd, count=1) failed",
+    ),
+    "an error of Open MPI": (
+        "[n1:44] *** An error occurred in MPI_Recv\n[n1:44] *** MPI_ERR_TRUNCATE: message truncated\n[n1:44] *** "
+        "MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n[n1:44] ***    and potentially your MPI job)",
+        "[n1:44] *** MPI_ERR_TRUNCATE: message truncated",
+    ),
+    "a box about what works without": (
+        f"{'-' * 74}\nPMIx was unable to find a usable compression library\non the system.\n{'-' * 74}\nown: matrix too small",
+        "own: matrix too small",
+    ),
+    "an assertion of C": (
+        "hpcg: src/G.cpp:41: void G(int): Assertion `size >= 8' failed.\nlaunch.sh: line 9:  44 Aborted   (core dumped) ./hpcg",
+        "hpcg: src/G.cpp:41: void G(int): Assertion `size >= 8' failed.",
+    ),
+    "Rust": (
+        "thread 'main' panicked at src/main.rs:4:5:\nexpected 8 ranks, got 2\nnote: run with `RUST_BACKTRACE=1` environment",
+        "thread 'main' panicked at src/main.rs:4:5: expected 8 ranks, got 2",
+    ),
+    "the process that another one points at": (
+        "(EngineCore pid=41) ERROR 11-02 10:00:01 [core.py:700] Traceback (most recent call last):\n"
+        '(EngineCore pid=41) ERROR 11-02 10:00:01 [core.py:700]   File "/v/core.py", line 691\n'
+        "(EngineCore pid=41) ERROR 11-02 10:00:01 [core.py:700] ValueError: 16 GiB are needed\n"
+        "(APIServer pid=40) Traceback (most recent call last):\n"
+        '(APIServer pid=40)   File "/v/client.py", line 767\n'
+        "(APIServer pid=40) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+        "ValueError: 16 GiB are needed",
+    ),
+    "a launcher of Python": (
+        "Traceback (most recent call last):\n  File\nAssertionError: 3 does not divide 8\n[2026-01-01 10:00:01,123] [ERROR]"
+        " [launch.py:325:sigkill_handler] ['/usr/bin/python3', '-u', 't.py'] exits with return code = 1\n"
+        "Traceback (most recent call last):\n  File\nsubprocess.CalledProcessError: Command '['/usr/bin/python3', 't.py']'"
+        " returned non-zero exit status 1.",
+        "AssertionError: 3 does not divide 8",
     ),
     "PyTorch names the rank": (
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "t.py", line 1\n[rank3]: AssertionError: not 8\n'
@@ -310,6 +377,34 @@ def test_the_last_output_of_a_program_is_the_sentence_with_which_it_ended(
     text: str, sentence: str
 ) -> None:
     assert last_output(text.splitlines()) == LAST_OUTPUT + sentence
+
+
+FROM = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+DURING = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "first", "last", "kind", "cause"),
+    [
+        (FROM, MEMORY, "RuntimeError: no batch", "out_of_memory",
+         "last output: RuntimeError: no batch (its source: the GPU had no memory left)"),
+        (DURING, MEMORY, "RuntimeError: no batch", "out_of_memory",
+         "last output: RuntimeError: no batch (its source: the GPU had no memory left)"),
+        (FROM, "OSError: [Errno 28] No space left on device", MEMORY, "out_of_memory", "the GPU had no memory left"),
+        (DURING, "OSError: [Errno 28] No space left on device", MEMORY, "out_of_memory", "the GPU had no memory left"),
+        (DURING, "FileNotFoundError: [Errno 2] No such file or directory: 'x'", "ValueError: 3", None, None),
+        (FROM, "ConnectionResetError: [Errno 104] Connection reset by peer", "RuntimeError: no shard", None, None),
+    ],
+)  # fmt: skip
+def test_the_cause_is_that_of_the_last_exception_of_a_chain(
+    between: str, first: str, last: str, kind: str | None, cause: str | None
+) -> None:
+    header = 'Traceback (most recent call last):\n  File "t.py", line 8, in <module>\n'
+
+    found = diagnose(f"{header}{first}{between}{header}{last}")
+
+    assert (found and found.kind, found and found.cause) == (kind, cause)
+    assert not (found and found.is_of_start)
 
 
 def test_a_step_is_no_last_word_but_an_exception_among_steps_is() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,13 @@ UNITS = (Header("^size +us +GB/s$"), Header("^size +ms +GB/s$", {"us": 1000}))
 
 @pytest.mark.parametrize(
     "module",
-    ["logs.statements", "logs.left_out", "logs.micro_batches", "results.log_checks"]
+    [
+        "logs.agreements",
+        "logs.statements",
+        "logs.left_out",
+        "logs.micro_batches",
+        "results.log_checks",
+    ]
     + [f"results.numbers.{name}" for name in ("cumulative", "sampled")],
 )
 def test_the_examples_hold(module: str) -> None:
@@ -69,6 +76,14 @@ def test_a_row_without_a_header_has_no_unit() -> None:
         verify_statements(parsed, {})
 
 
+def test_a_line_that_gives_a_number_says_no_unit() -> None:
+    numbers = Header("^steps: (?P<steps>[0-9]+)$")
+    rows = ("steps: 8", "1048576 163 6.43")
+
+    assert table(*rows, headers=(numbers,)).void == ()
+    assert "so that its unit is not known" in table(*rows, headers=(numbers, *UNITS)).void[0]
+
+
 def test_a_row_that_agrees_with_itself_needs_no_header() -> None:
     assert table("1048576 163.1 6.43", headers=UNITS, agreements=(RATE,)).void == ()
 
@@ -78,6 +93,50 @@ def test_a_row_that_agrees_with_itself_needs_no_header() -> None:
 )
 def test_a_row_may_differ_from_itself_by_its_digits_only(row: str, agrees: bool) -> None:
     assert (table(row, agreements=(RATE,)).void == ()) is agrees
+
+
+def refusal(parsed: Parsed, sizes: dict[str, object]) -> str:
+    try:
+        verify_statements(parsed, sizes)
+    except DataError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize("rate", ["2.0", "1.5", "1.0"])
+def test_of_several_agreements_for_one_value_one_has_to_hold(rate: str) -> None:
+    shared = replace(RATE, of=("size", "world_size-1"), over=("us", "world_size"))
+    parsed = table(f"1000000 500 {rate}", agreements=(RATE, shared))
+
+    assert bool(refusal(parsed, {"world_size": 4})) is (rate == "1.0")
+
+
+def test_an_agreement_without_one_of_its_numbers_says_nothing() -> None:
+    shared = replace(RATE, of=("size", "world_size-1"), over=("us", "world_size"))
+
+    assert not refusal(table("1000000 500 9.0", agreements=(shared,)), {})
+
+
+def test_an_agreement_may_be_about_some_models() -> None:
+    parsed = table("1000000 500 9.0", agreements=(replace(RATE, models=("copy",)),))
+
+    assert refusal(parsed, {"model": "copy"}) and not refusal(parsed, {"model": "add"})
+
+
+def test_a_row_may_depend_on_a_line_below_it() -> None:
+    later = (Header("^size us GB/s$"), Header("^twice (?P<scale>[0-9]+)$"))
+    rate = replace(RATE, of=("size", "scale"))
+    parsed = table("size us GB/s", "1000000 500 2.0", "twice 2", headers=later, agreements=(rate,))
+
+    assert "rate is 2, but size and scale and us give 4" in refusal(parsed, {})
+
+
+def test_beside_steps_a_line_without_a_metric_is_only_compared_with_itself() -> None:
+    steps = "^step (?P<step>[0-9]+) (?P<step_time_s>[0-9.]+)$"
+    grammar = LogGrammar(("node.out",), (steps,), readings=(ROWS,), agreements=(RATE,))
+    parsed = parse(b"step 1 0.5\n1000000 500 9.0\n", grammar)
+
+    assert parsed.readings == () and "rate is 9, but size and us give 2" in refusal(parsed, {})
 
 
 def test_a_verdict_voids_a_log_with_results_and_is_quoted() -> None:
@@ -132,6 +191,9 @@ def test_an_end_counts_behind_the_last_row_and_without_a_line_end() -> None:
         ([0, 0], "got 2 of rank 0, none of rank 1: 2 programs that did not find each other"),
         ([0], "got none of rank 1"),
         ([0, 1, 2], "got one of rank 2"),
+        ([0, 1, 0, 1], "got 2 of rank 0, 2 of rank 1[.] it holds lines of several runs"),
+        ([0, 0, 1], "got 2 of rank 0[.] it holds lines of several runs"),
+        ([0, 0, 0], "got 3 of rank 0, none of rank 1[.] it holds lines of several runs"),
     ],
 )
 def test_a_list_has_each_rank_of_the_run_once(ranks: list[int], said: str) -> None:

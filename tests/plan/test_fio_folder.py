@@ -23,6 +23,7 @@ from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.render import Plan
 from orchestrator.plan.spec import resolve
+from orchestrator.procs import cmdline, end_all, snapshot
 from tests.support.judge import LIMIT_S
 from tests.support.rendering import opened
 
@@ -194,19 +195,24 @@ def test_a_run_that_is_stopped_removes_its_files(tmp_path: Path) -> None:
         ),
         tmp_path,
     )
+    files = tmp_path / "files"
     with subprocess.Popen(
         ["/bin/bash", "launch.sh"], cwd=run, stdout=subprocess.DEVNULL, start_new_session=True
     ) as launch:
-        deadline = time.monotonic() + 30
-        while (
-            len(list((tmp_path / "files").rglob("randread.*"))) < 2 and time.monotonic() < deadline
-        ):
-            time.sleep(0.05)
-        assert len(list((tmp_path / "files").rglob("randread.*"))) == 2
-        os.killpg(launch.pid, signal.SIGTERM)
         try:
+            deadline = time.monotonic() + LIMIT_S
+            while len(list(files.rglob("randread.*"))) < 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert len(list(files.rglob("randread.*"))) == 2
+            os.killpg(launch.pid, signal.SIGTERM)
             assert launch.wait(LIMIT_S) != 0
-        finally:  # fio may miss the signal in its first moment; a supervisor kills what stays after the grace period
+        finally:  # fio may miss the signal in its first moment, and its workers have own sessions
             with suppress(ProcessLookupError):
                 os.killpg(launch.pid, signal.SIGKILL)
-    assert list((tmp_path / "files").iterdir()) == []
+            end_all(lambda: {one: stat for one, stat in snapshot().items() if _is_of(one, files)})
+    assert list(files.iterdir()) == []
+
+
+def _is_of(pid: int, folder: Path) -> bool:
+    """Return True for a process whose command names a folder, as a supervisor would end it."""
+    return os.fsencode(folder) in cmdline(pid)

@@ -19,6 +19,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan import job
 from orchestrator.plan.job import IDLE_S, job_wanted
 from tests.support.commands import orch
+from tests.support.features import needs
 from tests.support.judge import LIMIT_S
 from tests.support.refusing_slurm import submitted, with_refusing_slurm
 
@@ -70,6 +71,8 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
         ("partition=gpu gres=gpu:8", 4, "separate options by commas: partition=gpu,gres=gpu:8"),
         ("--partition gpu debug", 4, "expected options of sbatch, got 'debug'"),
         ("-p gpu -Z 3", 4, "expected options of sbatch, got '-Z'"),
+        ("-N1 -p cpu : -N1 -p gpu", 4, "expected a job of one part, got a heterogeneous job"),
+        ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N1", 4, "got a heterogeneous job"),
         ("--gres --exclusive", 4, "expected a value after --gres"),
         ("-J mine", 4, "orch finds the job by its name"),
         ("--comment='x", 4, "expected paired quotes"),
@@ -263,7 +266,7 @@ def test_what_no_hosts_make_possible_is_refused_before_a_job_is_submitted(
         (("--dtype", "fp8", "-f", "pytorch_lm", "--no-baseline"), "time=1h", ""),
         (("--devices", "node7:0-3", "--gpus", "4"), "gpus-per-node=2", ""),
         (("--gpus", "8"), "time=1h", "gpus.yaml"),
-        (("--gate", "quick"), "time=1h", "gpus.yaml"),
+        pytest.param(("--gate", "quick"), "time=1h", "gpus.yaml", marks=needs("accept")),
         (("--gpus", "2"), "nodes=1k", ""),
     ],
 )

@@ -334,8 +334,6 @@ def test_torchtitan_refuses_what_it_does_not_print_or_divide(
 @pytest.mark.parametrize(
     ("framework", "device", "sets", "where"),
     [
-        ("jax_lm", "cpu", {"attention": "cudnn"}, "--set attention"),
-        ("jax_lm", "cuda", {"attention": "cudnn", "dtype": "fp32"}, "--set attention"),
         ("jax_lm", "cpu", {"seq_len": "65"}, "--set seq_len"),
         ("hf_trainer", "cpu", {"seq_len": "1"}, "--set seq_len"),
         ("hf_trainer", "cpu", {"seq_len": "65"}, "--set seq_len"),
@@ -428,6 +426,45 @@ def test_our_own_trainer_is_not_planned_as_its_ranks_would_refuse_it(
     with pytest.raises(ConfigError) as caught:
         planned("pytorch_lm", shape, model=model, **sets)
     assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("framework", "device", "model", "sets", "where"),
+    [
+        ("pytorch", "cpu", "resnet50", {"loader": "dali-gpu"}, "--loader"),
+        ("pytorch", "cpu", "resnet50", {"backend": "nccl"}, "--set backend"),
+        ("pytorch", "cpu", "resnet50", {"cuda_graphs": "true"}, "--set cuda_graphs"),
+        ("pytorch", "cpu", "resnet50", {"find_batch_size": "64"}, "--set find_batch_size"),
+        ("pytorch", "cuda", "resnet50", {"max_pool": "gathered"}, "--set max_pool"),
+        ("pytorch", "cuda", "vgg16", {"max_pool": "gathered", "compile": "true"}, "--set max_pool"),
+        ("pytorch", "cuda", "vgg16", {"reduce": "packed", "compress": "fp16"}, "--set compress"),
+        ("pytorch", "cuda", "vgg16", {"cuda_graphs": "true", "compress": "fp16"}, "--set compress"),
+        (
+            "pytorch",
+            "cuda",
+            "vgg16",
+            {"cuda_graphs": "true", "backend": "gloo"},
+            "--set cuda_graphs",
+        ),
+        ("pytorch", "cuda", "vgg16", {"cuda_graphs": "true", "steps": "12"}, "--steps"),
+        ("pytorch", "cuda", "vgg16", {"reduce": "packed", "steps": "11"}, "--steps"),
+        ("paddle", "cpu", "resnet50", {"loader": "dali-gpu"}, "--loader"),
+        ("tensorflow", "cpu", "resnet50", {"all_reduce": "nccl"}, "--set all_reduce"),
+    ],
+)
+def test_our_image_trainers_are_not_planned_with_what_they_cannot_do(
+    framework: str, device: str, model: str, sets: dict[str, str], where: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        planned(framework, (1, 1), device, model, **sets)
+    assert caught.value.where == where
+
+
+def test_who_asks_for_a_llama_in_jax_is_told_which_folders_have_it() -> None:
+    with pytest.raises(ConfigError, match="jax_lm has no model 'llama3-70b'") as caught:
+        planned("jax_lm", (1, 1), model="llama3-70b")
+    assert "; " in str(caught.value.hint) and str(caught.value.hint).endswith("have llama3-70b")
+    assert "maxtext" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("option", ["tensor_parallel", "pipeline_parallel"])

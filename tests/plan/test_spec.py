@@ -224,7 +224,8 @@ def test_unknown_numbers_of_gpus_must_be_said() -> None:
     hosts = [Host("n1", "10.0.0.1"), Host("n2", "10.0.0.2", gpus=8)]
     with pytest.raises(
         ConfigError,
-        match=r"--gpus: the inventory does not give the number of GPUs of n1. give --gpus N",
+        match="--gpus: the inventory does not give the number of GPUs of n1. give --gpus N, or set "
+        "gpus: in the inventory, to 0 for nodes without GPUs",
     ):
         configure(Request("resnet50"), [FOLDER], hosts)
     assert shapes(Request("resnet50", gpus=(4,)), hosts) == ["2n4g"]

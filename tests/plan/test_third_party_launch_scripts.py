@@ -218,7 +218,10 @@ def test_oneflow_gets_its_arguments_and_variables(stand_in: StandIn) -> None:
     assert first["env"]["NCCL_LAUNCH_MODE"] == "PARALLEL"
 
 
-def test_tensorflow_finds_its_config_beside_it(stand_in: StandIn) -> None:
+def test_tensorflow_finds_its_config_beside_it(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     first, _ = stand_in.run("tensorflow_official", Case((2, 8)))
     assert first["files"] == ["config.yaml", "env.sh", "launch.sh", "logs"]
     assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from orchestrator.features.published.rules import rule_of
 from orchestrator.logs.parse import parse
 from orchestrator.logs.steps import RankAggregate
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results.numbers.throughput import Terms, throughput
+from orchestrator.results.numbers.throughput import Terms, disagreement, throughput
 from orchestrator.results.read import read_run
 from tests.plan.third_party_runs import FOREIGN, as_rows, epoch_line, grammar
 from tests.support.rendering import opened
@@ -30,6 +31,16 @@ def test_the_sample_log_holds_the_sample_values(framework: str) -> None:
     parsed = parse((folder / "sample.log").read_bytes(), grammar(framework))
     assert as_rows(parsed.samples) == json.loads((folder / "sample.json").read_text())
     assert parsed.warnings == ()
+
+
+def test_rates_of_fleetx_are_compared_with_its_total_time() -> None:
+    log = (ROOT / "templates" / "fleetx" / "sample.log").read_bytes()
+    faster = re.sub(rb"speed: 7[.]", b"speed: 14.", log)
+    terms = Terms(warmup_steps=20, steps=32, global_batch=32)
+
+    assert disagreement(parse(log, grammar("fleetx")).samples, terms) is None
+    found = disagreement(parse(faster, grammar("fleetx")).samples, terms)
+    assert found is not None and found[0] == "rates"
 
 
 @pytest.mark.parametrize("framework", FOREIGN)
@@ -210,7 +221,8 @@ def test_oneflow_lines_without_a_time_fall_back_to_their_rate() -> None:
 
 def tensorpack_log() -> str:
     epochs = "".join(
-        f"\x1b[32m[0823 15:04:05 @base.py:282]\x1b[0m Epoch {epoch} (global_step {epoch * 50}) finished, time:9 seconds.\n"
+        f"\x1b[32m[0823 15:04:05 @base.py:282]\x1b[0m Epoch {epoch} "
+        f"(global_step {epoch * 50}) finished, time:{1600 / speed:.3f} seconds.\n"
         f"\x1b[32m[0823 15:04:05 @monitor.py:476]\x1b[0m Throughput (samples/sec): {speed}\n"
         for epoch, speed in enumerate((300.5, 1000, 1.0e3), start=1)
     )
@@ -274,7 +286,8 @@ def tensorpack_log() -> str:
         (
             "tensorflow_official",
             "".join(
-                f"I0823 23:59:5{i}.5 1 k.py:145] TimeHistory: 1.60 seconds, {speed} examples/second "
+                f"I0823 23:59:5{i}.5 1 k.py:145] TimeHistory: "
+                f"{64 * (100 * i + 100 - i) / float(speed):.2f} seconds, {speed} examples/second "
                 f"between steps {i} and {i + 1}00\n"
                 for i, speed in enumerate(("11.10", "400.00", "1200.00"))
             ),

@@ -1,13 +1,17 @@
-"""Where a project looks for framework folders."""
+"""Where a project looks for framework folders, and what it remembers."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import ConfigError
+from orchestrator.inventory import Host
+from orchestrator.nodes.deploy import remembered_facts
 from orchestrator.record import Project
+from orchestrator.record.submission import submissions
 
 
 def test_options_come_before_the_environment_and_that_before_the_project(
@@ -58,3 +62,14 @@ def test_a_folder_that_is_none_is_refused_with_where_it_was_named(
             [Path(given)] if given else [], {"ORCH_TEMPLATES": listed}
         )
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.timeout(60)
+def test_nothing_waits_for_a_pipe_in_the_place_of_a_state_file(tmp_path: Path) -> None:
+    project = Project.here({"ORCH_PROJECT": str(tmp_path)})
+    (tmp_path / ".orch/jobs").mkdir(parents=True)
+    for path in (".orch/project.json", ".orch/deployed.json", ".orch/jobs/b.json"):
+        os.mkfifo(tmp_path / path)
+    assert project.inventory_source("", {})[1] == "the default"
+    assert submissions(project) == []
+    assert remembered_facts(project.deployed, [Host("n1", "n1")]) == {}

@@ -5,6 +5,7 @@ PyTorch.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -13,6 +14,9 @@ import pytest
 
 from tests.remote.torch_in_process import neighbour, small
 from tests.support.trainers import PYTORCH, free_port, module, needs
+
+# Compile in the test's process: processes for it would each import PyTorch first.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ def test_few_layers_on_one_rank_are_one_graph(
     from lm_parallel import Layout, split_of
 
     args = Namespace(
-        compile="true",
+        compile=True,
         compile_split=asked,
         layers=layers,
         checkpointing="none",
@@ -129,7 +129,7 @@ def test_few_layers_on_one_rank_are_one_graph(
         dtype="bf16",
     )
     assert split_of(args, Layout(*layout)) == graphs
-    assert split_of(Namespace(**{**vars(args), "compile": "false"}), Layout(*layout)) == "none"
+    assert split_of(Namespace(**{**vars(args), "compile": False}), Layout(*layout)) == "none"
 
 
 def test_experts_compute_what_each_token_alone_would() -> None:

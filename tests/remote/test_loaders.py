@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.support.judge import LIMIT_S
-from tests.support.trainers import FLAT, PYTHON, closing, needs, samples, torchrun
+from tests.support.ranks import OPTIMIZERS, ranks
+from tests.support.trainers import FLAT, PYTHON, PYTORCH, closing, needs, samples
 
 MAKER = FLAT / "make_dataset.py"
 SMALL = ["--images", "10", "--classes", "3", "--size", "40"]
@@ -220,7 +221,8 @@ def test_a_missing_package_is_named(
     loaders: ModuleType, monkeypatch: pytest.MonkeyPatch, loader: str, module_name: str, words: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module_name, None)
-    assert loaders.lacking(loader).startswith(f"--loader: {loader} needs {words}")
+    with pytest.raises(SystemExit, match=f"--loader: {loader} needs {words}"):
+        loaders.require(loader)
 
 
 # --- PyTorch --------------------------------------------------------------------------------------
@@ -242,7 +244,8 @@ def test_pytorch_trains_from_disk(tmp_path: Path, data_set: Path, loader: str) -
         "10",
     ]
     arguments += ["--loader", loader, "--data-dir", str(data_set), "--workers", "1"]
-    texts = torchrun(arguments, tmp_path, nproc=2)
+    arguments += ["--solo-steps", "0"]
+    texts = ranks(PYTORCH, arguments, tmp_path, nproc=2, imports=OPTIMIZERS)
     assert [step["step"] for step in samples("pytorch", texts[0])] == list(range(8))
     facts = closing("pytorch", texts[0])
     assert (facts["loader"], facts["workers"], facts["ranks"]) == (loader, 1, [0, 1])
@@ -289,22 +292,3 @@ print(json.dumps({"labels": seen, "sizes": sorted(map(str, sizes)), "mean": mean
     assert Counter(found["labels"]) == {0: 4, 1: 3, 2: 3}
     assert found["sizes"] == ["((2, 3, 32, 32), 'torch.float32')"]
     assert abs(found["mean"]) < 2.5 and 0.1 < found["most"] < 2.7
-
-
-def test_dali_on_a_gpu_is_refused_without_one(tmp_path: Path) -> None:
-    needs("torch")
-    command = [
-        PYTHON,
-        str(FLAT / "train_pytorch.py"),
-        "--device",
-        "cpu",
-        "--loader",
-        "dali-gpu",
-        "--data-dir",
-        "x",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert (
-        done.returncode == 2
-        and "--loader: expected a loader for --device cpu, got dali-gpu" in done.stderr
-    )

@@ -102,13 +102,8 @@ def test_a_wrong_result_ends_the_run(tmp_path: Path, right: str, wrong: str, sai
         ranks(program, [*BRIEF, "--sizes", "4096"], tmp_path, 1)
 
 
-def test_what_cannot_be_measured_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_size_that_does_not_fit_is_refused_in_words(tmp_path: Path) -> None:
     needs("torch")
-    with pytest.raises(
-        AssertionError, match=r"--sizes: expected multiples of 8 separated by commas, got 1001"
-    ):
-        ranks(PROGRAM, [*BRIEF, "--sizes", "1001"], tmp_path, 1)
-    assert "Traceback" not in (tmp_path / "rank.sh-0.err").read_text()
     with pytest.raises(
         AssertionError,
         match=r"--sizes: 1099511627776 needs 3298534883328 bytes, \d+ are free on cpu",

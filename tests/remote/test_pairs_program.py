@@ -1,6 +1,4 @@
-"""The program that measures pairs: who meets whom, and what it prints under torchrun over gloo, one
-for each node.
-"""
+"""The program that measures pairs: who meets whom, and what it prints over gloo."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.results.links.pair_times import pair_times
 from tests.support.judge import LIMIT_S
 from tests.support.ranks import ENVIRONMENT, ranks
-from tests.support.trainers import FLAT, PYTHON, free_port, needs
+from tests.support.trainers import FLAT, PYTHON, needs
 
 FRAMEWORK = open_framework("pairs").framework
 PROGRAM = FLAT / "pairs.py"
@@ -51,57 +49,6 @@ def test_each_pair_meets_once_and_no_node_twice_in_a_round() -> None:
             assert len(company) > len(sweeps[0]), "the same pairs share every round"
 
 
-def by_torchrun(folder: Path, nodes: int, gpus: int, *flags: str) -> list[str]:
-    """Run the program under a torchrun for each node, and return what each rank printed, in order."""
-    wrapper = folder / "rank.sh"
-    wrapper.write_text('#!/bin/sh\nexec "$@" >"$0-$RANK.out" 2>"$0-$RANK.err"\n')
-    wrapper.chmod(0o700)
-    port = free_port()
-    started = []
-    for node in range(nodes):
-        command = [
-            PYTHON,
-            "-m",
-            "torch.distributed.run",
-            "--nnodes",
-            str(nodes),
-            "--nproc_per_node",
-            str(gpus),
-        ]
-        command += [
-            "--node_rank",
-            str(node),
-            "--rdzv_backend",
-            "static",
-            "--master_addr",
-            "127.0.0.1",
-        ]
-        command += [
-            "--master_port",
-            str(port),
-            "--max_restarts",
-            "0",
-            "--monitor_interval",
-            "0.1",
-            "--no_python",
-            str(wrapper),
-        ]
-        command += [PYTHON, "-u", str(PROGRAM), *flags]
-        started.append(
-            subprocess.Popen(
-                command,
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    said = [process.communicate(timeout=LIMIT_S)[0] for process in started]
-    errors = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
-    assert [process.returncode for process in started] == [0] * nodes, "".join(said) + errors
-    return [(folder / f"rank.sh-{rank}.out").read_text() for rank in range(nodes * gpus)]
-
-
 def spec_of(nodes: int, gpus: int, steps: int, **sets: str) -> RunSpec:
     choices: dict[str, object] = {"nodes": nodes, "gpus": gpus, "steps": steps, "warmup_steps": 1}
     choices |= {f"options.{name}": text for name, text in sets.items()}
@@ -128,11 +75,7 @@ def test_the_lead_of_each_pair_prints_every_time_once(
         word for name, value in sets.items() for word in (f"--{name.replace('_', '-')}", value)
     ]
     arguments = ["--device", "cpu", "--steps", "3", "--iterations", "2", *flags]
-    out = (
-        ranks(PROGRAM, arguments, tmp_path, gpus, nodes=nodes)
-        if gpus == 1
-        else by_torchrun(tmp_path, nodes, gpus, *arguments)
-    )
+    out = ranks(PROGRAM, arguments, tmp_path, gpus, nodes=nodes)
     parsed = [parse(text.encode(), FRAMEWORK.log) for text in out]
     assert [one.ranks for one in parsed] == [
         ((rank, nodes * gpus),) for rank in range(nodes * gpus)
@@ -176,20 +119,3 @@ def test_more_bytes_take_longer(tmp_path: Path) -> None:
             )
     for way in ("a-to-b", "b-to-a", "both"):
         assert fastest[way, 33554432] > 3 * fastest[way, 4096]
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--steps", "1"], "--steps: expected more than --warmup-steps, got 1 and 1"),
-        (["--size-bytes", "1023"], "--size-bytes: expected a multiple of 4, got 1023"),
-        (["--backend", "nccl"], "--backend: expected gloo on cpu, got nccl"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_words(flags: list[str], said: str) -> None:
-    needs("torch")
-    command = [PYTHON, str(PROGRAM), "--device", "cpu", *flags]
-    done = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.features.profile.trace import recorded
 from tests.remote.simulated_ranks import all_ended
+from tests.support.ranks import OPTIMIZERS, ranks
 from tests.support.trainers import FLAT, grammar, module, torchrun
 
 RANK_PARTS = module(FLAT / "rank_parts.py")
@@ -131,8 +132,9 @@ def test_a_language_model_says_how_long_it_computes_where_its_forward_pass_waits
     arguments: list[str], is_known: bool, tmp_path: Any
 ) -> None:
     pytest.importorskip("torch")
+    words = [*SMALL, "--batch-size", "2", *arguments]
     for rank, text in enumerate(
-        torchrun([*SMALL, "--batch-size", "2", *arguments], tmp_path, 2, "train_lm.py")
+        ranks(FLAT / "train_lm.py", words, tmp_path, 2, imports=OPTIMIZERS)
     ):
         facts = parts(text)
         assert (facts["rank"], facts["first_step"], facts["last_step"], len(facts["step_s"])) == (

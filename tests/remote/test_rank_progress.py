@@ -122,6 +122,8 @@ def test_a_rank_answers_with_its_collectives_and_its_stacks(
                 "state": "",
                 "over": False,
                 "sizes": "",
+                "outputs": "",
+                "types": "",
             }
         ]
         own = [

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.remote.torch_in_process import neighbour
 from tests.support.trainers import FLAT, module, needs
 
 Kernels = Sequence[tuple[float, float]]
@@ -79,7 +80,7 @@ def clock_on(device: Device, torch_clock: ModuleType, monkeypatch: pytest.Monkey
         SimpleNamespace(cuda=cuda, Tensor=torch.Tensor, zeros=zeros, ones=ones),
     )
     times = SimpleNamespace(monotonic=lambda: device.now, perf_counter=lambda: device.now)
-    monkeypatch.setattr(torch_clock, "time", times)
+    monkeypatch.setattr(neighbour("trainer"), "time", times)
     clock = torch_clock.DeviceClock(20)
     clock.start()
     return clock

@@ -74,7 +74,7 @@ def test_a_model_that_pools_by_gathering_has_the_losses_of_another(
     torch._dynamo.reset()
     found = [
         losses(trainer, argparse.Namespace(**vars(alone) | {"compile": on, "max_pool": pool}))[0]
-        for on, pool in (("false", "torch"), ("true", "gathered"))
+        for on, pool in ((False, "torch"), (True, "gathered"))
     ]
     assert found[1] == pytest.approx(found[0], rel=1e-3)
     gradients = [model[0].weight.grad for model in made]
@@ -95,7 +95,7 @@ def test_pooling_that_is_compiled_to_something_else_is_refused(
         pytest.skip("torch.compile needs a C++ compiler on a CPU")
     torch._dynamo.reset()
     cpu = torch.device("cpu")
-    alone.compile, alone.max_pool = "true", "gathered"
+    alone.compile, alone.max_pool = True, "gathered"
     trainer.refuse(alone, cpu)
     for change, why in (
         (lambda ctx, gradient: torch.zeros(2, 8, 9, 8), "its gradient differs from torch's"),
@@ -132,7 +132,7 @@ def test_a_gpu_pools_by_gathering_unless_that_gives_another_result(
     monkeypatch.setattr(
         trainer, "all_ranks", lambda device, value, how: agreed(torch.device("cpu"), value, how)
     )
-    alone.compile = "true"
+    alone.compile = True
     assert trainer.chosen_pool(alone, torch.device(device)) == pool
     assert capsys.readouterr().out == (
         f"orch max_pool=torch, because gathered cannot be used: {why}\n" if why else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.remote.torch_in_process import small
-from tests.support.ranks import ranks
+from tests.support.ranks import OPTIMIZERS, ranks
 from tests.support.trainers import PYTORCH, closing
 
 
@@ -87,7 +87,7 @@ def test_packed_gradients_are_those_of_ddp_bit_for_bit(tmp_path: Path, device: s
         "fp32",
     ]
     arguments += ["--channels-last", "on", "--bucket-cap-mb", "1", "--cudnn-benchmark", "false"]
-    texts = ranks(program, arguments, tmp_path, 2)
+    texts = ranks(program, arguments, tmp_path, 2, imports=OPTIMIZERS)
     said = [re.findall("^differ (.*)", text, re.MULTILINE) for text in texts]
     (of,) = {line.split()[-1] for (line,) in said}
     assert int(of) == 8 and said == [[f"0 0 {of} of {of}"]] * 2
@@ -116,7 +116,7 @@ def test_a_run_whose_gradients_are_packed_has_the_losses_of_ddp(tmp_path: Path) 
             "0.0005",
         ]
         arguments += ["--channels-last", "on", "--bucket-cap-mb", "1", "--reduce", reduce]
-        text = ranks(program, arguments, folder, 2)[0]
+        text = ranks(program, arguments, folder, 2, imports=OPTIMIZERS)[0]
         assert [path.read_text() for path in sorted(folder.glob("*.err"))] == ["", ""]
         found[reduce] = [
             float(loss) for loss in re.findall(r"orch step=[1-9].* loss=([0-9.]+)", text)

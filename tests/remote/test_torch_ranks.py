@@ -74,9 +74,10 @@ def test_a_rank_without_a_gpu_says_which_one_it_was_to_have(
     monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "LOCAL_RANK": "2"})
     ranks = neighbour("torch_ranks")
     asked = argparse.Namespace(device="cuda")
-    finds = f"PyTorch {torch.__version__} finds none"
-    assert ranks.unusable_gpu(asked) == f"--device: expected a usable GPU, {finds}"
+    expected = "--device: expected a usable GPU for LOCAL_RANK=2"
+    with pytest.raises(SystemExit, match=f"{expected}, PyTorch .* finds 0"):
+        ranks.claim(asked, 2)
     ranks.see_own_gpu()
-    place = "at place LOCAL_RANK=2 of CUDA_VISIBLE_DEVICES=0,1,2,3"
-    assert ranks.unusable_gpu(asked) == f"--device: expected a usable GPU {place}, {finds}"
-    assert not ranks.unusable_gpu(argparse.Namespace(device="cpu"))
+    place = "at place 2 of CUDA_VISIBLE_DEVICES=0,1,2,3"
+    with pytest.raises(SystemExit, match=f"{expected} {place}, PyTorch .* finds 0"):
+        ranks.claim(asked, 2)

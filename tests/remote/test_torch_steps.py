@@ -43,7 +43,7 @@ def test_only_the_first_step_works_from_the_root_directory(
     assert directories == ["/", str(tmp_path), str(tmp_path)]
 
 
-@pytest.mark.parametrize(("option", "values"), [("static_graph", ["on", "off"]), ("bucket_view", ["true", "false"]),
+@pytest.mark.parametrize(("option", "values"), [("static_graph", ["on", "off"]), ("bucket_view", [True, False]),
                                                 ("optimizer", ["fused", "foreach", "plain"])])  # fmt: skip
 def test_options_of_speed_leave_the_losses_as_they_are(
     trainer: ModuleType, alone: argparse.Namespace, option: str, values: list[str]
@@ -92,7 +92,7 @@ def test_a_compiled_model_has_the_losses_of_an_eager_one(
     torch._dynamo.utils.counters.clear()
     with torch._dynamo.config.patch(optimize_ddp=True):
         found, counts = losses(
-            trainer, argparse.Namespace(**vars(alone) | {"compile": "true", "compile_split": split})
+            trainer, argparse.Namespace(**vars(alone) | {"compile": True, "compile_split": split})
         )
     assert found == pytest.approx(eager, rel=1e-3) and counts[3:] == [0, 0, 0]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == (3 if split == "stages" else 1)

@@ -14,9 +14,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.remote.simulated_ranks import SIMULATED
 from tests.support.trainers import (
     DONE_KEYS,
+    FLAT,
     PYTORCH,
     ROOT,
     SHARED,
@@ -71,12 +71,12 @@ def test_ranks_are_counted(shared: ModuleType) -> None:
 
 
 def test_the_last_line_tells_what_was_asked_said_and_found(shared: ModuleType) -> None:
-    asked = argparse.Namespace(batch_size=2, data_dir="true", compile="true", xla="false")
+    asked = argparse.Namespace(batch_size=2, data_dir="true", compile=True, xla=False)
     ranks = [
         {"rank": rank, "host": host, "device": "d", "memory_bytes": rank}
         for rank, host in ((0, "b"), (1, "b"), (2, "a"))
     ]
-    facts = shared.closing(asked, ranks, {"backend": "gloo"}, switches=("compile", "xla"))
+    facts = shared.of_all(asked, ranks, {"backend": "gloo"})
     assert facts == {
         **{
             "batch_size": 2,
@@ -88,7 +88,6 @@ def test_the_last_line_tells_what_was_asked_said_and_found(shared: ModuleType) -
         },
         **{
             "world_size": 3,
-            "global_batch": 6,
             "ranks": [0, 1, 2],
             "hosts": ["b", "a"],
             "max_memory_bytes": 2,
@@ -133,10 +132,10 @@ def test_a_step_after_which_the_loss_scale_is_lower_was_skipped(
     clock.start()
     shared.say_start(1.0, skipped=0)
     for number, scale in enumerate((256.0, 128.0, 128.0, 256.0), start=1):
-        shared.say_steps(clock.mark(number, 2.5, scale), 4)
+        shared.say_step(*clock.mark(number, 2.5, scale), 4)
     lines = capsys.readouterr().out.splitlines()
     assert [step["skipped"] for step in samples("pytorch", "\n".join(lines))] == [0, 1, 1, 0, 0]
-    shared.say_steps(shared.HostClock.mark(clock, 5, 2.5), 4)
+    shared.say_step(*clock.mark(5, 2.5), 4)
     assert capsys.readouterr().out.endswith(" loss=2.5\n")  # a trainer that does not tell
 
 
@@ -184,11 +183,16 @@ def test_trainers_are_written_in_the_oldest_python_they_promise(path: Path) -> N
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize(("framework", "path"), [("pytorch", PYTORCH), ("simulated", SIMULATED)])
-def test_every_flag_of_a_trainer_that_a_user_may_set_is_in_the_launch_script(
-    framework: str, path: Path
-) -> None:
-    declared = flags(path, *([SHARED] if path == PYTORCH else []))
-    assert declared
-    script = (ROOT / "templates" / framework / "launch.sh.j2").read_text()
-    assert declared == {flag for flag in declared if re.search(rf"{flag}[ =]{{{{", script)}
+@pytest.mark.parametrize(
+    "script",
+    [
+        path
+        for path in sorted((ROOT / "templates").glob("*/*.sh.j2"))
+        if any(f'payload["{file.name}"]' in path.read_text() for file in FLAT.iterdir())
+    ],
+    ids=lambda path: path.parent.name,
+)
+def test_a_launch_script_passes_every_flag_of_its_trainer_and_no_other(script: Path) -> None:
+    (name, command), *_ = re.findall(r'payload\["(\w+\.py)"\](.*)', script.read_text(), re.DOTALL)
+    unused = {"--threads"} if name == "host_device.py" else set()  # of a CPU
+    assert set(re.findall(r"--[a-z][a-z-]*", command)) == flags(FLAT / name) - unused

@@ -17,10 +17,8 @@ from tests.support.judge import LIMIT_S
 from tests.support.rendering import opened
 from tests.support.trainers import (
     FLAT,
-    PYTHON,
     ROOT,
     closing,
-    flags,
     needs,
     rank_lines,
     rank_parts,
@@ -157,30 +155,6 @@ def test_the_last_line_says_the_stage_that_deepspeed_took(tmp_path: Path, extens
     # norms; the last norm.
     layer = 4 * (64 * 64 + 64) + 2 * 64 * 96 + 96 + 64 + 4 * 64
     assert facts["parameters"] == 100 * 64 + 64 * 64 + 2 * layer + 2 * 64
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--batch-size", "0"], "--batch-size: expected 1 or more, got 0"),
-        (["--heads", "5"], "--heads: expected a divisor of --width 64"),
-        (["--dtype", "tf32"], "--dtype: expected fp32 or bf16 on cpu, got tf32"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_with_a_sentence(words: list[str], said: str) -> None:
-    needs("torch")
-    command, environment = [PYTHON, str(TRAINER), *SMALL, *words], {"PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
-
-
-def test_the_folder_uses_only_flags_of_its_program() -> None:
-    script = (FOLDER / "launch.sh.j2").read_text().partition('payload["train_deepspeed_lm.py"]')[2]
-    assert {word for word in script.split() if word.startswith("--")} == flags(TRAINER) | {"--layers", "--width", "--heads"} | {
-        "--mlp", "--vocab",
-    }  # fmt: skip
 
 
 def test_locks_of_ended_runs_are_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import ast
 import json
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -24,9 +23,7 @@ from tests.support.trainers import (
     LOADER_KEYS,
     PYTHON,
     ROOT,
-    SHARED,
     closing,
-    flags,
     free_port,
     needs,
     rank_lines,
@@ -295,19 +292,6 @@ def test_resnet50_of_paddle_is_version_1_5() -> None:
     )
 
 
-def test_strategy_auto_is_refused_where_paddle_would_copy_the_batch(tmp_path: Path) -> None:
-    """Should a newer Paddle have rules for pooling and batch norm, this test says so by failing."""
-    needs("paddle")
-    errors = launch(tmp_path, [*SMALL, "--model", "vgg16", "--strategy", "auto"], nproc=2, code=1)
-    assert any(
-        re.search(
-            r"--strategy: expected collective, got auto: Paddle 3\.\S+ has no placement rule for MaxPool2D and would copy",
-            text,
-        )
-        for text in errors
-    )
-
-
 @pytest.mark.parametrize("loader", ["native", "dali-cpu"])
 def test_paddle_trains_from_disk(tmp_path: Path, loader: str) -> None:
     needs("paddle", *{"native": ["PIL"], "dali-cpu": ["nvidia.dali"]}[loader])
@@ -338,31 +322,6 @@ def test_paddle_trains_from_disk(tmp_path: Path, loader: str) -> None:
     texts = launch(tmp_path / "run", arguments, nproc=2)
     assert [step["step"] for step in samples("paddle", texts[0])] == list(range(6))
     assert closing("paddle", texts[0])["loader"] == loader
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--batch-size", "1"], "--batch-size: expected 2 or more at image size 32, got 1"),
-        (["--dtype", "tf32"], "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
-        (["--image-size", "31"], "--image-size: expected 32 or more, got 31"),
-        (
-            ["--loader", "native"],
-            "--data-dir: expected the folder that loader native reads, got none",
-        ),
-        (
-            ["--loader", "dali-gpu", "--data-dir", "x"],
-            "--loader: dali-gpu decodes on a GPU, there is none with --device cpu",
-        ),
-    ],
-)
-def test_what_paddle_cannot_run_is_refused_before_anything_starts(
-    arguments: list[str], message: str
-) -> None:
-    needs("paddle")
-    command = [PYTHON, str(TRAINER), *SMALL, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_a_rank_that_the_launcher_counts_otherwise_is_found() -> None:
@@ -411,11 +370,3 @@ def test_the_sample_log_holds_the_sample_values() -> None:
 )
 def test_the_trainer_is_written_in_the_oldest_python_it_promises(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
-
-
-def test_every_flag_is_in_the_rank_script() -> None:
-    declared = flags(TRAINER, SHARED)
-    script = (FOLDER / "rank.sh.j2").read_text()
-    assert declared and declared == {
-        flag for flag in declared if re.search(rf"{flag}[ =]{{{{", script)
-    }

@@ -13,95 +13,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.support.judge import LIMIT_S
-from tests.support.ranks import ranks
+from tests.support.ranks import OPTIMIZERS, ranks
 from tests.support.trainers import DONE_KEYS, PYTORCH, ROOT, closing, free_port, rank_lines, samples
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_size": 1}, "--batch-size: expected 2 or more at image size 32, got 1"),
-        ({"batch_size": 0}, "--batch-size: expected 1 or more, got 0"),
-        ({"image_size": 31}, "--image-size: expected 32 or more, got 31"),
-        ({"dtype": "tf32"}, "--dtype: expected fp32, fp16 or bf16 on cpu, got tf32"),
-        ({"backend": "nccl"}, "--backend: expected gloo on cpu, got nccl"),
-        ({"timeout_s": 0.0}, "--timeout-s: expected more than 0, got 0"),
-        ({"warmup_steps": 120}, "--warmup-steps: expected 0 to 119, fewer than the steps, got 120"),
-        ({"warmup_steps": -1}, "--warmup-steps: expected 0 to 119, fewer than the steps, got -1"),
-        ({"solo_steps": -1}, "--solo-steps: expected 0 or more, got -1"),
-        ({"cudnn_benchmark_limit": -1}, "--cudnn-benchmark-limit: expected 0 or more, got -1"),
-        (
-            {"find_batch_size": 64},
-            "--find-batch-size: expected 0 on cpu, got 64: without memory the system kills the process",
-        ),
-        (
-            {"max_pool": "gathered"},
-            "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered",
-        ),
-        (
-            {"max_pool": "gathered", "compile": "true", "model": "vgg16"},
-            "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered",
-        ),
-        ({"cuda_graphs": "true"}, "--cuda-graphs: expected cuda and nccl, got cpu and auto"),
-        (
-            {"reduce": "packed", "compress": "fp16"},
-            "--compress: expected none with --reduce packed, got fp16",
-        ),
-        (
-            {"reduce": "packed", "steps": 11},
-            "--steps: expected more than the 11 steps before --reduce packed takes effect",
-        ),
-        ({}, ""),
-    ],
-)
-def test_what_cannot_run_is_refused_before_anything_starts(
-    trainer: ModuleType, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
-) -> None:
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["train_pytorch.py", "--device", "cpu", "--image-size", "32", "--batch-size", "2"],
-    )
-    asked = trainer.arguments()
-    for name, value in change.items():
-        setattr(asked, name, value)
-    assert trainer.unusable(asked).startswith(message)
-    assert bool(trainer.unusable(asked)) is bool(message)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"backend": "gloo"}, "--cuda-graphs: expected cuda and nccl, got cuda and gloo"),
-        ({"compress": "fp16"}, "--compress: expected none with --cuda-graphs, got fp16"),
-        (
-            {"steps": 12},
-            "--steps: expected more than the 12 steps before --cuda-graphs takes effect, got 12",
-        ),
-        ({}, ""),
-    ],
-)
-def test_what_cannot_be_one_cuda_graph_is_refused(
-    trainer: ModuleType, change: dict[str, Any], message: str
-) -> None:
-    asked = argparse.Namespace(
-        **{
-            "device": "cuda",
-            "backend": "auto",
-            "compress": "none",
-            "steps": 120,
-            "cuda_graphs": "true",
-        }
-        | change
-    )
-    assert trainer.unusable_reduction(asked).startswith(message)
-    assert bool(trainer.unusable_reduction(asked)) is bool(message)
 
 
 def test_a_rank_whose_gpu_was_full_is_remarked(
@@ -307,7 +225,8 @@ def test_pytorch_trains_with_half_types_on_a_cpu_as_the_folder_sets_it(
         "2",
     ]
     arguments += ["--image-size", options["image_size"], "--loss-scale", options["loss_scale"]]
-    (text,) = ranks(PYTORCH, [*arguments, "--dtype", dtype, "--solo-steps", "0"], tmp_path, nproc=1)
+    arguments += ["--dtype", dtype, "--solo-steps", "0"]
+    (text,) = ranks(PYTORCH, arguments, tmp_path, nproc=1, imports=OPTIMIZERS)
     facts = closing("pytorch", text)
     assert (facts["output_dtype"], facts["loss_scale"] is None) == (output, output == "bfloat16")
     assert (facts["solo_step_s"], facts["beside_reduce_s"], facts["gradient_ready_s"]) == (

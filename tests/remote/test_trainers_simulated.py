@@ -85,6 +85,7 @@ def test_a_wrong_reduction_is_an_error(tmp_path: Path) -> None:
         "simulated_ring",
         "rank_parts",
         "rank_progress",
+        "trainer",
     ):
         shutil.copy(SIMULATED.with_name(f"{name}.py"), tmp_path)
     forgetful = tmp_path / "simulated_ring.py"
@@ -182,7 +183,3 @@ def test_a_stranger_at_the_rendezvous_is_ignored() -> None:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with ring(2, arguments, ranks=[1], port=port) as (second,):
             assert [ended(process).code for process in (first, second)] == [0, 0]
-
-
-def test_an_impossible_identity_is_said_at_once() -> None:
-    assert all_ended(4, [], ranks=[4]) == [Ended(1, "", "RANK: expected 0 to 3, got 4\n")]

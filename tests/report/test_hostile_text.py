@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from orchestrator.report import terminal
+from orchestrator.report.cells import COLUMNS
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, prometheus
@@ -71,7 +72,7 @@ def test_markdown_keeps_its_shape_and_holds_nothing_live(text: str) -> None:
     )
     for line in rendered.splitlines():
         if line.startswith("|"):
-            assert line.replace("\\|", "").count("|") == 16
+            assert line.replace("\\|", "").count("|") == len(COLUMNS) + 2
     unescaped = re.sub(r"\\.", "", rendered)
     assert not [mark for mark in ("](", "`", "**", "~~", "$") if mark in unescaped]
 

@@ -16,6 +16,7 @@ from orchestrator.report.cells import COLUMNS
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown
+from orchestrator.report.text import stdout_console
 from orchestrator.results.planned import Counts, Planned
 from orchestrator.results.summary import Summary, lacking, summarize
 from tests.report.printed import shown
@@ -196,3 +197,12 @@ def test_a_slow_program_has_its_digits_in_every_table() -> None:
     for text in (shown(slow, 156), markdown.render(slow), delimited.render(slow)):
         assert "0.0119" in text and "0.0116" in text and "0.01 to 0.01" not in text
         assert "0.0118 to 0.0123" in text and "0.975" in text
+
+
+def test_lines_have_no_blanks_at_their_end_where_nobody_sees_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal.render(example(), stdout_console())
+    lines = capsys.readouterr().out.splitlines()
+    assert any("repeats spread over" in line for line in lines)
+    assert [line for line in lines if line.endswith(" ")] == []

@@ -100,6 +100,26 @@ def test_what_follows_from_a_speed_has_a_note_on_drift_only_if_it_drifts_otherwi
     )
 
 
+def test_a_drift_that_may_be_chance_is_a_remark_where_it_was_taken_out() -> None:
+    orders = {"1n1g": (0, 3, 4, 7, 8), "1n2g": (1, 2, 5, 6, 9)}
+    summary = summarize(
+        [
+            replace(run, place=place)
+            for shape, places in orders.items()
+            for run, place in zip(
+                cell(shape, [0.99**place * 1.04 ** (-1) ** n for n, place in enumerate(places)]),
+                places,
+                strict=True,
+            )
+        ]
+    )
+    (note,) = summary.notes
+    assert (note.code, note.severity) == ("uncertain_drift", "remark")
+    assert note.startswith(
+        f"speed of all configurations changed by {summary.drifts['samples_per_s']:+.1%}"
+    )
+
+
 @pytest.mark.parametrize("of_medians", [False, True])
 def test_the_note_on_drift_the_baseline_and_the_speedups_belong_to_each_other(
     of_medians: bool,

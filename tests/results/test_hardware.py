@@ -18,7 +18,15 @@ def facts(driver: str, torch: str, free: int) -> dict[str, Any]:
         "hostname": "x",
         "kernel": "6.1",
         "disk_free_bytes": free,
-        "gpus": [{"index": "0", "name": "NVIDIA H200", "driver": driver, "used_mib": str(free)}]
+        "gpus": [
+            {
+                "index": "0",
+                "name": "NVIDIA H200",
+                "driver": driver,
+                "used_mib": str(free),
+                "utilization": "0",
+            }
+        ]
         * 8,
         "framework": {"torch": torch, "cuda": "12.8"},
     }
@@ -157,7 +165,7 @@ def test_nodes_whose_mtu_or_power_limit_is_not_the_same_are_said() -> None:
     "odd",
     [
         {
-            "gpus": [{"utilization": 0}],
+            "gpus": [{"utilization": 0, "used_mib": "0"}],
             "xids": [1],
             "gpu": 7,
             "topology": {"links": 3},

@@ -75,6 +75,17 @@ def test_rates_are_not_compared_where_the_batch_is_not_known() -> None:
     assert read_window(log, TERMS, {}, sized=False).notes == ()
 
 
+def test_slow_steps_cost_no_seconds_where_there_are_rates_alone_and_no_batch() -> None:
+    rates = [StepSample(step, samples_per_s=20.0 if step == 30 else 100.0) for step in range(41)]
+    unknown = Terms(warmup_steps=4, steps=40, global_batch=1)
+    (of_batch,) = read_window(rates, TERMS, {}).unsteady
+    (of_rates,) = read_window(rates, unknown, {}, sized=False).unsteady
+    (of_times,) = read_window(clocked(jump_s=47.0), unknown, {}, sized=False).unsteady
+    assert "that is 2.56 s, 10.0% of the window" in of_batch
+    assert "that is 10.0% of the window" in of_rates
+    assert "that is 47 s, " in of_times
+
+
 def test_means_since_the_start_that_no_grammar_declares_are_noted() -> None:
     log = [StepSample(step, samples_per_s=64 * step / (4 + 0.5 * step)) for step in range(1, 41)]
 

@@ -24,6 +24,7 @@ from orchestrator.report.formats import json as jsonout
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.support import commands
+from tests.support.features import needs
 from tests.support.run_folders import build
 
 FOLDER = """\
@@ -430,6 +431,7 @@ def test_a_bound_on_what_is_skipped_as_impossible_is_judged_at_the_end(
     assert orch(tmp_path, *words, "--expect", "time_s <= 3 nodes=2").returncode == 0
 
 
+@needs("published")
 def test_logs_of_another_tool_are_read_by_the_metrics_of_a_folder(
     templates: Path, tmp_path: Path
 ) -> None:

@@ -15,10 +15,9 @@ from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.tempo import tempo
 from orchestrator.results.numbers.throughput import Terms
-from orchestrator.results.read import read_run
 from orchestrator.results.run_history import history_of
 from tests.support.examples import examples
-from tests.support.run_folders import BATCH, GPUS, NODES, STEPS, WORLD, build, closing, rank_line
+from tests.support.run_folders import BATCH, NODES, STEPS, WORLD, build, closing, rank_line
 
 HOSTS = {
     f"node{i + 1}": {"started_mono_s": 1.0, "offset_s": -0.25 * i, "bound_s": 0.001}
@@ -137,33 +136,6 @@ def test_a_record_of_the_start_that_is_none_is_left_out(bench: BenchDir, start: 
     bench.run("r1").update_manifest(start=start)
     one = history_of(bench, read_bench(bench)).runs["r1"]
     assert (one.nodes, one.skew_s, one.bound_s) == ((), None, None)
-
-
-def test_step_times_of_each_rank_are_read_where_every_rank_logs_them(tmp_path: Path) -> None:
-    def everybody_speaks(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:
-        log = planned["framework"]["log"] | {
-            "files": ["rank-*.out"],
-            "nodes": "every",
-            "scope": "process",
-            "closing": "",
-        }
-        planned["framework"] = planned["framework"] | {"log": log}
-        for rank in range(WORLD):
-            slow = 0.75 if rank == 3 else 0.5
-            lines = "".join(
-                f"orch step={n} t={n * slow:.3f} step_time_s={slow} samples={BATCH}\n"
-                for n in range(STEPS + 1)
-            )
-            logs[rank // GPUS][f"rank-{rank}.out"] = rank_line(rank) + lines
-
-    made = BenchDir.create(tmp_path, {"bench_id": "b1", "runs": ["r1"]})
-    run = build(made, "r1", everybody_speaks)
-    quick, whole = read_run(run), read_run(run, each_rank=True)
-    assert quick.by_rank == {} and quick.throughput == whole.throughput
-    usual, slow = pytest.approx((0.5, 0.5, 0.5)), pytest.approx((0.75, 0.75, 0.75))
-    assert whole.by_rank == {
-        "node1/rank-0.out": usual, "node1/rank-1.out": usual, "node2/rank-2.out": usual, "node2/rank-3.out": slow,
-    }  # fmt: skip
 
 
 @settings(max_examples=examples(50), deadline=None)

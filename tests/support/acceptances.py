@@ -74,8 +74,8 @@ def acceptance(
     """Return an acceptance of its ``gemm`` stage. ``tflops`` has the values of ranks over repeats;
     others have `STEADY`.
 
-    ``other`` has the device of hosts that have none like ``device``; ``scaled`` returns the factor by which a configuration is
-    faster on a rank.
+    ``other`` has the device of hosts that have none like ``device``; ``scaled`` returns the factor
+    by which a configuration is faster on a rank.
     """
     hosts, document = hosts_of(nodes, gpus), yamlfile.loads(suite, "small.yaml")
     stage = suite_of(document, "small", "cuda").stages[1]
@@ -169,7 +169,9 @@ def _log(rank: int, gpus: int, tflops: float, devices: Sequence[str]) -> str:
     node, world = rank // gpus, gpus * len(devices)
     place = f"rank={rank} local_rank={rank % gpus} world_size={world} node_rank={node} host=box{node} pid={100 + rank}"
     text = f"orch {place} device={devices[node]}\n"
-    text += f"orch gemm size=8192 calls=400 time_s=0.001 min_time_s=0.001 tflops={tflops:.4f}\n"
+    time_s = 2 * 8192**3 / 1e12 / (tflops or 1e-6)
+    times = f"time_s={time_s:.9f} min_time_s={time_s:.9f}"
+    text += f"orch gemm size=8192 calls=400 {times} tflops={tflops:.4f}\n"
     counts = [
         {"name": name, "count": gpus * devices.count(name)} for name in dict.fromkeys(devices)
     ]

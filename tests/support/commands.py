@@ -30,6 +30,10 @@ from orchestrator.cli.process import run
 import orchestrator.cli.bench, orchestrator.cli.controller, orchestrator.cli.compare, orchestrator.cli.summarize
 import orchestrator.plan.bench, orchestrator.plan.schema, orchestrator.inventory.read, orchestrator.plan.folders
 import orchestrator.plan.render, orchestrator.results.bench, orchestrator.results.summary, orchestrator.yamlfile
+import jinja2, orchestrator.cli.dry_run, orchestrator.cli.main, orchestrator.inventory.formats, orchestrator.inventory.schema
+import orchestrator.plan.declaration, orchestrator.record.node_states
+from orchestrator.feature import features
+features()
 gc.freeze()
 for line in sys.stdin:
     order = json.loads(line)

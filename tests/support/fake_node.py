@@ -1,8 +1,9 @@
 """A node that behaves, in a folder and in memory: no process, no network, no root.
 
-`FakeNode` answers as `orchestrator.nodes.node.Node` does and `FakeCluster` as `orchestrator.nodes.cluster.Cluster`;
-``tests/contract/test_fake_node.py`` makes the same assertions about the fake and the real one. ``program`` says what the
-ranks of a run do. Faults are attributes, to be set before or while a run goes on.
+`FakeNode` answers as `orchestrator.nodes.node.Node` does and `FakeCluster` as
+`orchestrator.nodes.cluster.Cluster`; ``tests/contract/test_fake_node.py`` makes the same assertions
+about the fake and the real one. ``program`` says what the ranks of a run do. Faults are attributes,
+to be set before or while a run goes on.
 """
 
 from __future__ import annotations
@@ -81,11 +82,9 @@ class FakeNode:
     """A host and its runner.
 
     Faults: ``refusals`` (kind, message) of its next runs, ``silent``, ``away`` (no connection can
-    be made), ``greets``,
-    ``stranger`` (new connections, counted in ``contacts``, reach a server with another host key), ``corrupt_fetches`` (so many
-    answers with a wrong byte), ``leftovers`` (process numbers), ``unverified`` (processes that may
-    belong to a run),
-    `break_lines`, `die`.
+    be made), ``greets``, ``stranger`` (new connections, counted in ``contacts``, reach a server
+    with another host key), ``corrupt_fetches`` (so many answers with a wrong byte), ``leftovers``
+    (process numbers), ``unverified`` (processes that may belong to a run), `break_lines`, `die`.
     """
 
     def __init__(self, host: Host, root: Path, program: Program = idle) -> None:

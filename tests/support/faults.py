@@ -1,8 +1,8 @@
 """Break the nodes and cables of a lab on purpose, and repair them.
 
-`kill`, `boot`, `freeze` and `thaw` work in every kind of lab; the others need network namespaces. A crash cuts the cable
-before it kills: when processes merely die, the kernel closes every connection properly, and the
-hard case, silence, would not be tested.
+`kill`, `boot`, `freeze` and `thaw` work in every kind of lab; the others need network namespaces. A
+crash cuts the cable before it kills: when processes merely die, the kernel closes every connection
+properly, and the hard case, silence, would not be tested.
 
 On machines with control groups, the kernel's freezer stops a node; on others a signal does.
 """
@@ -68,7 +68,8 @@ def boot(lab: Lab, name: str, *, ahead_s: float = 0.0) -> None:
     """Start a node that is down: same name, addresses, keys and home, empty /tmp and /run. Returns
     when it answers.
 
-    ``ahead_s`` sets its monotonic clock ahead of the machine's by so many seconds, until the node ends.
+    ``ahead_s`` sets its monotonic clock ahead of the machine's by so many seconds, until the node
+    ends.
     """
     node = lab.node(name)
     if node.pid:
@@ -200,7 +201,8 @@ def loss(lab: Lab, name: str, percent: float, *, each_way: bool = False) -> None
     """Drop ``percent`` of the packets that arrive at a node, independently of each other; `heal`
     ends it.
 
-    ``each_way``: also of those that it sends, which are dropped on the switch, because a local drop is reported to the sender.
+    ``each_way``: also of those that it sends, which are dropped on the switch, because a local drop
+    is reported to the sender.
     """
     if not 0 <= percent <= 100:
         raise ConfigError(f"loss: expected a percentage, got {percent:g}")

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from orchestrator.features.published.folders import published_files
-from orchestrator.features.published.rules import Case
+from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.tables import PublishedTable
 from tests.support import systemlogs
 from tests.support.rendering import opened

@@ -23,7 +23,11 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(FLAT),
+    # Compile in the rank itself: processes for it would each import PyTorch first.
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
+OPTIMIZERS = ("torch._dynamo",)
+"""What the first optimizer of a rank imports: most of the time of a rank that trains a few steps."""
 SERVER = """
 import importlib, json, os, runpy, signal, sys
 import torch, torch.distributed, torch.nn.parallel
@@ -90,8 +94,8 @@ def ranks(
     """Run a program of PyTorch in ``nproc`` ranks on each of some nodes; return what each rank
     printed, in order of rank.
 
-    ``imports``: modules that all ranks share from then on, imported before the first of them. What they wrote lies in
-    ``folder``, where `tests.support.trainers.torchrun` has it as well.
+    ``imports``: modules that all ranks share from then on, imported before the first of them. What
+    they wrote lies in ``folder``, where `tests.support.trainers.torchrun` has it as well.
     """
     order = {
         "program": str(program),

@@ -75,7 +75,7 @@ def planned(
     choices |= {
         key: int(sets[key]) for key in ("steps", "warmup_steps", "batch_size") if key in sets
     }
-    choices |= {"dtype": sets["dtype"]} if "dtype" in sets else {}
+    choices |= {key: sets[key] for key in ("dtype", "loader") if key in sets}
     spec = resolve(
         folder.framework,
         model or next(iter(folder.framework.models)),

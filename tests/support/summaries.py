@@ -12,9 +12,10 @@ from orchestrator.errors import RunError
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan import MEASURES
 from orchestrator.plan.spec import RunSpec
+from orchestrator.results.entries import Row
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult
-from orchestrator.results.summary import Row, Summary, summarize
+from orchestrator.results.summary import Summary, summarize
 from orchestrator.results.values import Key, Value
 
 SPEC = RunSpec("pytorch", "resnet50", 1, 1, "cuda", 128, "fp16", "synthetic", 120, 20, 1800.0, {})

@@ -65,7 +65,7 @@ def oneflow(speed: float, case: Case) -> bytes:
         moment = start + (step - 20) * iteration
         lines.append(
             f"train: epoch 0, iter {step}, loss: 7.104512, top_1: 0.000000, top_k: 0.000000, "
-            f"samples/s: {speed * 0.9:.3f} {moment!r}\n"
+            f"samples/s: {speed * 0.97:.3f} {moment!r}\n"
         )
         lines.append("| 0  Tesla V100-SXM2   On | 00000000:00:1E.0 Off |\n")
     return "".join(lines).encode()
@@ -124,14 +124,15 @@ def tensorpack(speed: float, case: Case) -> bytes:
             for done in range(0, 51, 5)
         )
         prefix = "\x1b[32m[0823 15:04:05 @{}]\x1b[0m "
+        value = speed if epoch > 1 else speed / 3
+        seconds = case.global_batch * 50 / value
         lines.append(
             bar
             + "\n"
             + prefix.format("base.py:282")
-            + f"Epoch {epoch} (global_step {epoch * 50}) finished, time:9 seconds.\n"
+            + f"Epoch {epoch} (global_step {epoch * 50}) finished, time:{seconds:.2f} seconds.\n"
         )
         lines.append(prefix.format("monitor.py:476") + "GPUUtil/0: 98.2\n")
-        value = speed if epoch > 1 else speed / 3
         lines.append(prefix.format("monitor.py:476") + f"Throughput (samples/sec): {value:.5g}\n")
     return "".join(lines).encode()
 

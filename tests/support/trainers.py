@@ -83,13 +83,45 @@ PYTORCH = FLAT / "train_pytorch.py"
 """The trainer of PyTorch for images."""
 
 
-def flags(*files: Path) -> set[str]:
-    """Every flag that a trainer declares in these files."""
-    return {
-        flag
-        for file in files
-        for flag in re.findall(r'add_argument\(\s*"(--[a-z-]+)"', file.read_text())
-    }
+READ_FLAGS = """
+import argparse, json, runpy, sys
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+
+class StandIns:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name.partition(".")[0] in FRAMEWORKS else None
+    def create_module(self, spec):
+        return MagicMock(__path__=[])
+    def exec_module(self, module):
+        pass
+
+def read(parser):
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    flags = [action.option_strings[0] for action in shown if action.dest != "help"]
+    sys.exit(json.dumps(flags))
+
+FRAMEWORKS = ("torch", "tensorflow", "paddle", "jax", "numpy")
+sys.meta_path.insert(0, StandIns())
+argparse.ArgumentParser.parse_args = read
+runpy.run_path(sys.argv[1])["arguments"]()
+"""
+"""A program that writes the flags which a trainer's parser has, without importing its framework."""
+
+
+@cache
+def flags(trainer: Path) -> frozenset[str]:
+    """Every flag of a trainer's parser that its help shows."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ_FLAGS, str(trainer)],
+        env={"PYTHONPATH": str(FLAT)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.stderr.startswith("["), done.stderr
+    return frozenset(json.loads(done.stderr))
 
 
 def module(path: Path) -> ModuleType:

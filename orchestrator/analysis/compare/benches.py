@@ -36,16 +36,6 @@ from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import Cell, RunResult, cells_of
 from orchestrator.results.bench import read_bench
 
-__all__ = [
-    "DIGITS",
-    "By",
-    "Comparison",
-    "Counterparts",
-    "compare",
-    "counterparts",
-    "known_differences",
-]
-
 DIGITS = 12
 """Characters of a digest in a difference."""
 _RUNNERS = ("rank_wrapper.py", "noderun.py")
@@ -131,7 +121,7 @@ def compare(
     cases = [pairs[place].case for place in places]
     different = [matched.pairs[place] for place in places]
     files = [
-        _rendered(_samples(bench, [pair[side] for pair in different]), cases)
+        _rendered_files(_samples(bench, [pair[side] for pair in different]), cases)
         for side, bench in enumerate(matched.benches)
     ]
     names = [
@@ -180,7 +170,7 @@ def known_differences(
     ]
     for side, facts in enumerate(about):
         facts |= {
-            f"metric.{pair[side].metric.name}": _declared(pair[side].metric)
+            f"metric.{pair[side].metric.name}": _describe_metric(pair[side].metric)
             for pair in (*pairs, *metrics)
         }
     return distinctions(pairs, *about)
@@ -269,7 +259,7 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str
     return facts
 
 
-def _declared(metric: Metric) -> str:
+def _describe_metric(metric: Metric) -> str:
     """Return what the numbers of a metric are: ``MB/s, higher is better, group rate, factor 0.001,
     sum across nodes``.
     """
@@ -279,7 +269,7 @@ def _declared(metric: Metric) -> str:
     return ", ".join([metric.unit, f"{metric.better} is better", *read, *over, *across])
 
 
-def _rendered(
+def _rendered_files(
     runs: Sequence[tuple[RunDir, Manifest]], cases: Sequence[str]
 ) -> dict[tuple[str, int, str], str]:
     """Return the rendered files of the runs by (case, node_rank, path), after `neutral`."""

@@ -18,19 +18,10 @@ from orchestrator.checks.differences import differences
 from orchestrator.inventory import fold
 from orchestrator.plan.containers import container_name
 from orchestrator.plan.framework import payload_digest
-from orchestrator.plan.spec import as_written
+from orchestrator.plan.words import as_written
 from orchestrator.record.manifest import Manifest
 from orchestrator.results import Cell
 from orchestrator.results.hardware import loaded_in
-
-__all__ = [
-    "Distinction",
-    "FileDifference",
-    "by_weight",
-    "distinctions",
-    "file_differences",
-    "neutral",
-]
 
 RANKING = (
     # Different work: what is measured, then what a step computes, moves or waits for.
@@ -54,6 +45,10 @@ RANKING = (
     "node_runner", "orch", "inventory", "timeout_s", "command",
 )  # fmt: skip
 """Patterns of names in order of likely effect; the first match counts."""
+_NAMES = {"interface.name", "runner_python", "user"}
+"""Facts of a node that say what something is called there, or what watches a run: no step is
+faster by them. The type, speed and MTU of an interface are facts of their own.
+"""
 _OBSERVED = (
     "devices",
     "networks",
@@ -108,7 +103,7 @@ def distinctions(
     values_by_name: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for earlier, later in pairs:
         _note(values_by_name, spec_fields(earlier), spec_fields(later))
-        _note(values_by_name, _observed(earlier), _observed(later))
+        _note(values_by_name, _program_reports(earlier), _program_reports(later))
     _note(values_by_name, before, after)
     _note(values_by_name, *_facts(pairs))
     ordered = sorted(values_by_name, key=_weight)
@@ -152,7 +147,7 @@ def file_differences(
     places_by_change: dict[tuple[str, tuple[str, ...]], list[tuple[str, int]]] = {}
     for place in {**before, **after}:
         case, node_rank, path = place
-        lines = _changed(before.get(place, ""), after.get(place, ""))
+        lines = _changed_lines(before.get(place, ""), after.get(place, ""))
         if lines:
             places_by_change.setdefault((path, lines), []).append((case, node_rank))
     found = []
@@ -163,7 +158,7 @@ def file_differences(
     return tuple(found)
 
 
-def _changed(before: str, after: str) -> tuple[str, ...]:
+def _changed_lines(before: str, after: str) -> tuple[str, ...]:
     lines = list(unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
     return tuple(line for line in lines if not line.startswith("@@"))
 
@@ -192,14 +187,16 @@ def _weight(name: str) -> tuple[int, str]:
     ), name
 
 
-def _observed(cell: Cell) -> dict[str, str]:
-    """Return what the programs of a cell reported about themselves, several values joined."""
+def _program_reports(cell: Cell) -> dict[str, str]:
+    """Return what the programs of a cell reported about themselves, several values joined, and the
+    load by others that was seen."""
     observed = {}
     for name in _OBSERVED:
         values = [str(run.observed.get(name)) for run in cell.good]
         if set(values) - {"None"}:
-            observed[f"program.{name}"] = _joined(values)
-    observed["load"] = "; ".join(loaded_in(cell.good)) or "no other processes"
+            observed[f"program.{name}"] = _join(values)
+    if loads := loaded_in(cell.good):
+        observed["load"] = "; ".join(loads)
     return observed
 
 
@@ -216,9 +213,11 @@ def _facts(pairs: Sequence[tuple[Cell, Cell]]) -> tuple[dict[str, str], dict[str
     for side, hosts in enumerate(sides):
         labelled |= {f"{side} {host}": facts for host, facts in hosts.items()}
     for difference in differences(labelled):
+        if difference.fact in _NAMES:
+            continue
         values = {host: value for value, hosts in difference.deviating for host in hosts}
         for side, (facts_of_side, hosts) in enumerate(zip(by_side, sides, strict=True)):
-            facts_of_side[f"node.{difference.fact}"] = _joined(
+            facts_of_side[f"node.{difference.fact}"] = _join(
                 values.get(f"{side} {host}", difference.expected) for host in hosts
             )
     return by_side
@@ -228,5 +227,5 @@ def _hosts(cells: Iterable[Cell]) -> dict[str, Mapping[str, Any]]:
     return {host: facts for cell in cells for run in cell.good for host, facts in run.facts.items()}
 
 
-def _joined(values: Iterable[str]) -> str:
+def _join(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(values)))

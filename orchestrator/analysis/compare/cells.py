@@ -21,32 +21,13 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.logs.metrics import Metric
-from orchestrator.plan.spec import as_written
+from orchestrator.plan.words import as_written
 from orchestrator.results import Cell, Interval
 from orchestrator.results.numbers.drift import chance_without_drift, typical_centre, typical_change
 from orchestrator.results.numbers.intervals import Change, holm, least_chance
 from orchestrator.results.numbers.power import Scatter, scatter_of
 from orchestrator.results.numbers.throughput import WORTH
 from orchestrator.results.qualifications import typical_of
-
-__all__ = [
-    "ALL",
-    "FASTER",
-    "MARGIN",
-    "SAME",
-    "SLOWER",
-    "TOO_FEW",
-    "CellPair",
-    "Side",
-    "cells_with",
-    "compare_cells",
-    "doubt",
-    "enough",
-    "match_cells",
-    "of_metric",
-    "spec_fields",
-    "unmatched",
-]
 
 ALL = "all"
 """In place of the name of a metric: every metric."""
@@ -62,8 +43,8 @@ TOO_FEW, SAME, UNLIKE, NOTHING = (
     "simulated against real",
     "no number",
 )
-NOT_POSITIVE, OTHER_METRIC = "values not above 0", "other metric"
-UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC)
+NOT_POSITIVE, OTHER_METRIC, OTHER_MODEL = "values not above 0", "other metric", "other model"
+UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC, OTHER_MODEL)
 """Reasons, in place of a verdict, why there is none."""
 
 
@@ -71,8 +52,8 @@ UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC)
 class Side:
     """One cell in one bench. ``typical`` is its typical value without the drift of the bench, of
     which the change is the ratio, or the mean if some values are not above 0. Both it and the
-    median are in the unit of the metric, None without values.
-    ``drift`` is by how much larger the last value of the bench would be than the first because of that drift, a fraction.
+    median are in the unit of the metric, None without values. ``drift`` is by how much larger the
+    last value of the bench would be than the first because of that drift, a fraction.
     """
 
     n: int
@@ -87,11 +68,12 @@ class Side:
 class CellPair:
     """A cell in both benches. ``differing`` names the fields of its spec that differ.
 
-    ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for the number of pairs, and
-    ``p`` the larger one: both must be small. All are None if no values could lead to a verdict. ``better`` is ``higher`` or
-    ``lower``: a larger value of the second kind is slower. A metric of the same name that is declared as another quantity has
-    neither ratio nor interval; ``unit`` is that of the first bench. ``scatter`` is that of a run,
-    from both benches.
+    ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for
+    the number of pairs, and ``p`` the larger one: both must be small. All are None if no values
+    could lead to a verdict. ``better`` is ``higher`` or ``lower``: a larger value of the second
+    kind is slower. A metric of the same name that is declared as another quantity has neither ratio
+    nor interval; ``unit`` is that of the first bench. ``scatter`` is that of a run, from both
+    benches.
     """
 
     case: str
@@ -329,6 +311,8 @@ def _undecidable(before: Cell, after: Cell) -> str:
         return UNLIKE
     if is_other_quantity(before.metric, after.metric):
         return OTHER_METRIC
+    if before.spec.model != after.spec.model:
+        return OTHER_MODEL
     if not (before.values and after.values):
         return NOTHING
     if not (before.is_positive and after.is_positive):

@@ -16,8 +16,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.record import BenchDir
 from orchestrator.results.numbers.power import least_change, repeats_to_exclude, repeats_to_find
 
-__all__ = ["Detectable", "detectable", "repeats_to_settle"]
-
 
 @dataclass(frozen=True, slots=True)
 class Detectable:
@@ -48,8 +46,8 @@ def detectable(
     """Return what each configuration of a bench can show, or those that two benches have in common
     with the scatter of both.
 
-    ``change`` and ``margin`` are shares of 1: the change to be found, and how much slower `orch gate` allows.
-    Raise as `counterparts` does, and ConfigError if there are no configurations.
+    ``change`` and ``margin`` are shares of 1: the change to be found, and how much slower `orch
+    gate` allows. Raise as `counterparts` does, and ConfigError if there are no configurations.
     """
     pairs = compare_cells(counterparts(benches[0], benches[-1], metric=metric).pairs, margin)
     if not pairs:

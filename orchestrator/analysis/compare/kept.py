@@ -12,8 +12,6 @@ from orchestrator.record.recorded_spec import spec_of
 from orchestrator.results import Cell, RunResult
 from orchestrator.results.numbers.drift import STEADY, Drift
 
-__all__ = ["cell_of", "kept"]
-
 
 def kept(cell: Cell) -> dict[str, Any]:
     """Return a cell for JSON: spec, metric, key, its runs, their numbers and places in the bench,

@@ -24,8 +24,6 @@ from orchestrator.analysis.compare.causes import Distinction
 from orchestrator.results import Cell, RunResult, median
 from orchestrator.results.parts.step_parts import told
 
-__all__ = ["CellSuspects", "Suspect", "suspects"]
-
 MEASURED, CONDITION, CHOICE, FACT, AROUND = "measured", "condition", "choice", "fact", "around"
 _ORDER = (MEASURED, CONDITION, CHOICE, FACT, AROUND)
 _LEAST_SHARE, _HALF = 0.1, 0.5
@@ -262,7 +260,10 @@ def _step_of(run: RunResult) -> dict[str, float]:
 def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
     """Return what was measured during the runs and differs in the direction of the change."""
     conditions = []
-    shares: dict[str, Callable[[RunResult], float]] = {"load": _load, "lowered clocks": _lowered}
+    shares: dict[str, Callable[[RunResult], float]] = {
+        "load": _load,
+        "lowered clocks": _lowered_share,
+    }
     for name, of_run in shares.items():
         earlier = median([of_run(run) for run in before.good] or [0.0])
         later = median([of_run(run) for run in after.good] or [0.0])
@@ -271,7 +272,7 @@ def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
             before_text, after_text = f"{earlier:.0%}", f"{later:.0%}"
             evidence = f"median of the runs: {before_text} of {_OF[name]}, then {after_text}"
             conditions.append(Suspect(name, before_text, after_text, CONDITION, None, evidence))
-    sides_by_name = [_sampled(cell.good) for cell in (before, after)]
+    sides_by_name = [_telemetry_medians(cell.good) for cell in (before, after)]
     for name, direction in _SAMPLED.items():
         if not all(name in side for side in sides_by_name):
             continue
@@ -291,13 +292,13 @@ def _load(run: RunResult) -> float:
     return max(run.loaded.values(), default=0.0)
 
 
-def _lowered(run: RunResult) -> float:
+def _lowered_share(run: RunResult) -> float:
     return max(
         (share.most for by_host in run.slowed.values() for share in by_host.values()), default=0.0
     )
 
 
-def _sampled(runs: Sequence[RunResult]) -> dict[str, float]:
+def _telemetry_medians(runs: Sequence[RunResult]) -> dict[str, float]:
     """Return medians of what telemetry says of the measured windows, by name; only what all runs
     have.
     """

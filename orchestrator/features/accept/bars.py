@@ -7,27 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from orchestrator.features.accept.peer_power import least_named, repeats_that_find
+from orchestrator.features.accept.peers import LEVEL, Peers, against_peers, noise_of
+from orchestrator.features.accept.peers import Unit as PeerUnit
 from orchestrator.features.accept.suite import Reference
 from orchestrator.features.accept.units import CLUSTER, Group, Unit
 from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import Interval, plain_interval
-from orchestrator.results.numbers.peer_power import least_named, repeats_that_find
-from orchestrator.results.numbers.peers import LEVEL, Peers, against_peers, noise_of
-from orchestrator.results.numbers.peers import Unit as PeerUnit
 from orchestrator.results.numbers.rounding import percent, written
-
-__all__ = [
-    "FIND",
-    "MORE",
-    "against_others",
-    "against_references",
-    "confirmed",
-    "finite",
-    "power_words",
-    "reference_of",
-    "without_figure",
-]
 
 FIND = 2.0
 """A bar asks that a unit this many times its share slower than its peers would be found; otherwise

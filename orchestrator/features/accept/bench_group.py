@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.features.accept.record import AcceptanceDir
-from orchestrator.features.accept.record import acceptances as groups
+from orchestrator.features.accept.record import AcceptanceDir, acceptances
 
 if TYPE_CHECKING:
     from orchestrator.report.html.navigation import Link
 
-__all__ = ["GROUP", "contents", "group_at", "groups", "overview", "resume"]
-
 GROUP = AcceptanceDir
+groups = acceptances
 
 
 def group_at(path: Path) -> AcceptanceDir | None:

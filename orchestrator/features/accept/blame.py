@@ -9,8 +9,6 @@ from orchestrator.plan.spec import RunSpec
 from orchestrator.results import RunResult
 from orchestrator.yamlfile import Document
 
-__all__ = ["depend_on_hosts", "succeeds_without"]
-
 
 def succeeds_without(
     later: Sequence[tuple[Sequence[str], Sequence[RunResult]]],
@@ -19,10 +17,9 @@ def succeeds_without(
     failed: RunResult | None,
 ) -> bool:
     """Whether runs like one that failed, or any for None, were made without a host in later
-    attempts, and none of them failed.
-    ``later`` has the hosts and the results of these; ``by_hosts`` are the options and variables that depend on what hosts an
-    attempt has. Runs on fewer nodes or ranks are not alike, unless all nodes of the attempt are in
-    them."""
+    attempts, and none of them failed. ``later`` has the hosts and the results of these;
+    ``by_hosts`` are the options and variables that depend on what hosts an attempt has. Runs on
+    fewer nodes or ranks are not alike, unless all nodes of the attempt are in them."""
 
     def kind(spec: RunSpec) -> object:
         options, env = (

@@ -47,8 +47,6 @@ from orchestrator.results.planned import planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import Summary, of_bench
 
-__all__ = ["Certificate", "NodeVerdict", "StageRun", "certificate_of"]
-
 SCHEMA = 2
 """Of certificate.json. 1: first version. 2: `figures`, and `least` of what was judged."""
 _PEERS = "peers"
@@ -63,9 +61,9 @@ class NodeVerdict:
     """The verdict of a node, and what it is: its address, and by name what identifies the machine
     and its devices.
 
-    ``seen`` is what else its runs showed of it and no bar judges, each with its stage: that other ranks waited for it, that a
-    run hung because of it, lowered clocks, load by others, errors that its counters grew by, less
-    power than the others.
+    ``seen`` is what else its runs showed of it and no bar judges, each with its stage: that other
+    ranks waited for it, that a run hung because of it, lowered clocks, load by others, errors that
+    its counters grew by, less power than the others.
     """
 
     host: str
@@ -95,9 +93,9 @@ class StageRun:
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The verdicts of one acceptance. ``verdict`` is that of the cluster; ``links`` holds the links
-    that did not pass.
-    ``not_tested`` names stages and what else was left out, with the reasons. ``figures`` has the numbers that bars are about;
-    ``measured`` the values that a later acceptance is compared with."""
+    that did not pass. ``not_tested`` names stages and what else was left out, with the reasons.
+    ``figures`` has the numbers that bars are about; ``measured`` the values that a later acceptance
+    is compared with."""
 
     acceptance_id: str
     created: str
@@ -234,7 +232,10 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
                 stages.append(run)
     of_bars = _bars(made, references, record)
     judged += of_bars.judged
-    not_tested = {**_not_tested(record, suite, made, bool(last_facts)), **of_bars.not_compared}
+    not_tested = {
+        **_what_was_left_out(record, suite, made, bool(last_facts)),
+        **of_bars.not_compared,
+    }
     for device, what in without_reference(of_bars.figures).items():
         not_tested[f"reference figures of {device}"] = (
             f"there is none for {', '.join(what)}: {_ALL_SLOW}"
@@ -326,7 +327,7 @@ def _bars(
         figures += figures_of(stage.name, group, references)
     for of_stage in made:
         links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
-        judged += [*([links] if links else []), *_expected(of_stage)]
+        judged += [*([links] if links else []), *_judge_expectations(of_stage)]
     values = dict(measured(stage.name, group) for stage, group in by_name.values())
     return _OfBars(values, tuple(figures), confirmed(judged), not_compared)
 
@@ -356,7 +357,7 @@ def _without_value(made: _Made, bar: Bar) -> Judged:
     )
 
 
-def _expected(made: _Made) -> list[Judged]:
+def _judge_expectations(made: _Made) -> list[Judged]:
     """Return the bounds that the choices of a stage have under ``expect``."""
     bars = []
     for judgement in made.summary.expected:
@@ -380,7 +381,7 @@ def _expected(made: _Made) -> list[Judged]:
     return bars
 
 
-def _not_tested(
+def _what_was_left_out(
     record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], checked: bool
 ) -> dict[str, str]:
     """Return what was left out, with the reasons: stages, hosts of a stage, and comparisons that
@@ -396,7 +397,7 @@ def _not_tested(
         elif stage.name not in record.over:
             not_tested[stage.name] = "not reached yet"
         elif stage.name in names and (
-            absent := sorted(set(record.hosts) - set(names[stage.name].hosts))
+            absent := [host for host in record.hosts if host not in names[stage.name].hosts]
         ):
             not_tested[f"{stage.name} on {', '.join(absent)}"] = "left out after an earlier failure"
     for of_stage in made:

@@ -24,8 +24,6 @@ from orchestrator.features.accept.record import (
 from orchestrator.files import write_atomic
 from orchestrator.inventory import Host
 
-__all__ = ["certify", "earlier_of", "seal_certificate"]
-
 
 def certify(folder: AcceptanceDir) -> Certificate:
     """Write the certificate of an acceptance, as JSON and as a page, and return it."""

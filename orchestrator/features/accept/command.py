@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.find import new_bench_id
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import forget_path, print_json, select, tell_path, template_bases
+from orchestrator.cli.unreachable import select_reachable
 from orchestrator.features.accept.completion import suites
 from orchestrator.features.accept.node_verdicts import remember
 from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
     from orchestrator.features.accept.controller import Acceptance
     from orchestrator.features.accept.record import AcceptanceDir
     from orchestrator.plan import Limits
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("accept")(accept)
 
 
 @takes("accept")
@@ -87,13 +84,18 @@ def accept(
                 where="--budget" if budget else suite,
             )
         return
+    accept_new = given["accept_new"]
+    if given["skip_unreachable"]:
+        with ConnectionCache() as opened:
+            selection = select_reachable(selection, accept_new, opened)
+        plan = planned_suite(suite, selection, bases, budget_s)
     acceptance = begun(
         plan,
         selection,
         bases,
         Limits.of_options(given),
         budget_s=budget_s,
-        accept_new=given["accept_new"],
+        accept_new=accept_new,
         sign=sign,
     )
     tell_path(given["output"], acceptance.folder.path)
@@ -239,7 +241,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
         return
     for attempt in record.attempts:
         reached_inventory(BenchDir.open(folder.path / attempt.bench_id).record())
-    selection = select(record.inventory)
+    selection = select(record.inventory, source_of=f"acceptance {folder.path.name}")
     known = {host.name: host for host in selection.hosts}
     if gone := [name for name in record.hosts if name not in known]:
         raise ConfigError(

@@ -8,8 +8,6 @@ import typer
 
 from orchestrator.cli.complete import here, quiet
 
-__all__ = ["suites"]
-
 
 @quiet
 def suites(ctx: typer.Context, last: str) -> Iterable[str]:

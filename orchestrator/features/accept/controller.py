@@ -42,8 +42,6 @@ from orchestrator.results import RunResult
 from orchestrator.results.read import read_run
 from orchestrator.yamlfile import Document
 
-__all__ = ["Acceptance"]
-
 _LATE = 1.1
 """A stage that would end later than this many times the budget is left out."""
 
@@ -52,9 +50,9 @@ _LATE = 1.1
 class _Trial:
     """An attempt at a stage.
 
-    ``accused`` are hosts that it does without because a failed run named them, with the reasons; ``is_repeated``: it comes
-    after a failed one, and is the last; ``continued`` is the attempt of an earlier process to go on
-    with.
+    ``accused`` are hosts that it does without because a failed run named them, with the reasons;
+    ``is_repeated``: it comes after a failed one, and is the last; ``continued`` is the attempt of
+    an earlier process to go on with.
     """
 
     hosts: Sequence[Host]

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.features.accept.bars import FIND, MORE, finite, power_words
+from orchestrator.features.accept.peer_power import OFTEN
+from orchestrator.features.accept.peers import LEVEL, against_peers
 from orchestrator.features.accept.units import CLUSTER, Group, Unit
 from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import median
 from orchestrator.results.numbers.intervals import Interval, change_interval
-from orchestrator.results.numbers.peer_power import OFTEN
-from orchestrator.results.numbers.peers import LEVEL, against_peers
 from orchestrator.results.numbers.rounding import percent, written
-
-__all__ = ["against_earlier", "measured"]
 
 _UNKNOWN = 700.0
 """The logarithm of a number that still fits a float."""
@@ -83,7 +81,7 @@ def against_earlier(
     changes = [
         _times_slower(group, median(old), median(unit.values)) for old, unit in known.values()
     ]
-    least = _least_seen(bar, known)
+    least = _smallest_change(bar, known)
     asked = FIND * share
     words = f"{group.title}: none slower than when last accepted by more than {percent(share)}"
     words += f", where one {percent(asked)} slower is found"
@@ -191,7 +189,7 @@ def _reach(bar: _Bar, old: Sequence[float], new: Sequence[float], level: float) 
     )
 
 
-def _least_seen(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> float:
+def _smallest_change(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> float:
     """Return by what share nine in ten units would have had to become slower to be found in nine of
     ten cases: what they measure is then beyond the share of the bar, and their interval beyond 1.
     """

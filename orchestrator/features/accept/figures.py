@@ -13,8 +13,6 @@ from orchestrator.features.accept.units import Group
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import plain_interval
 
-__all__ = ["UnitFigure", "figures_of", "without_reference"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnitFigure:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
     from orchestrator.plan import Limits
 
-__all__ = ["gated", "planned_gate"]
-
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
     """Return what the suite would run on these hosts, in words. Raises ConfigError for what is
@@ -42,8 +40,9 @@ def gated(
 ) -> Selection:
     """Run a short suite on the hosts of a bench, and return the selection without those that fail.
 
-    ``with_suspects``: a host that was suspect before stays if its verdict is open. Raises Regression if what fails is not a
-    node, or no host is left. An open verdict is named, and the bench goes on.
+    ``with_suspects``: a host that was suspect before stays if its verdict is open. Raises
+    Regression if what fails is not a node, or no host is left. An open verdict is named, and the
+    bench goes on.
     """
     from orchestrator.errors import Regression
     from orchestrator.features.accept.report import lines

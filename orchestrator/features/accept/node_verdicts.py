@@ -9,8 +9,6 @@ from orchestrator.record import Project
 from orchestrator.record.node_states import SUSPECT, change, judged, now
 from orchestrator.report.text import one_line
 
-__all__ = ["remember"]
-
 
 def remember(project: Project, certificate: Certificate) -> None:
     """Store what an acceptance has found out about its nodes, and say which became suspect or good

@@ -18,8 +18,6 @@ from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
 from orchestrator.results.lost_links import lost_links_words, reaches_nodes
 
-__all__ = ["by_checks", "by_links", "by_lost_links", "by_runs", "is_chosen"]
-
 _ABOUT_THE_NODE = {
     "alike", "ecc", "xid", "modes", "pcie", "links", "infiniband", "gdr", "interface", "route", "hostname", "cuda", "shm",
     "limits",

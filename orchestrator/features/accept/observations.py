@@ -9,8 +9,6 @@ from orchestrator.results.hardware import loaded_in, on_host, slowed_in
 from orchestrator.results.summary import Summary
 from orchestrator.results.telemetry.doubts import doubts_by_host
 
-__all__ = ["of_runs", "see"]
-
 _Texts = Iterable[tuple[str, str]]
 """Hosts, and what was seen of them."""
 

@@ -17,8 +17,6 @@ from orchestrator.features.accept.report import (
 from orchestrator.report.html.navigation import Link
 from orchestrator.report.html.template import fill_page
 
-__all__ = ["render"]
-
 
 def render(certificate: Certificate, links: Sequence[Link] = ()) -> str:
     """Return the page, with ``links`` to other pages of a site. The same certificate gives the same

@@ -15,8 +15,6 @@ from orchestrator.features.accept.record import AcceptanceDir, acceptances
 from orchestrator.record.folder_cache import remembered
 from orchestrator.record.past_acceptance import PastAcceptance, oldest_first
 
-__all__ = ["past_acceptances"]
-
 
 def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...], dict[str, str]]:
     """Return the acceptances in ``root``, the oldest first, and by name why others cannot be read.

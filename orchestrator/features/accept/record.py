@@ -27,15 +27,6 @@ from orchestrator.record.state_file import (
     write_state,
 )
 
-__all__ = [
-    "CERTIFICATE",
-    "AcceptanceDir",
-    "AcceptanceRecord",
-    "Attempt",
-    "acceptances",
-    "earlier_values",
-]
-
 _RECORD, _CHECKS = "acceptance.json", "checks.json"
 CERTIFICATE = "certificate"
 """The name of the files that are derived from an acceptance, without their extensions."""
@@ -66,12 +57,13 @@ class _Check:
 class AcceptanceRecord:
     """The record of an acceptance.
 
-    ``document`` is the text of its suite, ``references`` the texts of the reference data, ``device`` is ``cuda`` or ``cpu``.
-    ``stages`` are those that are planned, in order, ``left_out`` the others with the reasons. ``attempts`` are the benches in
-    the order in which they began; ``over`` are the stages that are done, with the reason if there
-    was nothing to measure.
-    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its certificate has them.
-    ``sign`` is the file of the key that is to sign the certificate; empty for none."""
+    ``document`` is the text of its suite, ``references`` the texts of the reference data,
+    ``device`` is ``cuda`` or ``cpu``. ``stages`` are those that are planned, in order, ``left_out``
+    the others with the reasons. ``attempts`` are the benches in the order in which they began;
+    ``over`` are the stages that are done, with the reason if there was nothing to measure.
+    ``earlier`` has the id and the measured values of the last accepted run of these hosts, as its
+    certificate has them. ``sign`` is the file of the key that is to sign the certificate; empty for
+    none."""
 
     acceptance_id: str
     created: str

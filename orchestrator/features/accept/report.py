@@ -15,9 +15,6 @@ from orchestrator.plural import plural
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.rounding import percent, written
 
-__all__ = ["figure_cells", "figures_by_group", "found", "lines", "seen", "status", "subjects"]
-
-
 _MOST_SHOWN, _SHOWN = 16, 8
 """Up to so many figures of a group are all printed; of more, so many of the slowest."""
 _AGAINST = {"peers": "its peers", "earlier": "when last accepted"}

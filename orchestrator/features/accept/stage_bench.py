@@ -17,8 +17,6 @@ from orchestrator.plan.request import Request, request_of
 from orchestrator.plural import plural
 from orchestrator.yamlfile import Document
 
-__all__ = ["bench_of", "ranks_of", "request_for"]
-
 
 def ranks_of(hosts: Sequence[Host]) -> int:
     """Return how many ranks fit on each of these hosts."""

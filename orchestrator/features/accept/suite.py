@@ -15,24 +15,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, Faults, raise_all
 from orchestrator.inventory import nearest
 from orchestrator.plan.run_file import run_file_of
 from orchestrator.plan.words import seconds, share, shortest
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
-
-__all__ = [
-    "Bar",
-    "Reference",
-    "Suite",
-    "SuiteStage",
-    "choices_of",
-    "fitted",
-    "references_of",
-    "suite_of",
-]
 
 _OF_STAGE = {
     "name", "title", "checks", "bench", "framework", "choices", "run", "per_node", "needs", "least", "optional", "bars", "cpu",
@@ -66,9 +55,9 @@ class SuiteStage:
     """One stage. ``checks`` is ``all``, or names of checks, for a stage that inspects; otherwise
     ``bench`` is the model that is measured. ``paths`` has the path in the suite of each of its
     keys. A run takes about ``run_s`` seconds and ``per_node_s`` more for each node; 0: unknown.
-    ``needs`` names stages without whose result this one is pointless. It needs
-    ``least_nodes`` nodes of ``least_ranks`` ranks. ``optional``: a node that lacks the program is not tested, and not
-    refused."""
+    ``needs`` names stages without whose result this one is pointless. It needs ``least_nodes``
+    nodes of ``least_ranks`` ranks. ``optional``: a node that lacks the program is not tested, and
+    not refused."""
 
     name: str
     title: str
@@ -151,7 +140,7 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
                     hint,
                 )
         seen.append(stage.name)
-    reader.raise_faults()
+    raise_all(reader.faults)
     return Suite(name, title, tuple(stages))
 
 
@@ -226,20 +215,20 @@ def references_of(document: Document) -> tuple[Reference, ...]:
         )
     if not isinstance(figures, list):
         reader.fault(("figures",), f"expected a list of figures, got {figures!r}")
-    reader.raise_faults()
+    raise_all(reader.faults)
     return tuple(read)
 
 
 def _choices_at(document: Document, path: _Path, nodes: int, ranks: int) -> Document:
     part = document.part(path)
-    return replace(part, value=_filled(part.value, {"$nodes": nodes, "$ranks": ranks}))
+    return replace(part, value=_fill(part.value, {"$nodes": nodes, "$ranks": ranks}))
 
 
-def _filled(value: Any, numbers: Mapping[str, int]) -> Any:
+def _fill(value: Any, numbers: Mapping[str, int]) -> Any:
     if isinstance(value, dict):
-        return {key: _filled(part, numbers) for key, part in value.items()}
+        return {key: _fill(part, numbers) for key, part in value.items()}
     if isinstance(value, list):
-        return [_filled(part, numbers) for part in value]
+        return [_fill(part, numbers) for part in value]
     return numbers.get(value, value) if isinstance(value, str) else value
 
 
@@ -247,10 +236,6 @@ def _filled(value: Any, numbers: Mapping[str, int]) -> Any:
 class _Reader:
     document: Document
     faults: list[ConfigError] = field(default_factory=list)
-
-    def raise_faults(self) -> None:
-        if self.faults:
-            raise self.faults[0] if len(self.faults) == 1 else Faults(self.faults)
 
     def fault(self, path: _Path, message: str, hint: str = "") -> None:
         self.faults.append(ConfigError(message, where=self.document.where(path), hint=hint))
@@ -392,7 +377,5 @@ class _Reader:
     def _check_choices(self, path: _Path) -> None:
         try:
             run_file_of(_choices_at(self.document, path, 1, 1))
-        except Faults as error:
+        except (ConfigError, Faults) as error:
             self.faults += [fault for fault in error.errors if isinstance(fault, ConfigError)]
-        except ConfigError as error:
-            self.faults.append(error)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.api.prepare import check_variables
 from orchestrator.checks.check import NAMES
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError, Faults, raise_all
 from orchestrator.features.accept.stage_bench import ranks_of, request_for
 from orchestrator.features.accept.suite import Bar, Reference, Suite, SuiteStage, suite_of
 from orchestrator.inventory import Host, Inventory, nearest
@@ -23,8 +23,6 @@ from orchestrator.plan.framework import Framework
 from orchestrator.plan.request import Request
 from orchestrator.results.expectations import check_names
 from orchestrator.yamlfile import Document
-
-__all__ = ["check_suite"]
 
 _SEVERAL = 2
 """Nodes, and ranks on each, that a stage is tried on at least: it is no fault of a suite that these
@@ -54,8 +52,7 @@ def check_suite(
     ):
         for stage in stages:
             checker.check(stage, kind)
-    if faults := list(checker.faults.values()):
-        raise faults[0] if len(faults) == 1 else Faults(faults)
+    raise_all(list(checker.faults.values()))
 
 
 @dataclass(slots=True)
@@ -71,13 +68,13 @@ class _Checker:
     faults: dict[str, ConfigError] = field(default_factory=dict)
 
     @contextmanager
-    def _gathered(self, option: str = "", model: str = "") -> Iterator[None]:
+    def _gather(self, option: str = "", model: str = "") -> Iterator[None]:
         """Gather the faults that are raised. ``option`` and ``model`` are the places in the suite
         of what would be an option, and the model, of a command."""
         try:
             yield
         except (ConfigError, Faults) as error:
-            for fault in error.errors if isinstance(error, Faults) else [error]:
+            for fault in error.errors:
                 where = (
                     model
                     if fault.where == "model"
@@ -98,9 +95,9 @@ class _Checker:
             max(ranks_of(self.hosts), stage.least_ranks, _SEVERAL),
         )
         bench = self._where(stage, "bench")
-        with self._gathered(self._where(stage, "choices") or bench, bench):
+        with self._gather(self._where(stage, "choices") or bench, bench):
             request = request_for(stage, self.document, *shape)
-            with self._gathered():
+            with self._gather():
                 check_variables(request, self.inventory)
             if folders := self._folders(stage, request):
                 self._check_bounds(stage, request, [folder.framework for folder in folders])
@@ -117,19 +114,19 @@ class _Checker:
             place = self._where(stage, "framework") or request.run_file.places.get(
                 ("framework", name), ""
             )
-            with self._gathered(place):
+            with self._gather(place):
                 folders.append(self.read(name))
         return folders if len(folders) == len(names) else []
 
     def _check_checks(self, stage: SuiteStage) -> None:
-        with self._gathered(self._where(stage, "framework")):
+        with self._gather(self._where(stage, "framework")):
             self.read(stage.framework)
         known = ("all", "reach", stage.framework, *NAMES)
         for index, name in enumerate(stage.checks):
             if name not in known:
                 hint = f"docs/preflight.md lists them{nearest(name, known)}"
                 where = self._where(stage, "checks", index)
-                with self._gathered():
+                with self._gather():
                     raise ConfigError(
                         f"expected names of checks, got {name!r}", where=where, hint=hint
                     )
@@ -139,7 +136,7 @@ class _Checker:
     ) -> None:
         for expected in request.expect:
             where = request.run_file.places["expect", str(expected)]
-            with self._gathered():
+            with self._gather():
                 check_names(
                     str(expected),
                     expected.metric,
@@ -150,7 +147,7 @@ class _Checker:
                 )
         for index, bar in enumerate(stage.bars):
             where = self._where(stage, "bars", index)
-            with self._gathered():
+            with self._gather():
                 check_names(bar.words, bar.metric, bar.at, frameworks, request.variables, where)
                 self._check_bar(bar, where, frameworks)
 

@@ -15,8 +15,6 @@ from orchestrator.plan.payload import shipped
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
 
-__all__ = ["open_references", "open_suite", "suites"]
-
 
 def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
     """Return the file of every suite by name. Those in ``bases`` take precedence over orch's own,

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.yamlfile import Document
 
-__all__ = ["SuitePlan", "in_words", "planned_suite", "show"]
-
 
 @dataclass(frozen=True, slots=True)
 class SuitePlan:
@@ -73,7 +71,7 @@ def planned_suite(
     figures = [figure for file in references for figure in references_of(file)]
     read = cache(lambda framework: open_framework(framework, bases))
     check_suite(document, suite, selection.hosts, selection.inventory, figures, bases, read)
-    stages, left_out = _planned(suite, document, selection, bases, budget_s, read)
+    stages, left_out = _plan_stages(suite, document, selection, bases, budget_s, read)
     return SuitePlan(suite, document, references, tuple(stages), left_out)
 
 
@@ -126,7 +124,7 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
         typer.echo(f"  left out: {name}: {reason}")
 
 
-def _planned(
+def _plan_stages(
     suite: Suite,
     document: Document,
     selection: Selection,

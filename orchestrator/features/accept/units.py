@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.features.accept.suite import Bar
-from orchestrator.plan.spec import as_written
+from orchestrator.plan.words import as_written
 from orchestrator.record import BenchDir
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import RunResult
@@ -17,8 +17,6 @@ from orchestrator.results.entries import Row
 from orchestrator.results.expectations import values_at
 from orchestrator.results.hardware import device_names, devices_of_node
 from orchestrator.results.summary import Summary
-
-__all__ = ["CLUSTER", "Group", "Unit", "groups_of"]
 
 CLUSTER = "cluster"
 """The name of the only unit of a metric that is about all nodes together."""
@@ -116,7 +114,7 @@ def _group(
     manifest = read_manifest(bench.run(run.run_id))
     units = []
     for row in rows:
-        kind, name, hosts = _named(row.key, manifest)
+        kind, name, hosts = _name_unit(row.key, manifest)
         device = _device(run, hosts)
         units.append(Unit(kind, name, hosts, tuple(repeat.value for repeat in row.repeats), device))
     at = {name: value for name, value in values_at(first, run).items() if name not in _APART}
@@ -143,11 +141,11 @@ def _device(run: RunResult, hosts: Sequence[str]) -> str:
     """
     names = set(device_names(run.observed.get("devices")))
     if len(names) > 1:
-        names = {name for host in hosts for name in devices_of_node(run.facts.get(host))}
+        names = {name for host in hosts for name in devices_of_node(run.nodes.get(host))}
     return names.pop() if len(names) == 1 else ""
 
 
-def _named(key: Mapping[str, Any], manifest: Manifest) -> tuple[str, str, tuple[str, ...]]:
+def _name_unit(key: Mapping[str, Any], manifest: Manifest) -> tuple[str, str, tuple[str, ...]]:
     """Return kind and name of the node or device that a row is about, and its hosts."""
     if "node" in key:
         return "node", str(key["node"]), (str(key["node"]),)

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["FAIL", "PASS", "UNDECIDED", "Finding", "Judged", "worst"]
-
 PASS, UNDECIDED, FAIL = "pass", "undecided", "fail"
 _ORDER = (PASS, UNDECIDED, FAIL)
 
@@ -37,8 +35,8 @@ class Judged:
     expected or links; ``bar`` says in words what had to hold, ``got`` what was found over all
     subjects, ``source`` where the bar comes from. Each of ``hosts`` without a finding passed.
     ``least``: by what share a node would have had to be slower to be found in nine of ten cases;
-    None if none would, or that is not known. The last two are not in ``certificate.json``: ``group``
-    names what was compared, ``power`` says in words what would have been found."""
+    None if none would, or that is not known. The last two are not in ``certificate.json``:
+    ``group`` names what was compared, ``power`` says in words what would have been found."""
 
     stage: str
     kind: str

@@ -1,57 +1,64 @@
 """Read an Ansible inventory.
 
-Where `ansible-inventory` is on the PATH, the inventory is what it prints: with vaults, plug-ins,
-programs, directories and the settings of ``ansible.cfg``. Without it `static` reads hosts, groups
-and variables of one file in INI or YAML, and of
-``group_vars`` and ``host_vars`` beside it; anything else is refused by name.
-
-What ``ansible-inventory --list`` printed into a file is read as it is.
+Where `ansible-inventory` is on the PATH, its answer is the truth, with vaults, plug-ins, programs
+and directories. Without it `static` reads plain files in INI and YAML, and refuses the rest. What
+``ansible-inventory --list`` printed into a file is read as it is.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
-from itertools import islice
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
-from orchestrator.features.ansible import program, static
-from orchestrator.features.ansible.groups import Tree, inventory_of, needs_ansible
-from orchestrator.features.ansible.variable_files import VariableFiles, read_variable_files
+from orchestrator.features.ansible import static
+from orchestrator.features.ansible.hosts import Group, Var, inventory_of, needs_ansible
 from orchestrator.inventory import Inventory
 from orchestrator.inventory.formats import LoadYaml, recognise
-from orchestrator.inventory.schema import refuse
+from orchestrator.procs import TooMuchOutput, run_program
 
-__all__ = ["read_path", "read_text"]
-
-_IGNORED = (
-    "~", ".pyc", ".pyo", ".swp", ".bak", ".rpm", ".md", ".txt", ".rst", ".orig", ".cfg", ".retry",
-    "group_vars", "host_vars", "vars_plugins",
-)  # fmt: skip
-"""How names in an inventory directory end that are no inventories (Ansible's
-INVENTORY_IGNORE_EXTS).
-"""
-_MOST_FILES = 1000
-_LARGE = 1 << 20
-"""Bytes above which a file is no longer read as YAML, which takes a second and has this limit."""
+_PROGRAM = "ansible-inventory"
+_SETTINGS = {
+    "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+    "ANSIBLE_INVENTORY_EXPORT": "0",
+    "ANSIBLE_DEPRECATION_WARNINGS": "0",
+    "ANSIBLE_NOCOLOR": "1",
+}
+_LIMIT_S = 60.0
+_MOST_REASON = 600
 
 
 def read_path(path: Path, source: str) -> Inventory | None:
-    """Return the inventory in a directory, of a program or in a large file of JSON; None for other
-    files.
+    """Return the inventory in a directory, of a program, or in a file that `ansible-inventory`
+    printed; None for other files.
 
     Raises ConfigError or Faults of it.
     """
     if path.is_dir():
-        return _read_directory(path, source)
+        if own := next((file for file in sorted(path.glob("*.y*ml")) if _is_of_orch(file)), None):
+            message = f"expected a file, got a directory with {own.name}"
+            raise ConfigError(message, where=source, hint="name a file in it")
+        # Ansible starts the programs in a directory, which may have been named by mistake.
+        if program := next(filter(_is_program, path.rglob("*")), None):
+            message = f"expected a directory of inventories, found the program {program.name!r}"
+            raise ConfigError(message, where=source, hint="name the inventory itself")
+        return _ask_ansible(path, source, "a directory")
     if _is_program(path):
-        if not program.is_installed():
-            raise needs_ansible("a program that prints one", source, source)
-        return _ask_ansible(path, "", source)
-    return _read_large_list(path, source) if _is_large_list(path) else None
+        return _ask_ansible(path, source, "a program that prints one")
+    return _read_printed(path.read_bytes(), source) if _begins(path, b"{") else None
+
+
+def _is_of_orch(path: Path) -> bool:
+    try:
+        text = yamlfile.read_text(path)
+    except ConfigError:  # Ansible may read it, or say why not
+        return False
+    return recognise(text) == "orch" and "schema:" in text
 
 
 def read_text(
@@ -63,115 +70,99 @@ def read_text(
     A plain list is Ansible's if files of variables lie beside it. Raises ConfigError or Faults of
     it.
     """
-    if kind == "hostfile":
+    folder = Path(path).parent if path else None
+    has_variables = folder and any((folder / name).is_dir() for name in static.FOLDERS)
+    if kind == "hostfile" or (kind == "list" and not has_variables):
         return None
-    variables = read_variable_files(Path(path).parent) if path else VariableFiles()
-    if kind == "list" and not (variables.groups or variables.hosts):
-        return None
-    is_printed = text.lstrip().startswith("{")
-    if path and not is_printed and program.is_installed():
-        return _ask_ansible(Path(path), text, source)
-    tree = Tree(source, variables)
-    static.add_text(tree, kind, text, load_yaml)
-    return inventory_of(tree)
+    if inventory := _read_printed(text.encode(), source):
+        return inventory
+    if path and shutil.which(_PROGRAM):
+        return _ask_ansible(Path(path), source, "")
+    return static.read_inventory(kind, text, source, load_yaml, folder)
 
 
-def _ask_ansible(path: Path, text: str, source: str) -> Inventory:
-    return _inventory_of_list(program.list_inventory(path, text), Tree(source))
-
-
-def _inventory_of_list(document: Any, tree: Tree) -> Inventory:
-    static.add_yaml(tree, yamlfile.Document(document, {}, tree.source))
-    return inventory_of(tree)
-
-
-def _read_directory(folder: Path, source: str) -> Inventory:
-    """Return what Ansible makes of a directory, once all that is no program in it has proved to be
-    inventories.
-
-    Ansible starts the programs in it, and the directory may have been named by mistake.
+def _ask_ansible(path: Path, source: str, got: str) -> Inventory:
+    """Return what `ansible-inventory` reads. Raises ConfigError if it cannot, and with what was
+    ``got`` where it is not installed.
     """
-    files = list(islice(_files_below(folder), _MOST_FILES + 1))
-    if not files:
+    if not shutil.which(_PROGRAM):
+        raise needs_ansible(got, source)
+    words = [_PROGRAM, "-i", str(path.absolute()), "--list"]
+    where = " ".join(words)
+    try:
+        done = run_program(words, environment={**os.environ, **_SETTINGS}, timeout_s=_LIMIT_S)
+    except OSError as error:
+        raise ConfigError(f"cannot be started: {error.strerror}", where=where) from error
+    except subprocess.TimeoutExpired:
+        message = f"expected an answer within {_LIMIT_S:g} s, got none"
+        raise ConfigError(message, where=where) from None
+    except TooMuchOutput:
+        message = "expected an inventory, got more than 16 MiB"
+        raise ConfigError(message, where=where) from None
+    reason = " ".join(done.stderr.decode("utf-8", "replace").split())[-_MOST_REASON:]
+    if done.returncode:
+        hint = "name a file with the vault's password in ANSIBLE_VAULT_PASSWORD_FILE"
         raise ConfigError(
-            "expected Ansible inventories in this directory, found none", where=source
+            f"expected exit status 0, got {done.returncode}: {reason or 'no reason'}",
+            where=where,
+            hint=hint if "vault" in reason else "run it by hand",
         )
-    if len(files) > _MOST_FILES:
-        message = f"expected a directory of inventories, with at most {_MOST_FILES} files in it and below it, got more"
-        raise ConfigError(message, where=source, hint="name the inventory file")
-    texts = []
-    for path in files:
-        if _is_program(path) or not path.stat().st_size:
-            continue
-        text = yamlfile.read_text(path)
-        texts.append(text)
-        kind = recognise(text)
-        if kind == "orch" and "schema:" in text:
-            message = f"expected a file, got a directory with {path.name}"
-            raise ConfigError(message, where=source, hint="name a file in it")
-        if not static.is_for_ansible_alone(text):
-            tree = Tree(str(path))
-            static.add_text(tree, kind, text, yamlfile.loads)
-            if tree.faults:
-                refuse(tree.faults)
-    if not program.is_installed():
-        raise needs_ansible("a directory", source, source)
-    return _ask_ansible(folder, "\n".join(texts), source)
+    inventory = _read_printed(done.stdout, source)
+    if not inventory:
+        raise ConfigError("expected an inventory in JSON, got something else", where=where)
+    return inventory
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the inventories of a directory and those below it. Raises ConfigError for a directory
-    that cannot be read.
+def _read_printed(data: bytes, source: str) -> Inventory | None:
+    """Return the inventory that ``ansible-inventory --list`` printed; None for any other text.
+
+    Only its variables of hosts count, which are merged. Raises ConfigError for a text that has
+    others.
     """
-    for place, folders, names in os.walk(folder, onerror=_refuse_folder):
-        folders[:] = sorted(name for name in folders if _is_inventory_name(name))
-        for name in sorted(filter(_is_inventory_name, names)):
-            path = Path(place, name)
-            if path.is_file():
-                yield path
+    try:
+        document: Any = json.loads(data)
+        hostvars = dict(document["_meta"]["hostvars"])
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return None
+    groups: dict[str, Group] = {}
+    for name, body in document.items():
+        if name != "_meta":
+            if not isinstance(body, dict) or body.keys() - {"hosts", "children"}:
+                message = f"expected hosts and children in {name[:60]!r}, got other keys"
+                hint = f"pass what {_PROGRAM} --list prints, without --export"
+                raise ConfigError(message, where=source, hint=hint)
+            groups[name] = Group(
+                source,
+                dict.fromkeys(map(str, body.get("hosts", ()))),
+                dict.fromkeys(child for child in body.get("children", ()) if child in document),
+            )
+    hosts: dict[str, dict[str, Var]] = {
+        host: {} for group in groups.values() for host in group.hosts
+    }
+    for host, variables in hosts.items():
+        for key, value in hostvars.get(host, {}).items():
+            variables[key] = Var(_safe(value), f"{source}: {host}: {key}")
+    return inventory_of(source, groups, hosts)
 
 
-def _is_inventory_name(name: str) -> bool:
-    return not name.startswith(".") and not name.endswith(_IGNORED)
-
-
-def _refuse_folder(error: OSError) -> None:
-    message = f"cannot be read: {error.strerror}"
-    raise ConfigError(message, where=str(error.filename), hint="name the inventory file") from error
+def _safe(value: Any) -> Any:
+    """Return a value without the marks that Ansible prints for text that is no template."""
+    if isinstance(value, dict):
+        if isinstance(text := value.get("__ansible_unsafe"), str):
+            return text
+        return {key: _safe(item) for key, item in value.items()}
+    return [_safe(item) for item in value] if isinstance(value, list) else value
 
 
 def _is_program(path: Path) -> bool:
-    """Return True for an executable file that is a script or an ELF program."""
+    return os.access(path, os.X_OK) and (_begins(path, b"#!") or _begins(path, b"\x7fELF"))
+
+
+def _begins(path: Path, first: bytes) -> bool:
     try:
-        if not path.is_file() or not os.access(path, os.X_OK):  # a pipe would be waited for
+        if not path.is_file():  # a pipe would be waited for
             return False
         with path.open("rb") as stream:
-            return stream.read(4).startswith((b"#!", b"\x7fELF"))
+            return stream.read(64).lstrip().startswith(first)
     except (OSError, ValueError):
         return False
-
-
-def _is_large_list(path: Path) -> bool:
-    """Return True for a large file in JSON, as ``ansible-inventory --list`` prints it with all
-    variables of all hosts.
-    """
-    try:
-        if not path.is_file() or path.stat().st_size <= _LARGE:
-            return False
-        with path.open("rb") as stream:
-            return stream.read(64).lstrip().startswith(b"{")
-    except (OSError, ValueError):
-        return False
-
-
-def _read_large_list(path: Path, source: str) -> Inventory:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(program.MOST_OUTPUT + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=source) from error
-    document: Any = program.parse_json(data, source, "ansible-inventory --list prints it")
-    if not isinstance(document, dict) or "_meta" not in document:
-        hint = "only what ansible-inventory --list prints, with _meta, may be larger"
-        raise ConfigError(f"expected at most {_LARGE >> 20} MiB, got more", where=source, hint=hint)
-    return _inventory_of_list(document, Tree(source, read_variable_files(path.parent)))

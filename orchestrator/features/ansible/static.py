@@ -1,331 +1,273 @@
-"""Ansible inventories in INI, YAML and JSON: all describe a tree of groups, which `groups`
-resolves.
+"""Ansible inventories in plain INI and YAML, with ``group_vars`` and ``host_vars`` beside them.
 
-Faults are collected in the tree, each with file, line and key.
+It reads hosts, ranges such as ``node[01:16]``, groups, children and variables, merged in Ansible's
+order: distant groups first, groups at one depth by name, then their files, then the host's own
+variables, then its files. All else is refused by name.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
-from math import prod
-from string import ascii_letters
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Any
 
+from orchestrator import yamlfile
 from orchestrator.errors import ConfigError
-from orchestrator.features.ansible.groups import Tree, needs_ansible
-from orchestrator.features.ansible.variables import Var
-from orchestrator.inventory import expand, nearest
+from orchestrator.features.ansible.hosts import USED, Group, Var, inventory_of, needs_ansible
+from orchestrator.inventory import Inventory, expand
 from orchestrator.inventory.foreign_files import tool_of
 from orchestrator.inventory.formats import LoadYaml
-from orchestrator.inventory.hostset import MAX_HOSTS, is_ipv6
-from orchestrator.inventory.schema import InventoryDocument
+from orchestrator.inventory.schema import refuse
 from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
-from orchestrator.yamlfile import Tagged
 
-__all__ = ["add_text", "add_yaml", "is_for_ansible_alone"]
-
-_RANGE = re.compile(r"\[([0-9]{0,9}|[A-Za-z]{1,9}):([0-9]{1,9}|[A-Za-z]{1,9})(?::([0-9]{1,9}))?\]")
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_TOO_LARGE = 1e18
+FOLDERS = ("group_vars", "host_vars")
+_SUFFIXES = ("", ".yml", ".yaml", ".json")
 _VAULT = "$ANSIBLE_VAULT"
-_PLUGIN = re.compile(r"""(?m)^["']?plugin["']?\s*:\s""")
-_HOLDER = re.compile(r"x-|\.")
-"""What the names of keys begin with that are no groups and only hold what aliases repeat, as in
-files of other tools.
-"""
-_GROUP_KEYS = ("hosts", "children", "vars")
-_SECTIONS = "expected [group], [group:children] or [group:vars]"
+_SECTION = re.compile(r"\[([^\[\]:\s]+)(?::(children|vars))?\]\s*(?:#.*)?")
+_CHILD = re.compile(r"([^\[\]:\s]+)\s*(?:#.*)?")
+_HOST = re.compile(
+    r"(?!.*\][^:]*-[0-9]+(?::|$))((?:[A-Za-z0-9_.-]|\[[0-9]+:[0-9]+\])+)(?::([0-9]{1,5}))?"
+)
+_PRIORITY = "ansible_group_priority"
 
 
-def is_for_ansible_alone(text: str) -> bool:
-    """Return True for an encrypted text and for the settings of an inventory plug-in."""
-    return text.startswith(_VAULT) or _PLUGIN.search(text) is not None
-
-
-def add_text(tree: Tree, kind: str, text: str, load_yaml: LoadYaml) -> None:
-    """Add an inventory in YAML or INI to a tree. Raises ConfigError for what only Ansible reads."""
+def read_inventory(
+    kind: str, text: str, source: str, load_yaml: LoadYaml, folder: Path | None
+) -> Inventory:
+    """Return the inventory in a text; ``folder`` is that of its file. Raises ConfigError or Faults
+    of it.
+    """
     if text.startswith(_VAULT):
-        raise needs_ansible("an encrypted inventory", tree.source, tree.source)
+        raise needs_ansible("an encrypted inventory", source)
+    tree = _Tree(source)
     if kind in ("yaml", "orch"):
-        add_yaml(tree, load_yaml(text, tree.source, foreign=True))
+        tree.add_yaml(load_yaml(text, source, foreign=True))
     else:
-        _add_ini(tree, text)
+        tree.add_ini(text)
+    variables = tree.merged(folder)
+    if tree.faults:
+        refuse(tree.faults)
+    return inventory_of(source, tree.groups, variables)
 
 
-def add_yaml(tree: Tree, document: InventoryDocument) -> None:
-    """Add an Ansible YAML document, or the JSON that ``ansible-inventory --list`` prints, to a
-    tree.
+class _Tree:
+    """Groups and hosts as written, and all faults of them."""
 
-    Raises ConfigError for the settings of an inventory plug-in, which only Ansible can ask.
-    """
-    source = tree.source
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.groups = {name: Group(source) for name in ("all", "ungrouped")}
+        self.hosts: dict[str, dict[str, Var]] = {}
+        self.faults: list[ConfigError] = []
 
-    def where(path: KeyPath) -> str:
-        return f"{source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
+    def _fault(self, where: str, message: str, hint: str = "") -> None:
+        self.faults.append(ConfigError(message, where=where, hint=hint))
 
-    body = document.value
-    if not isinstance(body, dict):
-        tree.fault(source, f"expected a mapping of groups, got {shown_value(body, True)}")
-    elif isinstance(body.get("plugin"), str):
-        got = f"the settings of Ansible's inventory plug-in {body['plugin'][:60]!r}"
-        raise needs_ansible(got, source, where(("plugin",)))
-    elif foreign := tool_of(body):
-        raise ConfigError(
-            f"expected groups of hosts, got {foreign[0]}", where=source, hint=foreign[1]
-        )
-    elif _is_dynamic(body):
-        body = _unfolded(body)
-    for name, group in body.items() if isinstance(body, dict) else ():
-        if not _HOLDER.match(name) or isinstance(group, dict) and set(group) & set(_GROUP_KEYS):
-            _walk(tree, name, group, (name,), where)
-
-
-def _is_dynamic(body: Mapping[str, Any]) -> bool:
-    """Return True for the output of a dynamic inventory: lists of hosts, and the variables of hosts
-    under ``_meta``.
-    """
-    groups = [group for group in body.values() if isinstance(group, dict)]
-    return "_meta" in body or any(
-        isinstance(group.get(key), list) for group in groups for key in ("hosts", "children")
-    )
-
-
-def _unfolded(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of a dynamic inventory in the form of an inventory in YAML.
-
-    Hosts are those that groups list, as in Ansible; ``_meta`` may know more.
-    """
-    meta = body.get("_meta")
-    variables = meta.get("hostvars") if isinstance(meta, dict) else None
-    groups: dict[str, Any] = {}
-    members: set[str] = set()
-    for name, group in body.items():
-        if name == "_meta":
-            continue
-        parts = {"hosts": group} if isinstance(group, list) else group
-        if isinstance(parts, dict):
-            parts = dict(parts)
-            for key in ("hosts", "children"):
-                if isinstance(parts.get(key), list):
-                    parts[key] = dict.fromkeys(map(str, parts[key]))
-            members.update(parts.get("hosts") or ())
-        groups[name] = _written(parts)
-    if isinstance(variables, dict):
-        everything = groups.setdefault("all", {})
-        if isinstance(everything, dict):
-            others = [name for name in variables if name in members]
-            names = dict.fromkeys([*_order_hosts(groups, "all", set()), *others])
-            of_hosts = {name: _written(variables.get(name)) for name in names}
-            everything["hosts"] = {**(everything.get("hosts") or {}), **of_hosts}
-    children = body["all"].get("children") if isinstance(body.get("all"), dict) else None
-    if isinstance(children, list) and "ungrouped" not in groups:
-        groups["all"]["children"].pop("ungrouped", None)  # named even if nobody is in it
-    return groups
-
-
-def _order_hosts(groups: Mapping[str, Any], name: str, seen: set[str]) -> Iterator[str]:
-    """Yield the hosts of a group and of those below it in the order of the inventory; the groups
-    themselves are sorted.
-    """
-    group = groups.get(name)
-    if name in seen or not isinstance(group, dict):
-        return
-    seen.add(name)
-    children = group.get("children")
-    for child in children if isinstance(children, dict) else ():
-        yield from _order_hosts(groups, child, seen)
-    hosts = group.get("hosts")
-    yield from hosts if isinstance(hosts, dict) else ()
-
-
-def _written(value: Any) -> Any:
-    """Return a value as it was before `ansible-inventory` made JSON of it: ``!unsafe`` is text,
-    ``!vault`` encrypted.
-    """
-    if isinstance(value, dict) and len(value) == 1:
-        if isinstance(text := value.get("__ansible_unsafe"), str):
-            return text
-        if "__ansible_vault" in value:
-            return Tagged("!vault")
-    if isinstance(value, dict):
-        return {key: _written(item) for key, item in value.items()}
-    return [_written(item) for item in value] if isinstance(value, list) else value
-
-
-def _walk(tree: Tree, name: str, body: Any, path: KeyPath, where: Where) -> None:
-    group = tree.group(name, where(path))
-    body = _mapping(tree, body, path, where)
-    for key in body:
-        if key not in _GROUP_KEYS:
-            hint = f"a group has hosts, children and vars{nearest(key, _GROUP_KEYS)}"
-            tree.fault(
-                where((*path, key)), f"expected a key of a group, got '{shown_key(key)}'", hint
-            )
-    body = {
-        key: {value: None} if isinstance(value, str) and key != "vars" else value
-        for key, value in body.items()
-    }
-    parts = {key: _mapping(tree, body.get(key), (*path, key), where) for key in _GROUP_KEYS}
-    for key, value in parts.get("vars", {}).items():
-        group.vars[key] = Var(value, where((*path, "vars", key)))
-    for pattern, values in parts.get("hosts", {}).items():
-        inside: KeyPath = (*path, "hosts", pattern)
-        settings = _mapping(tree, values, inside, where)
-        variables = {key: Var(value, where((*inside, key))) for key, value in settings.items()}
-        _add_hosts(tree, pattern, name, variables, where(inside))
-    for child, inner in parts.get("children", {}).items():
-        group.children[child] = where((*path, "children", child))
-        _walk(tree, child, inner, (*path, "children", child), where)
-
-
-def _mapping(tree: Tree, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
-    if value is not None and not isinstance(value, dict):
-        tree.fault(
-            where(path),
-            f"expected a mapping, got {shown_value(value, True)}",
-            "a name without a value needs a colon after it",
-        )
-        return {}
-    return value or {}
-
-
-def _add_ini(tree: Tree, text: str) -> None:
-    name, kind = "ungrouped", "hosts"
-    for number, line in enumerate(text.splitlines(), 1):
-        where, line = f"{tree.source}:{number}", line.strip()
-        if not line or line[0] in "#;":
-            continue
-        if match := re.fullmatch(r"\[([^\[\]:\s]+)(?::([^\[\]:\s]+))?\]\s*([#;].*)?", line):
-            name, kind = match[1], match[2] or "hosts"
-            tree.group(name, where)
-            if kind not in _GROUP_KEYS:
-                tree.fault(where, f"{_SECTIONS}, got {line[:60]!r}")
-        elif line[0] == "[" and line[-1] == "]" and " " in line:
-            tree.fault(where, f"{_SECTIONS}, got {line[:60]!r}", "write it without spaces")
-        elif kind == "vars":
-            tree.groups[name].vars.update(_assignments(tree, [line], where))
-        elif kind == "children":
-            tree.groups[name].children[line.split()[0]] = where
-        elif kind == "hosts":
-            try:
-                words = shlex.split(line, comments=True)
-            except ValueError as error:
-                tree.fault(where, f"expected paired quotes, got {str(error).lower()}")
+    def add_ini(self, text: str) -> None:
+        group, kind, declared = self.groups["ungrouped"], None, {"all", "ungrouped"}
+        for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+            where = f"{self.source}:{number}"
+            if not line or line[0] in "#;":
                 continue
-            _add_hosts(tree, words[0], name, _assignments(tree, words[1:], where), where)
+            if section := _SECTION.fullmatch(line):
+                name, kind = section.groups()
+                group = self.groups.setdefault(name, Group(where))
+                declared |= {name} if kind != "vars" else set()
+            elif line[0] == "[":
+                message = f"expected [group], [group:children] or [group:vars], got {line[:60]!r}"
+                self._fault(where, message)
+            elif kind == "vars":
+                group.vars |= self._assignments([line], where)
+            elif kind == "children":
+                if child := _CHILD.fullmatch(line):
+                    group.children[child[1]] = None
+                else:
+                    self._fault(where, f"expected the name of a group, got {line[:60]!r}")
+            else:
+                try:
+                    words = shlex.split(line, comments=True)
+                except ValueError as error:
+                    self._fault(where, f"expected paired quotes, got {str(error).lower()}")
+                    continue
+                self._add_hosts(group, words[0], self._assignments(words[1:], where), where)
+        for name in self.groups.keys() - declared:
+            where = self.groups[name].where
+            self._fault(where, f"expected a known group, got {shown_key(name)!r}")
 
+    def _assignments(self, words: Sequence[str], where: str) -> dict[str, Var]:
+        variables = {}
+        for word in words:
+            key, equals, text = (part.strip() for part in word.partition("="))
+            if not equals:
+                hint = "write each host on its own line"
+                self._fault(where, "expected name=value, got a word without '='", hint)
+            elif USED.fullmatch(key) or key == _PRIORITY:
+                try:
+                    variables[key] = Var(_ini_value(text), f"{where}: {key}")
+                except (TypeError, RecursionError, MemoryError):
+                    self.faults.append(needs_ansible("a set, bytes or the like", f"{where}: {key}"))
+        return variables
 
-def _assignments(tree: Tree, words: list[str], where: str) -> dict[str, Var]:
-    variables = {}
-    for word in words:
-        key, equals, value = (part.strip() for part in word.partition("="))
-        if equals:
-            variables[key] = Var(_ini_value(value), f"{where}: {key}")
-        else:
-            tree.fault(
-                where,
-                "expected name=value, got a word without '='",
-                "write each host on its own line",
+    def add_yaml(self, document: Any) -> None:
+        def where(path: KeyPath) -> str:
+            return f"{self.source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
+
+        body = document.value
+        if not isinstance(body, dict):
+            message = f"expected a mapping of groups, got {shown_value(body, True)}"
+            raise ConfigError(message, where=self.source)
+        if isinstance(body.get("plugin"), str):
+            got = f"the settings of Ansible's inventory plug-in {body['plugin'][:60]!r}"
+            raise needs_ansible(got, where(("plugin",)))
+        if foreign := tool_of(body):
+            message = f"expected groups of hosts, got {foreign[0]}"
+            raise ConfigError(message, where=self.source, hint=foreign[1])
+        for name, group in body.items():
+            self._add_group(name, group, (name,), where)
+
+    def _add_group(self, name: str, body: Any, path: KeyPath, where: Where) -> None:
+        group = self.groups.setdefault(name, Group(where(path)))
+        for key, part in self._mapping(body, path, where).items():
+            if key not in ("hosts", "children", "vars"):
+                message = f"expected a key of a group, got '{shown_key(key)}'"
+                hint = "a group has hosts, children and vars"
+                self._fault(where((*path, key)), message, hint)
+                continue
+            for inner, value in self._mapping(part, (*path, key), where).items():
+                place: KeyPath = (*path, key, inner)
+                if key == "vars":
+                    group.vars[inner] = Var(value, where(place))
+                elif key == "children":
+                    group.children[inner] = None
+                    self._add_group(inner, value, place, where)
+                else:
+                    settings = self._mapping(value, place, where)
+                    variables = {
+                        name: Var(setting, where((*place, name)))
+                        for name, setting in settings.items()
+                    }
+                    self._add_hosts(group, inner, variables, where(place))
+
+    def _mapping(self, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
+        if value is None or isinstance(value, dict):
+            return value or {}
+        message = f"expected a mapping, got {shown_value(value, True)}"
+        self._fault(where(path), message, "a name without a value needs a colon after it")
+        return {}
+
+    def _add_hosts(
+        self, group: Group, pattern: str, variables: Mapping[str, Var], where: str
+    ) -> None:
+        """Add the hosts of a pattern such as ``node[01:04]`` or ``db1:2222`` to a group."""
+        match = _HOST.fullmatch(pattern)
+        if not match:
+            self.faults.append(needs_ansible(f"the hosts {shown_key(pattern)!r}", where))
+            return
+        try:
+            names = expand(match[1].replace(":", "-")) if "[" in match[1] else [match[1]]
+        except ConfigError as error:
+            self._fault(where, error.message, "an Ansible range is node[01:16]")
+            return
+        port = Var(int(match[2]), where) if match[2] else None
+        for name in names:
+            group.hosts[name] = None
+            own = self.hosts.setdefault(name, {"ansible_port": port} if port else {})
+            own |= variables
+            if port and own.get("ansible_port", Var(None, "")).value != port.value:
+                self.faults.append(needs_ansible(f"another port of {name}", where))
+
+    def merged(self, folder: Path | None) -> dict[str, dict[str, Var]]:
+        """Return the variables of each host, and put hosts of no group into ``ungrouped``."""
+        parents = {name: {"all"} for name in self.groups if name != "all"} | {"all": set()}
+        of_host: dict[str, set[str]] = {name: set() for name in self.hosts}
+        for name, group in self.groups.items():
+            for child in group.children:
+                if "ungrouped" in (name, child) and name != "all":
+                    self.faults.append(needs_ansible("'ungrouped' above or below", group.where))
+                if child not in self.groups:
+                    self._fault(group.where, f"expected a known group, got {shown_key(child)!r}")
+                parents.setdefault(child, set()).add(name)
+            for host in group.hosts:
+                of_host[host].add(name)
+            if priority := group.vars.get(_PRIORITY):
+                self.faults.append(needs_ansible("the priority of a group", priority.where))
+        try:
+            order = list(TopologicalSorter(parents).static_order())
+        except CycleError as error:
+            loop = " → ".join(reversed(error.args[1]))
+            message = f"expected groups without a loop, got {loop}"
+            raise ConfigError(message, where=self.source) from None
+        depths: dict[str, int] = {}
+        above: dict[str, set[str]] = {}
+        for name in order:
+            depths[name] = 1 + max((depths[parent] for parent in parents[name]), default=0)
+            above[name] = {name}.union(*(above[parent] for parent in parents[name]))
+        files = {name: self._in_files(folder, "group_vars", name) for name in self.groups}
+        merged: dict[str, dict[str, Var]] = {}
+        for host, own in self.hosts.items():
+            names = of_host[host] - {"all", "ungrouped"} or {"ungrouped"}
+            around = {"all"}.union(*(above[name] for name in names))
+            chain = sorted(around, key=lambda name: (depths[name], name))
+            merged[host] = {}
+            for name in chain:
+                merged[host] |= self.groups[name].vars
+            for name in chain:
+                merged[host] |= files[name]
+            merged[host] |= own | self._in_files(folder, "host_vars", host)
+        self.groups["ungrouped"].hosts = {
+            host: None for host, names in of_host.items() if not names - {"all", "ungrouped"}
+        }
+        return merged
+
+    def _in_files(self, folder: Path | None, kind: str, name: str) -> dict[str, Var]:
+        """Return the variables in ``NAME``, ``NAME.yml`` … or in the files of a folder ``NAME``."""
+        if not folder or not (folder / kind).is_dir():
+            return {}
+        found = [path for end in _SUFFIXES if (path := folder / kind / f"{name}{end}").exists()]
+        if len(found) > 1:
+            self.faults.append(
+                needs_ansible(f"{found[0].name} beside {found[1].name}", str(folder / kind))
             )
-    return variables
+        variables: dict[str, Var] = {}
+        for path in found:
+            for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+                variables |= self._in_file(file)
+        return variables
+
+    def _in_file(self, path: Path) -> dict[str, Var]:
+        if path.is_dir():
+            self.faults.append(needs_ansible("a folder in a folder of variables", str(path)))
+        is_hidden = path.name[0] == "." or path.name[-1] == "~"
+        if path.suffix not in _SUFFIXES or is_hidden or not path.is_file():
+            return {}
+        text = yamlfile.read_text(path)
+        if text.startswith(_VAULT):
+            self.faults.append(needs_ansible("an encrypted file", str(path)))
+            return {}
+        if not text.strip():
+            return {}
+        document = yamlfile.loads(text, str(path), foreign=True)
+        values = document.value or {}
+        if not isinstance(values, dict):
+            self._fault(str(path), f"expected a mapping, got {shown_value(values, True)}")
+            return {}
+        return {
+            key: Var(value, f"{path}:{document.line((key,))}: {key}")
+            for key, value in values.items()
+            if USED.fullmatch(key)
+        }
 
 
 def _ini_value(text: str) -> Any:
-    """Return the value of a text as Ansible takes it: a literal of Python, after which a comment
-    may stand, or the text.
-
-    In other than Ansible's way, ``true`` and ``false`` in any letters are booleans, as in YAML.
+    """Return a value as Ansible takes it: a literal of Python, or else the text. Raises TypeError
+    for a literal that JSON does not have.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a backslash that escapes nothing stays one
-            return _plain(ast.literal_eval(text))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def _plain(value: Any) -> Any:
-    """Return a literal of Python as a value that JSON has. Raises ValueError for a number that is
-    too large for it.
-    """
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, set):
-        return sorted(map(_plain, value), key=repr)
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, int | float) and not abs(value) < _TOO_LARGE:
-        raise ValueError(value)
-    if value is ...:
-        return "..."
-    return value if isinstance(value, str | int | float | None) else str(value)
-
-
-def _add_hosts(
-    tree: Tree, pattern: str, group: str, variables: Mapping[str, Var], where: str
-) -> None:
-    """Add the hosts of a pattern such as ``node[01:04]`` or ``db-[a:c]:2222`` to a group."""
-    try:
-        names, port = _expanded(pattern)
-    except ConfigError as error:
-        tree.fault(
-            where, error.message, "an Ansible range is node[01:16], node[1:9:2] or node-[a:f]"
-        )
-        return
-    if port:
-        variables = {"ansible_port": Var(port, where), **variables}
-    for name in names:
-        tree.member(name, group, variables, where)
-
-
-def _expanded(pattern: str) -> tuple[list[str], int | None]:
-    """Return the hosts of an Ansible pattern in Ansible's order, and their port or None. Raises
-    ConfigError.
-
-    >>> _expanded("n[1:2]-[B:C]:23"), _expanded("[fd00::[8:9]]:22"), _expanded("n[:04:2]")
-    ((['n1-B', 'n1-C', 'n2-B', 'n2-C'], 23), (['fd00::8', 'fd00::9'], 22), (['n0', 'n2', 'n4'], None))
-    """
-    match = re.fullmatch(r"\[(.+)\]:([0-9]{1,5})", pattern)
-    if not match or not (
-        is_ipv6(_RANGE.sub("1", match[1])) or _NAME.fullmatch(_RANGE.sub("1", match[1]))
-    ):
-        match = re.fullmatch(r"((?:[^:\[\]]|\[[^\[\]]*\])+):([0-9]{1,5})", pattern)
-    text, port = (match[1], int(match[2])) if match else (pattern, None)
-    fixed, *groups = (_RANGE.split(text)[start::4] for start in range(4))
-    if not any(groups):
-        return expand(text), port
-    if any(bracket in part for part in fixed for bracket in "[]"):
-        raise ConfigError(f"expected paired brackets, got {text[:60]!r}")
-    spans = [_span(*ends) for ends in zip(*groups, strict=True)]
-    if (size := prod(len(items) for items, _ in spans)) > MAX_HOSTS:
-        raise ConfigError(f"expected at most {MAX_HOSTS} hosts, got {size} in {text[:60]!r}")
-    axes = [[str(item).zfill(width) for item in items] for items, width in spans]
-    return [
-        "".join(map("".join, zip(fixed, (*row, ""), strict=True))) for row in product(*axes)
-    ], port
-
-
-def _span(first: str, last: str, step: str | None) -> tuple[Sequence[int | str], int]:
-    """Return the numbers or letters of a range, and the width to which they are padded; letters go
-    from a to z, then A to Z.
-    """
-    start, stride = first or "0", int(step or 1)
-    items: Sequence[int | str] = ()
-    if start.isdecimal() and last.isdecimal() and stride:
-        items = range(int(start), int(last) + 1, stride)
-    elif len(start) == len(last) == 1 and start.isalpha() and last.isalpha() and stride:
-        items = ascii_letters[ascii_letters.index(start) : ascii_letters.index(last) + 1 : stride]
-    width = len(start) if start.startswith("0") else 1
-    if not items or (width > 1 and width != len(last)):
-        got = f"{first}:{last}{':' + step if step else ''}"
-        raise ConfigError(
-            f"expected an ascending range of numbers or letters, its ends padded to one width, got {got!r}"
-        )
-    return items, width
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return json.loads(json.dumps(value))

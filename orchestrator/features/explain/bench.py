@@ -11,12 +11,11 @@ from orchestrator.features.explain.measured import newest_curve, settings_of
 from orchestrator.features.explain.prediction import Explanation, Startup, explanation
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult, median
+from orchestrator.results.entries import Row
 from orchestrator.results.parts.step_parts import StepParts, told, typical
 from orchestrator.results.parts.transfers import Link
 from orchestrator.results.run_history import BenchHistory, RunHistory
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["explain_bench"]
+from orchestrator.results.summary import Summary
 
 _LEAST_BYTES = 1 << 20
 """Least ``max_bytes`` of a bench of collectives: sizes start at 1 KiB, and a lower end leaves too
@@ -41,7 +40,7 @@ def explain_bench(
         baseline_runs = [good[run_id] for run_id in baseline.run_ids if run_id in good]
         parts = [_step_parts(run) for run in runs]
         largest_by_link = largest_sizes(typical(parts)) if row.world_size > 1 else {}
-        measured = _measured(bench, row, runs[-1].run_id, largest_by_link)
+        measured = _find_measured(bench, row, runs[-1].run_id, largest_by_link)
         explanations.append(
             explanation(
                 row,
@@ -57,7 +56,7 @@ def explain_bench(
     return tuple(explained for explained in explanations if explained)
 
 
-def _measured(
+def _find_measured(
     bench: BenchDir, row: Row, run_id: str, largest_by_link: Mapping[Link, int]
 ) -> dict[Link, Collective]:
     """Return the ones of these collectives that were measured in the shape of a row;
@@ -84,8 +83,8 @@ def _measured(
 def _missing(
     row: Row, measured: Mapping[Link, Collective], largest_by_link: Mapping[Link, int]
 ) -> list[str]:
-    """Return the commands that take the missing measurements, each up to the first power of two from the
-    largest size on.
+    """Return the commands that take the missing measurements, each up to the first power of two
+    from the largest size on.
     """
     commands = []
     for link, largest in sorted(largest_by_link.items()):

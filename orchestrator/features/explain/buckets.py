@@ -13,8 +13,6 @@ from itertools import accumulate
 
 from orchestrator.results.parts.transfers import ALL_REDUCE, Transfer
 
-__all__ = ["BLOCKS", "Bucket", "buckets_of", "reduced"]
-
 BLOCKS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "resnet50": (
         (2_049_000, 0),

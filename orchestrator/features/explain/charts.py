@@ -8,8 +8,6 @@ from orchestrator.features.explain.prediction import Explanation
 from orchestrator.report.html.axes import new_axes, put_words
 from orchestrator.report.html.svg import COLOURS, inline
 
-__all__ = ["PARTS", "draw_gap"]
-
 PARTS = {
     "communication": "one",
     "input": "three",

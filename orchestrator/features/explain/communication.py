@@ -16,8 +16,6 @@ from orchestrator.results.parts.overlap import ALONE, Sharing, Timed, elapsed_s
 from orchestrator.results.parts.step_parts import StepParts
 from orchestrator.results.parts.transfers import Link, Transfer
 
-__all__ = ["Collective", "Model", "largest_sizes", "ms", "model_of"]
-
 BACKWARD = 2 / 3
 """Share of a step, if not measured: the backward pass computes two gradients, the forward pass one
 output.
@@ -131,7 +129,7 @@ def model_of(
             f"during a backward pass of {backward:.0%} of a step{' (assumed)' if parts.backward is None else ''}"
         )
         return made, ", ".join([*inputs, _slowdown(parts, slowed, assumed)])
-    text = f"{_counted(parts.transfers)}, in {ms(made.sent_s())} according to {sources}"
+    text = f"{_count(parts.transfers)}, in {ms(made.sent_s())} according to {sources}"
     if all(transfer.begins == transfer.needed for transfer in parts.transfers):
         return made, f"{text}, during which nothing is computed"
     in_runs = (
@@ -161,7 +159,7 @@ def _buckets(parts: StepParts) -> str:
     return f"{plural(count, 'bucket')} of {megabytes:.1f} MB ready at {ready} times{sizes}"
 
 
-def _counted(transfers: tuple[Transfer, ...]) -> str:
+def _count(transfers: tuple[Transfer, ...]) -> str:
     """Return how often a step makes each collective, and the bytes of all of them."""
     counts, sizes = Counter(transfer.link for transfer in transfers), Counter[Link]()
     for transfer in transfers:

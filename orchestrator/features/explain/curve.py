@@ -15,8 +15,6 @@ from itertools import accumulate
 
 from orchestrator.errors import DataError
 
-__all__ = ["REACH", "Curve", "reaches"]
-
 REACH = 4
 """Largest ratio of a collective's size to the largest measured size up to which its time is
 extrapolated. The time is extrapolated with the bandwidth of the largest size, and is too long by at

@@ -21,8 +21,6 @@ from orchestrator.results.links.collectives import medians
 from orchestrator.results.parts.transfers import ALL_REDUCE, Link
 from orchestrator.results.read import read_run
 
-__all__ = ["MeasuredCurve", "newest_curve", "settings_of"]
-
 Settings = Mapping[str, Mapping[str, str]]
 """By host, the environment variables that configure NCCL."""
 
@@ -60,10 +58,11 @@ def newest_curve(
     with these NCCL settings; None if there is no such measurement. Curves that cover ``reaching``
     bytes are preferred to those that end too far below.
 
-    ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for any. What is scattered goes to
-    another buffer, all else stays in place, as DistributedDataParallel and FSDP call them. Among
-    several types the one with the most good repeats is taken, then fp32. A bench that cannot be
-    read is skipped: `orch summarize` names its fault.
+    ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for
+    any. What is scattered goes to another buffer, all else stays in place, as
+    DistributedDataParallel and FSDP call them. Among several types the one with the most good
+    repeats is taken, then fp32. A bench that cannot be read is skipped: `orch summarize` names its
+    fault.
     """
     in_place = link.collective != "reduce_scatter"
     short: list[MeasuredCurve] = []

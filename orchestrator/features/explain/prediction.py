@@ -16,12 +16,10 @@ from dataclasses import dataclass, replace
 from orchestrator.features.explain.communication import Measured, Model, model_of, ms
 from orchestrator.plural import plural
 from orchestrator.results import Interval
+from orchestrator.results.entries import Row
 from orchestrator.results.numbers.intervals import LEVEL, centre_of
 from orchestrator.results.parts.overlap import Sharing
 from orchestrator.results.parts.step_parts import StepParts, typical
-from orchestrator.results.summary import Row
-
-__all__ = ["PARTS", "Explanation", "Part", "Startup", "explanation"]
 
 PARTS = ("communication", "input", "straggler", "contention", "unexplained")
 _ALL_TAKEN = Sharing(1.0, 0.0)
@@ -60,10 +58,11 @@ class Part:
 class Explanation:
     """One shape compared with its baseline: seconds per step, speeds in ``unit`` over all ranks.
 
-    ``parts``, in the order of `PARTS`, add up to ``step_s - ideal_s``. ``predicted`` is None if a measurement that it needs is
-    missing; ``from_baseline`` is the prediction from the baseline and the collectives alone,
-    without any other time of this shape. ``interval`` belongs to the prediction, None if the
-    baseline has too few repeats. ``missing`` are commands that take the missing measurements.
+    ``parts``, in the order of `PARTS`, add up to ``step_s - ideal_s``. ``predicted`` is None if a
+    measurement that it needs is missing; ``from_baseline`` is the prediction from the baseline and
+    the collectives alone, without any other time of this shape. ``interval`` belongs to the
+    prediction, None if the baseline has too few repeats. ``missing`` are commands that take the
+    missing measurements.
     """
 
     series: str
@@ -102,8 +101,8 @@ def explanation(
     """Return the explanation of a row; None if the row or its baseline has no speed, or the
     baseline has several ranks and did not measure its steps without communication.
 
-    ``runs`` and ``baseline_runs`` are the step parts of their good runs, ``measured`` the collectives of the row's shape;
-    ``sockets``: NCCL used sockets in the runs of the row.
+    ``runs`` and ``baseline_runs`` are the step parts of their good runs, ``measured`` the
+    collectives of the row's shape; ``sockets``: NCCL used sockets in the runs of the row.
     """
     if not row.value or not baseline.value or not row.step_s or not baseline.step_s:
         return None
@@ -241,8 +240,9 @@ def _scatter(steps_s: Sequence[float], baseline: Row) -> float:
     """Return how far the prediction may be off in logarithms because its parts were read from few
     runs of the shape.
 
-    ``steps_s`` are predictions from the parts of each run alone. With one run their scatter is unknown: what was read from it
-    is then taken to be as uncertain as the speed of a single run of the baseline.
+    ``steps_s`` are predictions from the parts of each run alone. With one run their scatter is
+    unknown: what was read from it is then taken to be as uncertain as the speed of a single run of
+    the baseline.
     """
     if centre := centre_of([math.log(step) for step in steps_s]):
         ends = centre.interval()

@@ -16,8 +16,6 @@ from orchestrator.report.cells import NOTHING, Table, number, reach
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
 
-__all__ = ["by_series", "documents", "render", "tables"]
-
 _TITLES = {"communication": "comm."}
 _PARTS = tuple(_TITLES.get(name, name) for name in PARTS)
 _SHARES = tuple(f"{name} %" for name in _PARTS)

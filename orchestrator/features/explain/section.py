@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from orchestrator.features.explain.prediction import Explanation
 
-__all__ = ["ORDER", "section_of"]
-
 ORDER = 20
 _TERMS = """<dt>predicted</dt><dd>from the step of 1n1g, measured all-reduces, gradient sizes, and the time of steps without \
 communication on this shape; never from the measured speed of the shape itself.</dd>

@@ -21,8 +21,6 @@ from orchestrator.features.hang.waits import (
     waits_for_others,
 )
 
-__all__ = ["ANY_TIME", "Activity", "activity", "listed", "phases_that_tell"]
-
 ANY_TIME = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases of which a rank says that they may take any time."""
 _BUSY_SHARE = 0.05
@@ -158,8 +156,7 @@ def _computes(seen: RankSeen) -> bool:
 
 def _waits(seen: RankSeen) -> Activity | None:
     """Return the activity of a rank that waits for others, None if it does not or nothing tells."""
-    pending = next((entry for entry in seen.collectives or () if not entry.over), None)
-    if pending is not None:
+    if pending := seen.pending:
         return Activity(
             "waits",
             f"waits in {_name(pending)}",

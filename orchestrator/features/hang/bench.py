@@ -26,8 +26,6 @@ from orchestrator.record.node_record import exit_record
 if TYPE_CHECKING:
     from orchestrator.results import RunResult
 
-__all__ = ["Hang", "RankAccount", "Suspicion", "hangs_of_bench"]
-
 _REPORT = "hang.json"
 _MOST_BYTES = 16 << 20
 _MOST_LINES = 40
@@ -45,10 +43,10 @@ class Suspicion:
 class RankAccount:
     """The activity of a rank when it was last looked at.
 
-    ``does`` is a predicate (``waits in all-reduce 119``), ``waits``: in a collective. ``step`` is None for a rank that reports
-    none. ``state`` is as in ``ps``; ``call`` and ``channel`` are its system call and the place in
-    the kernel, ``processor`` is its share of one processor, ``stack`` has the lines of its main
-    thread's Python stack, innermost first.
+    ``does`` is a predicate (``waits in all-reduce 119``), ``waits``: in a collective. ``step`` is
+    None for a rank that reports none. ``state`` is as in ``ps``; ``call`` and ``channel`` are its
+    system call and the place in the kernel, ``processor`` is its share of one processor, ``stack``
+    has the lines of its main thread's Python stack, innermost first.
     """
 
     rank: int
@@ -68,9 +66,9 @@ class RankAccount:
 class Hang:
     """A run that was ended because it did not go on.
 
-    ``kind``, ``host``, ``ranks`` and ``sentence`` are the recorded verdict; of a run whose controller was gone they
-    are empty, because nobody compared its nodes. ``waiting`` are the ranks that waited in a
-    collective. ``missing`` says which nodes left no report, and why.
+    ``kind``, ``host``, ``ranks`` and ``sentence`` are the recorded verdict; of a run whose
+    controller was gone they are empty, because nobody compared its nodes. ``waiting`` are the ranks
+    that waited in a collective. ``missing`` says which nodes left no report, and why.
     """
 
     run_id: str

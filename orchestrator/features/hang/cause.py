@@ -6,12 +6,10 @@ or link is the cause.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.documents import Invalid, Reader, stored
-
-__all__ = ["MOST_NAMED", "VERDICT_KEY", "Verdict", "subject"]
 
 VERDICT_KEY = "hang"
 """The key of the verdict in the outcome of a manifest."""
@@ -25,9 +23,10 @@ _READER = Reader(most_text=2000)
 class Verdict:
     """The cause of a hang.
 
-    ``kind`` is what the named ranks do, `link`, `pause`, `going` if it went on after all, or `unknown`, which names nobody.
-    ``ranks`` are those named, on ``host``; both are empty where no rank is. Of ranks on several nodes ``host`` is empty, and
-    ``words`` begin with the nodes. ``words`` and ``rest`` make the sentence.
+    ``kind`` is what the named ranks do, `link`, `pause`, `going` if it went on after all, or
+    `unknown`, which names nobody. ``ranks`` are those named, on ``host``; both are empty where no
+    rank is. Of ranks on several nodes ``host`` is empty, and ``words`` begin with the nodes.
+    ``words`` and ``rest`` make the sentence.
 
     >>> told = Verdict("stopped", "stopped in step 118 (state T)", "; rank 0 waits in all-reduce 119", "node3", (2,))
     >>> told.sentence
@@ -51,10 +50,6 @@ class Verdict:
             return _READER.read(cls, value)
         except Invalid:
             return None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the verdict for JSON."""
-        return asdict(self)
 
     @property
     def sentence(self) -> str:

@@ -15,17 +15,6 @@ from typing import Any
 
 from orchestrator.documents import Invalid, Reader, stored
 
-__all__ = [
-    "Call",
-    "Collective",
-    "Connection",
-    "HangReport",
-    "Process",
-    "Progress",
-    "RankSeen",
-    "Thread",
-]
-
 _READER = Reader(lenient=True, most_text=200, most_rows=256)
 _MOST_S = 1e9
 _PHASES = ("input", "compute", "collective", "step")
@@ -51,7 +40,9 @@ class Progress:
 
     @property
     def has_begun(self) -> bool:
-        """True if the program itself has marked anything: loading the module for that makes one mark."""
+        """True if the program itself has marked anything: loading the module for that makes one
+        mark.
+        """
         return self.step > 0 or self.marks > 1
 
 
@@ -94,8 +85,8 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective in the flight recorder of a rank: its process group, number in it, name and
-    sizes; ``over`` if done.
+    """A collective in the flight recorder of a rank: its process group, number in it and name, the
+    sizes of what it gives and gets, the types of what it gives; ``over`` if done.
     """
 
     group: str = ""
@@ -103,6 +94,8 @@ class Collective:
     name: str = ""
     sizes: str = ""
     over: bool = False
+    outputs: str = ""
+    types: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +113,13 @@ class Call:
 class RankSeen:
     """One rank, watched for ``window_s`` seconds.
 
-    ``state`` and ``was`` are the states of its process at the end and at the begin. ``cpu_s`` are processor seconds of the
-    rank, ``children_cpu_s`` of what it started. ``pipe`` is the full pipe that it writes to,
-    ``readers`` those who may read it. ``python`` are the lines of its stacks, ``calls`` the calls of
-    its main thread, innermost first, ``beside`` of its other threads. ``collectives`` is None where
-    nothing records them; ``earlier`` are those before. ``is_unanswered``: it was asked for them,
-    and did not answer. ``uses_device``: it has a GPU open.
+    ``state`` and ``was`` are the states of its process at the end and at the begin. ``cpu_s`` are
+    processor seconds of the rank, ``children_cpu_s`` of what it started. ``pipe`` is the full pipe
+    that it writes to, ``readers`` those who may read it. ``python`` are the lines of its stacks,
+    ``calls`` the calls of its main thread, innermost first, ``beside`` of its other threads.
+    ``collectives`` is None where nothing records them; ``earlier`` are those before.
+    ``is_unanswered``: it was asked for them, and did not answer. ``uses_device``: it has a GPU
+    open.
     """
 
     rank: int
@@ -153,6 +147,11 @@ class RankSeen:
     beside: tuple[tuple[Call, ...], ...] = ()
     is_unanswered: bool = field(default=False, metadata=stored(key="unanswered"))
     uses_device: bool = field(default=False, metadata=stored(key="device"))
+
+    @property
+    def pending(self) -> Collective | None:
+        """The collective in which it waits, as its recorder says; None without one on record."""
+        return next((entry for entry in self.collectives or () if not entry.over), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from orchestrator.features.hang.bench import Hang, RankAccount
 from orchestrator.report.cells import NOTHING
 from orchestrator.report.text import one_line
 
-__all__ = ["COLUMNS", "HangTable", "documents", "render", "table"]
-
 COLUMNS = ("rank", "node", "step", "phase", "state", "processor", "system call", "what it did")
 _SHOWN = 16
 """Ranks that a terminal shows of a hang, those that are named first."""
@@ -41,7 +39,7 @@ class HangTable:
 def table(hang: Hang) -> HangTable:
     """Return the texts of a hang."""
     said = [f"{_after(suspicion.after_s)}: {suspicion.words}" for suspicion in hang.suspicions]
-    ordered = _ordered(hang)
+    ordered = _in_order(hang)
     return HangTable(
         run_id=one_line(hang.run_id),
         verdict=one_line(hang.sentence or _UNTOLD),
@@ -60,7 +58,7 @@ def render(hangs: Sequence[Hang], console: Console) -> None:
     """Print the verdict on each hang, and a line for each rank."""
     for hang in hangs:
         console.print(Text(one_line(f"hang of {hang.run_id}: {hang.sentence or _UNTOLD}")))
-        for own in _ordered(hang)[:_SHOWN]:
+        for own in _in_order(hang)[:_SHOWN]:
             where = f" in {own.call}" if own.call else ""
             words = f"rank {own.rank} on {own.host}: {own.does}; state {own.state}{where}, {own.processor:.0%} of a processor"
             console.print(Text(one_line(f"  {words}"), style="dim"))
@@ -77,7 +75,7 @@ def documents(hangs: Sequence[Hang]) -> list[dict[str, Any]]:
     return [asdict(hang) for hang in hangs]
 
 
-def _ordered(hang: Hang) -> list[RankAccount]:
+def _in_order(hang: Hang) -> list[RankAccount]:
     """Return the ranks, those that are named first."""
     return sorted(hang.seen, key=lambda own: (own.rank not in hang.ranks, own.rank))
 

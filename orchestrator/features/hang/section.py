@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from orchestrator.record import BenchDir
     from orchestrator.results import RunResult
 
-__all__ = ["ORDER", "remarks", "section_of"]
-
 ORDER = 10
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli import complete
 from orchestrator.cli.connection_log import trust_of
-from orchestrator.cli.options import Debug, Json, find_bench, print_json
+from orchestrator.cli.options import Bench, Debug, Json, find_bench, print_json
 
 if TYPE_CHECKING:
     from orchestrator.features.hang.node_report import RankSeen
@@ -20,20 +19,8 @@ _ANSWER_S = 30
 _BETWEEN_S = 1.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("stacks")(stacks)
-
-
 def stacks(
-    bench: Annotated[
-        str,
-        typer.Argument(
-            metavar="BENCH",
-            autocompletion=complete.benches,
-            help="Name, label or directory of a bench. Default: the latest.",
-        ),
-    ] = "",
+    bench: Bench = "",
     whole: Annotated[
         bool, typer.Option("--all", "-a", help="Show all threads and every line of their stacks.")
     ] = False,
@@ -106,8 +93,8 @@ def _words(seen: RankSeen) -> str:
     """Return the step, phase and state of a rank, and where its main thread is."""
     progress = f"step {seen.progress.step}, {seen.progress.phase}; " if seen.progress else ""
     place = f"{seen.call or 'no system call'}{f' ({seen.channel})' if seen.channel else ''}"
-    pending = [f"{entry.name} {entry.number}" for entry in seen.collectives or () if not entry.over]
-    waits = f"; waits in {pending[0]}" if pending else ""
+    pending = seen.pending
+    waits = f"; waits in {pending.name} {pending.number}" if pending else ""
     share = seen.cpu_s / (seen.window_s or 1.0)
     return (
         f"pid {seen.pid}, {progress}state {seen.state}, {share:.0%} of a processor, {place}{waits}"

@@ -19,8 +19,6 @@ from orchestrator.features.hang.collectives import differing
 from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
 from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_some
 
-__all__ = ["LATE", "NOW", "SOON", "declares_pauses", "gone_on", "verdict"]
-
 NOW = ("frozen", "launcher", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
 SOON = ("ahead", "asleep", "collectives", "ended", "worker")
@@ -90,7 +88,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     if (
         ended
         and len(ended) + len(ranks) == len(placed)
-        and (left := _left(ended, ranks, len(waiting) == len(ranks)))
+        and (left := _judge_early_ends(ended, ranks, len(waiting) == len(ranks)))
     ):
         return left
     if waiting and outside and len(waiting) + len(outside) + len(pausing) == len(ranks):
@@ -143,12 +141,12 @@ def _of(named: Sequence[int], ranks: Mapping[int, _Rank], kind: str = "") -> Ver
     if kind == "ahead":
         where = f" in step {first.step}" if first.step else ""
         words = f"is ahead of the others{where}: it {words}"
-    return _named(
+    return _name_ranks(
         kind or first.does.kind, words, rest, {number: ranks[number].host for number in same}
     )
 
 
-def _named(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> Verdict:
+def _name_ranks(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> Verdict:
     """Return a verdict that names ranks, each on its node."""
     hosts = list(dict.fromkeys(homes.values()))
     if len(homes) > 1:
@@ -186,15 +184,17 @@ def _launchers(
         list(dict.fromkeys(f"{process.name}, {process.pid}" for process in halted.values()))
     )
     rest = _others([number for number in ranks if number not in homes], ranks)
-    return _named("launcher", f"has a stopped launcher: {names} (state T)", rest, homes)
+    return _name_ranks("launcher", f"has a stopped launcher: {names} (state T)", rest, homes)
 
 
-def _left(ended: Mapping[int, str], ranks: Mapping[int, _Rank], all_wait: bool) -> Verdict | None:
+def _judge_early_ends(
+    ended: Mapping[int, str], ranks: Mapping[int, _Rank], all_wait: bool
+) -> Verdict | None:
     """Return the verdict where ranks have ended well and others have not: fewer than half of them
     are named.
     """
     if all_wait and len(ended) <= len(ranks):
-        return _named(
+        return _name_ranks(
             "ended", "ended, with success", _others(list(ranks), ranks), dict(sorted(ended.items()))
         )
     if len(ended) < len(ranks):
@@ -206,7 +206,7 @@ def _left(ended: Mapping[int, str], ranks: Mapping[int, _Rank], all_wait: bool) 
     ]
     words = f"runs on alone, and {ranks[left[0]].does.words}"
     rest = f"{subject(tuple(sorted(ended)))} ended, with success"
-    return _named("alone", words, rest, {number: ranks[number].host for number in left})
+    return _name_ranks("alone", words, rest, {number: ranks[number].host for number in left})
 
 
 def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
@@ -254,7 +254,7 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
     if found := differing({number: rank.seen for number, rank in ranks.items()}):
         odd, words = found
         homes = {number: ranks[number].host for number in odd}
-        return _named(
+        return _name_ranks(
             "collectives",
             words,
             _others([number for number in ranks if number not in odd], ranks),

@@ -12,18 +12,6 @@ from collections.abc import Sequence
 
 from orchestrator.features.hang.node_report import Call, RankSeen
 
-__all__ = [
-    "BACKWARD",
-    "calls_of",
-    "is_a_loop",
-    "is_apart",
-    "is_for_itself",
-    "is_inside_for_itself",
-    "is_of_some",
-    "main_stack",
-    "waits_for_others",
-]
-
 _FRAME = re.compile(
     r'File "(?P<file>[^"]*)", line \d+ in (?P<faulthandler>\S+)|^\s+(?P<spy>\S+) \([^)]*:\d+\)$'
 )
@@ -125,7 +113,7 @@ def waits_for_others(seen: RankSeen) -> str:
         return ""
     inner = calls[0]
     if inner.polls or any(call.polls for call in calls[:3]):
-        return f"{_LOOP} ({_named(next(call for call in calls if call.polls))})"
+        return f"{_LOOP} ({_name_call(next(call for call in calls if call.polls))})"
     if named := _collective(calls):
         return named
     if _BACKWARD.search(inner.file) and inner.name.rpartition(".")[2] in _ENGINE:
@@ -199,5 +187,5 @@ def _collective(calls: Sequence[Call]) -> str:
     return calls[at].name.rpartition(".")[2] if at >= 0 else ""
 
 
-def _named(call: Call) -> str:
+def _name_call(call: Call) -> str:
     return f"in {call.name}"

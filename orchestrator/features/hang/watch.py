@@ -12,7 +12,7 @@ before it is stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.controller.events import Resumed, Stalled
@@ -25,8 +25,6 @@ from orchestrator.features.hang.node_report import HangReport, RankSeen
 from orchestrator.features.hang.verdict import LATE, NOW, SOON, declares_pauses, gone_on, verdict
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
-
-__all__ = ["HangWatch", "monitor", "patience_s"]
 
 _LOOK_S = 8.0
 _BETWEEN_S = 1.0
@@ -94,6 +92,7 @@ class HangWatch:
         self._ended_text = ""
         self._last_calls: dict[int, RankSeen] = {}
         self._others_ended = 0.0
+        self._finishing: set[str] = set()
 
     def take(self, name: str, event: Mapping[str, Any]) -> None:
         """Take an event of a node. Raises KeyError, TypeError or ValueError if it is malformed."""
@@ -105,6 +104,8 @@ class HangWatch:
                 self._silences[name] = _Silence(event["at"] - silent_s, usual_s, pause_s)
             case "resumed":
                 self._resume(name, event["at"])
+            case "finishing":
+                self._finishing |= set(self.placed.values()) if event["of_run"] else {name}
             case "overdue":
                 if not self.overdue:
                     self.overdue, self._next_look = str(event["reason"]), 0.0
@@ -119,7 +120,7 @@ class HangWatch:
         """Let all nodes look if that is due, and judge what they saw; return the reason to stop the
         run, empty without one.
         """
-        self._see_who_is_left(now, peers)
+        self._note_survivors(now, peers)
         if not self.overdue and not self._silences:
             return ""
         if self._asked_at is None:
@@ -138,13 +139,17 @@ class HangWatch:
         judged = verdict(seen, self.placed)
         moving = gone_on(self._seen, seen) if judged.kind != "ahead" else None
         before, self._verdict, self._seen = self._verdict, judged, seen
+        agrees = before is not None and before.key == judged.key
         if self.overdue:
-            return self._judge_overdue(now, judged, before, moving)
-        return self._judge_silence(
-            now, judged, agrees=before is not None and before.key == judged.key and moving is None
-        )
+            is_first = before is None
+            return self._judge_overdue(
+                now, moving or judged, agrees or moving is not None, is_first
+            )
+        # A program may save and tear down for any time after its last step.
+        is_over = self._silences.keys() <= self._finishing and judged.kind not in NOW
+        return self._judge_silence(now, judged, agrees and moving is None and not is_over)
 
-    def _see_who_is_left(self, now: float, peers: Mapping[str, Peer]) -> None:
+    def _note_survivors(self, now: float, peers: Mapping[str, Peer]) -> None:
         """Take nodes that run on for a while after others have ended for silent: the others' logs
         may have had the steps.
         """
@@ -199,7 +204,7 @@ class HangWatch:
     def evidence(self, error: OrchError | None) -> Mapping[str, Any]:
         """Return the verdict for the manifest, empty for a run that was not ended for one."""
         told = self.cause(error)
-        return {VERDICT_KEY: told.as_dict()} if told else {}
+        return {VERDICT_KEY: asdict(told)} if told else {}
 
     def _ask(self, now: float, peers: Mapping[str, Peer]) -> None:
         self._asked_at = self._asked_since = now
@@ -210,46 +215,47 @@ class HangWatch:
         for name in self._asked:
             peers[name].send("examine")
 
-    def _judge_overdue(
-        self, now: float, judged: Verdict, before: Verdict | None, moving: Verdict | None
-    ) -> str:
-        """Return the reason to stop a run that has reached a limit, after two looks, as a run that
-        goes on has no culprit.
+    def _judge_overdue(self, now: float, judged: Verdict, agrees: bool, is_first: bool) -> str:
+        """Return the reason to stop a run that has reached a limit: the verdict if it is proven,
+        after two looks at most.
         """
-        is_proven = judged.kind in NOW or (before is not None and before.key == judged.key)
-        if before is None and not is_proven and now - self._asked_since < _LOOK_S / 2:
-            self._next_look = now + _BETWEEN_S
-            return ""
-        told = moving or (
-            judged
-            if is_proven
-            else Verdict("unknown", "it cannot be determined which rank is the cause")
-        )
+        if judged.kind not in NOW and not agrees:
+            if is_first and now - self._asked_since < _LOOK_S / 2:
+                self._next_look = now + _BETWEEN_S
+                return ""
+            judged = Verdict("unknown", "it cannot be determined which rank is the cause")
         kind, _, limit = self.overdue.partition(": ")
-        words = (told.message, limit) if told.ranks else (limit, told.message)
-        return self._end(told, "; ".join(words), kind)
+        if judged.ranks:
+            return self._end(judged, f"{judged.message}; {limit}", kind)
+        return self._end(judged, f"{limit}; {judged.message}", kind)
 
-    def _judge_silence(self, now: float, judged: Verdict, *, agrees: bool) -> str:
+    def _judge_silence(self, now: float, judged: Verdict, agrees: bool) -> str:
         """Say what two looks agree on, and return the reason to stop a run that is silent for long
         enough for its cause.
         """
-        silent_s = now - min(silence.since for silence in self._silences.values())
-        usual_s = max(silence.usual_s for silence in self._silences.values())
-        pause_s = max(silence.pause_s for silence in self._silences.values())
-        silence = f"no step for {silent_s:.1f} s, usually {usual_s:.2g} s"
-        if agrees and (self._said is None or self._said.key != judged.key):
+        silences = self._silences.values()
+        silent_s = now - min(silence.since for silence in silences)
+        usual_s = max(silence.usual_s for silence in silences)
+        pause_s = max(silence.pause_s for silence in silences)
+        words = f"no step for {silent_s:.1f} s, usually {usual_s:.2g} s"
+        patience = patience_s(judged.kind, usual_s, pause_s, declares=declares_pauses(self._seen))
+        if agrees:
+            self._say(judged, words)
+            if silent_s >= patience:
+                return self._end(judged, f"{judged.message}; {words}")
+        wait_s = min(silent_s / 4, _LONGEST_BETWEEN_S)
+        if silent_s < patience:
+            wait_s = min(wait_s, patience - silent_s)
+        self._next_look = now + max(_BETWEEN_S, wait_s)
+        return ""
+
+    def _say(self, judged: Verdict, silence: str) -> None:
+        """Tell a suspicion once."""
+        if self._said is None or self._said.key != judged.key:
             self._said = judged
             words = f"{silence}: {judged.sentence}"
             self.stage.journal(Event.STALLED, words=words)
             self.stage.observe(Stalled(words))
-        patience = patience_s(judged.kind, usual_s, pause_s, declares=declares_pauses(self._seen))
-        if agrees and silent_s >= patience:
-            return self._end(judged, f"{judged.message}; {silence}")
-        wait_s = min(max(_BETWEEN_S, silent_s / 4), _LONGEST_BETWEEN_S)
-        if silent_s < patience < silent_s + wait_s:
-            wait_s = max(_BETWEEN_S, patience - silent_s)
-        self._next_look = now + wait_s
-        return ""
 
     def _end(self, judged: Verdict, text: str, kind: str = "run_timeout") -> str:
         self.ended_by, self._ended_text = judged, text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.options import AcceptNew, Debug, Json
+from orchestrator.cli.options import AcceptNew, Debug, Json, Signers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.analysis.past_cells import History, PastCell
     from orchestrator.errors import OrchError
     from orchestrator.record.past_acceptance import PastAcceptance
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("history")(history)
 
 
 def history(
@@ -51,6 +46,7 @@ def history(
             help="List the benches of a store: directory, host:/path, s3://bucket/path.",
         ),
     ] = "",
+    signers: Signers = None,
     accept_new: AcceptNew = False,
     debug: Debug = False,
     as_json: Json = False,
@@ -71,9 +67,14 @@ def history(
         raise ConfigError(f"expected a name that ends in .svg, got {plot}", where="--plot")
     if plot:
         need("matplotlib", "--plot")
+    if signers and not store:
+        raise ConfigError("expected --from STORE, which has signatures", where="--signers")
     begin, shape_name = _date(since), _shape(shape)
     project = Project.here(os.environ)
-    whole, faults = _of_store(store, accept_new) if store else (project_history(project), [])
+    if store:
+        whole, faults = _of_store(store, signers, accept_new)
+    else:
+        whole, faults = project_history(project), []
     cells = chosen(whole.cells, model, dtype, shape_name, begin, metric)
     if plot:
         from orchestrator.features.history.trend_chart import svg
@@ -93,13 +94,15 @@ def history(
         raise Faults(faults)
 
 
-def _of_store(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
+def _of_store(
+    where: str, signers: Path | None, accept_new: bool
+) -> tuple[History, list[OrchError]]:
     """Return the history in a store, and what is wrong with its archives."""
     from orchestrator.errors import ConfigError
     from orchestrator.feature import providers
 
     for module in providers("store"):
-        read: tuple[History, list[OrchError]] = module.history_from(where, accept_new)
+        read: tuple[History, list[OrchError]] = module.history_from(where, signers, accept_new)
         return read
     raise ConfigError("expected no store: this installation of orch has no stores", where="--from")
 
@@ -111,18 +114,16 @@ def _show(
     store: str,
     as_json: bool,
 ) -> None:
-    from rich.console import Console
-
     from orchestrator.features.history import report
-    from orchestrator.report.text import one_line
+    from orchestrator.report.text import one_line, stdout_console
 
     if as_json:
         typer.echo(report.document(cells, accepted, whole), nl=False)
         return
     if cells:
-        report.render(cells, Console())
+        report.render(cells, stdout_console())
     if accepted:
-        report.render_acceptances(accepted, Console())
+        report.render_acceptances(accepted, stdout_console())
     if not (cells or accepted or whole.speedless):
         typer.echo(
             "no benches"

@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.past_cells import History, PastCell, history_of, listed
+from orchestrator.analysis.past_cells import History, PastBench, PastCell, history_of, listed
+from orchestrator.documents import read
 from orchestrator.errors import OrchError
 from orchestrator.feature import providers
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.folder_cache import remembered
 from orchestrator.record.rundir import bench_folders
 from orchestrator.results.read import read_run
-
-__all__ = ["chosen", "history", "project_history"]
 
 
 def project_history(project: Project) -> History:
@@ -33,7 +32,8 @@ def history(root: Path, cache: Path) -> History:
     """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need
     not exist.
     """
-    return history_of(remembered(cache, list(reversed(bench_folders(root))), _read))
+    entries = remembered(cache, list(reversed(bench_folders(root))), _read)
+    return history_of({name: read(PastBench, entry) for name, entry in entries.items()})
 
 
 def _read(path: Path) -> dict[str, Any]:

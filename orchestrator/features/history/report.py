@@ -15,17 +15,15 @@ from orchestrator.analysis.past_cells import History, PastCell, in_title_order, 
 from orchestrator.inventory import fold
 from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.report.cells import number, reach, repeats
-from orchestrator.report.terminal import fitting
+from orchestrator.report.terminal import fitting, say
 from orchestrator.report.text import one_line
-
-__all__ = ["document", "render", "render_acceptances"]
 
 SCHEMA = 6
 """1: first version. 2: benches without speeds. 3: labels. 4: metrics, each cell with its unit. 5:
 seals of the benches of a store. 6: acceptances."""
 _COLUMNS = ("when", "bench", "case", "n", "value", "95%", "notes", "hardware")
 _NOTES = "notes: how many a number has; orch summarize BENCH and orch history --json show them"
-_DROPPED = (("hardware",), ("when",), ("95%",))
+_DROPPED = (("hardware",), ("notes",), ("when",), ("95%",))
 _SHOWN_FAILED = 3
 """Nodes, links and clusters that failed an acceptance that a terminal names, with the reason of
 each.
@@ -68,17 +66,14 @@ def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> 
         console.print(Text(one_line(f"acceptances of {hosts or 'no host'}"), style="bold"))
         for past in of_hosts:
             when = past.created[:16].replace("T", " ")
-            console.print(
-                Text(one_line(f"{when}  {past.verdict:<9}  {past.suite}  {past.acceptance_id}")),
-                soft_wrap=True,
-            )
+            say(console, f"{when}  {past.verdict:<9}  {past.suite}  {past.acceptance_id}")
             lines = [f"{subject}: {why}" for subject, why in past.failed[:_SHOWN_FAILED]]
             if more := len(past.failed) - len(lines):
                 lines.append(f"and {more} more that failed: orch history --json")
             if past.undecided:
                 lines.append(f"undecided: {fold(past.undecided)}")
             for line in lines:
-                console.print(Text(one_line(f"    {line}")), soft_wrap=True)
+                say(console, f"    {line}")
         console.print()
 
 
@@ -97,8 +92,14 @@ def document(cells: Sequence[PastCell], accepted: Sequence[PastAcceptance], whol
 
 
 def _row(cell: PastCell) -> tuple[str, ...]:
-    when = cell.created[:16].replace("T", " ")
     numbers = (repeats(cell.n, cell.failed), number(cell.value), reach(cell.interval))
     bench = f"{cell.bench_id} {cell.label}" if cell.label else cell.bench_id
-    texts = (when, bench, cell.shape, *numbers, str(len(cell.qualifications)), cell.hardware)
+    texts = (
+        cell.created[:10],
+        bench,
+        cell.shape,
+        *numbers,
+        str(len(cell.qualifications)),
+        cell.hardware,
+    )
     return tuple(map(one_line, texts))

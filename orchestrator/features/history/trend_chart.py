@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from orchestrator.analysis.past_cells import PastCell
 from orchestrator.report.text import one_line
 
-__all__ = ["svg"]
-
 _ONE_SCALE = 10.0
 
 

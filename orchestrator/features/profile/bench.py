@@ -16,9 +16,8 @@ from orchestrator.record.evidence import verified
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.node_record import exit_record
 from orchestrator.results import RunResult
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["Profiled", "profiled_bench"]
+from orchestrator.results.entries import Row
+from orchestrator.results.summary import Summary
 
 _MOST_BYTES = 32 << 20
 _TRACE = re.compile(r"trace-rank-([0-9]{1,7})\.json\.gz", re.ASCII)
@@ -49,11 +48,11 @@ def profiled_bench(
         own = {result.run_id for result in results if result.spec and result.spec.is_run_of(cell)}
         row = next((row for row in summary.speeds() if own & set(row.run_ids)), None)
         if row:
-            profiles.append(_profiled(bench.run(run_id), row))
+            profiles.append(_read_profile(bench.run(run_id), row))
     return tuple(profiles)
 
 
-def _profiled(run: RunDir, row: Row) -> Profiled:
+def _read_profile(run: RunDir, row: Row) -> Profiled:
     traces: list[Trace] = []
     missing = ""
     try:
@@ -63,7 +62,7 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
             manifest = read_manifest(run)
             outcome = manifest.outcome
             traces = with_waits(
-                sorted(_recorded(run), key=lambda own: own.trace.rank), manifest.spec.options
+                sorted(_read_traces(run), key=lambda own: own.trace.rank), manifest.spec.options
             )
             if not traces:
                 missing = f"its extra run left no trace: {outcome.error if outcome and outcome.error else 'see its logs'}"
@@ -72,7 +71,7 @@ def _profiled(run: RunDir, row: Row) -> Profiled:
     return Profiled(row.series, row.shape, run.run_id, row.simulated, tuple(traces), missing)
 
 
-def _recorded(run: RunDir) -> Iterator[Recorded]:
+def _read_traces(run: RunDir) -> Iterator[Recorded]:
     """Yield the traces of a run. Raises DataError for one that differs from its node's record or is
     none.
     """

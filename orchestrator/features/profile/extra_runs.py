@@ -15,8 +15,6 @@ from orchestrator.errors import ConfigError
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.spec import RunSpec
 
-__all__ = ["Profile", "read_extra_runs"]
-
 _VARIABLE = "ORCH_PROFILE"
 _PROFILER = "torch_profile.py"
 _MOST_STEPS, _MOST_RANKS = 50, 16

@@ -21,8 +21,6 @@ from orchestrator.report.cells import NOTHING, Table, number
 from orchestrator.report.sections import PredictedStep
 from orchestrator.report.text import one_line
 
-__all__ = ["documents", "render", "table"]
-
 _COLUMNS = (
     "case",
     "rank",
@@ -44,7 +42,7 @@ def table(profiles: Sequence[Profiled], predicted: _Predicted = MappingProxyType
     """Return the table of all traces."""
     rows, notes = [], []
     for profile in profiles:
-        share = _predicted(profile, predicted)
+        share = _predicted_share(profile, predicted)
         for trace in profile.traces:
             shares = (
                 trace.communication,
@@ -97,7 +95,10 @@ def documents(profiles: Sequence[Profiled], predicted: _Predicted) -> list[dict[
     """Return the traces for JSON, numbers unrounded, with the exposed communication that is
     predicted.
     """
-    return [asdict(profile) | {"explained": _predicted(profile, predicted)} for profile in profiles]
+    return [
+        asdict(profile) | {"explained": _predicted_share(profile, predicted)}
+        for profile in profiles
+    ]
 
 
 def _words(profile: Profiled, predicted: _Predicted) -> str:
@@ -117,13 +118,13 @@ def _words(profile: Profiled, predicted: _Predicted) -> str:
         words.append(
             f"of that, {trace.waiting:.1%} is waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer"
         )
-    if (share := _predicted(profile, predicted)) is not None:
+    if (share := _predicted_share(profile, predicted)) is not None:
         words.append(f"--explain predicts {share:.1%} transfer")
     longest = ", ".join(f"{operator.name} {operator.share:.1%}" for operator in trace.top[:_SHOWN])
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])
 
 
-def _predicted(profile: Profiled, predicted: _Predicted) -> float | None:
+def _predicted_share(profile: Profiled, predicted: _Predicted) -> float | None:
     """Return the share of a step that communication adds to it as it is predicted; None if it is
     not.
     """

@@ -12,8 +12,6 @@ from orchestrator.report.sections import Asked, Page, PredictedStep, Section
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ORDER", "section_of"]
-
 ORDER = 30
 
 

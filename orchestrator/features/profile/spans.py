@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Span", "common", "length", "united", "without"]
-
 Span = tuple[float, float]
 
 

@@ -19,8 +19,6 @@ from orchestrator.errors import DataError
 from orchestrator.features.profile.spans import Span, common, length, united, without
 from orchestrator.strictjson import strict_json
 
-__all__ = ["Operator", "Recorded", "Trace", "recorded"]
-
 _MOST_BYTES, _MOST_EVENTS = 128 << 20, 1_000_000
 _STEP = re.compile(r"orch step [0-9]{1,9}", re.ASCII)
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -96,7 +94,7 @@ def recorded(data: bytes, rank: int, host: str) -> Recorded:
     """Return the parts of the steps in a compressed trace. Raises DataError (result_invalid) for
     another file.
     """
-    events = list(_events(strict_json(_unpacked(data), "")))
+    events = list(_events(strict_json(_unpack(data), "")))
     steps = [
         event.span
         for event in events
@@ -142,7 +140,7 @@ def recorded(data: bytes, rank: int, host: str) -> Recorded:
     return Recorded(trace, by_name, exposed, lasts)
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpack(data: bytes) -> bytes:
     reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         text = reader.decompress(data, _MOST_BYTES)
@@ -207,15 +205,15 @@ def _own_times(events: Iterable[_Event]) -> Iterator[tuple[_Event, float]]:
         open_: list[tuple[_Event, list[float]]] = []
         for event in sorted(of_thread, key=lambda event: (event.span[0], -event.span[1])):
             while open_ and open_[-1][0].span[1] <= event.span[0]:
-                yield _closed(open_)
+                yield _close_event(open_)
             if open_:
                 open_[-1][1].append(event.span[1] - event.span[0])
             open_.append((event, []))
         while open_:
-            yield _closed(open_)
+            yield _close_event(open_)
 
 
-def _closed(open_: list[tuple[_Event, list[float]]]) -> tuple[_Event, float]:
+def _close_event(open_: list[tuple[_Event, list[float]]]) -> tuple[_Event, float]:
     event, called = open_.pop()
     return event, max(0.0, event.span[1] - event.span[0] - sum(called))
 

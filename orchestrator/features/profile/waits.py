@@ -17,9 +17,6 @@ from typing import Any
 from orchestrator.features.profile.spans import Span, common, length, united, without
 from orchestrator.features.profile.trace import Recorded, Trace
 
-__all__ = ["with_waits"]
-
-
 _GROUPS = ("tensor_parallel", "pipeline_parallel", "replicas")
 """Options of trainers with which not all ranks take part in each collective, though all may have as
 many of them.

@@ -16,8 +16,6 @@ from orchestrator.results.summary import Summary
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["SOURCE", "PublishedReference", "compare"]
-
 SOURCE = "published"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.options import Json, Templates, print_json, template_bases
+from orchestrator.errors import raise_all
 
 if TYPE_CHECKING:
     from orchestrator.features.published.language import LanguageCheck
@@ -24,11 +25,6 @@ Name = Annotated[
         help="A framework with published tables, a folder with published.json, or such a file. Default: all frameworks.",
     ),
 ]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("published")(published)
 
 
 def published(name: Name = "", templates: Templates = None, as_json: Json = False) -> None:
@@ -97,15 +93,13 @@ def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
 
 
 def _print(checked: dict[str, Checks], whole: bool) -> None:
-    from rich.console import Console
-
     from orchestrator.features.published.language_plausibility import find_language_doubts
     from orchestrator.features.published.language_report import language_overview, language_table
     from orchestrator.features.published.plausibility import find_doubts
     from orchestrator.features.published.report import overview, table, totals
-    from orchestrator.report.text import one_line
+    from orchestrator.report.text import one_line, stdout_console
 
-    console = Console()
+    console = stdout_console()
     if not whole:
         overview(
             {name: (checks, find_doubts(file)) for name, (file, checks, _) in checked.items()},
@@ -161,7 +155,7 @@ def _refuse_surprises(checked: Sequence[Checks]) -> None:
     """Raise DataError for differences that a table does not declare, and for declared ones that do
     not occur.
     """
-    from orchestrator.errors import DataError, Faults
+    from orchestrator.errors import DataError
 
     faults = []
     for checks in checked:
@@ -177,5 +171,4 @@ def _refuse_surprises(checked: Sequence[Checks]) -> None:
                 "correct the number, or copy the difference as printed here to known: of the table"
             )
             faults.append(DataError(message, kind="result_invalid", where=file.where, hint=hint))
-    if faults:
-        raise faults[0] if len(faults) == 1 else Faults(faults)
+    raise_all(faults)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from orchestrator.results.entries import Row
 from orchestrator.results.numbers.throughput import scaling_efficiency, speedup
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["apply_divisors"]
+from orchestrator.results.summary import Summary
 
 MEDIANS = "median/median"
 

@@ -12,10 +12,9 @@ False
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-
-__all__ = ["Bounds", "Printing", "exact"]
 
 CUT = "cut"
 
@@ -58,3 +57,14 @@ class Printing:
 def exact(printed: float) -> Fraction:
     """Return the decimal number that a float was written as."""
     return Fraction(repr(printed))
+
+
+def split_known(wrong: Sequence[str], known: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the disagreements of a table that are known as ``odd``, others as ``undeclared``, and
+    known ones that were not found as ``unseen``.
+    """
+    return {
+        "odd": tuple(text for text in wrong if text in known),
+        "undeclared": tuple(text for text in wrong if text not in known),
+        "unseen": tuple(text for text in known if text not in wrong),
+    }

@@ -8,23 +8,13 @@ from functools import cache
 from json import JSONDecodeError
 from pathlib import Path
 
-from orchestrator.errors import ConfigError, DataError, Faults, OrchError
+from orchestrator.errors import ConfigError, DataError, OrchError
 from orchestrator.features.published.rules import rules_of
 from orchestrator.features.published.tables import PublishedFile
 from orchestrator.inventory.values import KeyPath
 from orchestrator.plan import Framework
 from orchestrator.plan.folders import frameworks, read_folder
 from orchestrator.strictjson import strict_json
-
-__all__ = [
-    "TABLES",
-    "open_published",
-    "published_at",
-    "published_files",
-    "rule_names",
-    "rule_notes",
-    "table_faults",
-]
 
 TABLES = "published.json"
 """The file with the published tables of a folder."""
@@ -97,7 +87,7 @@ def table_faults(folder: Path) -> tuple[OrchError, ...]:
         if (folder / TABLES).exists():
             open_published(folder.name, folder)
     except OrchError as error:
-        return error.errors if isinstance(error, Faults) else (error,)
+        return error.errors
     return ()
 
 

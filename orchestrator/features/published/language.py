@@ -14,20 +14,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.features.published.figures import Bounds, Printing, exact
+from orchestrator.features.published.figures import Bounds, Printing, exact, split_known
 from orchestrator.plan.transformer import Transformer
-
-__all__ = [
-    "FIGURES",
-    "FigureCheck",
-    "LanguageCheck",
-    "LanguageRecord",
-    "LanguageTable",
-    "Operations",
-    "Sizes",
-    "recompute_language",
-    "speed_per_device",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +32,13 @@ class Operations:
 class Sizes:
     """A model, as much of it as operations are counted from.
 
-    ``weights``: those of the matrix products that a token passes. ``attention_width``: L·d, summed over the layers with
-    attention, where d is heads times the mean width of a head's keys and values: they differ in
-    multi-head latent attention (DeepSeek-V2, 2024), and hybrid models have layers without
-    attention. ``transformer``: the sizes, None of a model that these two numbers describe. Besides
-    the weights it has vectors of the width, such as norms and biases: so many
-    ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence; None if that is not stated.
+    ``weights``: those of the matrix products that a token passes. ``attention_width``: L·d, summed
+    over the layers with attention, where d is heads times the mean width of a head's keys and
+    values: they differ in multi-head latent attention (DeepSeek-V2, 2024), and hybrid models have
+    layers without attention. ``transformer``: the sizes, None of a model that these two numbers
+    describe. Besides the weights it has vectors of the width, such as norms and biases: so many
+    ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence; None
+    if that is not stated.
     """
 
     weights: int
@@ -90,10 +79,10 @@ class Sizes:
 class LanguageRecord:
     """One row, ``name`` tells it from the others of its table.
 
-    ``gpus`` is the number of all devices, ``batch_size`` the sequences of a forward pass of one copy of the model,
-    ``micro_batches`` the forward passes of a step; None if it is not printed. ``model_ranks`` are the devices that compute
-    one copy, by tensor, pipeline and context parallelism. ``figures`` are the printed numbers by
-    name.
+    ``gpus`` is the number of all devices, ``batch_size`` the sequences of a forward pass of one
+    copy of the model, ``micro_batches`` the forward passes of a step; None if it is not printed.
+    ``model_ranks`` are the devices that compute one copy, by tensor, pipeline and context
+    parallelism. ``figures`` are the printed numbers by name.
     """
 
     name: str
@@ -146,15 +135,15 @@ class LanguageTable:
 
     def flops_per_token(self, record: LanguageRecord) -> int:
         """Return the operations of training on one token, as the document counts them."""
-        return self._counted(record, self.operations)
+        return self._count_operations(record, self.operations)
 
     def hardware_flops_per_token(self, record: LanguageRecord) -> int:
         """Return the operations of training on one token with those that are executed again."""
-        return self.flops_per_token(record) + self._counted(
+        return self.flops_per_token(record) + self._count_operations(
             record, self.recomputed.get(record.recomputation, Operations())
         )
 
-    def _counted(self, record: LanguageRecord, operations: Operations) -> int:
+    def _count_operations(self, record: LanguageRecord, operations: Operations) -> int:
         sizes, printed = self.sizes[record.model], record.figures.get("parameters")
         everything = int(printed) if printed is not None else sizes.parameters(record.seq_len) or 0
         parameters = everything if self.counts_all else sizes.weights
@@ -200,9 +189,7 @@ def recompute_language(table: LanguageTable) -> LanguageCheck:
     return LanguageCheck(
         table,
         tuple(checks),
-        odd=tuple(text for text in wrong if text in table.known),
-        undeclared=tuple(text for text in wrong if text not in table.known),
-        unseen=tuple(text for text in table.known if text not in wrong),
+        **split_known(wrong, table.known),
     )
 
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
+from orchestrator.devices.vendor import Device
 from orchestrator.features.published.language import (
     LanguageRecord,
     LanguageTable,
     recompute_language,
     speed_per_device,
 )
-from orchestrator.results.numbers.peaks import DIVISORS, Device, devices_in
+from orchestrator.results.numbers.peaks import DIVISORS, devices_in
 from orchestrator.results.numbers.physics import ROOM, Finding, Measured, findings
-
-__all__ = ["find_language_doubts"]
 
 _PEAKS_DIFFER = 0.002
 """Peaks in use for one device differ by up to this fraction, such as 989 and 990 TFLOP/s for 989.5.
@@ -43,7 +42,7 @@ def _of_table(
     same = [
         other for other in tables if (other.hardware, other.dtype) == (table.hardware, table.dtype)
     ]
-    peers = [(record, _measured(other, record)) for other in same for record in other.records]
+    peers = [(record, _measured_cell(other, record)) for other in same for record in other.records]
     disagreeing = {
         check.record
         for check in recompute_language(table).checks
@@ -64,7 +63,7 @@ def _scaling(
     record: LanguageRecord,
     peers: Iterable[tuple[LanguageRecord, Measured | None]],
 ) -> tuple[Finding, ...]:
-    cell = _measured(table, record)
+    cell = _measured_cell(table, record)
     if cell is None:
         return ()
     return findings(cell, [peer for other, peer in peers if peer and _comparable(record, other)])
@@ -86,7 +85,7 @@ def _comparable(record: LanguageRecord, other: LanguageRecord) -> bool:
     )
 
 
-def _measured(table: LanguageTable, record: LanguageRecord) -> Measured | None:
+def _measured_cell(table: LanguageTable, record: LanguageRecord) -> Measured | None:
     tokens_per_s = record.figures.get("tokens_per_s")
     if tokens_per_s is None or record.gpus is None:
         return None

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from orchestrator.features.published.language import (
     FIGURES,
@@ -18,17 +17,14 @@ from orchestrator.features.published.language import (
     LanguageRecord,
 )
 from orchestrator.features.published.nearest import NearestRecord
-from orchestrator.features.published.report import NOTHING, Doubts, remarks, reproduced
-from orchestrator.report.terminal import fitting
-from orchestrator.report.text import one_line
-
-__all__ = [
-    "language_document",
-    "language_overview",
-    "language_table",
-    "nearest_table",
-    "nearest_text",
-]
+from orchestrator.features.published.report import (
+    NOTHING,
+    Doubts,
+    findings_document,
+    remarks,
+    reproduced,
+)
+from orchestrator.report.terminal import fitting, say
 
 _TITLES = {
     "parameters": "N",
@@ -54,14 +50,14 @@ def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> No
     findings.
     """
     table = check.table
-    console.print(Text(one_line(f"{table.name}: {table.title}"), style="bold"), soft_wrap=True)
+    say(console, f"{table.name}: {table.title}", "bold")
     peak = f"MFU of {table.peak_tflops:g} TFLOP/s" if table.peak_tflops else "peak not stated"
     operations = (
         f"{table.operations.parameters} N + {table.operations.attention} L d T operations per token"
     )
     of = "all parameters" if table.counts_all else "the weights of matrix products"
     facts = f"{table.dtype}; {table.hardware}; {peak}; {operations}, N: {of}"
-    console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
+    say(console, facts, "dim")
     by_place = {(number.record, number.what): number for number in check.checks}
     figures = [kind for kind in FIGURES if any(kind in record.figures for record in table.records)]
     titles = ("row", "recomputed", *(_TITLES[kind] for kind in figures))
@@ -118,15 +114,8 @@ def language_document(
         | {
             "records": [asdict(record) for record in check.table.records],
             "checks": [asdict(number) for number in check.checks],
-            "known_seen": list(check.odd),
-            "undeclared": list(check.undeclared),
-            "known_not_seen": list(check.unseen),
-            "doubts": [
-                {"row": row} | asdict(finding)
-                for row, findings in doubts[check.table.name].items()
-                for finding in findings
-            ],
         }
+        | findings_document(check, doubts, "row")
         for check in checks
     ]
 
@@ -138,29 +127,29 @@ def nearest_table(nearest: Sequence[NearestRecord], console: Console) -> None:
     for series in dict.fromkeys(record.series for record in nearest):
         of_series = [record for record in nearest if record.series == series]
         title = f"{series}  beside the nearest published rows: tokens/s per GPU, MFU by orch's operations"
-        console.print(Text(one_line(title), style="bold"), soft_wrap=True)
+        say(console, title, "bold")
         rows = [
             (
                 record.case,
-                _rounded(record.our_tokens_per_s, 1),
-                _rounded(record.published_tokens_per_s, 1),
-                _rounded(record.our_mfu, 2),
-                _rounded(record.published_mfu, 2),
-                _rounded(record.ratio, 2),
+                _round(record.our_tokens_per_s, 1),
+                _round(record.published_tokens_per_s, 1),
+                _round(record.our_mfu, 2),
+                _round(record.published_mfu, 2),
+                _round(record.ratio, 2),
             )
             for record in of_series
         ]
         console.print(fitting(_NEAREST, rows, (), console, "orch summarize --json"))
         for record in of_series:
-            console.print(Text(f"  · {one_line(_published_row(record))}"), soft_wrap=True)
+            say(console, f"  · {_published_row(record)}")
             for text in (*record.differences, *record.notes):
-                console.print(Text(f"      {one_line(text)}", style="dim"), soft_wrap=True)
+                say(console, f"      {text}", "dim")
         console.print()
 
 
 def nearest_text(record: NearestRecord) -> str:
     """Return a measured speed, the nearest published row, and what differs, as one line."""
-    mfu = f"MFU {_rounded(record.our_mfu, 2)} %, published {_rounded(record.published_mfu, 2)} %"
+    mfu = f"MFU {_round(record.our_mfu, 2)} %, published {_round(record.published_mfu, 2)} %"
     return f"{record.series}, {_published_row(record)}: {mfu}. {'; '.join((*record.differences, *record.notes))}"
 
 
@@ -168,7 +157,7 @@ def _published_row(record: NearestRecord) -> str:
     return f"{record.case} beside {record.record} ({record.source}, {record.table})"
 
 
-def _rounded(value: float | None, places: int) -> str:
+def _round(value: float | None, places: int) -> str:
     return NOTHING if value is None else f"{value:.{places}f}"
 
 

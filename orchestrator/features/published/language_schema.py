@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from orchestrator.features.published.figures import Printing
 from orchestrator.features.published.language import (
@@ -19,12 +19,10 @@ from orchestrator.features.published.language import (
     Sizes,
 )
 from orchestrator.inventory import nearest
-from orchestrator.inventory.fields import takes
+from orchestrator.inventory.fields import Filled, Setting, Strict, Text, takes
 from orchestrator.inventory.values import KeyPath
 from orchestrator.plan.schema import TransformerEntry
 from orchestrator.plan.transformer import transformer_of
-
-__all__ = ["LanguageModels", "language_entry", "language_inconsistencies", "language_tables"]
 
 _MOST = 1e18
 
@@ -42,25 +40,12 @@ Figure = Literal[
 ]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
-
-
 def _whole(least: int) -> Any:
     return takes(
         f"a whole number ≥ {least}", lambda value: type(value) is int and least <= value < _MOST
     )
 
 
-_Text = Annotated[str, takes("text", _is_text, "put quotes around it")]
-_Word = Annotated[
-    str,
-    takes(
-        "text that is not empty",
-        lambda value: _is_text(value) and value != "",
-        "put quotes around it",
-    ),
-]
 _Count = Annotated[int, _whole(1)]
 _Factor = Annotated[int, _whole(0)]
 _Number = Annotated[
@@ -79,22 +64,10 @@ _Above0 = Annotated[
         "without quotes",
     ),
 ]
-_Scalar = Annotated[
-    str | int | bool,
-    takes(
-        "text, a whole number, true or false",
-        lambda value: type(value) in (bool, int) or _is_text(value),
-    ),
-]
-_Truth = Annotated[bool, takes("true or false", lambda value: type(value) is bool)]
 _Recomputation = Literal["none", "selective", "full"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class OperationsEntry(_Strict):
+class OperationsEntry(Strict):
     """Operations per token."""
 
     parameters: _Factor = Field(0, description="operations for each of the N parameters that count")
@@ -107,7 +80,7 @@ class TrainingEntry(OperationsEntry):
     parameters: _Count = Field(description="operations for each of the N parameters that count")
 
 
-class PrintingEntry(_Strict):
+class PrintingEntry(Strict):
     """How a figure was printed."""
 
     places: Annotated[
@@ -119,7 +92,7 @@ class PrintingEntry(_Strict):
     )
 
 
-class SizesEntry(_Strict):
+class SizesEntry(Strict):
     """A model of the tables."""
 
     transformer: TransformerEntry | None = Field(
@@ -143,10 +116,10 @@ class SizesEntry(_Strict):
     )
 
 
-class RecordEntry(_Strict):
+class RecordEntry(Strict):
     """One row: what was trained, and the figures as they were printed."""
 
-    model: _Word = Field(description="the model, one of sizes")
+    model: Filled = Field(description="the model, one of sizes")
     seq_len: _Count = Field(description="tokens of a sequence")
     gpus: _Count | None = Field(None, description="number of all devices")
     batch_size: _Count | None = Field(
@@ -159,7 +132,7 @@ class RecordEntry(_Strict):
     recomputation: _Recomputation = Field(
         "none", description="what the backward pass computes again: none, selective or full"
     )
-    settings: dict[str, _Scalar] = Field(
+    settings: dict[str, Setting] = Field(
         {}, description="further settings of the program, which tell rows apart"
     )
     parameters: _Count | None = Field(None, description="the printed number of parameters")
@@ -178,12 +151,12 @@ class RecordEntry(_Strict):
     hfu: _Above0 | None = Field(None, description="hardware FLOPs utilization, in percent")
 
 
-class LanguageTableEntry(_Strict):
+class LanguageTableEntry(Strict):
     """One table."""
 
-    title: _Text = Field("", description="the table's title")
-    hardware: _Word = Field(description="devices and network, as text")
-    dtype: _Word = Field(description="the type, such as bf16")
+    title: Text = Field("", description="the table's title")
+    hardware: Filled = Field(description="devices and network, as text")
+    dtype: Filled = Field(description="the type, such as bf16")
     gpus_per_node: _Count = Field(8, description="devices of a node")
     peak_tflops: _Above0 | None = Field(
         None, description="the peak, in TFLOP/s, that the printed MFU is a share of"
@@ -191,14 +164,14 @@ class LanguageTableEntry(_Strict):
     operations: TrainingEntry | None = Field(
         None, description="operations of this table, where they differ from the file's"
     )
-    known: list[_Text] = Field(
+    known: list[Text] = Field(
         [], description="differences that are known, as orch published prints them"
     )
-    notes: list[_Text] = Field([], description="remarks that are printed below the table")
+    notes: list[Text] = Field([], description="remarks that are printed below the table")
     records: Annotated[list[RecordEntry], Field(min_length=1)] = Field(description="the rows")
 
 
-class LanguageModels(_Strict):
+class LanguageModels(Strict):
     """Published figures of language models, and what their document counts as an operation."""
 
     operations: TrainingEntry = Field(

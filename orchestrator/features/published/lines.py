@@ -22,8 +22,6 @@ from orchestrator.features.published.notes import GOES_BACK
 from orchestrator.logs.text import clock
 from orchestrator.notes import Note
 
-__all__ = ["Line", "Moment", "last_attempt", "lines_of", "refused", "steps_said", "with_steps"]
-
 Moment = tuple[int | None, float]
 """A clock that was read: the ordinal of its day, None without a date, and the seconds since
 midnight.
@@ -67,7 +65,7 @@ class Line(NamedTuple):
         if len(raw) > _DIGITS or not raw.isdigit():
             raise refused(
                 f"expected a whole number of at most {_DIGITS} digits in {name}",
-                f"found {_shown(raw)}",
+                f"found {_shorten(raw)}",
             )
         return int(raw)
 
@@ -83,7 +81,7 @@ class Line(NamedTuple):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise refused(f"expected a number in {name}", f"found {_shown(raw)}")
+            raise refused(f"expected a number in {name}", f"found {_shorten(raw)}")
         return number
 
     def moment(self) -> float | Moment | None:
@@ -187,5 +185,5 @@ def refused(expected: str, got: str, hint: str = "") -> DataError:
     return DataError(f"{expected}, {got}", kind="result_invalid", hint=hint, phase="summarize")
 
 
-def _shown(raw: bytes) -> str:
+def _shorten(raw: bytes) -> str:
     return repr(raw[:40].decode("utf-8", "replace"))

@@ -2,8 +2,8 @@
 orch's own runs.
 
 A tree has no manifest, so case, batch size and type come from file names, in the documented form
-``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; files with other names are listed and left out.
-The order of the files does not affect any number.
+``<anything>/<nodes>n<gpus>g/<model>_b<batch size>_<dtype>_<id>.log``; files with other names are
+listed and left out. The order of the files does not affect any number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.features.published.declared_speedups import apply_divisors
-from orchestrator.features.published.folders import TABLES, open_published, rule_names
+from orchestrator.features.published.folders import (
+    TABLES,
+    open_published,
+    rule_names,  # noqa: F401  # handed on: this module is the feature's `LogRules`
+)
 from orchestrator.features.published.notes import (
     COPY_LEFT_OUT,
     MISNAMED,
@@ -28,7 +32,8 @@ from orchestrator.features.published.notes import (
     RULE_USED,
     RUN_ID_TWICE,
 )
-from orchestrator.features.published.rules import Case, Rule, rule_of
+from orchestrator.features.published.rules import Rule, rule_of
+from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.tables import BASELINE
 from orchestrator.logs import LogGrammar, is_named
 from orchestrator.notes import Note
@@ -42,8 +47,6 @@ from orchestrator.record.state_file import read_bytes
 from orchestrator.results import RunResult, Throughput
 from orchestrator.results.foreign_log import by_grammar, checked_by_grammar, grammar_note
 from orchestrator.results.summary import Summary, summarize
-
-__all__ = ["by_rule", "rule_names", "rule_of", "summary_of_tree"]
 
 _MAX_LOG_BYTES = 1 << 30
 _NAMED = 5
@@ -74,9 +77,9 @@ def summary_of_tree(
     """Return the scaling table of a log tree by the framework's published rule, or by its log
     grammar if it has no rule.
 
-    ``name`` is another rule of the framework; empty: the one that its folder names.
-    ``images`` is the size of the data set: None as in the published runs, 0 to skip the check of the epoch length.
-    Raise ConfigError if the tree has no such log, or the framework measures no speed.
+    ``name`` is another rule of the framework; empty: the one that its folder names. ``images`` is
+    the size of the data set: None as in the published runs, 0 to skip the check of the epoch
+    length. Raise ConfigError if the tree has no such log, or the framework measures no speed.
     """
     rule = rule_of(framework, name) if framework.published or name else None
     if rule is None and not (framework.measure.has_samples or framework.log.metrics):
@@ -147,7 +150,7 @@ def _by_rule(run: RunDir, result: RunResult, rule: Rule) -> RunResult:
             f"cannot be read: {error.strerror}", kind="result_invalid", where=str(error.filename)
         )
         return replace(result, state="failed", error=damage, throughput=None)
-    return _measured(result, spec, rule, log)
+    return _with_speed(result, spec, rule, log)
 
 
 def _first_node_logs(run: RunDir) -> Iterable[bytes]:
@@ -168,7 +171,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     ]
 
 
-def _measured(
+def _with_speed(
     result: RunResult,
     spec: RunSpec,
     rule: Rule,
@@ -256,7 +259,7 @@ def _results(
         if uses[log.folder, log.model, log.dtype, log.case, log.run_id] > 1:
             result = replace(result, qualifications=(RUN_ID_TWICE(name=log.name, run=log.run_id),))
         results.append(
-            _measured(result, spec, rule, data, framework.log, log.case.images)
+            _with_speed(result, spec, rule, data, framework.log, log.case.images)
             if rule
             else by_grammar(result, spec, framework, data)
         )

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, log2
 
+from orchestrator.devices.vendor import Device
 from orchestrator.features.published.language import LanguageRecord, LanguageTable
 from orchestrator.features.published.tables import PublishedFile
-from orchestrator.results.numbers.peaks import Device, devices_in
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["NearestRecord", "nearest_records"]
+from orchestrator.results.entries import Row
+from orchestrator.results.numbers.peaks import devices_in
+from orchestrator.results.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,12 @@ UNNAMED_PROCESSES = Kind(
     REMARK,
     "{count} unnamed processes write to one log: the mean of their lines is taken",
 )
+FIRST_OF_SEVERAL = Kind(
+    "first_of_several",
+    DOUBT,
+    "the log has up to {count} different lines of one of its {called}, as of several processes or"
+    " runs: the first of each counts",
+)
 TOTALS_OF_RANKS = Kind(
     "totals_of_ranks", REMARK, "{count} ranks print the total; one is taken, not the sum"
 )

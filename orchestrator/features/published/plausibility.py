@@ -8,15 +8,13 @@ from orchestrator.features.published.tables import PublishedCell, PublishedFile,
 from orchestrator.results.numbers.peaks import link_in
 from orchestrator.results.numbers.physics import Finding, Measured, findings
 
-__all__ = ["find_doubts"]
-
 
 def find_doubts(file: PublishedFile) -> dict[str, dict[str, tuple[Finding, ...]]]:
     """Return the findings of each table by case, without cases that have none. Tables that differ
     only in batch size are judged together."""
     cells: dict[str, dict[str, Measured]] = {}
     for table in file.tables:
-        cells[table.name] = {cell.case: _measured(table, cell) for cell in table.cells}
+        cells[table.name] = {cell.case: _measured_cell(table, cell) for cell in table.cells}
     return {table.name: _of_table(table, file, cells) for table in file.tables}
 
 
@@ -42,7 +40,7 @@ def _program(table: PublishedTable) -> tuple[object, ...]:
     )
 
 
-def _measured(table: PublishedTable, cell: PublishedCell) -> Measured:
+def _measured_cell(table: PublishedTable, cell: PublishedCell) -> Measured:
     nodes, gpus = (int(number) for number in cell.case[:-1].split("n"))
     hardware = ", ".join((table.hardware, *map(str, table.variant.values())))
     return Measured(

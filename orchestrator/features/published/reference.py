@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from orchestrator.features.published.tables import PublishedCell, PublishedFile, PublishedTable
 from orchestrator.report.references import Match, ReferenceTable
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["reference_tables"]
+from orchestrator.results.entries import Row
+from orchestrator.results.summary import Summary
 
 
 def reference_tables(
@@ -34,7 +33,7 @@ def reference_tables(
         for file in related:
             for table in file.tables:
                 if _fits(row, file, table):
-                    compared.append(_compared(series, rows, file, table))
+                    compared.append(_compare(series, rows, file, table))
                     fits = True
         if not fits:
             notes.append(f"{series}: no published table fits; {_offer(related)}")
@@ -46,7 +45,7 @@ def _fits(row: Row, file: PublishedFile, table: PublishedTable) -> bool:
     return measured == (table.model, table.dtype, table.batch_size)
 
 
-def _compared(
+def _compare(
     series: str, rows: tuple[Row, ...], file: PublishedFile, table: PublishedTable
 ) -> ReferenceTable:
     # Of several run lengths of a case, the last and longest represents it.

@@ -14,20 +14,10 @@ from orchestrator.features.published.language import LanguageCheck
 from orchestrator.features.published.tables import PublishedCell, PublishedFile, TableCheck
 from orchestrator.plural import plural
 from orchestrator.report.references import ReferenceTable
-from orchestrator.report.terminal import fitting
+from orchestrator.report.terminal import fitting, say
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding
 from orchestrator.results.numbers.throughput import published
-
-__all__ = [
-    "check_document",
-    "overview",
-    "reference_tables",
-    "remarks",
-    "reproduced",
-    "table",
-    "totals",
-]
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
@@ -45,23 +35,16 @@ def table(check: TableCheck, doubts: Doubts, console: Console) -> None:
     the findings.
     """
     published_table = check.table
-    title = (
-        f": {one_line(published_table.title)}"
-        if published_table.title != published_table.name
-        else ""
-    )
-    console.print(Text(f"{published_table.name}{title}", style="bold"), soft_wrap=True)
+    title = f": {published_table.title}" if published_table.title != published_table.name else ""
+    say(console, f"{published_table.name}{title}", "bold")
     spec = f"{published_table.model} {published_table.dtype} b{published_table.batch_size}"
     facts = f"{spec}, loader {published_table.loader}, version {published_table.version}; {published_table.hardware}"
-    console.print(Text(one_line(facts), style="dim"), soft_wrap=True)
+    say(console, facts, "dim")
     runs, divisor = (
-        _stated(published_table.runs),
+        _count_words(published_table.runs),
         _divisor(published_table.divisor, published_table.baseline),
     )
-    console.print(
-        Text(f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", style="dim"),
-        soft_wrap=True,
-    )
+    say(console, f"speed: {published_table.statistic} of {runs}; speedup: {divisor}", "dim")
     console.print(_cells(check, console))
     remarks(check, doubts, console)
 
@@ -70,16 +53,13 @@ def remarks(check: TableCheck | LanguageCheck, doubts: Doubts, console: Console)
     """Print below a published table its findings, notes, and numbers that do not follow."""
     for place, findings in doubts.items():
         for finding in findings:
-            console.print(
-                Text(f"  ! {one_line(place)}: {one_line(finding.text)}", style="yellow"),
-                soft_wrap=True,
-            )
+            say(console, f"  ! {place}: {finding.text}", "yellow")
     for text in check.table.notes:
-        console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
+        say(console, f"  · {text}")
     for text in check.odd:
-        console.print(Text(f"  ≠ {one_line(text)} (known)", style="yellow"), soft_wrap=True)
+        say(console, f"  ≠ {text} (known)", "yellow")
     for text in (*check.undeclared, *(f"known, but not found: {text}" for text in check.unseen)):
-        console.print(Text(f"  ≠ {one_line(text)}", style="bold red"), soft_wrap=True)
+        say(console, f"  ≠ {text}", "bold red")
     console.print()
 
 
@@ -126,14 +106,9 @@ def reference_tables(
     """Print measured rows next to published ones, the hardware of both first."""
     for reference in references:
         title = f"{reference.series}  compared with  {reference.source}, {reference.title}"
-        console.print(Text(one_line(title), style="bold"), soft_wrap=True)
-        console.print(
-            Text(one_line(f"ours:      {reference.our_hardware}"), style="dim"), soft_wrap=True
-        )
-        console.print(
-            Text(one_line(f"published: {reference.published_hardware}"), style="dim"),
-            soft_wrap=True,
-        )
+        say(console, title, "bold")
+        say(console, f"ours:      {reference.our_hardware}", "dim")
+        say(console, f"published: {reference.published_hardware}", "dim")
         rows = [
             (
                 pair.case,
@@ -152,10 +127,10 @@ def reference_tables(
         ]
         console.print(fitting(_REFERENCE, rows, (), console, ""))
         for text in reference.notes:
-            console.print(Text(f"  · {one_line(text)}"), soft_wrap=True)
+            say(console, f"  · {text}")
         console.print()
     for text in notes:
-        console.print(Text(f"· {one_line(text)}"), soft_wrap=True)
+        say(console, f"· {text}")
 
 
 def check_document(
@@ -173,16 +148,25 @@ def check_document(
             | {
                 "checks": [asdict(number) for number in check.checks],
                 "median_over_median": dict(check.ours),
-                "known_seen": list(check.odd),
-                "undeclared": list(check.undeclared),
-                "known_not_seen": list(check.unseen),
-                "doubts": [
-                    {"case": case} | asdict(finding)
-                    for case, findings in doubts[check.table.name].items()
-                    for finding in findings
-                ],
             }
+            | findings_document(check, doubts, "case")
             for check in checks
+        ],
+    }
+
+
+def findings_document(
+    check: TableCheck | LanguageCheck, doubts: Mapping[str, Doubts], place: str
+) -> dict[str, Any]:
+    """Return what was found in a table as JSON values; ``place`` is the key of a doubt's row."""
+    return {
+        "known_seen": list(check.odd),
+        "undeclared": list(check.undeclared),
+        "known_not_seen": list(check.unseen),
+        "doubts": [
+            {place: row} | asdict(finding)
+            for row, findings in doubts[check.table.name].items()
+            for finding in findings
         ],
     }
 
@@ -196,7 +180,7 @@ def _cells(check: TableCheck, console: Console) -> Group:
     with_ours = bool(check.ours) and check.table.divisor not in ("median/median", "value/value")
     rows = []
     for cell in cells:
-        numbers = [_with_recomputed(check, cell, kind) for kind in titles]
+        numbers = [_beside_recomputed(check, cell, kind) for kind in titles]
         if with_ours:
             numbers.append(_number(check.ours.get(cell.case)))
         rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers))
@@ -205,7 +189,7 @@ def _cells(check: TableCheck, console: Console) -> Group:
     )
 
 
-def _with_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str:
+def _beside_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str:
     printed, number = getattr(cell, kind), check.of(cell.case, kind)
     # The speed repeats the average or the median: only a difference is worth the width.
     if printed is None or number is None or (kind == "speed" and number.agrees):
@@ -219,7 +203,7 @@ def reproduced(check: TableCheck | LanguageCheck, kind: str) -> str:
     return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
 
 
-def _stated(runs: int | None) -> str:
+def _count_words(runs: int | None) -> str:
     return "runs, number not stated" if runs is None else plural(runs, "run")
 
 

@@ -1,10 +1,10 @@
 """From a log to the speed of a run by a published rule, which a framework folder declares under
 ``published: rules:``.
 
-`orchestrator.results.numbers` is how orch itself measures. A published rule exists to recompute a published table from its
-logs, and to compute a new one in the same way. Where a published script silently accepted a fault
-(too few lines, a second run in the file, a different world size), a rule raises an error; wherever
-the script gave a correct number, the rule gives it too.
+`orchestrator.results.numbers` is how orch itself measures. A published rule exists to recompute a
+published table from its logs, and to compute a new one in the same way. Where a published script
+silently accepted a fault (too few lines, a second run in the file, a different world size), a rule
+raises an error; wherever the script gave a correct number, the rule gives it too.
 
 >>> entry = {"title": "steps 20-120", "lines": r"iter (?P<step>\\d+), at (?P<timestamp>\\d+\\.\\d+)$", "by": "timestamp"}
 >>> rule = Rule.declared("mine", {**entry, "window": {"after": 20, "last": 120}})
@@ -45,8 +45,6 @@ from orchestrator.plan import Framework
 from orchestrator.plan.published_schema import CLOCKS, RATES, RuleEntry
 from orchestrator.results import mean
 from orchestrator.results.numbers.throughput import published
-
-__all__ = ["Case", "Rounding", "Rule", "RunSpeed", "rule_of", "rules_of"]
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -154,9 +152,9 @@ class Rule:
             check_epochs(lines, case)
         if self.window.total:
             total, warnings = total_of(lines, self._printers(case) or 1)
-            return RunSpeed(self._rounded(total * self._factor(case)), warnings)
+            return RunSpeed(self._round(total * self._factor(case)), warnings)
         if self.window.take_lines is not None:
-            return RunSpeed(self._rounded(self._in_order(lines, case)))
+            return RunSpeed(self._round(self._in_order(lines, case)))
         notes: tuple[Note, ...] = ()
         for number, name in enumerate(self.by, start=1):
             try:
@@ -165,7 +163,7 @@ class Rule:
                     if name in CLOCKS
                     else self._by_rates(name, lines, case)
                 )
-                return RunSpeed(self._rounded(speed), (*warnings, *notes))
+                return RunSpeed(self._round(speed), (*warnings, *notes))
             except _Without as error:
                 if number == len(self.by):
                     raise refused(f"expected {name} in the lines that count", str(error)) from None
@@ -254,7 +252,7 @@ class Rule:
             return len(rates) / math.fsum(1 / (rate or math.nan) for rate in rates)
         return STATISTICS[self.over](rates)
 
-    def _rounded(self, speed: float) -> float:
+    def _round(self, speed: float) -> float:
         return self.rounding.rounded(speed) if self.rounding else speed
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.features.published.language_schema import (
@@ -31,11 +31,9 @@ from orchestrator.features.published.tables import (
     PublishedTable,
 )
 from orchestrator.inventory import nearest
-from orchestrator.inventory.fields import takes
+from orchestrator.inventory.fields import Filled, Setting, Strict, Text, takes, whole
 from orchestrator.inventory.values import KeyPath, shown_key, shown_value
 from orchestrator.plan.schema_faults import described, key_path
-
-__all__ = ["KIND", "SCHEMA", "json_schema", "parse"]
 
 KIND = "published"
 """The name of the file for `orch schema`."""
@@ -44,10 +42,6 @@ SCHEMA = 1
 
 _MOST = 1e15
 _CASE = "[1-9][0-9]{0,4}n[1-9][0-9]{0,4}g"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and "\0" not in value
 
 
 def _is_speed(value: Any) -> bool:
@@ -64,22 +58,6 @@ def _is_run(value: Any) -> bool:
     )
 
 
-def _whole(least: int, most: int = 1 << 40) -> Any:
-    words = (
-        f"a whole number ≥ {least}" if most == 1 << 40 else f"a whole number from {least} to {most}"
-    )
-    return takes(words, lambda value: type(value) is int and least <= value <= most)
-
-
-_Text = Annotated[str, takes("text", _is_text, "put quotes around it")]
-_Word = Annotated[
-    str,
-    takes(
-        "text that is not empty",
-        lambda value: _is_text(value) and value != "",
-        "put quotes around it",
-    ),
-]
 _Speed = Annotated[
     int | float,
     takes("a number above 0", _is_speed, "without quotes, unit and thousands separator"),
@@ -96,21 +74,10 @@ _Case = Annotated[
         "nodes, n, devices per node, g",
     ),
 ]
-_Scalar = Annotated[
-    str | int | bool,
-    takes(
-        "text, a whole number, true or false",
-        lambda value: type(value) in (bool, int) or _is_text(value),
-    ),
-]
-_Places = Annotated[int, _whole(0, 12)]
+_Places = Annotated[int, whole(0, 12)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Cell(_Strict):
+class _Cell(Strict):
     speed: _Speed = Field(description="the printed speed, in samples/s")
     speedup: _Speed | None = Field(None, description="the printed speedup")
     average: _Speed | None = Field(None, description="the printed mean of the runs")
@@ -121,21 +88,21 @@ class _Cell(_Strict):
     )
 
 
-class _Decimals(_Strict):
+class _Decimals(Strict):
     speed: _Places = Field(default=2, description="decimal places of printed speeds")
     average: _Places = Field(default=2, description="decimal places of printed means")
     median: _Places = Field(default=2, description="decimal places of printed medians")
     speedup: _Places = Field(default=2, description="decimal places of printed speedups")
 
 
-class _Table(_Strict):
-    title: _Text = Field("", description="the table's title")
-    model: _Word = Field(description="the model, such as resnet50")
-    dtype: _Word = Field(description="the type, such as fp32")
-    batch_size: Annotated[int, _whole(1)] = Field(description="samples per device and step")
-    loader: _Text = Field("not stated", description="where the samples came from")
-    version: _Text = Field("not stated", description="the version of the program")
-    hardware: _Text = Field("not stated", description="nodes, devices and network, as text")
+class _Table(Strict):
+    title: Text = Field("", description="the table's title")
+    model: Filled = Field(description="the model, such as resnet50")
+    dtype: Filled = Field(description="the type, such as fp32")
+    batch_size: Annotated[int, whole(1)] = Field(description="samples per device and step")
+    loader: Text = Field("not stated", description="where the samples came from")
+    version: Text = Field("not stated", description="the version of the program")
+    hardware: Text = Field("not stated", description="nodes, devices and network, as text")
     statistic: Literal["median", "mean", "min", "max", "single", "unstated"] = Field(
         description="what the printed speed is of the runs: median, mean, min, max, single or unstated"
     )
@@ -148,24 +115,24 @@ class _Table(_Strict):
     places: _Decimals = Field(
         _Decimals(), description="the rounding of printed numbers, by kind: {speed: 2, speedup: 2}"
     )
-    runs: Annotated[int, _whole(1)] | None = Field(
+    runs: Annotated[int, whole(1)] | None = Field(
         None, description="the stated number of runs of each case"
     )
     order: list[_Case] = Field(
         [], description="the order in which the cases were read; mean/latch needs it"
     )
-    variant: dict[str, _Scalar] = Field({}, description="further settings of the program")
-    known: list[_Text] = Field(
+    variant: dict[str, Setting] = Field({}, description="further settings of the program")
+    known: list[Text] = Field(
         [], description="differences that are known, as orch published prints them"
     )
-    notes: list[_Text] = Field([], description="remarks that are printed below the table")
+    notes: list[Text] = Field([], description="remarks that are printed below the table")
     cases: Annotated[dict[_Case, _Cell], Field(min_length=1)] = Field(
         description='the rows by case, such as {"1n1g": {"speed": 352.5}}',
         json_schema_extra={"propertyNames": {"pattern": f"^{_CASE}$"}},
     )
 
 
-class PublishedTables(_Strict):
+class PublishedTables(Strict):
     """Published tables: numbers as they were printed, and how they were computed."""
 
     schema_number: Annotated[
@@ -176,15 +143,13 @@ class PublishedTables(_Strict):
             "a later orch may read a file of a later schema",
         ),
     ] = Field(alias="schema", description=f"{SCHEMA}, the version of this format")
-    source: _Word = Field(description="the document that printed the tables")
-    like: list[_Text] = Field(
+    source: Filled = Field(description="the document that printed the tables")
+    like: list[Text] = Field(
         [], description="further frameworks whose runs may be compared with these tables"
     )
-    models: dict[str, _Text] = Field({}, description="names of models in logs, and in these tables")
-    images: Annotated[int, _whole(0)] = Field(
-        0, description="samples in the data set; 0: not known"
-    )
-    inconsistencies: list[_Text] = Field([], description="known errors of the document")
+    models: dict[str, Text] = Field({}, description="names of models in logs, and in these tables")
+    images: Annotated[int, whole(0)] = Field(0, description="samples in the data set; 0: not known")
+    inconsistencies: list[Text] = Field([], description="known errors of the document")
     tables: dict[str, _Table] = Field({}, description="the tables by name")
     language_models: LanguageModels | None = Field(
         None, description="tables of language models, in tokens/s"

@@ -14,8 +14,6 @@ from orchestrator.features.published.run_size import Case
 from orchestrator.notes import Note
 from orchestrator.results.numbers.throughput import APART
 
-__all__ = ["check_epoch_length", "check_epochs", "check_sizes", "contradiction"]
-
 _HEADER_BYTES = 1 << 20
 """A program says the size of its run at the beginning of its log."""
 _TOO_FAR_APART = 2.0

@@ -15,25 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.features.published.figures import split_known
 from orchestrator.features.published.language import LanguageTable
 from orchestrator.plural import plural
 from orchestrator.results import mean, median
-
-__all__ = [
-    "BASELINE",
-    "CENTRES",
-    "LATCH",
-    "PLACES",
-    "STATISTICS",
-    "NumberCheck",
-    "PublishedCell",
-    "PublishedFile",
-    "PublishedTable",
-    "TableCheck",
-    "agrees",
-    "recompute",
-    "speedups",
-]
 
 BASELINE = "1n1g"
 """The case that speedups are relative to, unless a table says otherwise."""
@@ -173,14 +158,14 @@ def speedups(
 ) -> dict[str, float]:
     """Return the unrounded speedup of each case over the baseline; empty without it.
 
-    ``mean/latch`` is what one published script did: it went through the cases in reading ``order`` and divided each mean by
-    the entry of the baseline, which held its last run until the baseline itself was processed. Only
-    this one needs ``order``.
+    ``mean/latch`` is what one published script did: it went through the cases in reading ``order``
+    and divided each mean by the entry of the baseline, which held its last run until the baseline
+    itself was processed. Only this one needs ``order``.
     """
     if baseline not in runs or divisor == "none":
         return {}
     if divisor == LATCH:
-        return _latched(runs, order, baseline)
+        return _latch(runs, order, baseline)
     centre = CENTRES[divisor]
     base = centre(runs[baseline])
     return {case: centre(speeds) / base for case, speeds in runs.items()}
@@ -215,9 +200,7 @@ def recompute(table: PublishedTable) -> TableCheck:
             "median/median",
             baseline=table.baseline,
         ),
-        odd=tuple(text for text in wrong if text in table.known),
-        undeclared=tuple(text for text in wrong if text not in table.known),
-        unseen=tuple(text for text in table.known if text not in wrong),
+        **split_known(wrong, table.known),
     )
 
 
@@ -251,7 +234,7 @@ def _slack(cell: PublishedCell, base: PublishedCell | None, half: float) -> floa
     return cell.speed / base.speed * (half / cell.speed + half / base.speed)
 
 
-def _latched(
+def _latch(
     runs: Mapping[str, Sequence[float]], order: Sequence[str], baseline: str
 ) -> dict[str, float]:
     cell = runs[baseline][-1]

@@ -16,11 +16,14 @@ from orchestrator.features.published.lines import (
     steps_said,
     with_steps,
 )
-from orchestrator.features.published.notes import LINES_MISSING, TOTALS_OF_RANKS, UNNAMED_PROCESSES
+from orchestrator.features.published.notes import (
+    FIRST_OF_SEVERAL,
+    LINES_MISSING,
+    TOTALS_OF_RANKS,
+    UNNAMED_PROCESSES,
+)
 from orchestrator.notes import Note
 from orchestrator.results import mean
-
-__all__ = ["Window", "between", "lines_in_order", "steps_of", "total_of"]
 
 _SAME_TOTAL = 1.01
 """Ranks that print the total of one run print the same one, up to rounding."""
@@ -120,7 +123,7 @@ def steps_of(
         warnings += (LINES_MISSING(missing=len(missing), needed=len(need), first=missing[0]),)
     elif missing:
         got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {steps_said(list(by_step))}"
-        raise refused(f"expected lines of {called} {_said(need)}", got)
+        raise refused(f"expected lines of {called} {_describe_steps(need)}", got)
     for step in need:
         for line in by_step.get(step, ()):
             begin = line.whole("first_step")
@@ -129,12 +132,14 @@ def steps_of(
                     f"expected lines of {window.every} {called} each", f"one of {begin} to {step}"
                 )
     if printers is None:
+        most = max(len({line.match[0] for line in by_step.get(step, ())}) for step in need)
+        warnings += (FIRST_OF_SEVERAL(count=most, called=called),) if most > 1 else ()
         return {step: (of_step[0],) for step, of_step in by_step.items()}, warnings
     counts = {len(by_step[step]) for step in need if step in by_step}
     if counts not in ({1}, {printers}):
         numbers = ", ".join(map(str, sorted(counts)))
         raise refused(
-            f"expected {called} {_said(need)} once, or from each of {printers} processes",
+            f"expected {called} {_describe_steps(need)} once, or from each of {printers} processes",
             f"found {numbers} lines of one",
         )
     if counts != {1}:
@@ -220,7 +225,7 @@ def _apart(start: float | Moment, end: float | Moment) -> float:
     return round(seconds + (86400 if seconds < -_HALF_A_DAY else 0), 6)
 
 
-def _said(need: Sequence[int]) -> str:
+def _describe_steps(need: Sequence[int]) -> str:
     """Return steps as text: a range, with the distance of its lines unless that is 1, or single
     steps.
     """

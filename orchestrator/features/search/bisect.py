@@ -13,6 +13,7 @@ from orchestrator.cli import complete
 from orchestrator.cli.compare import By
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import (
+    FirstBench,
     find_bench,
     open_frameworks,
     print_json,
@@ -24,28 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.api.selection import Selection
-    from orchestrator.features.search.bisection.differences import Sides
+    from orchestrator.features.search.record import BisectRecord
     from orchestrator.plan.bench import Bench
-    from orchestrator.plan.folders import FrameworkFolder
     from orchestrator.record import BenchDir
     from orchestrator.results import Cell
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("bisect")(bisect)
-
-
 @takes("bisect", budget="20m")
 def bisect(
-    before: Annotated[
-        str,
-        typer.Argument(
-            metavar="A",
-            autocompletion=complete.benches,
-            help="Name, label or directory of a bench.",
-        ),
-    ],
+    before: FirstBench,
     after: Annotated[
         str,
         typer.Argument(
@@ -90,10 +78,13 @@ def bisect(
     from dataclasses import replace
 
     from orchestrator.errors import ConfigError
-    from orchestrator.features.search.bisection import Today, sides
-    from orchestrator.features.search.bisection.words import differences
+    from orchestrator.features.search.bisection.answer import differences
+    from orchestrator.features.search.bisection.differences import sides
+    from orchestrator.features.search.bisection.steps import BLOCKS
     from orchestrator.inventory.devices import with_devices
-    from orchestrator.plan.words import label as label_of
+    from orchestrator.plan.bench import Bench
+    from orchestrator.plan.schedule import Schedule
+    from orchestrator.plan.words import label, seconds
     from orchestrator.record.bench_record import reached_inventory
     from orchestrator.report.text import one_line
 
@@ -109,30 +100,29 @@ def bisect(
     selection = select(hosts or reached_inventory(record), given["exclude"], source_of=reached)
     bases = tuple(dict.fromkeys((*template_bases(given["templates"]), *record.templates)))
     (folder,) = open_frameworks([pair[0].spec.framework], bases)
+    devices = record.devices
     machines = [
-        with_devices(host, record.devices[host.name]) if host.name in record.devices else host
+        with_devices(host, devices[host.name]) if host.name in devices else host
         for host in selection.hosts
     ]
-    both = sides(benches, pair, Today(folder, selection.inventory, tuple(machines)))
+    both = sides(benches, pair, folder.framework, selection.inventory, machines)
+    count = len(both.record.differences)
     if as_json or not dry_run:
-        typer.echo(
-            one_line(
-                f"bisect: {name}: {len(both.record.differences)} differences that a run can take from A or from B"
-            ),
-            err=True,
-        )
-        for line in differences(both.record):
-            typer.echo(f"  {line}", err=True)
-    if not both.record.differences:
+        text = f"bisect: {name}: {count} differences that a run can take from A or from B"
+        typer.echo("\n  ".join([one_line(text), *differences(both.record)]), err=True)
+    if not count:
         raise ConfigError(
             "expected a difference that a run can take from A or from B, found none",
             where=f"{both.record.before.bench}, {both.record.after.bench}",
             hint="orch compare shows everything that is known to differ, and how far the numbers do",
         )
-    plan = _plan(both, folder, given["budget"], label_of(given["label"], "--label"))
+    schedule = Schedule("balanced", 0, BLOCKS, budget_s=seconds(given["budget"], "--budget"))
+    cells, folders = (both.a, both.b), {folder.framework.name: folder}
+    text = label(given["label"], "--label")
+    plan = Bench(new_bench_id(), cells, folders, schedule, label=text)
     selection = replace(selection, hosts=both.hosts)
     if dry_run:
-        _show(plan, selection, both, name, as_json)
+        _show(plan, selection, both.record, name, as_json)
         return
     from orchestrator.cli.controller import conduct
     from orchestrator.plan import Limits
@@ -177,64 +167,44 @@ def _pair(
             where=where,
             hint=hint,
         )
-    names = [f"{pair.case} {pair.metric}" if metric else pair.case for pair in pairs]
-    usable = [
-        place
-        for place, pair in enumerate(pairs)
-        if pair.ratio and all(cell.is_positive for cell in matched.pairs[place])
-    ]
-    if case:
-        usable = [place for place in usable if case in (names[place], pairs[place].case)]
+    usable = {}
+    for pair, cells in zip(pairs, matched.pairs, strict=True):
+        name = f"{pair.case} {pair.metric}" if metric else pair.case
+        if pair.ratio and all(cell.is_positive for cell in cells) and case in ("", name, pair.case):
+            usable[name] = (abs(log(pair.ratio)), cells)
     if not usable:
-        hint = f"they have {'; '.join(names)}"
         raise ConfigError(
             "expected a configuration with numbers in A and in B, found none",
             where=case or where,
-            hint=hint,
+            hint=f"they have {'; '.join(pair.case for pair in pairs)}",
         )
-    chosen = max(usable, key=lambda place: abs(log(pairs[place].ratio or 1.0)))
+    chosen = max(usable, key=lambda name: usable[name][0])
     if len(usable) > 1:
-        text = f"bisect: {names[chosen]}, which changed most of {len(usable)} configurations; --case chooses another"
-        typer.echo(text, err=True)
-    return matched.pairs[chosen], names[chosen]
+        text = f"bisect: {chosen}, which changed most of {len(usable)} configurations"
+        typer.echo(f"{text}; --case chooses another", err=True)
+    return usable[chosen][1], chosen
 
 
-def _plan(both: Sides, folder: FrameworkFolder, budget: str, label: str) -> Bench:
-    from orchestrator.features.search.bisection.steps import BLOCKS
-    from orchestrator.plan.bench import Bench
-    from orchestrator.plan.schedule import Schedule
-    from orchestrator.plan.words import seconds
-
-    schedule = Schedule("balanced", 0, BLOCKS, budget_s=seconds(budget, "--budget"))
-    return Bench(
-        new_bench_id(), (both.a, both.b), {folder.framework.name: folder}, schedule, label=label
-    )
-
-
-def _show(plan: Bench, selection: Selection, both: Sides, name: str, as_json: bool) -> None:
+def _show(
+    plan: Bench, selection: Selection, record: BisectRecord, name: str, as_json: bool
+) -> None:
     """Print the differences, then A and B as `orch bench --dry-run` prints them."""
     from dataclasses import asdict
 
     from orchestrator.api.prepare import plan_documents
     from orchestrator.cli.dry_run import show_plan
-    from orchestrator.features.search.bisection.state import setting
-    from orchestrator.features.search.bisection.words import differences
+    from orchestrator.features.search.bisection.answer import differences
+    from orchestrator.features.search.bisection.differences import settings
     from orchestrator.report.text import one_line
 
     if as_json:
-        print_json({"case": name, **asdict(both.record), "runs": plan_documents(plan, selection)})
+        print_json({"case": name, **asdict(record), "runs": plan_documents(plan, selection)})
         return
-    typer.echo(
-        f"bisect: {name}: A {both.record.before.typical:.6g}, B {both.record.after.typical:.6g} {both.record.unit}"
-    )
-    for line in differences(both.record):
-        typer.echo(f"  {line}")
-    if len(both.record.differences) > 1:
-        alone = "; ".join(setting(difference) for difference in both.record.differences)
-        typer.echo(
-            one_line(
-                f"first A and B again, then, if they still differ, A with one at a time: {alone}"
-            )
-        )
+    speeds = f"A {record.before.typical:.6g}, B {record.after.typical:.6g} {record.unit}"
+    typer.echo("\n  ".join([f"bisect: {name}: {speeds}", *differences(record)]))
+    if len(record.differences) > 1:
+        alone = "; ".join(settings(record.differences, (1,) * len(record.differences)))
+        text = "first A and B again, then, if they still differ, A with one at a time: "
+        typer.echo(one_line(text + alone))
         typer.echo("the results decide which sets of differences follow")
     show_plan(plan, selection, as_json=False)

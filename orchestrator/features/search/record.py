@@ -14,31 +14,6 @@ from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
 
-__all__ = [
-    "BisectRecord",
-    "Candidate",
-    "Difference",
-    "Fixed",
-    "RungRecord",
-    "SearchRecord",
-    "SideRecord",
-    "TuneRecord",
-    "add_rung",
-    "bisect_of",
-    "end_search",
-    "search_of",
-    "tune_of",
-]
-
-# Why a tune has ended, as its record says.
-CONFIRMED = "confirmed"
-DEFAULT_FASTEST = "the default was the fastest"
-NO_GOOD_RUN = "no candidate of the last round had a good run"
-NOTHING_APPLIES = "no parameter of this framework applies to this configuration"
-TOO_SHORT = "no time was left to try a candidate"
-NOT_CONFIRMED = "no time was left to confirm the best candidate"
-OUT_OF_TIME = (TOO_SHORT, NOT_CONFIRMED)
-
 Setting = str | int | float | bool | None
 """A value of a difference; None: not set, of a variable. Hosts are one text, ``node1,node2``, in
 order of node_rank.
@@ -51,32 +26,43 @@ difference in a bisect. (0, 0, …) is the default, or A."""
 
 
 @dataclass(frozen=True, slots=True)
-class RungRecord:
-    """A round (rung) of a tune or a bisect at its start. A candidate is one index into the values
-    of each parameter; ``cells`` are those of the default and of the candidates. ``refused`` are
-    further candidates, which cannot be run, and why.
+class Rung:
+    """A round (rung) of a search, as its strategy proposes it and as it stands in the record.
 
-    ``verifies`` is the set that a bisect verifies, empty in files of earlier versions. ``is_early``: the time was too short for
-    a further round of the search before that."""
+    ``candidates`` run beside the default, or beside A and B; ``steps`` are 0 as long as they are
+    those of the bench. ``confirms``: its runs alone are the evidence for the first candidate.
+    ``is_early``: the time was too short for a further round before that. The record adds
+    ``cells``, of the default and of the candidates, ``refused``, further candidates that cannot be
+    run, with the reason, and ``verifies``, the candidate that it confirms."""
 
     candidates: tuple[Candidate, ...]
     repeats: int
-    steps: int
-    confirms: bool
-    cells: tuple[int, ...]
+    steps: int = 0
+    confirms: bool = False
+    cells: tuple[int, ...] = ()
     refused: tuple[tuple[Candidate, str], ...] = ()
     verifies: Candidate = ()
     is_early: bool = False
 
 
-def _rungs(value: Any) -> tuple[RungRecord, ...]:
-    rungs = read(tuple[RungRecord, ...], value)
+def _rungs(value: Any) -> tuple[Rung, ...]:
+    rungs = read(tuple[Rung, ...], value)
     for index, rung in enumerate(rungs):
         if len(rung.cells) != len(rung.candidates) + 1:
             raise Invalid("expected one cell for each candidate and one for the default", index)
         if rung.verifies and rung.verifies not in rung.candidates:
             raise Invalid("expected one of the candidates to be verified", index)
-    return rungs
+    return tuple(map(_add_verified, rungs))
+
+
+def _add_verified(rung: Rung) -> Rung:
+    """Return a round of an earlier version with the set that it verifies: a tune has it alone, a
+    bisect has B, the set, and parts of it.
+    """
+    if not rung.confirms or rung.verifies:
+        return rung
+    others = rung.candidates[1:] or rung.candidates
+    return replace(rung, verifies=tuple(map(max, zip(*others, strict=True))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +75,7 @@ class TuneRecord:
     numerics: bool
     output: str
     held: Mapping[str, str]
-    rungs: tuple[RungRecord, ...] = field(default=(), metadata=stored(by=_rungs))
+    rungs: tuple[Rung, ...] = field(default=(), metadata=stored(by=_rungs))
     ended: str = ""
 
 
@@ -146,7 +132,7 @@ class BisectRecord:
     verdict: str
     differences: tuple[Difference, ...]
     fixed: tuple[Fixed, ...] = ()
-    rungs: tuple[RungRecord, ...] = field(default=(), metadata=stored(by=_rungs))
+    rungs: tuple[Rung, ...] = field(default=(), metadata=stored(by=_rungs))
     ended: str = ""
 
 
@@ -155,20 +141,10 @@ SearchRecord = TuneRecord | BisectRecord
 
 def search_of(record: BenchRecord) -> SearchRecord | None:
     """Return what makes a bench a tune or a bisect; None for any other."""
-    return tune_of(record) or bisect_of(record)
+    return record.added.get("tune") or record.added.get("bisect")
 
 
-def tune_of(record: BenchRecord) -> TuneRecord | None:
-    """Return what makes a bench a tune; None for any other."""
-    return record.added.get("tune")
-
-
-def bisect_of(record: BenchRecord) -> BisectRecord | None:
-    """Return what makes a bench a bisect; None for any other."""
-    return record.added.get("bisect")
-
-
-def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: RungRecord) -> None:
+def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: Rung) -> None:
     """Record the next round of a search: all cells of the bench including its new ones, and the
     runs of that round.
     """
@@ -189,5 +165,5 @@ def end_search(bench: BenchDir, why: str) -> None:
 
 def _with(record: BenchRecord, **values: Any) -> BenchRecord:
     """Return the record with other values in its search; what other features add stays as it is."""
-    key = "tune" if tune_of(record) else "bisect"
+    key = "tune" if "tune" in record.added else "bisect"
     return replace(record, added={**record.added, key: replace(record.added[key], **values)})

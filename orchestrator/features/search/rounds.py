@@ -1,4 +1,5 @@
-"""A bench whose cells come round by round: a tune and a bisect.
+"""A bench whose cells come round by round, as a `Strategy` decides: this module asks it, keeps the
+time and records.
 
 A round (rung) is listed in ``bench.json`` before its first run starts, and decisions depend only on
 the bench directory, so a controller that continues such a bench ends it as the previous one would
@@ -8,39 +9,39 @@ unique in the bench, so a value is compared only with those of its own block.
 
 from __future__ import annotations
 
+import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.controller.events import Decided, Observer, RunsPlanned
 from orchestrator.errors import ConfigError, OrchError
-from orchestrator.features.search.record import Candidate, RungRecord, add_rung, end_search
+from orchestrator.features.search.reading import open_search
+from orchestrator.features.search.record import Candidate, Rung, add_rung, end_search
+from orchestrator.features.search.strategy import Strategy, Times
 from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun, order_cells, plan_run
 from orchestrator.plural import plural
 from orchestrator.record import BenchDir
-from orchestrator.record.bench_parts import PlanEntry
 from orchestrator.record.journal import Event
 from orchestrator.record.pending_work import leave_out
-from orchestrator.results.progress_so_far import Tally
-
-__all__ = ["Rounds"]
+from orchestrator.results import RunResult, mean
+from orchestrator.results.progress_so_far import Tally, durations
 
 _OF_A_CANDIDATE = ("rank_failed", "run_timeout", "output_limit", "result_invalid", "log_unmatched")
 """Failures that a setting may cause; any other failure is one of the bench itself."""
+_SHOWN = 12
+"""Lines about the round that has just ended."""
 
 
-class Rounds(ABC):
+class Rounds:
     """The runs of such a bench, one after another, until no further round follows or its budget is
     used up.
 
     Where ``hosts`` are given, the files of each candidate are rendered for them before it is
     planned: a template may refuse it.
     """
-
-    noun = "bench"
 
     def __init__(
         self,
@@ -59,15 +60,17 @@ class Rounds(ABC):
         self._observe = observe
         self._all: list[PlannedRun] = []
 
-    @abstractmethod
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return a run of every kind that may follow."""
+        """Return a run of every kind that may follow: all are like those of the first cells."""
+        return [*owed, *self.plan.block(1)[:2]]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return the errors of the bench itself; the failure of a candidate is a result, not an
         error.
         """
-        harmless = {run_id for run_id, entry in self._entries().items() if self._may_fail(entry)}
+        search, plan = open_search(self.bench, self.tally.results()), self.bench.record().plan or {}
+        sides = len(search.state.sides)
+        harmless = {run_id for run_id, entry in plan.items() if entry.cell >= sides}
         kept = [
             error
             for error in errors
@@ -82,8 +85,10 @@ class Rounds(ABC):
         waiting = self._all = list(owed)
         self._observe(RunsPlanned(self._all))
         while waiting or (waiting := self._further()):
-            if not self._in_time(waiting[0]):
-                self._leave(waiting)
+            results = self.tally.results()
+            search = open_search(self.bench, results)
+            if search.state.failed or not self._in_time(search, results, waiting[0]):
+                self._leave(search, waiting)
                 waiting = []
                 continue
             run, *waiting = waiting
@@ -93,87 +98,144 @@ class Rounds(ABC):
         """Plan nothing anew: decisions between rounds rest on the runs so far."""
         return None
 
-    @abstractmethod
     def _further(self) -> list[PlannedRun]:
         """Return the runs of another round, recorded as owed; an empty list at the end."""
+        results = self.tally.results()
+        search, times = open_search(self.bench, results), self._times(results)
+        if search.state.failed:
+            return []
+        tables = search.outcome(self.bench.record()).tables
+        if tables and not search.ended:
+            self._show(*tables[-1][:_SHOWN])
+        while not search.ended:
+            step = search.following(times, self._left_s())
+            if isinstance(step, str):
+                self._end(search, step)
+            elif runs := self._begin_round(search, step, times):
+                return runs
+            search = open_search(self.bench, results)
+        if fault := search.fault(self.tally.used_s(), times):
+            self.errors.append(fault)
+        return []
 
-    @abstractmethod
-    def _in_time(self, run: PlannedRun) -> bool:
-        """Return True if there is time for a run."""
-
-    def _may_fail(self, entry: PlanEntry) -> bool:
-        """Return True for a run of a candidate, of which a failure is a result."""
-        return entry.rung is not None
-
-    def _begun(self, block: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Announce the runs of a round and return them."""
-        self._all = [*self._all, *block]
-        self._observe(RunsPlanned(self._all))
-        return list(block)
-
-    def _recorded(
-        self,
-        cells: Sequence[RunSpec],
-        order: str,
-        seed: int,
-        made: Callable[[tuple[int, ...]], RungRecord],
-        repeats: int,
-    ) -> list[PlannedRun]:
-        """Record the runs of a round as owed and return them; ``made`` returns its record from the
-        places of its cells.
+    def _begin_round(self, search: Strategy, rung: Rung, times: Times) -> list[PlannedRun]:
+        """Record a round and return its runs, which are owed from now on; none, with the reasons
+        recorded, if nothing that it is about can be run.
         """
-        record = self.bench.record()
-        self.plan = replace(
-            self.plan,
-            cells=(*self.plan.cells, *(cell for cell in cells if cell not in self.plan.cells)),
-        )
-        number, block = len(record.plan or {}), record.blocks
-        runs = [
-            self.plan.run(cells[cell], block + repeat, number + place)
-            for place, (cell, repeat) in enumerate(
-                order_cells(len(cells), repeats, order, seed), start=1
-            )
-        ]
-        add_rung(
-            self.bench, self.plan, runs, made(tuple(self.plan.cells.index(cell) for cell in cells))
-        )
+        sides = search.state.sides
+        rung = replace(rung, steps=rung.steps or self.plan.cells[0].steps)
+        specs = {side: search.spec_of(self.plan, rung, side, times) for side in sides}
+        refused: dict[Candidate, str] = {}
+        for candidate in rung.candidates:
+            try:
+                spec = search.spec_of(self.plan, rung, candidate, times)
+                if self._hosts:
+                    plan_run(self.plan.folders[spec.framework], spec, self._hosts)
+                specs[candidate] = spec
+            except ConfigError as error:
+                place = f"{error.where}: " if error.where else ""
+                refused[candidate] = place + error.message
+        count = len(specs) - len(sides)
+        if refused and (rung.candidates[0] in refused if rung.confirms else not count):
+            specs = {side: specs[side] for side in sides}
+            rung = replace(rung, repeats=0, confirms=False)
+        else:
+            self._show(self._round_words(search, rung, count, times))
+        runs = self._record_round(search, rung, specs, refused)
+        if runs:
+            self._all = [*self._all, *runs]
+            self._observe(RunsPlanned(self._all))
         return runs
 
-    def _possible(
-        self, candidates: Sequence[Candidate], spec_of: Callable[[Candidate], RunSpec]
-    ) -> tuple[dict[Candidate, RunSpec], dict[Candidate, str]]:
-        """Return the specs of the candidates that can be run, and for each other candidate why it
-        cannot.
-        """
-        specs, refused = {}, {}
-        for candidate in candidates:
-            try:
-                spec = spec_of(candidate)
-                if self._hosts:
-                    folder = self.plan.folders[spec.framework]
-                    plan_run(folder, spec, self._hosts)
-            except ConfigError as error:
-                refused[candidate] = (
-                    f"{error.where}: {error.message}" if error.where else error.message
-                )
-                continue
-            specs[candidate] = spec
-        return specs, refused
+    def _round_words(self, search: Strategy, rung: Rung, count: int, times: Times) -> str:
+        if rung.confirms:
+            words = f"verification: {search.words(rung.candidates[0])} against {search.beside}"
+        elif count:
+            number = len(search.state.rounds) + 1
+            words = f"round {number}: {plural(count, 'candidate')} and {search.beside}"
+        else:
+            words = f"{search.beside} again"
+        took_s = (count + len(search.state.sides)) * rung.repeats * times.run_s(rung.steps)
+        size = f"{plural(rung.steps, 'step')}, {plural(rung.repeats, 'repeat')}"
+        return f"{words}; {size}, about {took_s:.0f} s of {self._left_s():.0f} s"
 
-    def _entries(self) -> Mapping[str, PlanEntry]:
-        return self.bench.record().plan or {}
-
-    def _leave(self, waiting: Sequence[PlannedRun]) -> None:
-        notes = [
-            f"left out for the budget of {self.plan.schedule.budget_s:g} s: {plural(len(waiting), 'run')} of the last round"
+    def _record_round(
+        self,
+        search: Strategy,
+        rung: Rung,
+        specs: Mapping[Candidate, RunSpec],
+        refused: Mapping[Candidate, str],
+    ) -> list[PlannedRun]:
+        """Record a round with what it runs, and return its runs, in blocks."""
+        record, cells = self.bench.record(), tuple(specs.values())
+        new = tuple(cell for cell in cells if cell not in self.plan.cells)
+        self.plan = replace(self.plan, cells=(*self.plan.cells, *new))
+        seed = search.seed + len(search.state.rounds)
+        order = order_cells(len(cells), rung.repeats, search.order, seed)
+        runs = [
+            self.plan.run(cells[cell], record.blocks + repeat, number)
+            for number, (cell, repeat) in enumerate(order, start=len(record.plan or {}) + 1)
         ]
-        leave_out(self.bench, [run.run_id for run in waiting], notes)
-        self._observe(Decided(notes))
+        verifies = rung.candidates[0] if rung.confirms else ()
+        rung = replace(rung, candidates=tuple(specs)[1:], verifies=verifies)
+        places = tuple(self.plan.cells.index(cell) for cell in cells)
+        rung = replace(rung, cells=places, refused=tuple(refused.items()))
+        add_rung(self.bench, self.plan, runs, rung)
+        return runs
 
-    def _end(self, why: str) -> None:
+    def _end(self, search: Strategy, why: str) -> None:
         end_search(self.bench, why)
         self.bench.event(Event.DECIDED, reason=why, used_s=round(self.tally.used_s(), 3))
-        self._observe(Decided([f"the {self.noun} ends: {why}"]))
+        self._show(f"the {search.noun} ends: {why}")
 
-    def _show(self, notes: Sequence[str]) -> None:
-        self._observe(Decided(list(notes)))
+    def _leave(self, search: Strategy, waiting: Sequence[PlannedRun]) -> None:
+        why = f"because a run failed ({search.state.failed})"
+        if not search.state.failed:
+            why = f"for the budget of {self.plan.schedule.budget_s:g} s"
+        note = f"left out {why}: {plural(len(waiting), 'run')} of the last round"
+        leave_out(self.bench, [run.run_id for run in waiting], [note])
+        self._show(note)
+
+    def _show(self, *notes: str) -> None:
+        self._observe(Decided(notes))
+
+    # -- time
+
+    def _left_s(self) -> float:
+        budget_s = self.plan.schedule.budget_s
+        return math.inf if budget_s is None else budget_s - self.tally.used_s()
+
+    def _in_time(self, search: Strategy, results: Sequence[RunResult], run: PlannedRun) -> bool:
+        """Return True if a run would end within the budget and leave time for what is reserved."""
+        times, default = self._times(results), self.plan.cells[0]
+        alike = []
+        for _, spec, step_s in _good(results):
+            same = replace(spec, steps=run.spec.steps, timeout_s=run.spec.timeout_s)
+            if same.is_run_of(run.spec):
+                alike.append(step_s)
+        # Until it has run, a step that computes twice as much is expected to take twice as long.
+        more = 1.0 if alike else max(1.0, run.spec.global_batch / default.global_batch)
+        took_s = times.start_s + max([times.step_s, *alike]) * more * run.spec.steps
+        rung = (self.bench.record().plan or {})[run.run_id].rung
+        return took_s + search.reserve_s(rung, times) < self._left_s()
+
+    def _times(self, results: Sequence[RunResult]) -> Times:
+        """Return the times of runs: means over all good runs so far."""
+        took, good = durations(self.bench.events()), _good(results)
+        if not good:
+            return Times()
+        starts = [took[name] - step_s * spec.steps for name, spec, step_s in good if name in took]
+        start_s = max(0.0, mean(starts)) if starts else 0.0
+        first_s = took.get(self.bench.record().runs[0], 0.0)
+        return Times(start_s, mean([step_s for _, _, step_s in good]), first_s)
+
+
+def _good(results: Sequence[RunResult]) -> list[tuple[str, RunSpec, float]]:
+    """Return the good runs with their specs and the mean seconds of a step, 0 without steps."""
+    runs = []
+    for run in results:
+        if run.is_good and run.spec:
+            window = run.spec.steps - run.spec.warmup_steps
+            step_s = run.throughput.seconds / window if run.throughput else 0.0
+            runs.append((run.run_id, run.spec, step_s))
+    return runs

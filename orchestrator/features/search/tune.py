@@ -5,7 +5,7 @@ verified to be faster.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,18 +15,15 @@ from orchestrator.cli.node_states import without_suspects
 from orchestrator.cli.option_rows import Given, takes
 from orchestrator.cli.options import open_frameworks, print_json, template_bases
 from orchestrator.cli.submitting import hosts_for
-from orchestrator.features.search.output import options_path
 from orchestrator.plan.options import OFTEN, OUTPUT, WHAT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from orchestrator.api.selection import Selection
-    from orchestrator.plan import Knob, RunSpec
+    from orchestrator.plan import Framework, Knob, RunSpec
     from orchestrator.plan.bench import Bench
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("tune")(tune)
+    from orchestrator.plan.request import Request
 
 
 @takes("tune", budget="20m")
@@ -98,12 +95,7 @@ def tune(
     is reported, and written as an inventory if the candidate is faster. What an option sets, such
     as --batch-size, is fixed and not searched.
     """
-    from orchestrator.features.search.halving.request import (
-        allows_numerics,
-        free_knobs,
-        tune_request,
-    )
-    from orchestrator.features.search.halving.state import tune_record
+    from orchestrator.features.search.record import TuneRecord
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
     from orchestrator.plan.options import single_choices
@@ -115,9 +107,7 @@ def tune(
     single = single_choices(given)
     for name in ("dtype", "batch_size", "loader"):
         single[name] = given[name]
-    request = tune_request(
-        model, shape=shape, sets=sets or [], budget=given["budget"], single=single
-    )
+    request = tune_request(model, shape, sets or [], given["budget"], single)
     bases = template_bases(given["templates"])
     (folder,) = open_frameworks([framework or framework_for(model, bases)], bases)
     knobs = free_knobs(folder.framework, request)
@@ -144,14 +134,13 @@ def tune(
             return
         from orchestrator.cli.controller import conduct
 
-        tuned_hosts = used_hosts(plan.cells, selection.hosts)
-        record = tune_record(
-            knobs,
-            tuned_hosts,
-            new_seed() if seed is None else seed,
-            numerics=numerics,
-            output=target,
-        )
+        env = [set(host.env.items()) for host in used_hosts(plan.cells, selection.hosts)]
+        names = {name for knob in knobs for name in knob.env}
+        shared = sorted(set.intersection(*env))
+        held = {name: value for name, value in shared if name in names}
+        if seed is None:
+            seed = new_seed()
+        record = TuneRecord(tuple(knobs), seed, numerics, target, held)
         conduct(
             plan,
             [],
@@ -170,6 +159,7 @@ def _new_file(path: Path | None) -> str:
     or its run file exists.
     """
     from orchestrator.errors import ConfigError
+    from orchestrator.features.search.halving.files import options_path
 
     target = path.absolute() if path else None
     if target and (target.exists() or options_path(target).exists()):
@@ -186,29 +176,74 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     """Print all parameters. Which of them apply is decided by NCCL's log of the first run."""
     from dataclasses import asdict
 
-    from orchestrator.features.search.halving.candidates import batch_sizes
-    from orchestrator.plan.spec import as_written
+    from orchestrator.features.search.halving.candidates import possible_values
+    from orchestrator.plan.words import as_written
 
     usable = [knob for knob in knobs if numerics or not knob.numerics]
-    usable = [knob for knob in usable if not knob.multiplies or any(batch_sizes(knob, spec))]
+    usable = [knob for knob in usable if possible_values(knob, spec)]
     if as_json:
         print_json({"spec": spec.as_dict(), "knobs": [asdict(knob) for knob in usable]})
         return
-    typer.echo(
-        f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}, {spec.steps} steps"
-    )
+    case = f"{spec.framework} {spec.model} {spec.shape} {spec.dtype} b{spec.batch_size}"
+    typer.echo(f"{case}, {spec.steps} steps")
     for knob in usable:
-        default = (
-            knob.default
-            if knob.env
-            else str(spec.options[knob.option] if knob.option else spec.batch_size)
-        )
-        values = ", ".join(" ".join(map(as_written, value)) for value in knob.values)
-        if knob.multiplies:
-            values = ", ".join(str(size) for (size,) in batch_sizes(knob, spec))
+        default = str(spec.options.get(knob.option, spec.batch_size))
+        if knob.env:
+            default = knob.default
+        values = [" ".join(map(as_written, value)) for value in possible_values(knob, spec)]
         conditions = [f"NCCL uses {' or '.join(knob.networks)}"] if knob.networks else []
-        conditions += [
-            f"{name} is {' or '.join(map(as_written, among))}" for name, among in knob.when.items()
-        ]
+        for name, among in knob.when.items():
+            conditions.append(f"{name} is {' or '.join(map(as_written, among))}")
         where = f"  if {' and '.join(conditions)}" if conditions else ""
-        typer.echo(f"  {' '.join(knob.names)}: {values}  (default: {default}){where}")
+        words = f"{' '.join(knob.names)}: {', '.join(values)}"
+        typer.echo(f"  {words}  (default: {default}){where}")
+
+
+def tune_request(
+    model: str, shape: str, sets: Sequence[str], budget: str, single: Mapping[str, Any]
+) -> Request:
+    """Return the request made by the options of ``orch tune``: one cell, run once, without a
+    baseline. Raises ConfigError.
+    """
+    from orchestrator.errors import ConfigError
+    from orchestrator.plan.request import Request
+    from orchestrator.plan.words import assignments, shapes
+    from orchestrator.plan.words import single as single_values
+
+    sizes = shapes(shape)
+    if len(sizes) > 1:
+        hint = "tune each shape by itself: good settings of one may not suit another"
+        raise ConfigError(f"expected one shape, got {shape}", where="--shape", hint=hint)
+    chosen = {name: value for name, value in single.items() if value is not None}
+    fixed = single_values(assignments(sets, "--set"), "--set")
+    axes = {f"options.{name}": (value,) for name, value in fixed.items()}
+    return Request(
+        model, shapes=sizes, single=chosen, axes=axes, repeats=1, budget=budget, baseline=False
+    )
+
+
+def allows_numerics(allow: str) -> bool:
+    """Return True if ``--allow`` lets a tune change the computed numbers. Raises ConfigError unless
+    it is empty or numerics.
+    """
+    from orchestrator.errors import ConfigError
+
+    if allow not in ("", "numerics"):
+        raise ConfigError(f"expected numerics, got {allow!r}", where="--allow")
+    return bool(allow)
+
+
+def free_knobs(framework: Framework, request: Request) -> list[Knob]:
+    """Return the framework's parameters that the request does not fix. Raises ConfigError if the
+    framework has none.
+    """
+    from orchestrator.errors import ConfigError
+
+    if not framework.tunes:
+        hint = "list them under tunes: in its framework.yaml"
+        message = f"{framework.name} has no parameters to tune"
+        raise ConfigError(message, where="--framework", hint=hint)
+    fixed = {*request.axes, *request.single}
+    return [
+        knob for knob in framework.tunes if not {f"options.{knob.option}", knob.multiplies} & fixed
+    ]

@@ -8,11 +8,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from orchestrator import documents
 from orchestrator.errors import DataError, OrchError
 from orchestrator.features.site import overviews
 from orchestrator.features.site.catalogue import (
@@ -35,8 +36,6 @@ from orchestrator.record.state_file import read_json
 from orchestrator.report.html.bench_page import bench_page, read
 from orchestrator.report.html.navigation import links_of
 from orchestrator.version import __version__
-
-__all__ = ["Built", "build"]
 
 SCHEMA = 2
 """Of ``orch-site.json``. 1: first version. 2: kept cells have the drift of their bench."""
@@ -68,8 +67,8 @@ class BenchJob:
 
 @dataclass(slots=True)
 class State:
-    """The memory of the last build of a site: by name what its overviews show, and by page what each
-    comparison was made of.
+    """The memory of the last build of a site: by name what its overviews show, and by page what
+    each comparison was made of.
     """
 
     benches: dict[str, BenchEntry] = field(default_factory=dict)
@@ -83,8 +82,8 @@ def build(
     """Build the site of a project in a folder, which is made, or replaced if it is a site. ``tell``
     gets its progress in words.
 
-    ``home``: where the links of its front page to the page above it lead, as to `orch serve`. Damaged benches raise
-    nothing. Raises OrchError as `checked` and `staging` do.
+    ``home``: where the links of its front page to the page above it lead, as to `orch serve`.
+    Damaged benches raise nothing. Raises OrchError as `checked` and `staging` do.
     """
     path, key = checked(target), _renderer(home)
     before = _state(path, key)
@@ -95,11 +94,15 @@ def build(
         jobs: list[BenchJob] = []
         for name in names:
             known = before.benches.get(name)
-            if known and known.mark == _mark(runs / name) and _kept(known, path, new, "benches"):
+            if (
+                known
+                and known.mark == _mark(runs / name)
+                and _keep_page(known, path, new, "benches")
+            ):
                 now.benches[name] = known
             else:
                 jobs.append(BenchJob(runs, name, new, home))
-        for entry in _made(jobs, write_benches, tell, "bench"):
+        for entry in _run_jobs(jobs, write_benches, tell, "bench"):
             now.benches[entry.name] = entry
             made += entry.has_page
         for folder in groups(runs):
@@ -108,7 +111,7 @@ def build(
             if not (
                 accepted
                 and accepted.mark == evidence_mark(folder.path)
-                and _kept(accepted, path, new, "acceptances")
+                and _keep_page(accepted, path, new, "acceptances")
             ):
                 accepted = _accept(
                     folder,
@@ -128,9 +131,9 @@ def build(
                 old, new / "compare" / old.name
             ):
                 changed.append(job)
-        made += sum(_made(changed, write_comparisons, tell, "comparison"))
+        made += sum(_run_jobs(changed, write_comparisons, tell, "comparison"))
         states, damaged = _node_states(project)
-        damaged |= _damaged(now)
+        damaged |= _damage(now)
         accepted_all = sorted(now.acceptances.values(), key=lambda entry: entry.order)
         earlier = {job.page: job.earlier_pages for job in comparisons}
         nodes = node_pasts(states, accepted_all, benches)
@@ -180,7 +183,7 @@ def _accept(folder: BenchGroup, new: Path, benches: Sequence[str], home: str) ->
     return entry
 
 
-def _made(
+def _run_jobs(
     jobs: Sequence[Any],
     write: Callable[[Sequence[Any]], list[Any]],
     tell: Callable[[str], None],
@@ -198,7 +201,7 @@ def _mark(folder: Path) -> str:
     return mark_of(BenchDir(folder))
 
 
-def _kept(entry: BenchEntry | AcceptanceEntry, old: Path, new: Path, folder: str) -> bool:
+def _keep_page(entry: BenchEntry | AcceptanceEntry, old: Path, new: Path, folder: str) -> bool:
     """Take the page of an entry over, if it has one. Return False if it is not there."""
     if (
         isinstance(entry, BenchEntry)
@@ -218,7 +221,7 @@ def _node_states(project: Project) -> tuple[dict[str, tuple[NodeState, ...]], di
         return {}, {"nodes": str(error)}
 
 
-def _damaged(state: State) -> dict[str, str]:
+def _damage(state: State) -> dict[str, str]:
     reasons = {
         name: why for entry in state.benches.values() for name, why in (entry.damaged or {}).items()
     }
@@ -246,8 +249,8 @@ def _content(state: State, key: str) -> dict[str, Any]:
         "schema": SCHEMA,
         "orch": __version__,
         "renderer": key,
-        "benches": [entry.as_dict() for entry in state.benches.values()],
-        "acceptances": [entry.as_dict() for entry in state.acceptances.values()],
+        "benches": [asdict(entry) for entry in state.benches.values()],
+        "acceptances": [asdict(entry) for entry in state.acceptances.values()],
         "comparisons": state.comparisons,
     }
 
@@ -264,13 +267,12 @@ def _state(site: Path, key: str) -> State:
             or (content["schema"], content["renderer"]) != (SCHEMA, key)
         ):
             return State()
-        benches = map(BenchEntry.of, content["benches"])
-        accepted = map(AcceptanceEntry.of, content["acceptances"])
-        comparisons = {str(page): str(mark) for page, mark in content["comparisons"].items()}
+        benches = documents.read(tuple[BenchEntry, ...], content["benches"])
+        accepted = documents.read(tuple[AcceptanceEntry, ...], content["acceptances"])
         return State(
             {entry.name: entry for entry in benches},
             {entry.name: entry for entry in accepted},
-            comparisons,
+            documents.read(dict[str, str], content["comparisons"]),
         )
-    except (OrchError, OSError, KeyError, TypeError, ValueError, AttributeError):
+    except (OrchError, OSError, KeyError, TypeError, ValueError):
         return State()

@@ -5,18 +5,17 @@ of a site reads again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.analysis.compare.kept import cell_of
-from orchestrator.analysis.past_cells import PastCell, revived
+from orchestrator.analysis.past_cells import PastCell, headline
+from orchestrator.inventory import in_order
 from orchestrator.record.bench_groups import groups
 from orchestrator.record.node_states import NodeState
 from orchestrator.record.rundir import bench_folders
 from orchestrator.results import Cell
-
-__all__ = ["AcceptanceEntry", "BenchEntry", "NodePast", "bench_names", "node_pasts", "page_name"]
 
 
 def bench_names(runs: Path) -> list[str]:
@@ -40,10 +39,11 @@ def page_name(name: str) -> str:
 class BenchEntry:
     """A bench as overviews show it.
 
-    ``name`` is the path of its folder below the folder of benches, ``mark`` the `evidence_mark` of its files, ``subject`` what
-    it measured. ``missing`` are counts of runs without a number, in words, ``damaged`` the reasons
-    by run, or by ``name`` for a bench that cannot be read and has no page (``has_page``). ``cells``
-    are its history, ``kept`` the cells of its primary metrics, by `compare.kept`.
+    ``name`` is the path of its folder below the folder of benches, ``mark`` the `evidence_mark` of
+    its files, ``subject`` what it measured. ``missing`` are counts of runs without a number, in
+    words, ``damaged`` the reasons by run, or by ``name`` for a bench that cannot be read and has no
+    page (``has_page``). ``cells`` are its history, ``kept`` the cells of its primary metrics, by
+    `compare.kept`.
     """
 
     name: str
@@ -70,6 +70,11 @@ class BenchEntry:
         return page_name(self.name)
 
     @property
+    def headline(self) -> PastCell | None:
+        """The cell that stands for it in a list, if it has one."""
+        return headline(self.cells)
+
+    @property
     def title(self) -> str:
         """Its label, or what it measured, or its name."""
         return self.label or self.subject or self.name
@@ -82,16 +87,6 @@ class BenchEntry:
     def compared_cells(self) -> list[Cell]:
         """Return the cells that are compared with other benches."""
         return list(map(cell_of, self.kept))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> BenchEntry:
-        """Return the entry that `as_dict` gave. Raises KeyError or TypeError for anything else."""
-        texts = {name: tuple(content[name]) for name in ("missing", "hosts", "hardware", "kept")}
-        return cls(**{**content, **texts, "cells": tuple(map(revived, content["cells"]))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +116,6 @@ class AcceptanceEntry:
         """A key that sorts acceptances by the time at which they were made."""
         return self.created, self.name
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> AcceptanceEntry:
-        """Return the entry that `as_dict` gave. Raises KeyError or TypeError for anything else."""
-        nodes = {
-            host: (str(verdict), str(why))
-            for host, (verdict, why) in (content["nodes"] or {}).items()
-        }
-        return cls(**{**content, "nodes": nodes, "benches": tuple(content["benches"])})
-
 
 @dataclass(frozen=True, slots=True)
 class NodePast:
@@ -153,7 +135,7 @@ def node_pasts(
     accepted: Iterable[AcceptanceEntry],
     benches: Iterable[BenchEntry],
 ) -> list[NodePast]:
-    """Return the past of every node that is in any of these, by name. Acceptances and benches
+    """Return the past of every node that is in any of these, in the order of their names. Acceptances and benches
     are the oldest first.
     """
     accepted, benches = list(accepted), list(benches)
@@ -175,5 +157,5 @@ def node_pasts(
                 if entry.blamed and host in entry.blamed
             ),
         )
-        for host in sorted({*states, *of_acceptances, *of_benches})
+        for host in in_order({*states, *of_acceptances, *of_benches})
     ]

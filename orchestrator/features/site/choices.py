@@ -19,8 +19,6 @@ from orchestrator.report.cells import number, reach, repeats
 from orchestrator.report.html.navigation import address
 from orchestrator.report.text import one_line
 
-__all__ = ["MOST_CELLS", "choices", "fields_of"]
-
 MOST_CELLS = 60
 """Configurations of a bench whose numbers are there."""
 
@@ -29,7 +27,8 @@ def choices(benches: Sequence[BenchEntry], earlier: Mapping[str, Sequence[str]])
     """Return JSON that may stand in a page. ``benches`` are the oldest first, ``earlier`` has for
     the page of each compared bench the pages of the benches that it is compared with.
 
-    ``earlier`` has places of benches in the list, ``cells`` a place in ``specs``, the fields that measure the same, and texts.
+    ``earlier`` has places of benches in the list, ``cells`` a place in ``specs``, the fields that
+    measure the same, and texts.
     """
     place_of = {entry.page: place for place, entry in enumerate(benches)}
     specs: dict[str, int] = {}
@@ -48,7 +47,10 @@ def choices(benches: Sequence[BenchEntry], earlier: Mapping[str, Sequence[str]])
         "left_out": [max(0, len(_primary(entry)) - MOST_CELLS) for entry in benches],
         "cells": cells,
         "specs": [
-            {one_line(name): one_line(_written(value)) for name, value in fields_of(spec).items()}
+            {
+                one_line(name): one_line(_format_value(value))
+                for name, value in fields_of(spec).items()
+            }
             for spec in specs
         ],
     }
@@ -83,5 +85,5 @@ def _cell(cell: PastCell, specs: dict[str, int]) -> list[Any]:
     return [place, *map(one_line, (cell.shape, cell.metric, cell.unit)), cell.value, *texts]
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

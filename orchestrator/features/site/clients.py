@@ -15,8 +15,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["ClientLimits", "Clients"]
-
 _REQUEST, _PAGE, _ANSWER = range(3)
 """What a connection waits for: the client's request, our page, the client to take it."""
 

@@ -14,11 +14,6 @@ import typer
 from orchestrator.cli.options import Json, print_json
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("site")(site)
-
-
 def site(
     folder: Annotated[
         Path,
@@ -34,8 +29,7 @@ def site(
     Only pages whose evidence has changed are rebuilt. A reader sees the old site or the new one.
     Damaged evidence is listed.
     """
-    from orchestrator.cli.signals import handled
-    from orchestrator.errors import Interrupted
+    from orchestrator.cli.signals import interrupted_with
     from orchestrator.extras import need
     from orchestrator.features.site.folder import checked
     from orchestrator.record import Project
@@ -47,9 +41,6 @@ def site(
     need("matplotlib", "charts of the pages")
     from orchestrator.features.site.build import build
 
-    def stop(number: int, _: object) -> None:
-        raise Interrupted(number, "interrupted; the site is as it was")
-
     shown_s = 0.0
 
     def tell(text: str) -> None:
@@ -59,7 +50,7 @@ def site(
             typer.echo(f"site: {text}", err=True)
 
     began_s = time.monotonic()
-    with handled(stop):
+    with interrupted_with("the site is as it was"):
         built = build(Project.here(os.environ), folder, tell, home=home)
     if as_json:
         print_json(

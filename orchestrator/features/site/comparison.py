@@ -14,8 +14,6 @@ from orchestrator.features.site.template import fill
 from orchestrator.report.compare import COLUMNS, change, notes, row
 from orchestrator.report.html.navigation import Link
 
-__all__ = ["Beside", "comparison_page"]
-
 
 @dataclass(frozen=True, slots=True)
 class Beside:

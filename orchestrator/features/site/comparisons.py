@@ -19,8 +19,6 @@ from orchestrator.record import BenchDir
 from orchestrator.report.html.navigation import links_of
 from orchestrator.results import Cell
 
-__all__ = ["MOST_EARLIER", "ComparisonJob", "comparison_jobs", "write_comparisons"]
-
 MOST_EARLIER = 30
 """Earlier benches with equal configurations that the page of a bench has; `orch compare` compares
 any two.

@@ -19,8 +19,6 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.files import failures
 
-__all__ = ["PAGES", "STATE", "checked", "keep_page", "staging"]
-
 STATE = "orch-site.json"
 """What makes a folder a site: the state of its last build."""
 PAGES = ("index.html", "trends.html", "compare.html", "nodes.html", "acceptances.html")
@@ -69,8 +67,8 @@ def checked(target: Path) -> Path:
 
 @contextmanager
 def staging(target: Path) -> Iterator[Path]:
-    """Yield an empty folder beside a site, and put it in the site's place at the end, with the files
-    in the old one that are somebody's own. After an error the old site is as it was.
+    """Yield an empty folder beside a site, and put it in the site's place at the end, with the
+    files in the old one that are somebody's own. After an error the old site is as it was.
 
     Raises RunError if another process is building a site beside it, and OrchError for a place that
     cannot be written.
@@ -128,7 +126,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """Take over files in the old folder that are not of the site, such as a ``.git`` or ``.htaccess``."""
+    """Take over files in the old folder that are not of the site, such as a ``.git`` or
+    ``.htaccess``.
+    """
     if not old.is_dir():
         return
     shutil.copymode(old, new)

@@ -35,8 +35,6 @@ from orchestrator.results.planned import Counts, planned_runs
 from orchestrator.results.read import read_run
 from orchestrator.results.telemetry.utilization import node_use
 
-__all__ = ["LOG_BYTES", "SHORT_BYTES", "Live", "LiveBench", "LiveNode", "Look", "Seen", "Watched"]
-
 LOG_BYTES, SHORT_BYTES = 24 << 10, 1 << 10
 """Of the log that is shown, and of those of other nodes."""
 MOST_NODES = 16
@@ -136,7 +134,9 @@ class Live:
         OrchError if its record cannot be read."""
         bench, notes = BenchDir.open(self.runs / name), list[str]()
         record, process = bench.record(), holder(bench)
-        planned = planned_runs(bench, placed(bench, [self._result(run) for run in _begun(bench)]))
+        planned = planned_runs(
+            bench, placed(bench, [self._result(run) for run in _runs_begun_by_now(bench)])
+        )
         events: list[Entry] = []
         try:
             events = bench.events()
@@ -157,7 +157,7 @@ class Live:
         counts = planned.counts
         facts = [
             f"{counts.measured} of {counts.planned} runs measured",
-            *_counted(counts, is_held=process is not None),
+            *_count_missing(counts, is_held=process is not None),
         ]
         facts += [f"run by {process}"] if process else []
         doubt = suspicion(events) if process else ""
@@ -167,7 +167,7 @@ class Live:
             is_held=process is not None,
             state=_state(events, process is not None),
             bar=_bar(planned.results, counts.planned),
-            facts=(*facts, *_left(events, counts.planned, process is not None)),
+            facts=(*facts, *_estimate_rest(events, counts.planned, process is not None)),
             run_id=run_id,
             run_words=tuple(_run_words(events, run_id, manifest, nodes, is_over)),
             nodes=nodes,
@@ -193,7 +193,7 @@ class Live:
 
     def _ask(self, bench: BenchDir, manifest: Manifest, log: str) -> Mapping[str, Seen]:
         """Return what the nodes have answered so far."""
-        shown = _shown(manifest, log)
+        shown = _choose_logs(manifest, log)
         logs = {
             slot.host: (name, LOG_BYTES if is_chosen else SHORT_BYTES)
             for slot, name, is_chosen in shown
@@ -201,7 +201,7 @@ class Live:
         return self._look(Watched(bench, manifest.run_id, logs))
 
 
-def _begun(bench: BenchDir) -> list[RunDir]:
+def _runs_begun_by_now(bench: BenchDir) -> list[RunDir]:
     """Return the runs that have begun; if the journal is damaged, which names those without files,
     the others.
     """
@@ -211,7 +211,7 @@ def _begun(bench: BenchDir) -> list[RunDir]:
         return [run for run in map(bench.run, bench.record().runs) if run.path.is_dir()]
 
 
-def _shown(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:
+def _choose_logs(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:
     """Return the nodes that are shown, each with the name of a log and whether that is shown in
     full: of the node that is chosen, as ``HOST/LOG``, else of the first."""
     host, _, name = log.partition("/")
@@ -247,7 +247,7 @@ def _manifest(bench: BenchDir, run_id: str, notes: list[str]) -> Manifest | None
         return None
 
 
-def _counted(counts: Counts, *, is_held: bool) -> list[str]:
+def _count_missing(counts: Counts, *, is_held: bool) -> list[str]:
     """Return the counts of runs without a number; those that were never started are to come while a
     controller runs it.
     """
@@ -286,7 +286,7 @@ def _bar(results: Sequence[RunResult], planned: int) -> str:
     )
 
 
-def _left(events: Sequence[Entry], planned: int, is_held: bool) -> list[str]:
+def _estimate_rest(events: Sequence[Entry], planned: int, is_held: bool) -> list[str]:
     """Return how long the rest will take if runs take as long as they did under this controller."""
     own, began, took = last_controller(events), dict[str, float](), list[float]()
     for event in own:
@@ -352,11 +352,11 @@ def _nodes(
 ) -> tuple[tuple[LiveNode, ...], int]:
     if manifest is None:
         return (), 0
-    shown = _shown(manifest, log)
+    shown = _choose_logs(manifest, log)
     nodes = []
     for slot, name, is_chosen in shown:
         answer = (
-            _collected(bench.run(manifest.run_id), slot.host, name)
+            _read_collected(bench.run(manifest.run_id), slot.host, name)
             if is_over
             else seen.get(slot.host)
         )
@@ -382,7 +382,7 @@ def _nodes(
     return tuple(nodes), len(manifest.slots) - len(shown)
 
 
-def _collected(run: RunDir, host: str, name: str) -> Seen | None:
+def _read_collected(run: RunDir, host: str, name: str) -> Seen | None:
     """Return what was collected of a run that is over; None if nothing was."""
     try:
         sizes = {path.name: path.stat().st_size for path in run.logs(host)}

@@ -18,17 +18,15 @@ from orchestrator.features.site.trend_charts import LINES, SIGNS, over_time
 from orchestrator.report.html.navigation import links_of
 from orchestrator.report.html.svg import drawing
 
-__all__ = ["Site", "pages"]
-
 _SHOWN_NODES = 12
 """Benches and failures of a node that are named, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The content of overviews. Benches and acceptances are the oldest first; ``earlier`` has for the
-    page of each compared bench the pages of the benches that it is compared with; ``damaged`` says by
-    name what cannot be read, ``as_of`` is the time of it."""
+    """The content of overviews. Benches and acceptances are the oldest first; ``earlier`` has for
+    the page of each compared bench the pages of the benches that it is compared with; ``damaged``
+    says by name what cannot be read, ``as_of`` is the time of it."""
 
     benches: Sequence[BenchEntry]
     acceptances: Sequence[AcceptanceEntry]

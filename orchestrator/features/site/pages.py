@@ -16,10 +16,9 @@ from orchestrator.record.bench_groups import BenchGroup, provider_of
 from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.html.bench_page import Read
-from orchestrator.report.html.page import Link, subject
+from orchestrator.report.html.navigation import Link
+from orchestrator.report.html.page import subject
 from orchestrator.results import RunResult, cells_of
-
-__all__ = ["acceptance_page", "entry_of", "mark_of"]
 
 
 def mark_of(bench: BenchDir) -> str:

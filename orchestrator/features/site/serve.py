@@ -31,11 +31,6 @@ _BETWEEN_S, _SHARE = 10.0, 0.1
 _LEAVE_S = 5.0
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command("serve")(serve)
-
-
 def serve(
     bench: Annotated[
         str,
@@ -131,12 +126,12 @@ def serve(
         if not webbrowser.open(redirect.as_uri()):
             typer.echo("orch: no browser on this machine; open the address above in one", err=True)
     try:
-        _until_told(server, nodes, site)
+        _serve_until_signal(server, nodes, site)
     finally:
         redirect.unlink(missing_ok=True)
 
 
-def _until_told(server: Server, nodes: Nodes, site: Builder) -> None:
+def _serve_until_signal(server: Server, nodes: Nodes, site: Builder) -> None:
     """Serve until a signal, then end everything that was started; a second signal ends the process
     at once.
     """

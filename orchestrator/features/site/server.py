@@ -10,10 +10,8 @@ comes from a name that was made to point here (DNS rebinding).
 from __future__ import annotations
 
 import hmac
-import os
 import re
 import socket
-import stat
 import sys
 import threading
 from collections.abc import Callable
@@ -27,8 +25,7 @@ from orchestrator.errors import OrchError, traced
 from orchestrator.features.site.clients import ClientLimits, Clients
 from orchestrator.features.site.live import Live
 from orchestrator.features.site.template import fill
-
-__all__ = ["Bugs", "Pages", "Server"]
+from orchestrator.record.state_file import read_bytes
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _MOST_PAGE_BYTES = 256 << 20
@@ -68,8 +65,8 @@ class Pages:
     """The served pages: live pages of the benches of a project, and the files of its site in a
     folder.
 
-    ``recent`` returns the benches that the front page names, running ones first; ``wanted`` is called when a page
-    of the site is asked for, and returns the work on it in words.
+    ``recent`` returns the benches that the front page names, running ones first; ``wanted`` is
+    called when a page of the site is asked for, and returns the work on it in words.
     """
 
     def __init__(
@@ -124,7 +121,7 @@ class Pages:
         ) or not parts[-1].endswith(".html"):
             return _refusal(HTTPStatus.NOT_FOUND, "There is no such page.", above)
         try:
-            return HTTPStatus.OK, _regular(self.site.joinpath(*parts))
+            return HTTPStatus.OK, read_bytes(self.site.joinpath(*parts), _MOST_PAGE_BYTES)
         except OSError:
             text = doing or "The site has no such page."
             status = HTTPStatus.SERVICE_UNAVAILABLE if doing else HTTPStatus.NOT_FOUND
@@ -288,15 +285,6 @@ def _is_bench(runs: Path, name: str) -> bool:
         return (runs.joinpath(*parts) / "bench.json").is_file()
     except OSError:  # a name that is too long
         return False
-
-
-def _regular(path: Path) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(file, "rb") as stream:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_PAGE_BYTES:
-            raise OSError("not a page")
-        return stream.read()
 
 
 def _refusal(

@@ -13,8 +13,6 @@ from orchestrator.plural import plural
 from orchestrator.report.html.axes import columns, new_axes, put_words
 from orchestrator.report.html.svg import COLOURS, inline
 
-__all__ = ["LINES", "SIGNS", "over_time"]
-
 LINES = ("one", "two", "three", "four", "five")
 """Colours of lines, in this order; no chart has more."""
 _MARKERS = ("o", "s", "^", "D", "v")

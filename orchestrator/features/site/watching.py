@@ -25,8 +25,6 @@ from orchestrator.record import Project
 from orchestrator.record.bench_record import reached_inventory
 from orchestrator.transport import Trust
 
-__all__ = ["Nodes"]
-
 _PERIOD_S = 2.0
 _LOOKED_AT_S = 7.0
 """So long after the last request for a page somebody looks at it."""
@@ -207,8 +205,8 @@ class _Asked:
         return self._cluster
 
     def _error(self, error: Exception) -> Seen:
-        """Return an error as it is shown; one that nobody expected is also logged, with the place that
-        raised it.
+        """Return an error as it is shown; one that nobody expected is also logged, with the place
+        that raised it.
         """
         if isinstance(error, OrchError | OSError):
             return Seen(error=str(error))

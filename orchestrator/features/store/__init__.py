@@ -1,13 +1,13 @@
 """Sealed archives that a team shares: in a directory, on a machine, in a bucket.
 
     orch-store.json       what makes a place a store
-    archives/<seal>.tar   sealed archives, each under its seal, which no two have and which says every byte of it
-    archives/<seal>.tar.sig
-    index.sqlite          what the archives say of themselves; derived from them, and replaced as a whole
+    archives/<seal>.tar   sealed archives, each under its seal, which no two have and which proves every byte of it
+    archives/<seal>.tar.<key>.sig
+    archives.json         the names in archives/, for web servers, which list nothing
 
-Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. A push
-that is killed, or made at the same time as others, leaves at worst an index that lacks archives,
-which readers and the next push notice.
+Nothing is changed in place, and nothing is locked: files appear complete, by being renamed. What a
+list shows of an archive is read from its head, which the seal proves, and remembered in the
+project. Stores of earlier versions also have an index.sqlite, which is not read.
 """
 
 from orchestrator.feature import Feature

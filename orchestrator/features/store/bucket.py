@@ -18,9 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.features.store.place import PIECE_BYTES, too_long
-
-__all__ = ["SCHEMES", "BucketPlace"]
+from orchestrator.features.store.place import NAMES, PIECE_BYTES, names_in, too_long
 
 _KEYS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
@@ -60,7 +58,8 @@ class BucketPlace:
             hint = "install it: pip install 'orch-bench[store]'"
             raise ConfigError(f"expected obstore, {error}", where=url, hint=hint) from None
         self._errors = exceptions
-        # Without a limit of its own obstore ends a request after 30 s, also one that makes progress.
+        # Without a limit of its own obstore ends a request after 30 s, also one that makes
+        # progress.
         client: Any = {
             "allow_http": True,
             "connect_timeout": "10s",
@@ -74,7 +73,9 @@ class BucketPlace:
             )
         except exceptions.BaseError as error:
             raise ConfigError(
-                f"expected a service: {_said(error)}", where=url, hint=_KEYS.get(self._scheme, "")
+                f"expected a service: {_first_line(error)}",
+                where=url,
+                hint=_KEYS.get(self._scheme, ""),
             ) from error
 
     def make(self) -> None:
@@ -87,46 +88,64 @@ class BucketPlace:
                 hint=hint,
             )
 
-    def sizes(self, folder: str) -> dict[str, int | None] | None:
-        """Return the names in a folder, with the sizes of objects."""
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Return the names in a folder, with the sizes of objects; of a web server, those that
+        the last push listed.
+        """
         if not self._can_list:
-            return None
-        with self._translated(folder):
+            return self._listed_names()
+        with self._translate_errors(folder):
             found = self._objects.list_with_delimiter(folder or None)
         sizes: dict[str, int | None] = {
             posixpath.basename(path): None for path in found["common_prefixes"]
         }
         return sizes | {posixpath.basename(row["path"]): row["size"] for row in found["objects"]}
 
+    def _listed_names(self) -> dict[str, int | None]:
+        try:
+            with self._translate_errors(NAMES):
+                return names_in(bytes(self._objects.get(NAMES).bytes()))
+        except FileNotFoundError:
+            hint = "the next orch push to the directory or bucket that it serves writes it"
+            message = f"expected {NAMES}, the list of archives, found none"
+            raise DataError(message, kind="state_damaged", where=self.title, hint=hint) from None
+
     def read(self, name: str, start: int, size: int) -> bytes:
         """Return bytes of an object."""
-        with self._translated(name):
-            return bytes(self._objects.get_range(name, start=start, length=size))
+        with self._translate_errors(name):
+            if self._can_list:
+                return bytes(self._objects.get_range(name, start=start, length=size))
+            data = b""
+            for piece in self._objects.get(name).stream():  # not all web servers give ranges
+                data += bytes(piece)
+                if len(data) >= start + size:
+                    break
+            return data[start : start + size]
 
     def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy an object."""
-        with self._translated(name):
+        with self._translate_errors(name):
             found = self._objects.get(name)
         if found.meta["size"] > most:
             raise too_long(f"{self.title}/{name}", most)
-        with self._translated(name), target.open("xb") as out:
+        with self._translate_errors(name), target.open("xb") as out:
             for piece in found.stream(min_chunk_size=PIECE_BYTES):
                 out.write(piece)
 
     def publish(self, name: str, source: Path) -> None:
         """Put an object; of one in parts, the service shows nothing before the last."""
-        with self._translated(name):
+        with self._translate_errors(name):
             self._objects.put(name, source)
 
     @contextmanager
-    def _translated(self, name: str) -> Iterator[None]:
+    def _translate_errors(self, name: str) -> Iterator[None]:
         where = f"{self.title}/{name}".rstrip("/")
         try:
             yield
         except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError) as error:
             hint = "the access keys must allow to list and read objects, and to put them to push"
             raise ConfigError(
-                f"refused: {_said(error)}", kind="unsafe_path", where=where, hint=hint
+                f"refused: {_first_line(error)}", kind="unsafe_path", where=where, hint=hint
             ) from error
         except self._errors.BaseError as error:
             raise self._fault(error, where) from error
@@ -136,13 +155,13 @@ class BucketPlace:
             hint = f"create the bucket {urlsplit(self.title).netloc} first"
             return ConfigError("expected a bucket, found none", where=self.title, hint=hint)
         if "169.254.169.254" in str(error) or "metadata.google" in str(error):
-            message = f"expected access keys for the bucket: {_said(error)}"
+            message = f"expected access keys for the bucket: {_first_line(error)}"
             return ConfigError(message, where=self.title, hint=_KEYS[self._scheme])
         asked = "is the service up?" if self._can_list else "is the web server up?"
         if self._scheme == "s3":
             asked = "is the service up, and AWS_ENDPOINT_URL its address?"
         hint = f"{asked} repeat the command when it is; nothing is lost"
-        message = f"the service does not work: {_said(error)}"
+        message = f"the service does not work: {_first_line(error)}"
         return DataError(message, kind="storage_failed", where=where, hint=hint)
 
 
@@ -203,9 +222,9 @@ def _profile_values(environment: Mapping[str, str], profile: str) -> dict[str, s
     return values
 
 
-def _said(error: BaseException) -> str:
-    """Return the first line of an error of obstore, without what a server sent, and with the kind of
-    failure of a connection.
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an error of obstore, without what a server sent, and with the kind
+    of failure of a connection.
     """
     text, _, details = str(error).partition("\n\nDebug source:")
     said = text.strip().partition("\n")[0].partition(": <")[0][:300] or type(error).__name__

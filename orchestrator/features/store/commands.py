@@ -5,51 +5,36 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.options import AcceptNew, Debug, Json, Sign, print_json
+from orchestrator.cli.options import AcceptNew, Debug, Json, Sign, Signers, print_json
 from orchestrator.cli.sealing import sealable
-from orchestrator.features.store.report import print_list, say, warn_of_index
+from orchestrator.features.store.report import print_list, say
 from orchestrator.features.store.resolve import find_entry, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.features.store.archives import Listing, Store
-    from orchestrator.features.store.index import Entry
+    from orchestrator.features.store.entries import Entry
     from orchestrator.record import BenchDir
     from orchestrator.record.archive import Archive
     from orchestrator.record.bench_groups import BenchGroup
 
 _PART = ".pull-"
-"""How the folders begin in which archives are unpacked; the process that made one follows, by
-`_maker`.
-"""
-_FRESH_S = 60.0
-"""A folder of an unknown process that was made so recently may not be locked yet."""
+"""How the folders begin in which archives are unpacked."""
+_ABANDONED_S = 86_400.0
+"""The age of such a folder after which its pull is believed to be dead where folders have no
+locks."""
 Where = Annotated[
     str,
     typer.Argument(metavar="STORE", help="Directory, user@host:/path, ssh://…, s3://bucket/path."),
 ]
-Signers = Annotated[
-    Path | None,
-    typer.Option(
-        "--signers",
-        metavar="FILE",
-        help="Allowed signers, as for ssh-keygen; one must have signed each archive.",
-    ),
-]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command("push")(push)
-    app.command("pull")(pull)
 
 
 def push(
@@ -95,7 +80,7 @@ def push(
         for source in sources:
             try:
                 with TemporaryDirectory(prefix="orch-") as folder:
-                    path, archive, signature = _sealed(source, Path(folder), sign)
+                    path, archive, signature = _seal(source, Path(folder), sign)
                     if not is_made and store.make():
                         typer.echo(f"made a store: {store.title}", err=True)
                     is_made = True
@@ -110,8 +95,7 @@ def push(
                 outcome = "sent and verified" if sent else "the store has it already"
                 say(archive, outcome, archive.history["measured"])
         if rows:
-            damaged = store.index().damaged
-            faults += [damaged[name] for row in rows if (name := f"{row['seal']}.tar") in damaged]
+            store.publish_names()
     if as_json:
         print_json({"store": where, "archives": rows})
     if faults:
@@ -145,7 +129,9 @@ def pull(
     """
     from orchestrator.errors import Faults
     from orchestrator.record import Project
+    from orchestrator.record.signature import check_signers
 
+    check_signers(signers)
     with open_store(where, accept_new) as store:
         listing = store.open().listing()
         if not names:
@@ -155,7 +141,7 @@ def pull(
             return
         chosen = list(dict.fromkeys(find_entry(listing, name, store.title).seal for name in names))
         into = output or Project.here(os.environ).runs
-        rows = [_pulled(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
+        rows = [_pull(store, listing.entries[seal], into, signers, as_json) for seal in chosen]
     if as_json:
         print_json({"store": where, "archives": rows})
 
@@ -196,7 +182,7 @@ def _all() -> list[Path | BenchDir | BenchGroup]:
     return sources
 
 
-def _sealed(
+def _seal(
     source: Path | BenchDir | BenchGroup, folder: Path, sign: Path | None
 ) -> tuple[Path, Archive, Path | None]:
     """Return an archive's path, the verified archive, and its signature, if it has one."""
@@ -215,31 +201,23 @@ def _sealed(
     return path, archive, signature if signature.is_file() else None
 
 
-def _pulled(
+def _pull(
     store: Store, entry: Entry, into: Path, signers: Path | None, quiet: bool
 ) -> dict[str, Any]:
-    from tempfile import TemporaryDirectory
-
     from orchestrator.files import failures, make_folder
+    from orchestrator.report.cells import reach
 
     make_folder(into, is_input=True)
-    _remove_parts(into)
-    # Unpacked beside its place, so that it appears complete; commands do not look into hidden
-    # folders of runs/.
-    with (
-        store.fetched(entry.seal, entry.size_bytes) as path,
-        failures(into, is_input=True),
-        TemporaryDirectory(prefix=f"{_PART}{_maker(os.getpid())}-", dir=into) as part,
-        _held(Path(part)),
-    ):
-        unpacked = store.unpacked(path, entry.seal, Path(part), entry.id)
+    with failures(into, is_input=True), _part_of(into) as part:
+        unpacked = store.unpacked(entry.seal, entry.size_bytes, part, entry.id)
         by = store.signer(entry.seal, signers)
         archive, difference = unpacked.archive, unpacked.difference
-        target = into / archive.bench_id  # which is verified, unlike what an index says
-        is_new = _placed(unpacked.folder, target, store.title)
+        target = into / archive.bench_id  # which is verified
+        is_new = _move(unpacked.folder, target, store.title)
     if not quiet:
         outcome = f"verified, in {target}" if is_new else f"verified; {target} has it already"
-        say(archive, outcome, entry.measured, by)
+        reached = f", {reach(entry.interval)}" if entry.interval else ""
+        say(archive, outcome, entry.measured, by, f"{entry.result}{reached}")
         if difference:
             typer.echo(
                 f"orch: {archive.bench_id}: {difference.hint.partition(': verify')[0]}: its tables are computed again",
@@ -251,62 +229,50 @@ def _pulled(
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Lock a folder as long as this process works in it."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _part_of(into: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside the place of an archive, which so appears complete, and remove
+    what pulls that were killed have left: their folders are locked by nobody.
+    """
+    from tempfile import TemporaryDirectory
+
+    with ExitStack() as stack:
+        with _lock(into):  # no other pull looks at a folder that is not locked yet
+            _remove_parts(into)
+            part = Path(stack.enter_context(TemporaryDirectory(prefix=_PART, dir=into)))
+            stack.enter_context(_lock(part))
+        yield part
+
+
+@contextmanager
+def _lock(folder: Path, *, at_once: bool = False) -> Iterator[bool]:
+    """Hold the lock of a folder; yield False where folders have none. With ``at_once`` raise
+    BlockingIOError if somebody else has it.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        has_lock = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if at_once else 0))
+        except BlockingIOError:
+            raise
+        except OSError:
+            has_lock = False
+        yield has_lock
     finally:
         os.close(handle)
 
 
-def _maker(pid: int) -> str:
-    """Return how a folder's name says which process makes it: its machine, its id and its start
-    time.
-    """
-    from orchestrator.procs import machine_tag, start_ticks
-
-    return f"{machine_tag()}-{pid}-{start_ticks(pid)}"
-
-
-def _is_maker_alive(name: str) -> bool | None:
-    """Return whether the process that made the folder of this name is alive; None if that cannot be
-    known here.
-    """
-    from orchestrator.procs import is_same_process, machine_tag
-
-    tag, *numbers = name.removeprefix(_PART).split("-", 3)
-    if (
-        tag != machine_tag()
-        or len(numbers) != 3
-        or not all(number.isdecimal() for number in numbers[:2])
-    ):
-        return None
-    return is_same_process(int(numbers[0]), int(numbers[1]))
-
-
 def _remove_parts(into: Path) -> None:
-    """Remove what pulls that were killed have left: at once where their process was one of this
-    machine and is gone. A folder of another machine, or of an earlier version, is left by its
-    process if it is old and nobody holds its lock."""
+    """Remove what pulls that were killed have left."""
     import shutil
 
     for folder in into.glob(f"{_PART}*"):
-        with suppress(OSError):
-            is_alive = _is_maker_alive(folder.name)
-            if is_alive or (is_alive is None and time.time() - folder.stat().st_mtime < _FRESH_S):
-                continue
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), _lock(folder, at_once=True) as has_lock:
+            if has_lock or time.time() - folder.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(folder)
-            finally:
-                os.close(handle)
 
 
-def _placed(folder: Path, target: Path, where: str) -> bool:
+def _move(folder: Path, target: Path, where: str) -> bool:
     """Move an unpacked archive to its place; return False if that has the same files. Raises
     ConfigError if it has others.
     """
@@ -332,7 +298,6 @@ def _list(store: Store, listing: Listing, signers: Path | None, as_json: bool) -
     if as_json:
         print_json({"store": store.title, "archives": rows})
         return
-    warn_of_index(listing)
     if rows:
         print_list(rows, f"orch pull {store.title} --json")
     else:

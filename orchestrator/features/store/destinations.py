@@ -20,8 +20,6 @@ from urllib.parse import unquote, urlsplit
 from orchestrator.errors import ConfigError
 from orchestrator.features.store.bucket import SCHEMES
 
-__all__ = ["Destination", "destination"]
-
 # As scp: a colon before any slash names a machine. An address of IPv6 is in brackets.
 _SCP = re.compile(
     r"(?:(?P<user>[^@/:\s]+)@)?(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^@/:\s\[\]]+):(?P<path>.*)",

@@ -16,8 +16,6 @@ from orchestrator.inventory import Host
 from orchestrator.transport import Channel, Transport
 from orchestrator.transport.program import ProgramChannel
 
-__all__ = ["FolderPlace"]
-
 _TIMEOUT_S = 60.0
 _LEAST_BYTES_PER_S = 5e6
 """How slow a disk may be that flushes and reads again what it was sent."""

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import ConfigError, DataError
-
-__all__ = ["PIECE_BYTES", "Place", "sha256_of", "too_long", "unreadable"]
+from orchestrator.strictjson import strict_json
 
 PIECE_BYTES = 1 << 20
+NAMES = "archives.json"
+"""The names and sizes of the files in ``archives/``, for web servers."""
+MAX_NAMES_BYTES = 16 << 20
 
 
 class Place(Protocol):
@@ -25,16 +27,14 @@ class Place(Protocol):
     def make(self) -> None:
         """Make the root, unless it exists."""
 
-    def sizes(self, folder: str) -> Mapping[str, int | None] | None:
+    def sizes(self, folder: str) -> Mapping[str, int | None]:
         """Return the names in a folder, ``""`` for the root, with the size of each file in bytes,
         None for all else. Nothing if the folder is missing; hidden files, which are unfinished, are
         left out.
-
-        None if the place can give files and not list them.
         """
 
     def read(self, name: str, start: int, size: int) -> bytes:
-        """Return ``size`` bytes of a file from an offset on; it has them. The place can list."""
+        """Return ``size`` bytes of a file from an offset on; it has them."""
 
     def fetch(self, name: str, target: Path, most: int) -> None:
         """Copy a regular file of at most ``most`` bytes to a new local one.
@@ -47,6 +47,16 @@ class Place(Protocol):
 
         Where others publish under the same name meanwhile, it may be theirs that appears.
         """
+
+
+def names_in(data: bytes) -> dict[str, int | None]:
+    """Return the names and sizes in a list. Raises DataError for anything else."""
+    names = strict_json(data, NAMES, "state_damaged")
+    if not isinstance(names, dict) or not all(
+        size is None or type(size) is int for size in names.values()
+    ):
+        raise DataError("expected names and sizes", kind="state_damaged", where=NAMES)
+    return names
 
 
 def too_long(where: str, most: int) -> DataError:

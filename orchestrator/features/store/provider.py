@@ -5,71 +5,79 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.features.store.resolve import is_store
+from orchestrator.features.store.resolve import is_store as is_store
 
 if TYPE_CHECKING:
     from orchestrator.analysis.past_cells import History
     from orchestrator.errors import OrchError
     from orchestrator.features.store.archives import Store
-    from orchestrator.features.store.index import Entry
+    from orchestrator.features.store.entries import Entry
     from orchestrator.record.archive import Archive
 
-__all__ = ["history_from", "is_store", "verify_store"]
 
-
-def history_from(where: str, accept_new: bool) -> tuple[History, list[OrchError]]:
+def history_from(
+    where: str, signers: Path | None, accept_new: bool
+) -> tuple[History, list[OrchError]]:
     """Return the history of the benches and acceptances in a store, and the faults of archives.
 
-    Of several archives of one bench or acceptance, the one with the most measured runs counts."""
+    With ``signers`` only archives count that one of them has signed; any other is a fault. Of
+    several archives of one bench or acceptance, the one with the most measured runs counts."""
     from dataclasses import replace
 
     from orchestrator.analysis.past_cells import history_of
-    from orchestrator.features.store.report import warn_of_index
+    from orchestrator.errors import DataError
     from orchestrator.features.store.resolve import open_store
     from orchestrator.record.past_acceptance import oldest_first
+    from orchestrator.record.signature import check_signers
 
+    check_signers(signers)
+    signed: list[Entry] = []
     with open_store(where, accept_new) as store:
         listing = store.open().listing()
-    warn_of_index(listing)
+        faults = list(listing.damaged.values())
+        for entry in listing.entries.values():
+            try:
+                store.signer(entry.seal, signers)
+            except DataError as error:
+                faults.append(error)
+                continue
+            signed.append(entry)
     by_bench: dict[str, Entry] = {}
     accepted: dict[str, Entry] = {}
-    entries = listing.entries.values()
-    for entry in sorted(entries, key=lambda entry: (entry.measured, entry.runs, entry.seal)):
+    for entry in sorted(signed, key=lambda entry: (entry.measured, entry.runs, entry.seal)):
         by_bench |= dict.fromkeys(entry.benches, entry)
         if entry.acceptance:
             accepted[entry.id] = entry
     whole = history_of({name: entry.benches[name] for name, entry in sorted(by_bench.items())})
     seals = {name: entry.seal for name, entry in sorted((by_bench | accepted).items())}
     past = oldest_first(entry.acceptance for entry in accepted.values() if entry.acceptance)
-    return replace(whole, seals=seals, acceptances=past), list(listing.damaged.values())
+    return replace(whole, seals=seals, acceptances=past), faults
 
 
 def verify_store(
     where: str, quoted: str, signers: Path | None, *, accept_new: bool, as_json: bool
 ) -> None:
-    """Verify every archive of a store, or the one with the quoted seal, and that the index says
-    what they say.
+    """Verify every archive of a store, or the one with the quoted seal.
 
     Raises Faults of DataError."""
     from orchestrator.cli.options import print_json
     from orchestrator.errors import DataError, Faults
-    from orchestrator.features.store.report import say, warn_of_index
+    from orchestrator.features.store.report import say
     from orchestrator.features.store.resolve import find_entry, open_store
+    from orchestrator.record.signature import check_signers
 
+    check_signers(signers)
     rows = []
     faults: list[OrchError] = []
     with open_store(where, accept_new) as store:
         listing = store.open().listing()
-        warn_of_index(listing)
         entries = listing.entries
         if quoted:
             entry = find_entry(listing, quoted, store.title)
             entries = {entry.seal: entry}
         else:
-            faults = [*filter(None, [listing.index]), *listing.damaged.values()]
+            faults = list(listing.damaged.values())
         for seal, entry in entries.items():
-            if f"{seal}.tar" in listing.damaged:
-                continue
             try:
                 archive, outcome, signed_by = _verify(store, entry, signers)
             except DataError as error:
@@ -90,16 +98,13 @@ def _verify(store: Store, entry: Entry, signers: Path | None) -> tuple[Archive, 
     """Return a verified archive, the outcome in words, and who signed it."""
     from tempfile import TemporaryDirectory
 
-    with (
-        store.fetched(entry.seal, entry.size_bytes) as path,
-        TemporaryDirectory(prefix="orch-") as folder,
-    ):
-        unpacked = store.verified(path, entry, Path(folder))
+    with TemporaryDirectory(prefix="orch-") as folder:
+        unpacked = store.unpacked(entry.seal, entry.size_bytes, Path(folder), entry.id)
     archive = unpacked.archive
-    outcome = f"{archive.files} files, tables and index are as sealed by orch {archive.orch}"
+    outcome = f"{archive.files} files and tables are as sealed by orch {archive.orch}"
     if unpacked.difference:
         outcome = (
-            f"{archive.files} files and index are as sealed by orch {archive.orch}, "
+            f"{archive.files} files are as sealed by orch {archive.orch}, "
             "which computed other tables"
         )
     return archive, outcome, store.signer(entry.seal, signers)

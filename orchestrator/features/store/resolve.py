@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,11 @@ if TYPE_CHECKING:
 
     from orchestrator.features.store.archives import Listing, Store
     from orchestrator.features.store.destinations import Destination
-    from orchestrator.features.store.index import Entry
+    from orchestrator.features.store.entries import Entry
     from orchestrator.features.store.place import Place
     from orchestrator.inventory import Host
     from orchestrator.record import Project
     from orchestrator.transport import Transport
-
-__all__ = ["find_entry", "is_store", "open_store"]
 
 _LEAST_DIGITS = 4
 
@@ -28,11 +27,14 @@ _LEAST_DIGITS = 4
 def open_store(where: str, accept_new: bool) -> Iterator[Store]:
     """Open the place of a store, which need not be one yet, and close its connection in the end."""
     from orchestrator.api.sealing import contents
+    from orchestrator.cli.signals import interrupted_with
     from orchestrator.features.store.archives import Store
     from orchestrator.features.store.destinations import destination
+    from orchestrator.record import Project
 
-    with ExitStack() as stack:
-        yield Store(_place(destination(where), accept_new, stack), contents)
+    cache = Project.here(os.environ).cache(f"store-{sha256(where.encode()).hexdigest()[:16]}")
+    with interrupted_with("whatever is in the store is complete"), ExitStack() as stack:
+        yield Store(_place(destination(where), accept_new, stack), contents, cache)
 
 
 def is_store(where: str) -> bool:

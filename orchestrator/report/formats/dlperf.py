@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from orchestrator.results.entries import Row
 from orchestrator.results.numbers.throughput import published
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["result_document"]
+from orchestrator.results.summary import Summary
 
 
 def result_document(summary: Summary) -> dict[str, dict[str, dict[str, Any]]]:
@@ -36,12 +35,12 @@ def _settings(row: Row) -> list[str]:
 
 def _result(row: Row) -> dict[str, Any]:
     return {
-        "average_speed": _rounded(row.average),
+        "average_speed": _round(row.average),
         "batch_size_per_device": row.batch_size,
-        "median_speed": _rounded(row.median),
-        "speedup": _rounded(row.speedup),
+        "median_speed": _round(row.median),
+        "speedup": _round(row.speedup),
     }
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else published(value)

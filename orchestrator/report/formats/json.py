@@ -16,8 +16,6 @@ from orchestrator.results.entries import Entry
 from orchestrator.results.summary import Summary
 from orchestrator.results.telemetry.utilization import RunUse
 
-__all__ = ["SCHEMA", "codes_of", "render"]
-
 SCHEMA = 8
 """1: first version. 2: intervals. 3: sheets, explanations. 4: typical speeds, repeats, counts of
 planned runs. 5: labels, skipped configurations. 6: rows of any metric, each with its unit and key;
@@ -65,8 +63,10 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _telemetry(use: RunUse) -> dict[str, Any]:
-    """Return how the nodes of a run were used, without the lines that only a chart needs."""
+    """Return how the nodes of a run were used, without the lines that only a chart needs, and what a
+    note says.
+    """
     content = asdict(use)
     for node in content["nodes"]:
-        del node["lines"]
+        del node["lines"], node["is_coarse"]
     return content

@@ -10,10 +10,9 @@ from xml.etree import ElementTree as Xml
 
 from orchestrator.report.cells import cells_by_name, lacking
 from orchestrator.report.text import one_line
+from orchestrator.results.entries import Row
 from orchestrator.results.planned import Counts
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["render"]
+from orchestrator.results.summary import Summary
 
 
 def render(summary: Summary) -> str:
@@ -37,7 +36,7 @@ def render(summary: Summary) -> str:
     if summary.runs and summary.runs.measured < summary.runs.planned:
         _incomplete(root, summary.runs, summary.notes)
     if summary.skipped:
-        _skipped(root, summary)
+        _add_skipped(root, summary)
     return Xml.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
@@ -52,7 +51,7 @@ def _incomplete(root: Xml.Element, runs: Counts, notes: tuple[str, ...]) -> None
     )
 
 
-def _skipped(root: Xml.Element, summary: Summary) -> None:
+def _add_skipped(root: Xml.Element, summary: Summary) -> None:
     count = str(len(summary.skipped))
     suite = Xml.SubElement(
         root, "testsuite", name="impossible", tests=count, failures="0", errors="0", skipped=count

@@ -12,8 +12,6 @@ from orchestrator.report.tables import tables
 from orchestrator.report.text import one_line
 from orchestrator.results.summary import Summary
 
-__all__ = ["render"]
-
 _MARKUP = re.compile(r"[\\`*_\[\]#|~$]")
 _LINKS = {"@": "&#64;", "://": "&#58;//", "www.": "www&#46;"}
 

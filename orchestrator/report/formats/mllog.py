@@ -14,9 +14,8 @@ import time
 from typing import Any
 
 from orchestrator.report.cells import case
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["render"]
+from orchestrator.results.entries import Row
+from orchestrator.results.summary import Summary
 
 _TOKEN = ":::MLLOG "
 _NUMBERS = {"speedup": "speedup", "efficiency": "efficiency"}

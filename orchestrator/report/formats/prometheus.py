@@ -9,10 +9,8 @@ from collections.abc import Sequence
 
 from orchestrator.report.cells import case
 from orchestrator.report.text import one_line
-from orchestrator.results.entries import SPEED
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["render"]
+from orchestrator.results.entries import SPEED, Row
+from orchestrator.results.summary import Summary
 
 _GAUGES = {
     "value": (
@@ -101,8 +99,8 @@ def _labels(row: Row) -> str:
         "gpus": str(row.gpus),
         "simulated": str(row.simulated).lower(),
     }
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return one_line(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -10,8 +10,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from orchestrator.report.html.svg import COLOURS
 
-__all__ = ["WIDTH", "columns", "new_axes", "new_panels", "put_words", "whole_numbers"]
-
 WIDTH, HEIGHT = 360, 236
 
 

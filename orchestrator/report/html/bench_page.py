@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.record import BenchDir
-from orchestrator.report.html.page import Link, render
+from orchestrator.report.html.navigation import Link
+from orchestrator.report.html.page import render
 from orchestrator.report.references import compare_with
 from orchestrator.report.sections import sections_of
 from orchestrator.results import NEVER_RUN, RunResult
@@ -15,8 +16,6 @@ from orchestrator.results.bench import notes_of, read_bench
 from orchestrator.results.planned import planned_runs
 from orchestrator.results.run_history import history_of
 from orchestrator.results.summary import Summary, of_bench
-
-__all__ = ["Read", "bench_page", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Read:
 
 def read(bench: BenchDir) -> Read:
     """Return a bench for its page. Raises OrchError if it cannot be read."""
-    runs = read_bench(bench, each_rank=True)
+    runs = read_bench(bench)
     planned = planned_runs(bench, runs)
     results = [result for result in planned.results if result.state != NEVER_RUN]
     return Read(bench, runs, results, of_bench(planned, notes_of(bench)))

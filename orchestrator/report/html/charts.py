@@ -20,10 +20,8 @@ from orchestrator.report.html.axes import columns, new_axes, put_words, whole_nu
 from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.references import ReferenceTable
 from orchestrator.results import Interval, RunResult
+from orchestrator.results.entries import Row
 from orchestrator.results.run_history import RunHistory
-from orchestrator.results.summary import Row
-
-__all__ = ["PUBLISHED", "Turn", "tempo", "ranks", "repeats", "scaling", "skew", "timeline"]
 
 PUBLISHED = ("two", "three", "four", "five")
 """Colours of published tables, in this order."""
@@ -200,38 +198,6 @@ def tempo(turns: Sequence[Turn], row: Row, prefix: str) -> str:
     return inline(
         figure, f"Speed over time in {plural(len(runs), 'run')}, warm-up and window", prefix
     )
-
-
-def ranks(turns: Sequence[Turn], prefix: str) -> str:
-    """Draw the step times of every rank that logs them: median and 10th to 90th percentile, each
-    the median over repeats.
-    """
-    figure, axes = new_axes()
-    logs = list(dict.fromkeys(name for turn in turns for name in turn.result.by_rank))
-    for place, name in enumerate(logs):
-        percentiles = [turn.result.by_rank[name] for turn in turns if name in turn.result.by_rank]
-        low, middle, high = (
-            1e3 * sorted(values)[len(values) // 2] for values in zip(*percentiles, strict=True)
-        )
-        axes.plot([place, place], [low, high], color=COLOURS["one"], linewidth=1.2, alpha=0.6)
-        axes.plot(
-            [place],
-            [middle],
-            color=COLOURS["one"],
-            marker="o",
-            markersize=5 if len(logs) <= _THIN else 2.5,
-        )
-    shown = logs if len(logs) <= 8 else []
-    axes.set_xticks(
-        range(len(shown)), [name.replace("/", "\n").removesuffix(".out") for name in shown]
-    )
-    axes.margins(x=0.08)
-    put_words(
-        figure,
-        "step time by rank, ms",
-        below="" if shown else f"{plural(len(logs), 'log')}, by node and rank",
-    )
-    return inline(figure, f"Step time of {plural(len(logs), 'rank')}", prefix)
 
 
 def skew(turns: Iterable[Turn], prefix: str) -> str:

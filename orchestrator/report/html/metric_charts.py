@@ -15,8 +15,6 @@ from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.keys import key_number
 
-__all__ = ["legend", "over_key", "repeats"]
-
 _LINES = ("one", "two", "three", "four", "five")
 _MARKERS = ("o", "s", "^", "D", "v")
 _LOGARITHMIC = 16

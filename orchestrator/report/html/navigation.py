@@ -7,8 +7,6 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote
 
-__all__ = ["Link", "address", "links_of"]
-
 
 class Link(NamedTuple):
     """A link: its text, and where it leads."""
@@ -45,8 +43,8 @@ def links_of(page: str = "", home: str = "", above: str = "../") -> tuple[Link, 
     """Return the links of a page in a folder of the site: to the overviews, and to the bench of
     this ``page`` beside others.
 
-    ``above`` leads to the folder of the overviews, and is empty for these. ``home`` leads from there to the page above the
-    site, if there is one.
+    ``above`` leads to the folder of the overviews, and is empty for these. ``home`` leads from
+    there to the page above the site, if there is one.
     """
     first = (Link("Live", f"{above}{home}"),) if home else ()
     own = (

@@ -36,10 +36,9 @@ from orchestrator.report.references import ReferenceTable
 from orchestrator.report.sections import Section
 from orchestrator.report.tables import of_metrics, tables
 from orchestrator.results import RUNNING, RunResult
+from orchestrator.results.entries import Row
 from orchestrator.results.run_history import BenchHistory, ShapePlacement
-from orchestrator.results.summary import Row, Summary
-
-__all__ = ["Link", "render", "subject"]
+from orchestrator.results.summary import Summary
 
 _Job = tuple[Callable[..., str], tuple[Any, ...]]
 """A function of `charts` and its arguments."""
@@ -101,7 +100,7 @@ def render(
     css = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     return (
         environment()
-        .from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
+        .get_template("page.html.j2")
         .render(
             css=css,
             style_hash=b64encode(hashlib.sha256(css.encode()).digest()).decode(),
@@ -110,12 +109,12 @@ def render(
             title=summary.label or subject(summary) or history.bench_id,
             subject=subject(summary) if summary.label else "",
             overview=_overview(summary),
-            arranged=_arranged,
+            arranged=_arrange,
             series=series,
-            sheets=tuple(_sheets(summary)),
+            sheets=tuple(map(sheet_tables, summary.sheets)),
             metrics=tuple(_metrics(summary, turns)),
             notes=(*summary.notes, *history.notes, *reference_notes),
-            failed=_failed(turns.values()),
+            failed=_first_failures(turns.values()),
             sections=[section.page() for section in sections],
             count=summary.runs.planned if summary.runs else len(turns),
             missing=summary.runs.words() if summary.runs else (),
@@ -154,7 +153,7 @@ class _Arranged(NamedTuple):
     rows: tuple[tuple[tuple[str, str], ...], ...]
 
 
-def _arranged(table: Table) -> _Arranged:
+def _arrange(table: Table) -> _Arranged:
     """Return a table with each interval below its value, and with what describes the repeats at the
     right end, where a narrow window cuts it off; a table without footnotes has no notes."""
     keys = [(place, name) for place, name in enumerate(table.columns) if place < table.keys]
@@ -182,11 +181,6 @@ def _overview(summary: Summary) -> tuple[Table, ...]:
         for table in tables(speeds)
         if len(table.columns) > len(COLUMNS)
     )
-
-
-def _sheets(summary: Summary) -> Iterator[tuple[Table, ...]]:
-    """Return the tables of each sheet."""
-    return map(sheet_tables, summary.sheets)
 
 
 _Legend = list[tuple[str, str]]
@@ -223,7 +217,7 @@ def _metrics(
             yield entry.table, tuple(drawn)
 
 
-def _failed(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
+def _first_failures(turns: Iterable[Turn]) -> list[tuple[RunResult, list[str]]]:
     """Return the first run without a number for each cause, and the ids of all runs with the same
     cause.
     """
@@ -260,7 +254,7 @@ def _series(
     ]
     drawn = (
         chart
-        for share in shared_out(_drawn, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES)
+        for share in shared_out(_draw_all, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES)
         for chart in share
     )
     for table, rows, matching, of_cells, of_all in parts:
@@ -298,7 +292,6 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
     candidates: list[tuple[bool, _Job]] = [
         (bool(turns), (charts.repeats, (turns, row, f"{prefix}a-"))),
         (any(turn.result.tempo for turn in turns), (charts.tempo, (turns, row, f"{prefix}b-"))),
-        (any(turn.result.by_rank for turn in turns), (charts.ranks, (turns, f"{prefix}c-"))),
         (
             any(turn.result.use for turn in turns),
             (use_charts.use, (turns, row.unit, f"{prefix}e-")),
@@ -311,7 +304,7 @@ def _of_cell(row: Row, turns: Sequence[Turn], prefix: str) -> list[_Job]:
     return [job for applies, job in candidates if applies]
 
 
-def _drawn(jobs: Sequence[_Job]) -> list[str]:
+def _draw_all(jobs: Sequence[_Job]) -> list[str]:
     with drawing():
         return [draw(*arguments) for draw, arguments in jobs]
 

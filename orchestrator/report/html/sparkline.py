@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["bar", "sparkline"]
-
 _WIDTH, _HEIGHT = 220, 34
 
 

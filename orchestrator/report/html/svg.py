@@ -19,8 +19,6 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "drawing", "inline"]
-
 COLOURS = {
     name: f"#0000{number:02x}"
     for number, name in enumerate(

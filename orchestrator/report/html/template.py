@@ -7,22 +7,20 @@ from __future__ import annotations
 import hashlib
 import shlex
 from base64 import b64encode
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from orchestrator.inventory import fold
 from orchestrator.report.text import one_line, visible
 from orchestrator.results.numbers.rounding import written
 
-__all__ = ["environment", "fill_page", "fill_section", "hash_of", "read_text"]
-
 
 def fill_section(package: str, **values: Any) -> str:
     """Return the markup of a section from the template `section.html.j2` of a feature's package."""
-    template = read_text("section.html.j2", package)
-    return environment().from_string(template).render(**values)
+    return _template("section.html.j2", package).render(**values)
 
 
 def fill_page(package: str, template: str, **values: Any) -> str:
@@ -30,10 +28,16 @@ def fill_page(package: str, template: str, **values: Any) -> str:
     page of a bench.
     """
     css = read_text("page.css")
-    text = read_text(template, package)
-    return environment().from_string(text).render(css=css, style_hash=hash_of(css), **values)
+    return _template(template, package).render(css=css, style_hash=hash_of(css), **values)
 
 
+@cache
+def _template(name: str, package: str) -> Template:
+    """Return a template of a feature's package that sees those of this one."""
+    return environment().from_string(read_text(name, package))
+
+
+@cache
 def environment(package: str = __package__) -> Environment:
     """Return the environment of the templates of a package: every value is escaped, and a missing
     one is an error.

@@ -17,8 +17,6 @@ from orchestrator.report.html.svg import COLOURS, inline
 from orchestrator.report.text import one_line
 from orchestrator.results.telemetry.utilization import CLOCK, HOTTEST
 
-__all__ = ["use"]
-
 _PANEL = 96
 _OF_NODES = ("one", "two", "three", "four")
 """Colours of nodes; of more than these, all have the first."""

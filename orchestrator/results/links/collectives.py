@@ -22,20 +22,6 @@ from orchestrator.results.notes import FEW_CALLS, RANK_FAR_ABOVE
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.values import Key, Value
 
-__all__ = [
-    "COLLECTIVES",
-    "METRICS",
-    "CollectivePoint",
-    "algorithm_bandwidth",
-    "bus_bandwidth",
-    "doubts",
-    "factor",
-    "medians",
-    "points",
-    "values",
-]
-
-COLLECTIVES = ("allreduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_recv")
 _IN_PARTS = ("reduce_scatter", "all_gather", "all_to_all")
 _ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _ALIGNED_BYTES = 16

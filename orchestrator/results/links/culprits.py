@@ -23,8 +23,6 @@ from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation, mean, median
 
-__all__ = ["LEVEL", "MARGIN", "Boundary", "Culprits", "Link", "NodeScore", "Pair", "diagnosis"]
-
 Pair = tuple[int, int]
 """Two nodes by their node_rank, the lower one first."""
 
@@ -53,8 +51,8 @@ class NodeScore:
     """How many times slower a node is to its median partner than an ordinary pair, with the 95 %
     interval.
 
-    ``least`` is the lower end at the level of all comparisons together; to ``slow_to`` of its ``partners`` the node is at
-    least half as slow.
+    ``least`` is the lower end at the level of all comparisons together; to ``slow_to`` of its
+    ``partners`` the node is at least half as slow.
     """
 
     node: int
@@ -93,8 +91,9 @@ class Boundary:
 class Culprits:
     """The diagnosis from the times of all pairs.
 
-    ``relative`` holds each pair's time over the ordinary time ``ordinary_s``. ``seen_node`` and ``seen_link`` are the factors
-    by which a node, or a link, would have to be slower to be named at the measured noise.
+    ``relative`` holds each pair's time over the ordinary time ``ordinary_s``. ``seen_node`` and
+    ``seen_link`` are the factors by which a node, or a link, would have to be slower to be named at
+    the measured noise.
     """
 
     sweeps: int
@@ -142,15 +141,15 @@ def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
     Two nodes form a single pair, which cannot be compared with another; of three, one node or one
     link can be named. The noise of a single sweep is unknown, so nothing is named then.
     """
-    prepared = _prepared(times, nodes)
+    prepared = _prepare_times(times, nodes)
     scores = _scores(prepared)
     links = _links(prepared, scores)
-    if accused := _accused(prepared, scores, links):
+    if accused := _find_culprits(prepared, scores, links):
         scores |= {node: replace(scores[node], named=True) for node in accused}
         links = _links(prepared, scores)
     boundary = _boundary(prepared, scores, links)
     if boundary:
-        scores, links = _acquitted(prepared, boundary, scores)
+        scores, links = _acquit(prepared, boundary, scores)
     return Culprits(
         sweeps=prepared.sweeps,
         ordinary_s=math.exp(prepared.base),
@@ -163,7 +162,7 @@ def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
     )
 
 
-def _prepared(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
+def _prepare_times(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
     if sorted(times) != list(combinations(range(count), 2)):
         raise ValueError(f"expected every pair of {count} nodes")
     logs = {pair: [math.log(seconds) for seconds in times[pair]] for pair in sorted(times)}
@@ -253,11 +252,13 @@ def _references(prepared: _Times, named: Collection[int]) -> list[list[float]]:
         for reference, own in zip(references, places, strict=True):
             left = len(values) - len(own)
             middle = {(left - 1) // 2, left // 2}
-            reference.append(mean([values[_stepped(at, own)] for at in middle]) if left else of_all)
+            reference.append(
+                mean([values[_skip_places(at, own)] for at in middle]) if left else of_all
+            )
     return references
 
 
-def _stepped(index: int, places: Sequence[int]) -> int:
+def _skip_places(index: int, places: Sequence[int]) -> int:
     """Return the place of the element with this index among those that are not at these places,
     which are in order.
     """
@@ -288,7 +289,9 @@ def _node(
     return NodeScore(node, _factor(effect), interval, least, slow_to, len(others), is_named)
 
 
-def _accused(prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]) -> list[int]:
+def _find_culprits(
+    prepared: _Times, scores: Mapping[int, NodeScore], links: Sequence[Link]
+) -> list[int]:
     """Return the nodes that explain several slow links by one cause: slow to most partners, and
     certainly to some of them.
     """
@@ -370,7 +373,7 @@ def _components(count: int, pairs: Collection[Pair]) -> list[tuple[int, ...]]:
     ]
 
 
-def _acquitted(
+def _acquit(
     prepared: _Times, boundary: Boundary, scores: Mapping[int, NodeScore]
 ) -> tuple[dict[int, NodeScore], list[Link]]:
     """Return scores and links without those named for an effect that the boundary explains."""

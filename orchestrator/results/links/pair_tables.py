@@ -17,8 +17,6 @@ from orchestrator.results.numbers.throughput import mean, median
 if TYPE_CHECKING:
     from orchestrator.plan import RunSpec
 
-__all__ = ["content"]
-
 _WORST = 10
 _HIDDEN = 100.0
 """No verdict is given if a link would have to be more than this many times slower to be named."""
@@ -94,7 +92,7 @@ def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, f
         if score.slow_to == score.partners
         else f"{score.slow_to} of {score.partners} partners"
     )
-    direction = _one_sided(
+    direction = _slow_direction(
         _sending(ways, score.node),
         _receiving(ways, score.node),
         ", when sending",
@@ -105,7 +103,7 @@ def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, f
 
 def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
     a, b = (names[node] for node in link.pair)
-    direction = _one_sided(
+    direction = _slow_direction(
         ways[link.pair],
         ways[link.pair[1], link.pair[0]],
         f", from {a} to {b}",
@@ -114,7 +112,7 @@ def _link_words(link: Link, names: Mapping[int, str], ways: Mapping[Way, float])
     return f"link {a} to {b}: {link.slower:.1f}x slower than its nodes explain (95 %: {_reach(link)}){direction}"
 
 
-def _one_sided(one_way: float, other_way: float, first: str, second: str) -> str:
+def _slow_direction(one_way: float, other_way: float, first: str, second: str) -> str:
     """Return ``first`` or ``second`` for the slow direction; empty unless the other deviates less
     than half as much.
     """
@@ -159,7 +157,7 @@ def _node_grid(
             f"{score.slow_to} of {score.partners}",
         )
         verdict = "slow" if score.named else ""
-        rows.append((names[score.node], *_scored(score), *shown, median(pings) * 1e3, verdict))
+        rows.append((names[score.node], *_score_cells(score), *shown, median(pings) * 1e3, verdict))
     return Grid("nodes, to their median partner", _NODES, tuple(rows))
 
 
@@ -170,7 +168,7 @@ def _link_grid(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
             relative = result.relative[link.pair]
             rate = _rate(size, result.ordinary_s * relative)
             ends = [names[node] for node in link.pair]
-            rows.append((*ends, *_scored(link), rate, relative, "slow" if link.named else ""))
+            rows.append((*ends, *_score_cells(link), rate, relative, "slow" if link.named else ""))
     return Grid("slowest links, over what their nodes explain", _LINKS, tuple(rows))
 
 
@@ -188,7 +186,7 @@ def _matrix(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
     )
 
 
-def _scored(score: NodeScore | Link) -> tuple[Any, ...]:
+def _score_cells(score: NodeScore | Link) -> tuple[Any, ...]:
     ends = [
         end if math.isfinite(end) and end > 0 else None
         for end in (score.interval.low, score.interval.high)

@@ -15,8 +15,6 @@ from orchestrator.errors import DataError
 from orchestrator.plan import RunSpec
 from orchestrator.results.links.culprits import Pair
 
-__all__ = ["BOTH", "ONE_WAY", "PING", "PairTimes", "pair_times"]
-
 BOTH, PING = "both", "ping"
 ONE_WAY = ("a-to-b", "b-to-a")
 _PING_BYTES = 8
@@ -49,7 +47,7 @@ def pair_times(
     sweeps = spec.steps - spec.warmup_steps
     expected = spec.nodes * (spec.nodes - 1) // 2 * len(directions) * sweeps * spec.gpus
     if len(lines) != expected:
-        raise _damaged(f"expected {expected} times of pairs, the logs have {len(lines)}")
+        raise _damage_error(f"expected {expected} times of pairs, the logs have {len(lines)}")
     by_rank: dict[tuple[Pair, str, int], dict[int, float]] = {}
     for line in lines:
         a, b, sweep, local_rank, size_bytes = (
@@ -58,12 +56,12 @@ def pair_times(
         seconds, direction = float(line["time_s"]), line["direction"]
         placed = 0 <= a < b < spec.nodes and 1 <= sweep <= sweeps and local_rank < spec.gpus
         if not placed or directions.get(direction) != size_bytes or not 0 < seconds < _LONGEST_S:
-            raise _damaged(
+            raise _damage_error(
                 f"expected a time of this run, got {' '.join(f'{name}={value}' for name, value in line.items())}"
             )
         times = by_rank.setdefault(((a, b), direction, sweep), {})
         if local_rank in times:
-            raise _damaged(
+            raise _damage_error(
                 f"expected the time of nodes {a} and {b}, {direction}, sweep {sweep}, once, got it again"
             )
         times[local_rank] = seconds
@@ -82,5 +80,5 @@ def pair_times(
     )
 
 
-def _damaged(message: str) -> DataError:
+def _damage_error(message: str) -> DataError:
     return DataError(message, kind="result_invalid", phase="summarize")

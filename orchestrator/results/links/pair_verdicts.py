@@ -8,8 +8,6 @@ from orchestrator.results.links.culprits import Culprits, Pair, diagnosis
 from orchestrator.results.links.pair_times import BOTH
 from orchestrator.results.run import RunResult
 
-__all__ = ["pair_verdicts"]
-
 
 def pair_verdicts(results: Sequence[RunResult]) -> tuple[Culprits, Mapping[int, str]] | None:
     """Return the diagnosis from the good runs of pairs, and the host of each node; None without

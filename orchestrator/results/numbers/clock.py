@@ -25,8 +25,6 @@ from orchestrator.notes import Note
 from orchestrator.results.numbers.notes import AGAINST_CLOCK
 from orchestrator.results.numbers.throughput import Stretch, Throughput, median
 
-__all__ = ["Clock", "Sizes", "verify_clock", "verify_no_jump"]
-
 POLL_S = 1.1
 """A node looks at its logs this often; a line arrived at most so long before it was seen."""
 _APART, _CONTRADICTION = 0.1, 1.5
@@ -73,7 +71,7 @@ def verify_clock(
     window = [
         sample for sample in samples if measured.first_step <= sample.step <= measured.last_step
     ]
-    notes = _arrived(window, measured, intervals, clock.arrivals, sizes)
+    notes = _compare_arrivals(window, measured, intervals, clock.arrivals, sizes)
     whole_s = measured.seconds
     if clock.life_s is not None and whole_s > (1 + _APART) * clock.life_s + POLL_S:
         # The run is longer than its window by an unknown time: of the known mistakes the smallest
@@ -107,7 +105,7 @@ def verify_no_jump(intervals: Sequence[Stretch]) -> None:
             )
 
 
-def _arrived(
+def _compare_arrivals(
     window: Sequence[StepSample],
     measured: Throughput,
     intervals: Sequence[Stretch],
@@ -150,7 +148,10 @@ def _refusal(words: str, grammar: str) -> DataError:
         else "see units, scope and summed_over of the log grammar in docs/programs.md"
     )
     return DataError(
-        f"expected times that agree with the clock, got {words}", kind="result_invalid", hint=hint
+        f"expected times that agree with the clock, got {words}",
+        # A mistake of the log grammar: its correction gives the number, without another run.
+        kind="log_unmatched" if grammar else "result_invalid",
+        hint=hint,
     )
 
 

@@ -15,8 +15,6 @@ from orchestrator.notes import Note
 from orchestrator.results.numbers.notes import RATES_SINCE_START
 from orchestrator.results.numbers.throughput import WORTH, Terms, median
 
-__all__ = ["cumulative_note"]
-
 _BLOCKS = 5
 _FEWEST = 20
 _ALIKE = 0.25

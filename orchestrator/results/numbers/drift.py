@@ -42,20 +42,6 @@ from orchestrator.results.numbers.intervals import (
 )
 from orchestrator.results.numbers.t_distribution import student
 
-__all__ = [
-    "STEADY",
-    "Drift",
-    "Estimate",
-    "Placed",
-    "carried_over",
-    "chance_without_drift",
-    "drift_of",
-    "typical_centre",
-    "typical_change",
-    "typical_ratio",
-    "typical_value",
-]
-
 _UNLIKELY = 0.2
 """A slope is used if noise alone gives one at least as large with this probability or less."""
 _CERTAIN = 0.01
@@ -83,10 +69,10 @@ class Placed:
 class Drift:
     """The ``slope`` of the logarithm of speed per run, 0 for a steady bench.
 
-    ``middle`` is the place in the middle of the bench, ``runs`` the distance from its first to its last place, ``squares`` the
-    sum of squares of places about the mean of each configuration, on which the uncertainty of the
-    slope depends.
-    ``is_certain``: noise alone gives one as large in one of a hundred benches.
+    ``middle`` is the place in the middle of the bench, ``runs`` the distance from its first to its
+    last place, ``squares`` the sum of squares of places about the mean of each configuration, on
+    which the uncertainty of the slope depends. ``is_certain``: noise alone gives one as large in
+    one of a hundred benches.
     """
 
     slope: float = 0.0
@@ -200,7 +186,8 @@ def typical_centre(
     """Return the mean logarithm of the runs of a configuration in the middle of the bench; None for
     fewer than two.
 
-    ``from_middle`` replaces the distance of their mean place from the middle where the uncertainty of the slope is added.
+    ``from_middle`` replaces the distance of their mean place from the middle where the uncertainty
+    of the slope is added.
     """
     if not runs:
         return None
@@ -256,7 +243,7 @@ def _without(runs: Sequence[Placed], drift: Drift) -> list[float]:
         math.log(run.value) - drift.slope * offset
         for run, offset in zip(runs, offsets, strict=True)
     ]
-    centre, free = _mean(logs), len(runs) - 1 - _fitted(offsets, drift.squares)
+    centre, free = _mean(logs), len(runs) - 1 - _fitted_share(offsets, drift.squares)
     larger = math.sqrt((len(runs) - 1) / free) if free > 0 else 1.0
     return [math.exp(centre + larger * (log - centre)) for log in logs]
 
@@ -302,7 +289,7 @@ def _centre(
     lie to one side of the middle, on average at a ``distance``, the uncertainty of the slope is
     added.
     """
-    fitted, added = _fitted(offsets, squares), distance * distance / squares
+    fitted, added = _fitted_share(offsets, squares), distance * distance / squares
     return centre_of(
         _less_slope(values, offsets, slope), unit=values[0], fitted=fitted, added=added
     )
@@ -312,7 +299,7 @@ def _less_slope(values: Sequence[float], offsets: Sequence[float], slope: float)
     return [log - slope * offset for log, offset in zip(logarithms(values), offsets, strict=True)]
 
 
-def _fitted(offsets: Sequence[float], squares: float) -> float:
+def _fitted_share(offsets: Sequence[float], squares: float) -> float:
     """Return the share of the slope's degree of freedom that came from runs at these distances."""
     centre = _mean(offsets)
     return math.fsum((offset - centre) ** 2 for offset in offsets) / squares

@@ -37,8 +37,6 @@ from typing import TypeVar
 from orchestrator.results.numbers.t_distribution import fisher, student
 from orchestrator.results.numbers.throughput import mean, median
 
-__all__ = ["CERTAIN", "Excess", "excesses"]
-
 CERTAIN = 0.99
 """How often none of the intervals of a group misses its true value."""
 _FEWEST_BLOCKS = 4
@@ -81,9 +79,10 @@ def excesses(
 ) -> dict[Member, Excess]:
     """Return the excess of each member; empty where blocks are too few.
 
-    ``values``: of each member, for each run, those of its blocks, as many for each member. ``comparisons`` counts the members
-    of all groups that are judged together, if there are others. ``usual`` is by how much equal
-    members differ from run to run, a standard deviation, where a single run cannot show it.
+    ``values``: of each member, for each run, those of its blocks, as many for each member.
+    ``comparisons`` counts the members of all groups that are judged together, if there are others.
+    ``usual`` is by how much equal members differ from run to run, a standard deviation, where a
+    single run cannot show it.
     """
     runs = min((len(runs) for runs in values.values()), default=0)
     fewest = min((len(blocks) for runs in values.values() for blocks in runs), default=0)
@@ -144,7 +143,7 @@ def _of_blocks(
 ) -> dict[Member, float]:
     """Return half of the interval of each member that the scatter of its blocks allows."""
     apart = _without_common(values)
-    carried = _carried([blocks for runs in apart.values() for blocks in runs])
+    carried = _carry_over([blocks for runs in apart.values() for blocks in runs])
     dependence = (1 + carried) / (1 - carried)
     halves = {}
     for member, runs in apart.items():
@@ -294,7 +293,7 @@ def _scatter(values: Sequence[float]) -> float:
     return math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1)
 
 
-def _carried(series: Sequence[Sequence[float]]) -> float:
+def _carry_over(series: Sequence[Sequence[float]]) -> float:
     """Return how much of a deviation is carried from block to block, over all series, 0 to 0.9.
 
     The mean of a short series takes 1 / n of it away, which is added again (F. H. C. Marriott and

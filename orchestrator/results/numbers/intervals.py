@@ -24,26 +24,6 @@ from random import Random
 from orchestrator.results.numbers.t_distribution import probability, student
 from orchestrator.results.numbers.throughput import deviation
 
-__all__ = [
-    "LEVEL",
-    "Centre",
-    "Change",
-    "Interval",
-    "centre_of",
-    "chance",
-    "change_between",
-    "change_interval",
-    "geometric_mean",
-    "holm",
-    "interval",
-    "least_chance",
-    "logarithms",
-    "outliers",
-    "plain_interval",
-    "ratio_interval",
-    "times_exp",
-]
-
 LEVEL = 0.95
 _ALIKE = 0.005
 """Speeds within half a percent are treated as equal, however closely the others agree."""

@@ -15,8 +15,6 @@ from types import MappingProxyType
 
 from orchestrator.devices.vendor import Device, peaks
 
-__all__ = ["DEVICES", "DIVISORS", "MODELS", "Device", "Model", "devices_in", "link_in"]
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -38,26 +36,30 @@ class Model:
 
 DEVICES = peaks()
 
-_RARE_CONSTANTS: tuple[str, ...] = (
-    *(
-        "P100 PCIe",
-        "V100S",
-        "A800",
-        "A10",
-        "A10G",
-        "A30",
-        "RTX 4090",
-        "L4",
-        "H20",
-        "H800",
-        "H800 PCIe",
-        "GH200",
-    ),
-    *("RTX PRO 6000", "B300", "GB300", "MI350X", "MI355X"),
+_DIVISORS = (
+    "K80",
+    "P100",
+    "V100",
+    "V100 PCIe",
+    "T4",
+    "A100",
+    "L40S",
+    "H100",
+    "H100 PCIe",
+    "H100 NVL",
+    "H200",
+    "H200 NVL",
+    "B200",
+    "GB200",
+    "MI210",
+    "MI250",
+    "MI250X",
+    "MI300X",
+    "MI325X",
 )
-DIVISORS = tuple(device for device in DEVICES if device.name not in _RARE_CONSTANTS)
-"""Devices whose peak programs have as a constant, whatever they run on. With all devices, nearly
-every ratio would fit one.
+DIVISORS = tuple(device for device in DEVICES if device.name in _DIVISORS)
+"""Devices by whose peak programs divide on any device, because it is a constant in them. With more
+devices nearly every ratio would fit one.
 """
 
 MODELS: Mapping[str, Model] = MappingProxyType(

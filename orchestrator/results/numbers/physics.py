@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestrator.devices.vendor import Device
 from orchestrator.results.numbers.intervals import change_interval
 from orchestrator.results.numbers.notes import (
     ABOVE_BOUND,
@@ -24,11 +25,9 @@ from orchestrator.results.numbers.notes import (
     MORE_RANKS_SLOWER,
     SUPERLINEAR,
 )
-from orchestrator.results.numbers.peaks import MODELS, Device, Model, devices_in
+from orchestrator.results.numbers.peaks import MODELS, Model, devices_in
 from orchestrator.results.numbers.rounding import written
 from orchestrator.results.numbers.throughput import median
-
-__all__ = ["ROOM", "SLACK", "Finding", "Measured", "findings"]
 
 SLACK = 0.02
 """Single numbers may differ by this fraction without a finding; docs/notes.md gives its origin."""

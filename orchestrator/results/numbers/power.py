@@ -25,16 +25,6 @@ from statistics import NormalDist
 from orchestrator.results.numbers.intervals import LEVEL, Centre, least_chance
 from orchestrator.results.numbers.t_distribution import student
 
-__all__ = [
-    "MOST_REPEATS",
-    "OFTEN",
-    "Scatter",
-    "least_change",
-    "repeats_to_exclude",
-    "repeats_to_find",
-    "scatter_of",
-]
-
 OFTEN = 0.9
 """How often a change is to be found: the "nine of ten" of every sentence."""
 MOST_REPEATS = 200
@@ -49,8 +39,8 @@ _NORMAL = NormalDist()
 @dataclass(frozen=True, slots=True)
 class Scatter:
     """The standard deviation of the logarithm of one run, without drift, and the degrees of freedom
-    from which it is known.
-    ``fitted`` is the share of a degree of freedom that the line of a drift takes from each further bench, 0 without one.
+    from which it is known. ``fitted`` is the share of a degree of freedom that the line of a drift
+    takes from each further bench, 0 without one.
     """
 
     deviation: float
@@ -101,7 +91,7 @@ def _reaches(scatter: Scatter, repeats: int, distance: float) -> float:
     """Return how often the whole interval is on one side of a limit at a ``distance`` from the true
     change.
     """
-    return _averaged(
+    return _average_chance(
         scatter, repeats, lambda shift, noise, t: _NORMAL.cdf(distance * shift - t * noise)
     )
 
@@ -116,7 +106,7 @@ def _power(
         return 0.0
     free = max(1.0, 2 * (repeats - 1 - scatter.fitted))
     corrected = student(free, 1 - (1 - LEVEL) / 2 / comparisons)
-    found = _averaged(
+    found = _average_chance(
         scatter,
         repeats,
         lambda shift, noise, t: _NORMAL.cdf(
@@ -127,22 +117,24 @@ def _power(
         return found
     # The only labeling that is unlikely enough is that in which all runs of one bench are below all
     # of the other.
-    apart = _averaged(
+    apart = _average_chance(
         scatter,
         repeats,
-        lambda shift, noise, t: _separated(change * shift * math.sqrt(2 / repeats), repeats),
+        lambda shift, noise, t: _chance_of_separation(
+            change * shift * math.sqrt(2 / repeats), repeats
+        ),
     )
     return min(found, apart)
 
 
-def _averaged(
+def _average_chance(
     scatter: Scatter, repeats: int, chance: Callable[[float, float, float], float]
 ) -> float:
     """Return the mean of a chance over what the scatter of runs may truly be, and over the scatter
     that a comparison finds.
 
-    ``chance`` takes the standard errors of the difference of two means in a unit of the logarithm, the scatter that is found
-    over the true one, and the quantile of Student's t.
+    ``chance`` takes the standard errors of the difference of two means in a unit of the logarithm,
+    the scatter that is found over the true one, and the quantile of Student's t.
     """
     free = max(1.0, 2 * (repeats - 1 - scatter.fitted))
     t = student(free, (1 + LEVEL) / 2)
@@ -168,7 +160,7 @@ def _ratios(freedom: float) -> tuple[float, ...]:
     return tuple(math.sqrt(max(cube, 0.01) ** 3) for cube in cubes)
 
 
-def _separated(shift: float, count: int) -> float:
+def _chance_of_separation(shift: float, count: int) -> float:
     """Return how often all of some normal values are above all of as many others, which are lower
     by ``shift`` deviations.
     """

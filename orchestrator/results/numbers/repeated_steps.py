@@ -15,8 +15,6 @@ from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.logs.steps import VALUES
 
-__all__ = ["verify_once"]
-
 
 def verify_once(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> None:
     """Check that the step before the window and each step in it have one line, in order; earlier

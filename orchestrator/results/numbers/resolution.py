@@ -17,8 +17,6 @@ from orchestrator.logs import StepSample
 from orchestrator.results.numbers.throughput import Terms, Throughput
 from orchestrator.results.numbers.window import window_lines
 
-__all__ = ["resolution_of", "resolution_of_speed"]
-
 
 def resolution_of(combination: str, resolution: float, values: Sequence[float]) -> float:
     """Return the resolution of values of this ``resolution`` combined by ``combination``, a name in

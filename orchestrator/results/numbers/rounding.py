@@ -11,8 +11,6 @@ import math
 
 from orchestrator.results.numbers.throughput import published
 
-__all__ = ["percent", "written"]
-
 
 def written(value: float, separator: str = "") -> str:
     """Return a number with two decimals, below 1 with three significant digits. ``separator`` goes

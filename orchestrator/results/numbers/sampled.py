@@ -23,8 +23,6 @@ from orchestrator.results.numbers.notes import SLOW_PRINTED_STEPS
 from orchestrator.results.numbers.steadiness import slow_steps
 from orchestrator.results.numbers.throughput import Terms, median
 
-__all__ = ["pauses_once"]
-
 
 def pauses_once(
     samples: Sequence[StepSample], terms: Terms

@@ -28,17 +28,6 @@ from orchestrator.results.numbers.notes import (
 )
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
-__all__ = [
-    "clipped",
-    "correlation",
-    "differences",
-    "mean_square",
-    "slow_steps",
-    "stretch_apart",
-    "trend",
-    "unsteady",
-]
-
 _NORMAL = 1.4826
 """The standard deviation of normal values over their median absolute deviation."""
 _FAR, _SLOW = 6.0, 0.25
@@ -62,13 +51,13 @@ _TOO_ONE_SIDED = 33
 _NAMED = 5
 
 
-def unsteady(window: Sequence[Stretch]) -> tuple[Note, ...]:
+def unsteady(window: Sequence[Stretch], *, in_seconds: bool = True) -> tuple[Note, ...]:
     """Return in which ways the lines of a window, in order, are not steady, and what that costs;
-    empty if they are.
+    empty if they are. ``in_seconds``: their seconds are known, not only the ratios of these.
     """
     times = [line.seconds / line.steps for line in window]
     slow = slow_steps(times)
-    texts = [_of_slow(window, times, slow)] if slow else []
+    texts = [_of_slow(window, times, slow, in_seconds)] if slow else []
     # Judged without the slow steps: one stall would hide any shift.
     is_slow = set(slow)
     lines = [line for place, line in enumerate(window) if place not in is_slow]
@@ -79,7 +68,7 @@ def unsteady(window: Sequence[Stretch]) -> tuple[Note, ...]:
     ):
         texts.append(_of_trend(rest, grown))
     elif span is not None:
-        texts.append(_of_stretch(lines, rest, span))
+        texts.append(_of_stretch(lines, rest, span, in_seconds))
     return tuple(texts)
 
 
@@ -130,9 +119,7 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
         math.log(mean(step_times[start : start + width]))
         for start in range(0, len(step_times), width)
     ]
-    correlated = correlation(logs)
-    white = [later - correlated * earlier for earlier, later in zip(logs, logs[1:], strict=False)]
-    noise = math.sqrt(mean_square(differences(white, 1)) / 2)
+    _, white, noise = whiten(logs)
     beyond, start, stop = _furthest(clipped(white, noise))
     if beyond <= _BEYOND_CHANCE * noise or not beyond:
         return None
@@ -141,7 +128,7 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
     first, last = (start + 1) * width if start else 0, min(len(step_times), (stop + 1) * width)
     inside, outside = step_times[first:last], [*step_times[:first], *step_times[last:]]
     return (
-        _refined(step_times, first, last)
+        _refine(step_times, first, last)
         if abs(median(inside) / median(outside) - 1) >= WORTH
         else None
     )
@@ -177,21 +164,26 @@ def trend(step_times: Sequence[float]) -> float | None:
 # -- words
 
 
-def _of_slow(window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int]) -> Note:
+def _of_slow(
+    window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int], in_seconds: bool
+) -> Note:
     usual = median(times)
     longer = median([times[place] for place in slow]) / usual
     count, total = sum(window[place].steps for place in slow), sum(line.steps for line in window)
-    steps, cost = _spans(window, slow), _cost(window, times, slow, usual)
+    steps, cost = _spans(window, slow), _cost(window, times, slow, usual, in_seconds)
     return SLOW_STEPS(count=count, total=total, longer=longer, steps=steps, cost=cost)
 
 
-def _of_stretch(window: Sequence[Stretch], times: Sequence[float], span: tuple[int, int]) -> Note:
+def _of_stretch(
+    window: Sequence[Stretch], times: Sequence[float], span: tuple[int, int], in_seconds: bool
+) -> Note:
     slow: Sequence[int] = range(*span)
     fast: Sequence[int] = [*range(span[0]), *range(span[1], len(times))]
     if _typical(times, slow) < _typical(times, fast):
         slow, fast = fast, slow
     usual = _typical(times, fast)
-    longer, cost = _typical(times, slow) / usual - 1, _cost(window, times, slow, usual)
+    longer = _typical(times, slow) / usual - 1
+    cost = _cost(window, times, slow, usual, in_seconds)
     at_the_start = slow[0] == 0 and slow[-1] == len(slow) - 1
     kind = SLOW_START if at_the_start else SLOW_STRETCH
     return kind(steps=_spans(window, slow), longer=longer, cost=cost)
@@ -213,15 +205,18 @@ def _typical(times: Sequence[float], places: Sequence[int]) -> float:
 
 
 def _cost(
-    window: Sequence[Stretch], times: Sequence[float], slow: Sequence[int], usual: float
+    window: Sequence[Stretch],
+    times: Sequence[float],
+    slow: Sequence[int],
+    usual: float,
+    in_seconds: bool,
 ) -> str:
     """Return the time that would not have passed if the slow steps had taken as long as usual, in
     words.
     """
     lost_s = math.fsum((times[place] - usual) * window[place].steps for place in slow)
-    return (
-        f"{lost_s:.3g} s, {lost_s / math.fsum(line.seconds for line in window):.1%} of the window"
-    )
+    share = f"{lost_s / math.fsum(line.seconds for line in window):.1%} of the window"
+    return f"{lost_s:.3g} s, {share}" if in_seconds else share
 
 
 def _spans(window: Sequence[Stretch], places: Sequence[int]) -> str:
@@ -283,6 +278,13 @@ def correlation(logs: Sequence[float]) -> float:
     )
 
 
+def whiten(logs: Sequence[float]) -> tuple[float, list[float], float]:
+    """Return the correlation of neighbours, the values without it, and the noise of these."""
+    correlated = correlation(logs)
+    white = [later - correlated * earlier for earlier, later in zip(logs, logs[1:], strict=False)]
+    return correlated, white, math.sqrt(mean_square(differences(white, 1)) / 2)
+
+
 def clipped(values: Sequence[float], noise: float) -> list[float]:
     """Return the values, each at most 2.5 standard deviations from the median of its neighbourhood
     of 15.
@@ -299,7 +301,7 @@ def clipped(values: Sequence[float], noise: float) -> list[float]:
     return within
 
 
-def _refined(step_times: Sequence[float], first: int, last: int) -> tuple[int, int]:
+def _refine(step_times: Sequence[float], first: int, last: int) -> tuple[int, int]:
     """Return the bounds that divide values best between the levels inside and outside of a stretch,
     which may be shorter.
 

@@ -21,10 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from orchestrator.results.numbers.steadiness import clipped, correlation, differences, mean_square
+from orchestrator.results.numbers.steadiness import clipped, whiten
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
-
-__all__ = ["SteadyStart", "steady_start"]
 
 _FEWEST = 20
 _POINTS = 120
@@ -77,9 +75,7 @@ def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
         for group in groups
     ]
     logs = [math.log(time) for time in times]
-    correlated = correlation(logs)
-    white = [later - correlated * earlier for earlier, later in zip(logs, logs[1:], strict=False)]
-    noise = math.sqrt(mean_square(differences(white, 1)) / 2)
+    correlated, white, noise = whiten(logs)
     bounds = [0, *(place + 1 for place in _changes(clipped(white, noise), noise)), len(times)]
     segments = list(zip(bounds, bounds[1:], strict=False))
     levels = [median(times[first:last]) for first, last in segments]

@@ -14,8 +14,6 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-__all__ = ["fisher", "probability", "student"]
-
 _MANY = 1000.0
 """With more degrees of freedom, four terms of an expansion around the normal distribution have all
 digits.
@@ -48,7 +46,7 @@ def student(freedom: float, chance: float) -> float:
         return math.copysign(math.inf, chance - 0.5)
     if tail == 0.5:
         return 0.0
-    far = _expanded(freedom, tail) if freedom > _MANY else _far(freedom, tail)
+    far = _expand(freedom, tail) if freedom > _MANY else _far(freedom, tail)
     return math.copysign(far, chance - 0.5)
 
 
@@ -77,7 +75,7 @@ def _far(freedom: float, tail: float) -> float:
     The logarithm of the probability beyond t is a concave function of log t, so Newton's method
     approaches the root from above after its first step, wherever it begins.
     """
-    t = _expanded(freedom, tail) if freedom > 4 else _bound(freedom, tail)
+    t = _expand(freedom, tail) if freedom > 4 else _bound(freedom, tail)
     for number in range(100):
         beyond = _beyond(freedom, t)
         step = math.log(beyond / tail) * beyond / (t * _density(freedom, t))
@@ -98,7 +96,7 @@ def _bound(freedom: float, tail: float) -> float:
     )
 
 
-def _expanded(freedom: float, tail: float) -> float:
+def _expand(freedom: float, tail: float) -> float:
     """Return the quantile expanded around that of the normal distribution (Abramowitz and Stegun,
     "Handbook of Mathematical Functions", 1964, 26.7.5)."""
     z = -NormalDist().inv_cdf(tail)

@@ -16,8 +16,6 @@ from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.results.numbers.throughput import Stretch, Terms, deviation, stretches
 
-__all__ = ["StepTimes", "Tempo", "all_stretches", "quantiles", "tempo"]
-
 _POINTS = 300
 """Points per run; more cannot be distinguished in a chart."""
 
@@ -108,16 +106,6 @@ def all_stretches(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
             if later:
                 return stretches(lines, later, replace(terms, warmup_steps=start))[1]
     return []
-
-
-def quantiles(step_times: Sequence[float]) -> tuple[float, float, float]:
-    """Return the 10th, 50th and 90th percentile of one or more values, each a value of the input.
-
-    >>> quantiles([float(value) for value in range(10, 0, -1)])
-    (1.0, 5.0, 9.0)
-    """
-    low, middle, high = _percentiles(step_times, (10, 50, 90))
-    return low, middle, high
 
 
 def _percentiles(values: Sequence[float], shares: Sequence[int]) -> list[float]:

@@ -27,27 +27,6 @@ if TYPE_CHECKING:
     from orchestrator.logs import LogGrammar
     from orchestrator.plan import RunSpec
 
-__all__ = [
-    "WORTH",
-    "Stretch",
-    "Terms",
-    "Throughput",
-    "deviation",
-    "disagreement",
-    "mean",
-    "median",
-    "published",
-    "scaling_efficiency",
-    "speedup",
-    "spread",
-    "speed_of_line",
-    "step_times",
-    "stretches",
-    "throughput",
-    "window_of",
-]
-
-
 WORTH = 0.02
 """Smaller drift of step times within a window is not reported, and a smaller difference of two
 benches gives no verdict.
@@ -61,11 +40,11 @@ class Terms:
     """What this module needs to know of a run besides its step samples: the window ``warmup_steps +
     1 … steps``, the global batch, and how to read its rates.
 
-    ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe the whole run, else the
-    number of processes, or nodes, that log their own; ``counts`` the same for counts of samples,
-    None for the same number.
-    ``steps_in_one``: how often the program counts each step of the run in its steps per second. ``cumulative``: a rate is the
-    mean since the first step. ``tokens``: those of a sample, for rates in tokens.
+    ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe
+    the whole run, else the number of processes, or nodes, that log their own; ``counts`` the same
+    for counts of samples, None for the same number. ``steps_in_one``: how often the program counts
+    each step of the run in its steps per second. ``cumulative``: a rate is the mean since the first
+    step. ``tokens``: those of a sample, for rates in tokens.
     """
 
     warmup_steps: int
@@ -147,13 +126,6 @@ def speed_of_line(sample: StepSample, terms: Terms) -> float | None:
     if sample.steps_per_s:
         return sample.steps_per_s / terms.steps_in_one * terms.global_batch
     return terms.global_batch / sample.step_time_s if sample.step_time_s else None
-
-
-def step_times(samples: Sequence[StepSample], terms: Terms) -> tuple[float, ...]:
-    """Return the seconds of one step for each line of the window, in order. Raises like
-    `throughput`.
-    """
-    return tuple(line.seconds / line.steps for line in window_of(samples, terms))
 
 
 def window_of(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:

@@ -23,8 +23,6 @@ from orchestrator.results.numbers.notes import (
 )
 from orchestrator.results.numbers.throughput import Terms
 
-__all__ = ["verify_training"]
-
 _HINT = "lower the learning rate, or use a wider dtype; arithmetic with NaN may be faster or slower"
 _LEAST_LOSSES = 2
 """A single loss does not show on which lines a program prints it."""
@@ -40,11 +38,18 @@ def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[Note]:
     which no later step repairs, or the optimizer skipped every step.
     """
     window = [sample for sample in samples if terms.warmup_steps < sample.step <= terms.steps]
-    _verify_printed([sample for sample in samples if sample.step <= terms.steps])
-    return [*_skipped(window, terms.steps - terms.warmup_steps), *_losses(window), *_norms(window)]
+    _verify_losses([sample for sample in samples if sample.step <= terms.steps])
+    skipped = _note_skipped_steps(window, terms.steps - terms.warmup_steps)
+    losses = _losses(window, "in every step of the window")
+    if all(sample.loss is None for sample in window):
+        # Some programs print a loss at the end of an epoch alone, that of all its steps.
+        later = [sample for sample in samples if sample.step > terms.steps]
+        after = [sample for sample in later if sample.loss is not None][:1]
+        losses = _losses(after, "in the first line with a loss after the window")
+    return [*skipped, *losses, *_norms(window)]
 
 
-def _verify_printed(lines: Sequence[StepSample]) -> None:
+def _verify_losses(lines: Sequence[StepSample]) -> None:
     """Check that a loss is printed up to the end: some programs leave one out that is no number."""
     without = [sample.loss is None for sample in lines]
     if without.count(False) < _LEAST_LOSSES or not without[-1]:
@@ -83,12 +88,13 @@ def _norms(window: Sequence[StepSample]) -> list[Note]:
     return [GRADIENTS_NOT_FINITE(spoilt=len(spoilt), lines=len(lines))]
 
 
-def _losses(window: Sequence[StepSample]) -> list[Note]:
+def _losses(window: Sequence[StepSample], everywhere: str) -> list[Note]:
+    """Return a note on the losses of lines; ``everywhere`` says where none of them is finite."""
     lines = [(sample.step, sample.loss) for sample in window if sample.loss is not None]
     finite = [step for step, loss in lines if math.isfinite(loss)]
     if lines and not math.isfinite(lines[-1][1]):
         since = next(step for step, _ in lines if not finite or step > finite[-1])
-        spoilt = "in every step of the window" if not finite else f"from step {since} on"
+        spoilt = f"from step {since} on" if finite else everywhere
         raise DataError(
             f"expected a finite loss, got {lines[-1][1]:g} {spoilt}: the program computed without training",
             kind="result_invalid",
@@ -101,7 +107,7 @@ def _losses(window: Sequence[StepSample]) -> list[Note]:
     return []
 
 
-def _skipped(window: Sequence[StepSample], steps: int) -> list[Note]:
+def _note_skipped_steps(window: Sequence[StepSample], steps: int) -> list[Note]:
     skipped = math.fsum(sample.skipped for sample in window if sample.skipped)
     if skipped >= steps:
         raise DataError(

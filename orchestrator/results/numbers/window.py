@@ -17,8 +17,6 @@ from orchestrator.errors import DataError
 from orchestrator.logs import StepSample
 from orchestrator.results.numbers.repeated_steps import verify_once
 
-__all__ = ["window_lines"]
-
 _ENOUGH = 3
 """Fewer lines do not show how far apart a program prints them."""
 
@@ -37,7 +35,7 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
     span = f"steps {warmup_steps + 1}…{steps}"
     if not window:
         last = f"the last is {numbers[-1]}" if numbers else "the log has none at all"
-        raise _unmatched(
+        raise _unmatched_error(
             f"expected lines for {span}, found 0; {last}",
             _counted_otherwise(samples, warmup_steps, steps),
         )
@@ -45,7 +43,7 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
     if warmup_steps in numbers or warmup_steps == 0:
         edges.insert(0, warmup_steps)
     if len(edges) == 1 and steps - warmup_steps > 1:
-        raise _unmatched(
+        raise _unmatched_error(
             f"expected a line for step {warmup_steps} or several for {span}, got one line: its time has no start",
             "set --warmup-steps to a step that is printed",
         )
@@ -57,7 +55,7 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
         detail = f"; the first missing is step {missing[0]}" if missing else ""
         message = f"expected {len(expected)} lines for {span}, found {len(window)}, the last for step {window[-1].step}{detail}"
         if hint := _counted_otherwise(samples, warmup_steps, steps):
-            raise _unmatched(message, hint)
+            raise _unmatched_error(message, hint)
         raise DataError(message, kind="result_invalid", hint="the log is incomplete")
     return window
 
@@ -73,10 +71,10 @@ def _check_ends(printed: Sequence[int], warmup_steps: int, steps: int) -> None:
     rest = f"the log has one every {stride} steps, from {printed[0]} to {printed[-1]}"
     if over := (steps - printed[-1]) % stride:
         message = f"expected a line for step {steps}, the last of the window; {rest}"
-        raise _unmatched(message, f"use --steps {steps - over} or {steps - over + stride}")
+        raise _unmatched_error(message, f"use --steps {steps - over} or {steps - over + stride}")
     if over := (warmup_steps - printed[0]) % stride:
         message = f"expected a line for step {warmup_steps}, after which the window begins; {rest}"
-        raise _unmatched(message, f"use --warmup-steps {warmup_steps - over + stride}")
+        raise _unmatched_error(message, f"use --warmup-steps {warmup_steps - over + stride}")
 
 
 def _counted_otherwise(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> str:
@@ -101,5 +99,5 @@ def _counted_otherwise(samples: Sequence[StepSample], warmup_steps: int, steps: 
     return ""
 
 
-def _unmatched(message: str, hint: str) -> DataError:
+def _unmatched_error(message: str, hint: str) -> DataError:
     return DataError(message, kind="log_unmatched", hint=hint)

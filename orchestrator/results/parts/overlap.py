@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-__all__ = ["ALONE", "Sharing", "Timed", "elapsed_s", "sharing_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sharing:

@@ -20,8 +20,6 @@ from orchestrator.results import mean, median
 from orchestrator.results.parts.overlap import Sharing, sharing_of
 from orchestrator.results.parts.transfers import Transfer, transfers_in, typical_transfers
 
-__all__ = ["StepParts", "told", "typical"]
-
 _MIB = 1 << 20
 _ABSURD = 1e13
 """Above any number of bytes of gradients or of seconds."""
@@ -35,16 +33,16 @@ _ALONE_AND_BESIDE = ("solo_backward_s", "solo_reduce_s", "beside_backward_s", "b
 class StepParts:
     """The measured parts of a step, in seconds per step; empty or None if not known.
 
-    ``transfers`` are all collectives of a step, None for a program that reports its gradients alone, by their buckets:
-    ``buckets_bytes`` are in the order in which they are reduced; ``is_cut_here`` if the program reported only their sum;
-    ``ready`` are the shares of the backward pass after which each bucket is complete.
-    ``solo_mean_s`` and ``solo_max_s`` are mean and maximum over the ranks, for steps without communication that all ranks run
-    at the same time. ``reduce_s`` is the time to reduce all buckets one after the other while
-    nothing is computed.
-    ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a step that the backward
-    pass takes. ``sharing`` is how the backward pass and simultaneous all-reduces slow each other,
-    ``slowed`` the factor by which the forward pass of such a step takes longer. ``graphs``: how the
-    program was compiled, in its own word.
+    ``transfers`` are all collectives of a step, None for a program that reports its gradients
+    alone, by their buckets: ``buckets_bytes`` are in the order in which they are reduced;
+    ``is_cut_here`` if the program reported only their sum; ``ready`` are the shares of the backward
+    pass after which each bucket is complete. ``solo_mean_s`` and ``solo_max_s`` are mean and
+    maximum over the ranks, for steps without communication that all ranks run at the same time.
+    ``reduce_s`` is the time to reduce all buckets one after the other while nothing is computed.
+    ``input_s`` is the wait for data of the rank that waited longest. ``backward`` is the share of a
+    step that the backward pass takes. ``sharing`` is how the backward pass and simultaneous
+    all-reduces slow each other, ``slowed`` the factor by which the forward pass of such a step
+    takes longer. ``graphs``: how the program was compiled, in its own word.
     """
 
     buckets_bytes: tuple[int, ...] = ()
@@ -75,7 +73,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
         _numbers(observed.get("solo_step_s")),
         _numbers(observed.get("input_wait_s"), least=0.0),
     )
-    slowed, sharing = _probed(observed)
+    slowed, sharing = _read_probe(observed)
     reduce = _numbers(observed.get("solo_reduce_s"))
     backward, ready = (
         _numbers(observed.get("solo_backward_s")),
@@ -133,7 +131,7 @@ def _cut(observed: Mapping[str, Any], bucket_cap_mb: Any) -> tuple[int, ...]:
     return (*[cap] * whole, rest) if rest else (cap,) * whole
 
 
-def _probed(observed: Mapping[str, Any]) -> tuple[float | None, Sharing | None]:
+def _read_probe(observed: Mapping[str, Any]) -> tuple[float | None, Sharing | None]:
     """Return the results of steps during all-reduces: the factor by which the forward pass is
     slower, and how a backward pass slower by the same factor and the all-reduces slow each other.
     """

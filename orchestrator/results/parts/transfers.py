@@ -16,8 +16,6 @@ from typing import Any
 
 from orchestrator.results import median
 
-__all__ = ["ALL_REDUCE", "Link", "Transfer", "transfers_in", "typical_transfers"]
-
 _COLLECTIVES = ("allreduce", "all_gather", "reduce_scatter")
 _MOST_ROWS = 100_000
 _MOST_BYTES = 1 << 50

@@ -15,8 +15,6 @@ from orchestrator.results.numbers.throughput import WORTH, median
 from orchestrator.results.telemetry.doubts import busiest
 from orchestrator.results.telemetry.utilization import NodeUse, RunUse
 
-__all__ = ["Conditions", "conditions_against_others"]
-
 _TAKEN = 0.05
 """Share of its processors, or of periods, that others have to take from a node beyond what they
 take from the other nodes.
@@ -43,24 +41,24 @@ def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Condi
         (own, others)
         for use in uses
         if use
-        for own, others in [_divided(host, use)]
+        for own, others in [_own_and_others(host, use)]
         if own and others
     ]
     if not pairs:
         return Conditions()
     processors = pairs[0][0].processors
     by_others = [
-        *_taken(
+        *_processors_taken(
             pairs,
             lambda node: node.foreign_cores,
             processors,
             "processes outside the run",
-            _busiest(host, uses),
+            busiest(uses, [host]),
         ),
-        *_taken(
+        *_processors_taken(
             pairs, lambda node: node.stolen_cores, processors, "other machines on its hypervisor"
         ),
-        *_held(pairs),
+        *_throttling(pairs),
         *_strangers(pairs),
     ]
     return Conditions(
@@ -71,7 +69,7 @@ def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Condi
 _Pairs = Sequence[tuple[NodeUse, Sequence[NodeUse]]]
 
 
-def _divided(host: str, use: RunUse) -> tuple[NodeUse | None, list[NodeUse]]:
+def _own_and_others(host: str, use: RunUse) -> tuple[NodeUse | None, list[NodeUse]]:
     own = next((node for node in use.nodes if node.host == host), None)
     return own, [node for node in use.nodes if node.host != host]
 
@@ -85,7 +83,9 @@ def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
     return (median(own), median(others) if others else None) if own else None
 
 
-def _taken(pairs: _Pairs, value: _Value, processors: int, who: str, most: str = "") -> list[str]:
+def _processors_taken(
+    pairs: _Pairs, value: _Value, processors: int, who: str, most: str = ""
+) -> list[str]:
     cores = _against(pairs, value)
     if not cores or processors < 1 or cores[0] - (cores[1] or 0.0) < _TAKEN * processors:
         return []
@@ -94,7 +94,7 @@ def _taken(pairs: _Pairs, value: _Value, processors: int, who: str, most: str = 
     ]
 
 
-def _held(pairs: _Pairs) -> list[str]:
+def _throttling(pairs: _Pairs) -> list[str]:
     share = _against(pairs, lambda node: node.held)
     if not share or share[0] - (share[1] or 0.0) < _TAKEN:
         return []
@@ -189,10 +189,3 @@ def _hottest(node: NodeUse) -> float | None:
 
 def _beside(figure: float | None, form: str) -> str:
     return "" if figure is None else f" (others: {form.format(figure)})"
-
-
-def _busiest(host: str, uses: Sequence[RunUse | None]) -> str:
-    """Return which of the processes on a node that are not of the run took most; empty if none is
-    known.
-    """
-    return busiest(uses, [host])

@@ -21,12 +21,11 @@ from orchestrator.results.telemetry.notes import (
     GPU_USED_BY_OTHERS,
     LESS_POWER,
     LINK_ERRORS,
+    NO_ENERGY,
     STOLEN_PROCESSORS,
     XID,
 )
 from orchestrator.results.telemetry.utilization import NodeUse, RunUse
-
-__all__ = ["busiest", "doubts_by_host", "doubts_from", "drawing_less", "lowered_by_host"]
 
 _APART = 0.1
 """GPUs of one model that do the same work differ in power by a few percent from each other."""
@@ -70,14 +69,14 @@ def busiest(uses: Iterable[RunUse | None], hosts: Collection[str]) -> str:
     if not events:
         return ""
     worst = max(events, key=lambda event: event.cores or 0.0)
-    return f", most of it by {_named(worst.name, worst.user)}"
+    return f", most of it by {_describe_process(worst.name, worst.user)}"
 
 
 def doubts_from(uses: Sequence[RunUse | None]) -> list[Note]:
-    """Return the doubts about the runs of a configuration; each says in how many of them, if not in
-    all.
+    """Return the doubts about the runs of a configuration, and why they have no energy; each says
+    in how many of them.
     """
-    return [doubt.note(len(uses)) for doubt in _doubts(uses)]
+    return [*(doubt.note(len(uses)) for doubt in _doubts(uses)), *_no_energy(uses)]
 
 
 def doubts_by_host(uses: Sequence[RunUse | None]) -> dict[str, list[Note]]:
@@ -87,6 +86,16 @@ def doubts_by_host(uses: Sequence[RunUse | None]) -> dict[str, list[Note]]:
         for host in sorted(doubt.hosts):
             by_host.setdefault(host, []).append(doubt.note(len(uses)))
     return by_host
+
+
+def _no_energy(uses: Sequence[RunUse | None]) -> list[Note]:
+    coarse = [use for use in uses if use and any(node.is_coarse for node in use.nodes)]
+    if not coarse:
+        return []
+    hosts = {node.host for use in coarse for node in use.nodes if node.is_coarse}
+    counted = f", in {len(coarse)} of {len(uses)} runs" if len(uses) > 1 else ""
+    window_s = max(use.seconds for use in coarse)
+    return [NO_ENERGY(hosts=fold(hosts), window_s=window_s, runs=counted)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +124,10 @@ def _doubts(uses: Sequence[RunUse | None]) -> list[_Doubt]:
             before, count = by_text.get(text, (set(), 0))
             by_text[text] = before | hosts, count + 1
     doubts = [_Doubt(text, frozenset(hosts), count) for text, (hosts, count) in by_text.items()]
-    return [*doubts, *_taken(sampled), *_less_power(sampled)]
+    return [*doubts, *_doubt_processors(sampled), *_less_power(sampled)]
 
 
-def _taken(uses: Sequence[RunUse]) -> list[_Doubt]:
+def _doubt_processors(uses: Sequence[RunUse]) -> list[_Doubt]:
     """Return a doubt about the nodes that had less of their processors than they have, with how
     much in the worst run.
     """
@@ -137,7 +146,7 @@ def _taken(uses: Sequence[RunUse]) -> list[_Doubt]:
     return doubts
 
 
-def _held(node: NodeUse) -> float:
+def _throttled_share(node: NodeUse) -> float:
     return node.held or 0.0
 
 
@@ -146,7 +155,7 @@ def _stolen(node: NodeUse) -> float:
 
 
 _TAKEN = {
-    _held: CPU_LIMIT,
+    _throttled_share: CPU_LIMIT,
     _stolen: STOLEN_PROCESSORS,
 }
 _WORTH = 0.05
@@ -164,7 +173,7 @@ _MEMORY = 0.25 * _GIB
 def _strangers(node: NodeUse) -> list[Note]:
     """Return a text for each kind of process on a GPU of the run that is not of the run."""
     events = [event for event in node.events if event.kind == "process"]
-    names = dict.fromkeys(_named(event.name, event.user) for event in events)
+    names = dict.fromkeys(_describe_process(event.name, event.user) for event in events)
     return [GPU_USED_BY_OTHERS(name=name, on="") for name in list(names)[:_SHOWN]]
 
 
@@ -275,5 +284,5 @@ def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
     return less
 
 
-def _named(name: str, user: str) -> str:
+def _describe_process(name: str, user: str) -> str:
     return f"{name or 'a process'} of {user}" if user else name or "a process"

@@ -13,7 +13,8 @@ NO_ENERGY = Kind(
     "no_energy",
     REFUSAL,
     "no energy of the GPUs: on {hosts} their power was read further apart than a quarter of the "
-    "window of {window_s:.0f} s; a longer window has it",
+    "window of {window_s:.0f} s{runs}",
+    "; a longer window has it",
 )
 CPU_LIMIT = Kind(
     "cpu_limit",

@@ -18,17 +18,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-__all__ = [
-    "Point",
-    "continued_to",
-    "energy_per_sample",
-    "grown_by",
-    "is_resolved",
-    "mean_over",
-    "rate_over",
-    "readings_in",
-]
-
 Point = tuple[float, float]
 """Seconds, and the value that was read then."""
 _COVERED = 0.5
@@ -52,7 +41,7 @@ def energy_per_sample(powers_w: Sequence[float], samples_per_s: float) -> float:
 def mean_over(points: Sequence[Point], begin: float, end: float) -> float | None:
     """Return the mean of a reading over a window, weighted by time, with straight lines between
     samples; None if less than half of the window lies between samples."""
-    span = _covered(points, begin, end)
+    span = _covered_part(points, begin, end)
     if span is None:
         return None
     first, last = span
@@ -108,7 +97,7 @@ def continued_to(
 def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None:
     """Return by how much a counter grew per second over a window; None if less than half of the
     window lies between samples, or if the counter was set back."""
-    span = _covered(points, begin, end)
+    span = _covered_part(points, begin, end)
     if span is None or any(
         later < earlier for (_, earlier), (_, later) in zip(points, points[1:], strict=False)
     ):
@@ -132,7 +121,7 @@ def readings_in(points: Sequence[Point], begin: float, end: float) -> list[float
     return [value for at, value in points if begin <= at <= end]
 
 
-def _covered(points: Sequence[Point], begin: float, end: float) -> tuple[float, float] | None:
+def _covered_part(points: Sequence[Point], begin: float, end: float) -> tuple[float, float] | None:
     """Return the part of a window that lies between samples; None if it is less than half of it."""
     if len(points) < 2 or end <= begin:
         return None

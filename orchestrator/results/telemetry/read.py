@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import DataError
-from orchestrator.inventory import fold
 from orchestrator.notes import Note
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import log_bytes
@@ -17,18 +16,16 @@ from orchestrator.record.manifest import Manifest
 from orchestrator.record.node_record import ExitRecord
 from orchestrator.record.telemetry import MOST_BYTES, TELEMETRY, Telemetry, telemetry_of, too_large
 from orchestrator.results.numbers.throughput import Stretch, Throughput, mean
-from orchestrator.results.telemetry.notes import NO_ENERGY, TELEMETRY_UNREAD
-from orchestrator.results.telemetry.over_window import energy_per_sample, is_resolved
+from orchestrator.results.telemetry.notes import TELEMETRY_UNREAD
+from orchestrator.results.telemetry.over_window import energy_per_sample
 from orchestrator.results.telemetry.utilization import NodeUse, RunUse, node_use
-
-__all__ = ["WindowTimes", "run_use"]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
     """What is known of when the window of a run was: the clock of its log at the start of the
-    window, None without one, and
-    ``arrivals``: (seconds of the node's clock, last step in the log then). Both are of the node ``host``.
+    window, None without one, and ``arrivals``: (seconds of the node's clock, last step in the log
+    then). Both are of the node ``host``.
     """
 
     host: str
@@ -45,25 +42,20 @@ def run_use(
     times: WindowTimes,
 ) -> tuple[RunUse | None, list[Note]]:
     """Return how the nodes were used over the window, None if they were not sampled or it is not
-    known when the window was; and notes on samples that cannot be read, or that say nothing of the
-    energy."""
+    known when the window was; and notes on samples that cannot be read."""
     samples, notes = _samples(run, records)
     record = records.get(times.host)
     begun = _begin(times, record, window) if record else None
     if not samples or begun is None:
         return None, notes
-    nodes, coarse = [], list[str]()
+    nodes = []
     for slot in planned.slots:
         started = records[slot.host].started_mono_s
         if slot.host in samples and started is not None:
             begin = started + begun
             nodes.append(node_use(slot.host, samples[slot.host], begin, begin + measured.seconds))
-            if _is_coarse(samples[slot.host], begin, begin + measured.seconds):
-                coarse.append(slot.host)
     if not nodes:
         return None, notes
-    if coarse:
-        notes.append(NO_ENERGY(hosts=fold(coarse), window_s=measured.seconds))
     devices = {slot.host: slot.nproc for slot in planned.slots}
     complete = len(nodes) == len(devices) and all(
         len(node.gpus) == devices[node.host] for node in nodes
@@ -86,16 +78,6 @@ def _of_run(measured: Throughput, nodes: Sequence[NodeUse], complete: bool, item
         else None,
         packages_w=mean(packages) if packages and len(packages) == len(nodes) else None,
     )
-
-
-def _is_coarse(samples: Telemetry, begin: float, end: float) -> bool:
-    """Return True if power was read, but so rarely that it says nothing of a window for some GPU."""
-    for place, _ in enumerate(samples.gpus):
-        kinds = [samples.points(f"gpu{place}.{word}") for word in ("energy_j", "power_w")]
-        read = [points for points in kinds if points]
-        if read and not any(is_resolved(points, begin, end) for points in read):
-            return True
-    return False
 
 
 def _samples(

@@ -20,18 +20,6 @@ from orchestrator.results.telemetry.over_window import (
 )
 from orchestrator.results.values import Value
 
-__all__ = [
-    "CLOCK",
-    "HOTTEST",
-    "REASONS",
-    "GpuUse",
-    "Line",
-    "NodeUse",
-    "RunUse",
-    "node_use",
-    "sampled_values",
-]
-
 REASONS = {
     0x4: "sw_power_cap",
     0x10: "sync_boost",
@@ -59,8 +47,8 @@ class GpuUse:
     """A GPU over the window. Means of power (W), of the share of time in which a kernel ran (%), of
     the clock of its multiprocessors (MHz); its highest temperature (°C) and memory in use (bytes);
     None for what is not known. ``lowered``: for which share of the samples clocks were lowered, by
-    reason. ``errors`` that its counters grew by, by kind, without zeros.
-    ``energy_is_counted``: its power is that of the driver's counter of energy, not a mean of readings.
+    reason. ``errors`` that its counters grew by, by kind, without zeros. ``energy_is_counted``: its
+    power is that of the driver's counter of energy, not a mean of readings.
     """
 
     name: str
@@ -91,12 +79,14 @@ class Line:
 class NodeUse:
     """A node over the window, None for what is not known.
 
-    ``processors`` of which the share ``busy`` was busy, ``foreign_cores`` of them with processes that are not of the run, and
-    ``stolen_cores`` for other machines of a hypervisor; ``held``: the share of periods in which a control group had used up
-    the processor time that it may use, None without such a limit. Watts of its processors'
-    packages; bytes per second received and sent over its network cards and ports; ``link_errors``
-    by card or port, without zeros. ``events`` up to the end of the window. ``samples``: how many
-    rows lie in it. ``cost``: share of one processor that sampling used.
+    ``processors`` of which the share ``busy`` was busy, ``foreign_cores`` of them with processes
+    that are not of the run, and ``stolen_cores`` for other machines of a hypervisor; ``held``: the
+    share of periods in which a control group had used up the processor time that it may use, None
+    without such a limit. ``is_coarse``: the power of some GPU was read too rarely for the window.
+    Watts of its processors' packages; bytes per second received and sent over
+    its network cards and ports; ``link_errors`` by card or port, without zeros. ``events`` up to
+    the end of the window. ``samples``: how many rows lie in it. ``cost``: share of one processor
+    that sampling used.
     """
 
     host: str
@@ -115,6 +105,7 @@ class NodeUse:
     lines: tuple[Line, ...] = field(default=(), repr=False)
     stolen_cores: float | None = None
     held: float | None = None
+    is_coarse: bool = False
 
     @property
     def power_w(self) -> float | None:
@@ -187,11 +178,22 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
         cost=samples.cost,
         lines=tuple(_lines(samples, begin, names)),
         stolen_cores=rate_over(samples.points("stolen_s"), begin, end),
-        held=_held(samples, begin, end),
+        held=_throttled_share(samples, begin, end),
+        is_coarse=_is_coarse(samples, begin, end),
     )
 
 
-def _held(samples: Telemetry, begin: float, end: float) -> float | None:
+def _is_coarse(samples: Telemetry, begin: float, end: float) -> bool:
+    """Return True if power was read, but so rarely that it says nothing of a window for some GPU."""
+    for place, _ in enumerate(samples.gpus):
+        kinds = [samples.points(f"gpu{place}.{word}") for word in ("energy_j", "power_w")]
+        read = [points for points in kinds if points]
+        if read and not any(is_resolved(points, begin, end) for points in read):
+            return True
+    return False
+
+
+def _throttled_share(samples: Telemetry, begin: float, end: float) -> float | None:
     periods, held = (
         rate_over(samples.points(f"quota.{name}"), begin, end) for name in ("periods", "held")
     )
@@ -245,11 +247,11 @@ def _lines(samples: Telemetry, begin: float, links: Sequence[tuple[str, str]]) -
         rates(samples.points(f"{link}.{way}")) for link, _ in links for way in ("received", "sent")
     ]
     quantities = {
-        "power of a GPU, W": _combined(power, mean),
-        CLOCK: _combined([samples.points(f"{gpu}.sm_mhz") for gpu in gpus], mean),
-        HOTTEST: _combined([samples.points(f"{gpu}.celsius") for gpu in gpus], max),
+        "power of a GPU, W": _combine(power, mean),
+        CLOCK: _combine([samples.points(f"{gpu}.sm_mhz") for gpu in gpus], mean),
+        HOTTEST: _combine([samples.points(f"{gpu}.celsius") for gpu in gpus], max),
         "busy processors": rates(samples.points("busy_s")),
-        "network, MB/s": [(at, value / 1e6) for at, value in _combined(traffic, sum)],
+        "network, MB/s": [(at, value / 1e6) for at, value in _combine(traffic, sum)],
     }
     return [
         Line(
@@ -270,9 +272,7 @@ def rates(points: Sequence[Point]) -> list[Point]:
     return [((a + b) / 2, (y - x) / (b - a)) for (a, x), (b, y) in pairwise(points) if y >= x]
 
 
-def _combined(
-    series: Sequence[Sequence[Point]], how: Callable[[list[float]], float]
-) -> list[Point]:
+def _combine(series: Sequence[Sequence[Point]], how: Callable[[list[float]], float]) -> list[Point]:
     """Return the values of several series at the times that all of them have."""
     if not series:
         return []

@@ -25,8 +25,6 @@ from orchestrator.transport.openssh.command import program
 from orchestrator.transport.openssh.folder import MasterFolder
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["Answers", "Login"]
-
 _LIMIT_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 300
 _TOUCHLESS_S = 2.0
@@ -183,18 +181,18 @@ class Answers:
             return None
         secret = _secret_of(prompt, login)
         with login.asking():
-            if (known := self._known(login, secret)) is not None:
+            if (known := self._find_verified(login, secret)) is not None:
                 return known
             self._take_turn(login)
             if login.over:
                 return None
             if (
-                known := self._known(login, secret)
+                known := self._find_verified(login, secret)
             ) is not None:  # another log-in has asked meanwhile
                 return known
             return self._ask(login, prompt, secret)
 
-    def _known(self, login: Login, secret: Secret | None) -> str | None:
+    def _find_verified(self, login: Login, secret: Secret | None) -> str | None:
         """Return a verified answer, unless this log-in was given it before: then the server refused
         it.
         """

@@ -12,8 +12,6 @@ from orchestrator.inventory import Host
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.trust import Trust
 
-__all__ = ["forward_command", "login_command", "master_command", "program"]
-
 _NOTHING_ELSE = (
     "BatchMode=no", "ClearAllForwardings=yes", "ControlPersist=no", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
     "RemoteCommand=none", "RequestTTY=no", "Tunnel=no", "UpdateHostKeys=no",

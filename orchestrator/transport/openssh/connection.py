@@ -30,8 +30,6 @@ from orchestrator.transport.ssh.dial import greets
 from orchestrator.transport.ssh.quoting import remote_command
 from orchestrator.transport.trust import Trust
 
-__all__ = ["OpensshConnector", "OpensshTransport"]
-
 _LATE_ATTEMPTS = 2
 _Server = tuple[str, str, int, str | None]
 """Name, user, port and configuration file: hosts behind one jump host share its master."""
@@ -147,7 +145,7 @@ class OpensshConnector:
         """Log in, and again while the server drops connections because it has too many, or dropped
         one that waited its turn.
         """
-        folder, answers = self._shared(endpoint)
+        folder, answers = self._folder_and_answers(endpoint)
         through = forward_command(via.socket, via.name) if via else ""
         where = f"{host.name} ({endpoint.label})" if endpoint.label else host.name
         if trust.accept_new:
@@ -191,7 +189,7 @@ class OpensshConnector:
         if self._is_over:  # a thread goes on after an interrupt
             raise endpoint.error("host_unreachable", "the command is over")
 
-    def _shared(self, endpoint: Endpoint) -> tuple[MasterFolder, Answers]:
+    def _folder_and_answers(self, endpoint: Endpoint) -> tuple[MasterFolder, Answers]:
         with self._changing:
             self._refuse_if_over(endpoint)
             if self._folder is None or self._answers is None:

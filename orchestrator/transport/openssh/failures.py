@@ -13,8 +13,6 @@ from orchestrator.errors import TransportError
 from orchestrator.files import who_may_replace
 from orchestrator.transport.ssh.config import MAX_STARTUPS, Endpoint
 
-__all__ = ["LATE", "failure", "fingerprint", "lacks_reason", "own_words", "step_of"]
-
 LATE = "its sshd log says why; check LoginGraceTime, MaxAuthTries and AllowUsers"
 _ACCEPT = "compare it with ssh-keyscan run from a place you trust, then accept it with orch deploy --accept-new"
 _WITHOUT = "orch deploy --accept-new would trust the key without a certificate"
@@ -67,15 +65,18 @@ def failure(
 ) -> TransportError:
     """Return the error that a log says, with what to do.
 
-    ``unanswered`` is a question of the server that had no answer. ``gateway_log`` is the log of the jump host's master.
+    ``unanswered`` is a question of the server that had no answer. ``gateway_log`` is the log of the
+    jump host's master.
     """
     if unanswered:
         text = f"the host asks for {unanswered.rstrip(': ')!r}, and there is no answer"
-        return endpoint.error("auth_failed", text, _unused(endpoint.control_path) or _NO_TERMINAL)
+        return endpoint.error(
+            "auth_failed", text, _why_unused(endpoint.control_path) or _NO_TERMINAL
+        )
     lines = own_words(log)
     words = "\n".join(lines)
     if _NOT_FORWARDED in words:
-        return endpoint.error("host_unreachable", *_not_forwarded(endpoint, gateway_log))
+        return endpoint.error("host_unreachable", *_why_not_forwarded(endpoint, gateway_log))
     for pattern, make in _FAILURES:
         if match := re.search(pattern, words, re.MULTILINE | re.IGNORECASE):
             kind, message, hint = make(match, log)
@@ -83,7 +84,7 @@ def failure(
     return endpoint.error("host_unreachable", lines[-1] if lines else "ssh ended without a message")
 
 
-def _unused(path: str) -> str:
+def _why_unused(path: str) -> str:
     """Return why the user's own connection was not used; empty if there is none."""
     if not path or not os.path.lexists(path):
         return ""
@@ -96,7 +97,7 @@ _Words = tuple[str, str, str]
 _Make = Callable[[re.Match[str], str], _Words]
 
 
-def _said(kind: str, message: str, hint: str = "") -> _Make:
+def _say(kind: str, message: str, hint: str = "") -> _Make:
     return lambda match, log: (kind, match.expand(message), hint)
 
 
@@ -128,7 +129,7 @@ def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
     return f"the host key is not known: {key} ({why})", hint
 
 
-def _changed(match: re.Match[str], log: str) -> _Words:
+def _say_key_changed(match: re.Match[str], log: str) -> _Words:
     offered = _OFFERED.findall(log)
     place = re.search(r"^Offending (\S+) key in (\S+)", log, re.MULTILINE)
     known = (
@@ -141,7 +142,7 @@ def _changed(match: re.Match[str], log: str) -> _Words:
     )
 
 
-def _refused(match: re.Match[str], log: str) -> _Words:
+def _say_refused(match: re.Match[str], log: str) -> _Words:
     tried = re.findall(r"^debug1: Offering public key: (\S+) \S+ (SHA256:\S+)", log, re.MULTILINE)
     keys = (
         f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}"
@@ -164,22 +165,22 @@ def _refused(match: re.Match[str], log: str) -> _Words:
 _FAILURES: Sequence[tuple[str, _Make]] = (
     (
         r"marked as revoked|REVOKED HOST KEY",
-        _said("host_key_revoked", "the host key is marked revoked", "do not use this host"),
+        _say("host_key_revoked", "the host key is marked revoked", "do not use this host"),
     ),
-    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", _changed),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED", _say_key_changed),
     (r"Host key verification failed|No \S+ host (?:key|certificate) is known", _unknown),
     (
         r"no matching ([a-z ]+) found\. Their offer: (.*)",
-        _said(
+        _say(
             "algorithm_refused",
             r"no \1 in common: the host offers \2",
             "update or reconfigure the host's sshd",
         ),
     ),
-    (r"Permission denied \(([^)]*)\)", _refused),
+    (r"Permission denied \(([^)]*)\)", _say_refused),
     (
         r"Too many authentication failures",
-        _said(
+        _say(
             "auth_failed",
             "the host closed the connection after too many attempts of user {user}",
             "see MaxAuthTries in its sshd_config; offer a single key, with ssh.key in the inventory",
@@ -187,7 +188,7 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"Could not resolve hostname (\S+): (.*)",
-        _said(
+        _say(
             "host_unreachable",
             r"the name \1 does not resolve (\2)",
             "check the address in the inventory, or HostName in the ssh configuration",
@@ -195,7 +196,7 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"connect to (?:host|address) \S+ port (\d+): Connection refused",
-        _said(
+        _say(
             "host_unreachable",
             r"connection refused on port \1",
             "is sshd running, and on this port?",
@@ -203,7 +204,7 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"connect to (?:host|address) \S+ port (\d+): Connection timed out",
-        _said(
+        _say(
             "host_unreachable",
             r"no answer on port \1 in time",
             "is it switched on, and does a firewall let port and address through?",
@@ -211,11 +212,11 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"connect to (?:host|address) \S+ port (\d+): (.*)",
-        _said("host_unreachable", r"port \1: \2", "is it switched on, and on this network?"),
+        _say("host_unreachable", r"port \1: \2", "is it switched on, and on this network?"),
     ),
     (
         r"timed out during banner exchange",
-        _said(
+        _say(
             "host_unreachable",
             "connected, but no SSH banner came in time",
             "is the host, or its sshd, overloaded or frozen?",
@@ -223,16 +224,16 @@ _FAILURES: Sequence[tuple[str, _Make]] = (
     ),
     (
         r"kex_exchange_identification: (.*)|Connection (?:closed|reset) by \S+ port \d+|banner line contains invalid",
-        lambda match, log: _closed(match, log),
+        lambda match, log: _say_closed(match, log),
     ),
     (
         r"Bad owner or permissions on (\S+)",
-        _said("auth_failed", r"\1 can be changed by others", "check its owner, then chmod 600 it"),
+        _say("auth_failed", r"\1 can be changed by others", "check its owner, then chmod 600 it"),
     ),
 )
 
 
-def _closed(match: re.Match[str], log: str) -> _Words:
+def _say_closed(match: re.Match[str], log: str) -> _Words:
     if re.search(
         r"^debug1: Next authentication method|^debug1: Authentications that can continue",
         log,
@@ -269,7 +270,7 @@ def _refusal(endpoint: Endpoint, log: str) -> str:
     return str(said[-1][1]).strip() if said else ""
 
 
-def _not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:
+def _why_not_forwarded(endpoint: Endpoint, log: str) -> tuple[str, str]:
     """Return why a jump host did not forward a connection, as its master says, and what to do."""
     via = endpoint.via.label if endpoint.via else "the jump host"
     reason = _refusal(endpoint, log)

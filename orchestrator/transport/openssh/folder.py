@@ -22,8 +22,6 @@ from orchestrator.files import who_may_replace
 from orchestrator.procs import stat
 from orchestrator.transport.openssh import askpass
 
-__all__ = ["MasterFolder"]
-
 _PATH_LIMIT = 80
 """A socket's path has 107 bytes, of which ssh uses 17 more while it makes one."""
 

@@ -21,8 +21,6 @@ from orchestrator.transport.openssh.answers import Login
 from orchestrator.transport.openssh.failures import failure, fingerprint, lacks_reason, step_of
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["Master", "OwnMaster", "listens", "usable"]
-
 AUTH_TIMEOUT_S = 30.0
 """Limit for the key exchange and the authentication, without the time in which somebody types."""
 

@@ -14,8 +14,6 @@ from orchestrator.transport.openssh.master import Master
 from orchestrator.transport.program import Outcome, ProgramChannel
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox
 
-__all__ = ["open_session"]
-
 _FREEING_S = 1.0
 _SSH_FAILED = 255
 _OPENED = re.compile(rb"debug1: mux_client_request_session: master session id: \d+\r?\n")

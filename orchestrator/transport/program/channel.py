@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import subprocess
 import threading
 import time
@@ -22,8 +23,6 @@ from orchestrator.inventory import Host
 from orchestrator.transport import streams
 from orchestrator.transport.receiver import Receiver
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox
-
-__all__ = ["Outcome", "ProgramChannel", "exit_code"]
 
 _WINDOW_BYTES = 4 << 20
 """Bytes of output that may wait to be read before the program has to wait too."""
@@ -84,10 +83,10 @@ class _LimitedInbox(Inbox):
 class ProgramChannel(Receiver[_LimitedInbox]):
     """A program that runs. Several threads may use it: the data of one `send` stays together.
 
-    ``outcome`` is called with the program's exit code (negative: a signal ended it) and the end of its standard error, once,
-    in the receiving thread, which may wait for it; see `Outcome`. With ``take_all`` both streams
-    are received as they arrive, for a caller that reads them when the command has ended. ``stderr``
-    may be an inbox that knows the program's own words.
+    ``outcome`` is called with the program's exit code (negative: a signal ended it) and the end of
+    its standard error, once, in the receiving thread, which may wait for it; see `Outcome`. With
+    ``take_all`` both streams are received as they arrive, for a caller that reads them when the
+    command has ended. ``stderr`` may be an inbox that knows the program's own words.
     """
 
     def __init__(
@@ -164,9 +163,9 @@ class ProgramChannel(Receiver[_LimitedInbox]):
                     rest = rest[os.write(self._stdin.fileno(), rest[:_PIECE_BYTES]) :]
                 except BlockingIOError:
                     if not self._accepts(limit_s):
-                        raise self._lost(f"it accepted no data for {limit_s:.0f} s") from None
+                        raise self._lost_error(f"it accepted no data for {limit_s:.0f} s") from None
                 except (OSError, ValueError) as error:  # the latter: it is closed on this side
-                    raise self._gone() from error
+                    raise self._ended_error() from error
 
     def _accepts(self, limit_s: float) -> bool:
         poll = select.poll()
@@ -193,7 +192,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         if not self._over.wait(timeout_s):
             raise TimeoutError
         if isinstance(self._outcome, TransportError):
-            raise self._gone()
+            raise self._ended_error()
         return self._outcome
 
     def shutdown_write(self) -> None:
@@ -212,22 +211,27 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees
         a connection that broke.
         """
-        self._process.kill()
+        self._kill_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(_LEAVE_S)
+
+    def _kill_all(self) -> None:
+        """Kill the program and what it has started in its session, unless it has ended."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _wake_up(self) -> None:
         with self._using:
             if not self._out.closed:
                 os.eventfd_write(self._wake, 1)
 
-    def _gone(self) -> TransportError:
+    def _ended_error(self) -> TransportError:
         self._over.wait(_EXIT_S)  # a pipe may break before the program has ended
         if isinstance(self._outcome, TransportError):
-            return self._lost(self._outcome.message, self._outcome.hint)
-        return self._lost("the command accepts no more input: it ended")
+            return self._lost_error(self._outcome.message, self._outcome.hint)
+        return self._lost_error("the command accepts no more input: it ended")
 
-    def _lost(self, message: str, hint: str = "") -> TransportError:
+    def _lost_error(self, message: str, hint: str = "") -> TransportError:
         return TransportError(message, kind="node_lost", host=self._host.name, hint=hint)
 
     # The following methods run in the receiving thread.
@@ -271,7 +275,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
                     poll.register(handle, select.POLLIN)
             left_s = kill_at - time.monotonic()
             if left_s <= 0:
-                self._process.kill()
+                self._kill_all()
                 return
             for handle, _ in poll.poll(None if left_s == float("inf") else left_s * 1000):
                 if handle == self._wake:

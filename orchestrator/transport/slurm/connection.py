@@ -20,8 +20,6 @@ from orchestrator.transport.program import ProgramChannel
 from orchestrator.transport.protocols import Result
 from orchestrator.transport.slurm.step import environment, job_of, outcome, relay
 
-__all__ = ["SrunConnector"]
-
 _FRESH_S = 2.0
 
 

@@ -22,8 +22,6 @@ from orchestrator.errors import RunError
 from orchestrator.inventory import Host, fold
 from orchestrator.transport.slurm import step
 
-__all__ = ["Spawners"]
-
 _READY_S = 60.0
 _LEAVE_S = 5.0
 _LEASE_S = 60.0
@@ -77,7 +75,7 @@ class Spawners:
                     if not any(host.name in step.names for step in running)
                 ]
                 if missing:
-                    self._steps.append(self._started(job, python, missing))
+                    self._steps.append(self._start_step(job, python, missing))
 
     def _beat(self) -> None:
         """Show the spawners that this process lives."""
@@ -87,7 +85,7 @@ class Spawners:
                     assert started.process.stdin
                     os.write(started.process.stdin.fileno(), b"\n")
 
-    def _started(self, job: str, python: tuple[str, ...], names: Sequence[str]) -> _Step:
+    def _start_step(self, job: str, python: tuple[str, ...], names: Sequence[str]) -> _Step:
         argv = step.spawners(job, fold(names), len(names), [*python, *self._arguments])
         errors = os.memfd_create("srun")
         process = subprocess.Popen(
@@ -108,7 +106,7 @@ class Spawners:
             self._wait(started, job, names)
         except BrokenPipeError:
             process.wait(_LEAVE_S)
-            raise self._failed(started, job, names, "its srun ended") from None
+            raise self._start_error(started, job, names, "its srun ended") from None
         except BaseException:
             process.kill()
             raise
@@ -130,10 +128,10 @@ class Spawners:
                     if ready
                     else f"{count} of {len(names)} answered in {_READY_S:g} s"
                 )
-                raise self._failed(started, job, names, why)
+                raise self._start_error(started, job, names, why)
             output += data
 
-    def _failed(self, started: _Step, job: str, names: Sequence[str], why: str) -> RunError:
+    def _start_error(self, started: _Step, job: str, names: Sequence[str], why: str) -> RunError:
         words = (
             os.pread(started.errors, 1 << 16, 0)
             .decode("utf-8", "replace")

@@ -12,8 +12,6 @@ from orchestrator.errors import OrchError, TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.program.channel import Outcome
 
-__all__ = ["SPAWNERS", "environment", "job_of", "outcome", "relay", "said", "spawners"]
-
 SPAWNERS = "orch-spawners"
 """The name of the step of spawners in ``squeue --steps``."""
 

@@ -21,8 +21,6 @@ from orchestrator.transport.ssh.streams import WindowInbox
 from orchestrator.transport.ssh.wire import Wire
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES
 
-__all__ = ["Channel", "open_channel"]
-
 _FREEING_S = 1.0
 _BROKEN = (OSError, EOFError, paramiko.SSHException)
 
@@ -60,12 +58,12 @@ class Channel(Receiver[WindowInbox]):
             try:
                 sent = self._channel.outbox.send(rest[: 1 << 17])
             except TimeoutError as error:
-                raise self._lost(f"it accepted no data for {limit_s:.0f} s") from error
+                raise self._lost_error(f"it accepted no data for {limit_s:.0f} s") from error
             except _BROKEN as error:
-                raise self._gone() from error
+                raise self._ended_error() from error
             # On a dead connection, paramiko drops data silently and reports success.
             if sent == 0 or not self._channel.transport.is_active():
-                raise self._gone()
+                raise self._ended_error()
             rest = rest[sent:]
 
     def ending(self, timeout_s: float) -> tuple[int | None, str | None]:
@@ -82,7 +80,7 @@ class Channel(Receiver[WindowInbox]):
             raise TimeoutError
         code = self._channel.exit_status
         if code == -1 and self._stdout.signal is None and not self._stdout.finished:
-            raise self._gone()
+            raise self._ended_error()
         return (None if code == -1 else code), self._stdout.signal
 
     def shutdown_write(self) -> None:
@@ -96,12 +94,12 @@ class Channel(Receiver[WindowInbox]):
         with contextlib.suppress(*_BROKEN):
             self._channel.outbox.close()
 
-    def _gone(self) -> TransportError:
+    def _ended_error(self) -> TransportError:
         if self._channel.transport.is_active() and self._stdout.ended:
-            return self._lost("the command accepts no more input: it ended")
-        return self._lost("the connection broke")
+            return self._lost_error("the command accepts no more input: it ended")
+        return self._lost_error("the connection broke")
 
-    def _lost(self, message: str) -> TransportError:
+    def _lost_error(self, message: str) -> TransportError:
         return TransportError(message, kind="node_lost", host=self._host.name)
 
 

@@ -1,8 +1,8 @@
 """Where a host's SSH connection goes, as OpenSSH itself would resolve it, and with which keys:
 `resolve`.
 
-``ssh -G`` reads the user's configuration; on machines without ``ssh``, paramiko's reader of such files does. The settings of
-the inventory override both.
+``ssh -G`` reads the user's configuration; on machines without ``ssh``, paramiko's reader of such
+files does. The settings of the inventory override both.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from pathlib import Path
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host, SshSettings
+from orchestrator.procs import TooMuchOutput, run_program
 from orchestrator.transport.protocols import OtherTransportNeeded
 from orchestrator.transport.ssh.config_groups import likeness
-
-__all__ = ["MAX_STARTUPS", "Endpoint", "resolve"]
 
 Settings = Mapping[str, Sequence[str]]
 """Options by lower-case name, each with its values in order, as ``ssh -G`` prints them."""
@@ -56,12 +55,13 @@ class Endpoint:
     """One SSH server on the way to a host: the host itself, or a jump host in front of it (named by
     ``label``).
 
-    ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the agent's keys are offered, and
-    those of ``default_keys`` that exist. ``agent`` is the path of its socket, empty if it must not
-    be used; with ``keys`` it only serves for a configured key that has a passphrase. ``known_as``
-    is the server's name in known-hosts files. ``name`` is what the inventory or a ProxyJump calls
-    it, which the ssh configuration may turn into another ``address``.
-    ``control_path`` is where a shared connection of the user may listen, empty if none is configured.
+    ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the
+    agent's keys are offered, and those of ``default_keys`` that exist. ``agent`` is the path of its
+    socket, empty if it must not be used; with ``keys`` it only serves for a configured key that has
+    a passphrase. ``known_as`` is the server's name in known-hosts files. ``name`` is what the
+    inventory or a ProxyJump calls it, which the ssh configuration may turn into another
+    ``address``. ``control_path`` is where a shared connection of the user may listen, empty if none
+    is configured.
     """
 
     host: str
@@ -218,30 +218,22 @@ def _ask_ssh(ssh: str, host: Host, name: str, user: str | None, port: int | None
         command += ["-p", str(port)]
     where = f"host {host.name}: ssh {' '.join(command[1:])} -- {name}"
     try:
-        answer = subprocess.run(
-            [*command, "--", name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=host.ssh.connect_timeout_s,
-            check=False,
-        )
+        answer = run_program([*command, "--", name], timeout_s=host.ssh.connect_timeout_s)
     except subprocess.TimeoutExpired:
         text = f"no answer within {host.ssh.connect_timeout_s:g} s"
         raise ConfigError(
             text, where=where, hint="does a command of Match exec in the ssh configuration hang?"
         ) from None
+    except TooMuchOutput:
+        raise ConfigError("expected settings of ssh, got more than 16 MiB", where=where) from None
     if answer.returncode != 0:
-        if answer.stderr.startswith(
-            "No user exists"
-        ):  # a container with a user id that has no name
+        # A container may have a user id that has no name.
+        said = os.fsdecode(answer.stderr).strip() or "ssh failed without a message"
+        if said.startswith("No user exists"):
             return _read_without_ssh(host, name, user, port)
-        raise ConfigError(
-            (answer.stderr.strip().splitlines() or ["ssh failed without a message"])[0], where=where
-        )
+        raise ConfigError(said.splitlines()[0], where=where)
     settings: dict[str, list[str]] = {}
-    for line in answer.stdout.splitlines():
+    for line in os.fsdecode(answer.stdout).splitlines():
         option, _, value = line.partition(" ")
         settings.setdefault(option.lower(), []).append(value)
     return settings

@@ -1,9 +1,9 @@
 """Groups of host names that the user's ssh configuration treats the same, so that `ssh -G` runs
 only once per group.
 
-`ssh -G` takes milliseconds of processor time per name, which for hundreds of hosts is longer than connecting to them. This
-module determines only which lines apply to a name, and returns None if that is unclear; the
-settings themselves come from ssh.
+`ssh -G` takes milliseconds of processor time per name, which for hundreds of hosts is longer than
+connecting to them. This module determines only which lines apply to a name, and returns None if
+that is unclear; the settings themselves come from ssh.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-
-__all__ = ["likeness"]
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _MAX_DEPTH = 16
@@ -30,9 +28,9 @@ def likeness(config: str | None, home: Path, name: str) -> tuple[tuple[object, .
     """Return a value that is equal for all names with the same settings, and the address of this
     name.
 
-    ``config`` is the file that replaces the user's and the system's configuration (``ssh -F``), if any. The value also changes
-    with the lines of those files. Returns None if names may differ in other ways: a ``Match``, a
-    token such as ``%h``, an unreadable file.
+    ``config`` is the file that replaces the user's and the system's configuration (``ssh -F``), if
+    any. The value also changes with the lines of those files. Returns None if names may differ in
+    other ways: a ``Match``, a token such as ``%h``, an unreadable file.
     """
     places = (
         [(Path(config).expanduser(), home / ".ssh")]

@@ -26,8 +26,6 @@ from orchestrator.transport.ssh.quoting import remote_command
 from orchestrator.transport.ssh.wire import Wire
 from orchestrator.transport.trust import Trust
 
-__all__ = ["SshConnector", "Transport", "connect", "prepare"]
-
 
 def prepare(host: Host, trust: Trust) -> Endpoint:
     """Resolve ``host``, and check everything that needs no packet: keys and known-hosts files, also
@@ -64,8 +62,8 @@ def connect(host: Host, trust: Trust, endpoint: Endpoint | None = None) -> Trans
     """Connect to ``host``, verify its host key, log in; first to its jump hosts in the same way,
     one after the other.
 
-    ``endpoint`` is the result of `prepare`, if it was called before. ``host_keys: accept-new`` in the inventory has the same
-    effect as ``trust.accept_new``, also for the host's jump hosts.
+    ``endpoint`` is the result of `prepare`, if it was called before. ``host_keys: accept-new`` in
+    the inventory has the same effect as ``trust.accept_new``, also for the host's jump hosts.
 
     Raises ConfigError before anything is contacted; TransportError host_unreachable,
     host_key_unknown, host_key_changed, host_key_revoked, algorithm_refused or auth_failed. Takes at

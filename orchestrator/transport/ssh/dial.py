@@ -20,8 +20,6 @@ from typing import Any
 from orchestrator.errors import TransportError
 from orchestrator.transport.ssh.config import Endpoint
 
-__all__ = ["dial", "greets"]
-
 _DEAD_LINE_MS = 10_000
 """A write without an acknowledgement ends the connection after this time, instead of the kernel's
 quarter of an hour.

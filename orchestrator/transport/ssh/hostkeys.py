@@ -28,8 +28,6 @@ from orchestrator.files import PROJECT_HINT, failures, make_folder, write_atomic
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.trust import HostKey, Trust
 
-__all__ = ["KnownHosts", "judge", "known_keys", "refuse_authorities"]
-
 _LOCK_WAIT_S = 10.0
 _MARKS = ("@revoked", "@cert-authority")
 
@@ -170,7 +168,7 @@ def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
     """
     files = (*endpoint.known_hosts, trust.store)
     lines = known_keys(files, endpoint.known_as)
-    _refuse_revoked(endpoint, lines, offered)
+    _check_revocation(endpoint, lines, offered)
     keys = [(entry.place, entry.key) for entry in lines.entries if not entry.mark and entry.key]
     if place := next((place for place, key in keys if key == offered), ""):
         return place
@@ -189,13 +187,13 @@ def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
     # different one does not refute it.
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
     bare = known_keys(files, port[1] if port else endpoint.known_as)
-    _refuse_revoked(endpoint, bare, offered)
+    _check_revocation(endpoint, bare, offered)
     return next(
         (entry.place for entry in bare.entries if entry.key == offered and not entry.mark), ""
     )
 
 
-def _refuse_revoked(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> None:
+def _check_revocation(endpoint: Endpoint, lines: KnownHosts, offered: HostKey) -> None:
     for entry in lines.entries:
         if entry.mark == "@revoked" and entry.key in (offered, None):
             which = "this key is" if entry.key else "a key of this host, in a damaged line, is"

@@ -22,8 +22,6 @@ from orchestrator.transport import terminal
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.wire import Wire
 
-__all__ = ["Identity", "authenticate", "identities"]
-
 AUTH_TIMEOUT_S = 30.0
 _AGENT_TIMEOUT_S = 5.0
 _AGENT_KEYS = 5  # sshd disconnects after six wrong keys (MaxAuthTries), and default key files are offered after these
@@ -42,9 +40,9 @@ def identities(endpoint: Endpoint) -> Iterator[list[Identity]]:
     agent = _Agent()
     try:
         yield (
-            list(_configured(endpoint, agent))
+            list(_identities_of_config(endpoint, agent))
             if endpoint.keys
-            else list(_unconfigured(endpoint, agent))
+            else list(_default_identities(endpoint, agent))
         )
     finally:
         agent.close()
@@ -102,7 +100,7 @@ def _unusable(wire: Wire, endpoint: Endpoint, name: str) -> TransportError:
     return endpoint.error("algorithm_refused", text, "use an ed25519 key")
 
 
-def _configured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
+def _identities_of_config(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
     present = [path for path in endpoint.keys if path.exists()]
     if not present:
         names = ", ".join(str(path) for path in endpoint.keys)
@@ -115,7 +113,7 @@ def _configured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
         yield f"key {path}", _load(endpoint, path) or _from_agent(endpoint, agent, path)
 
 
-def _unconfigured(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
+def _default_identities(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
     any_key = False
     for key in agent.keys(endpoint.agent)[:_AGENT_KEYS]:
         any_key = True

@@ -15,8 +15,6 @@ from orchestrator.transport.ssh.line import Client, Line
 from orchestrator.transport.ssh.wire import Wire
 from orchestrator.transport.trust import Trust
 
-__all__ = ["Through"]
-
 
 class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no types
     """A connection to an endpoint that is reached through another one, ``gateway``."""

@@ -18,8 +18,6 @@ from orchestrator.transport.ssh.identity import Identity, authenticate, identiti
 from orchestrator.transport.ssh.wire import Dropped, Wire
 from orchestrator.transport.trust import HostKey, Trust
 
-__all__ = ["Client", "Line"]
-
 
 class Line:
     """A connection to one endpoint, open or not; its subclasses connect directly or through a jump

@@ -20,8 +20,6 @@ from paramiko.common import MSG_CHANNEL_DATA
 from paramiko.message import Message
 from paramiko.packet import NeedRekeyException, Packetizer
 
-__all__ = ["PACKET_BYTES", "Data", "PacketReader", "Socket"]
-
 PACKET_BYTES = 128 * 1024
 """Maximum data in one packet from a node; four times paramiko's offer, for fewer packets in bulk
 transfers.

@@ -23,8 +23,6 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.errors import ConfigError
 
-__all__ = ["COMMAND_LIMIT", "remote_command"]
-
 COMMAND_LIMIT = 131_071
 """Bytes that Linux accepts as a single argument; the login shell gets the whole string as one."""
 

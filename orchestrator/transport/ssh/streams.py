@@ -14,8 +14,6 @@ from paramiko.message import Message
 
 from orchestrator.transport.streams import Inbox
 
-__all__ = ["Outbox", "WindowInbox"]
-
 
 class WindowInbox(Inbox):
     """One output stream of a channel, filled by paramiko, whose buffer it replaces; it opens the

@@ -30,8 +30,6 @@ from orchestrator.transport.ssh.packets import HEAD_BYTES, PACKET_BYTES, Data, P
 from orchestrator.transport.ssh.streams import Outbox
 from orchestrator.transport.streams import Inbox
 
-__all__ = ["Dropped", "Wire"]
-
 WINDOW_BYTES = 4 << 20
 """Bytes that a node may send on a channel before they are read on this side."""
 

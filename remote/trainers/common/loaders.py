@@ -14,6 +14,7 @@ import math
 import os
 import random
 import sys
+from contextlib import suppress
 from typing import Any, Iterator, List, NamedTuple, Tuple
 
 MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
@@ -23,21 +24,15 @@ RATIO = (3 / 4, 4 / 3)
 ENDINGS = (".jpg", ".jpeg", ".png")
 
 
-def lacking(loader: str) -> str:
-    """Return what this interpreter is missing for a loader, or an empty text."""
-    module, package = (
-        ("PIL", "Pillow")
-        if loader == "native"
-        else ("nvidia.dali", "NVIDIA DALI (nvidia-dali-cuda120)")
-    )
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
-    return (
-        ""
-        if spec
-        else f"--loader: {loader} needs {package}, which is not installed for {sys.executable}"
+def require(loader: str) -> None:
+    """Raise SystemExit if this interpreter misses what a loader needs."""
+    needs = {"synthetic": ("sys", ""), "native": ("PIL", "Pillow")}
+    module, package = needs.get(loader, ("nvidia.dali", "NVIDIA DALI (nvidia-dali-cuda120)"))
+    with suppress(ImportError):
+        if importlib.util.find_spec(module):
+            return
+    raise SystemExit(
+        f"--loader: {loader} needs {package}, which is not installed for {sys.executable}"
     )
 
 
@@ -48,7 +43,9 @@ def train_folder(data_dir: str) -> str:
     return below if os.path.isdir(below) else data_dir
 
 
-def image_files(data_dir: str, num_classes: int) -> List[Tuple[str, int]]:
+def image_files(
+    data_dir: str, num_classes: int, endings: Tuple[str, ...] = ENDINGS
+) -> List[Tuple[str, int]]:
     """Return (path, label) of every image, in order of name. Raises SystemExit if there are no
     images or too many classes.
     """
@@ -61,7 +58,7 @@ def image_files(data_dir: str, num_classes: int) -> List[Tuple[str, int]]:
         (os.path.join(folder, name, file), label)
         for label, name in enumerate(names)
         for file in sorted(os.listdir(os.path.join(folder, name)))
-        if file.lower().endswith(ENDINGS)
+        if file.lower().endswith(endings)
     ]
     if not images:
         raise SystemExit(
@@ -142,46 +139,53 @@ def decoded(path: str, size: int, seed: int) -> bytes:
     return pixels.tobytes()
 
 
-class Share(NamedTuple):
-    """One rank's part of a data set, and how it is loaded."""
+def dali_batches(args: Any, me: Any, device_id: Any, iterator: Any) -> Iterator[Tuple[Any, Any]]:
+    """Yield images and labels of NVIDIA DALI, without end. ``iterator``: its class for a framework."""
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 
-    data_dir: str
-    batch_size: int
-    image_size: int
-    workers: int
-    seed: int
-    rank: int
-    world_size: int
+    source = iterator(
+        [dali_pipeline(args, me, device_id)],
+        ["images", "labels"],
+        reader_name="reader",
+        last_batch_policy=LastBatchPolicy.FILL,
+        auto_reset=True,
+    )
+    while True:
+        for (batch,) in source:
+            yield batch["images"], batch["labels"]
 
 
-def dali_pipeline(share: Share, on_gpu: bool, device_id: Any) -> Any:
-    """Return NVIDIA DALI's pipeline: read, decode, crop and resize at random, mirror, normalise;
-    NCHW float32 and labels.
+def dali_pipeline(args: Any, me: Any, device_id: Any) -> Any:
+    """Return NVIDIA DALI's pipeline for a rank: read, decode, crop and resize at random, mirror,
+    normalise; NCHW float32 and labels.
 
-    ``on_gpu``: nvJPEG decodes, and all later stages run on the GPU too. ``device_id`` None needs no GPU at all.
+    With ``--loader dali-gpu`` nvJPEG decodes, and all later stages run on the GPU too.
+    ``device_id`` None needs no GPU at all.
     """
     from nvidia.dali import fn, pipeline_def, types
 
+    image_files(args.data_dir, args.num_classes)  # its messages are clearer than DALI's
+    on_gpu = args.loader == "dali-gpu"
+
     @pipeline_def(
-        batch_size=share.batch_size,
-        num_threads=share.workers,
+        batch_size=args.batch_size,
+        num_threads=args.workers,
         device_id=device_id,
-        seed=share.seed + share.rank,
+        seed=args.seed + me.rank,
     )
     def pipeline() -> Any:
         files, labels = fn.readers.file(
-            file_root=train_folder(share.data_dir),
-            shard_id=share.rank,
-            num_shards=share.world_size,
+            file_root=train_folder(args.data_dir),
+            shard_id=me.rank,
+            num_shards=me.world_size,
             random_shuffle=True,
             pad_last_batch=True,
             name="reader",
         )
-        images = fn.decoders.image(
-            files, device="mixed" if on_gpu else "cpu", output_type=types.RGB
-        )
+        device = "mixed" if on_gpu else "cpu"
+        images = fn.decoders.image(files, device=device, output_type=types.RGB)
         images = fn.random_resized_crop(
-            images, size=share.image_size, random_area=AREA, random_aspect_ratio=RATIO
+            images, size=args.image_size, random_area=AREA, random_aspect_ratio=RATIO
         )
         images = fn.crop_mirror_normalize(
             images,

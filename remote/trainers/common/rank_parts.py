@@ -6,18 +6,23 @@ standard library only: train_simulated.py uses it too.
 
     orch parts {"compute_cpu_s": [0.0724, …], "compute_s": [0.0731, …], "first_step": 21, "input_s": [0.0002, …], …}
 
-`step_s`, `input_s` and `compute_s` are the medians of consecutive blocks of steps, in seconds: of whole steps, of the wait for
-the step's input, and of computing from then on until the rank first communicates. `compute_s` is
-empty where that moment is not known, or where computing waits for other ranks before it.
-`compute_cpu_s` is the processor time of all threads of the rank during `compute_s`; empty where a
-GPU computes, or where it is not measured. `gpu_waits`, where a GPU computes, is the share of the
-window's steps in which the GPU waits for its program to give it work during `compute_s`, 0 to 1:
-ranks of such steps differ by chance.
+`step_s`, `input_s` and `compute_s` are the medians of consecutive blocks of steps, in seconds: of
+whole steps, of the wait for the step's input, and of computing from then on until the rank first
+communicates. `compute_s` is empty where that moment is not known, or where computing waits for
+other ranks before it. `compute_cpu_s` is the processor time of all threads of the rank during
+`compute_s`; empty where a GPU computes, or where it is not measured. `gpu_waits`, where a GPU
+computes, is the share of the window's steps in which the GPU waits for its program to give it work
+during `compute_s`, 0 to 1: ranks of such steps differ by chance.
 """
 
+import argparse
 import json
+import math
 from statistics import median
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+import rank_progress
+import trainer
 
 BLOCKS = 16
 """Enough for an interval, and for a stretch of slow steps to be seen; more would say little more.
@@ -71,3 +76,35 @@ class RankParts:
         if known and len(known) == len(self.gpu_waits):
             facts["gpu_waits"] = round(sum(known) / len(known), 4)
         return "parts " + json.dumps(facts, sort_keys=True)
+
+
+class StepLog:
+    """The lines of a rank about its steps: rank 0 prints each, every rank the parts of its own."""
+
+    def __init__(self, args: argparse.Namespace, rank: int, samples: int, clock: Any) -> None:
+        self.args, self.rank, self.samples, self.clock = args, rank, samples, clock
+        self.window = RankParts(args.warmup_steps + 1, args.steps)
+        self.input_wait_s = 0.0
+
+    def start(self, skipped: Optional[int] = None, loss: Optional[float] = math.nan) -> None:
+        """Start the clock. ``loss`` is None for a program that learns nothing."""
+        begun = self.clock.start()
+        if self.rank == 0:
+            trainer.say_start(begun, skipped, loss)
+
+    def tell(self, finished: Iterable[trainer.Step]) -> None:
+        """Print finished steps, and count those of the window."""
+        for step in finished:
+            if self.rank == 0:
+                trainer.say_step(step, self.samples)
+            compute = (step.compute_s, step.compute_cpu_s, step.gpu_waits)
+            self.window.add(step.number, step.seconds, step.input_wait_s, *compute)
+            if step.number > self.args.warmup_steps:
+                self.input_wait_s += step.input_wait_s
+
+    def end(self, has_parts: bool = True) -> None:
+        """Wait for the last step, and print the parts of all, if they are known."""
+        self.tell(self.clock.rest())
+        if has_parts:
+            trainer.say(self.window.line(self.rank))
+        rank_progress.mark(self.args.steps, "end")

@@ -1,9 +1,8 @@
-"""A decoder-only transformer in plain JAX: parameters, logits, loss, AdamW. No other library.
+"""A GPT-2 in plain JAX: parameters, logits, loss, AdamW. No other library.
 
 All layers have the same shapes, so their parameters are stacked along a first axis and
 `jax.lax.scan` runs over it: XLA compiles one layer, however many there are. Shapes are written B
-(sequences), T (tokens), D (width), H (heads), K (heads of keys and values), C (width of a head), V
-(vocabulary).
+(sequences), T (tokens), D (width), V (vocabulary).
 """
 
 from __future__ import annotations
@@ -24,24 +23,16 @@ logits do not count.
 
 
 class Shape(NamedTuple):
-    """The sizes of a decoder, and its kind: GPT-2 has ``norm`` layer, ``positions`` learned,
-    biases, a tied output layer; Llama has rms, rotary, a gated MLP and neither biases nor a tied
-    output layer."""
+    """The sizes of a decoder of GPT-2's kind: LayerNorm, learned positions, GELU, biases, and the
+    embedding table as output layer.
+    """
 
     layers: int
     width: int
     heads: int
-    kv_heads: int
-    head_width: int
     mlp: int
-    gated: bool
     vocab: int
-    tied: bool
-    norm: str
-    positions: str
     max_positions: int
-    rope_theta: float
-    bias: bool
 
     @property
     def rows(self) -> int:
@@ -53,142 +44,84 @@ def initial(shape: Shape, key: jax.Array) -> Tree:
     """Return parameters in fp32: weights with a standard deviation of 0.02, those that add to the
     residual stream divided by sqrt(2 L) as in GPT-2; biases 0."""
     keys = iter(jax.random.split(key, 16))
-    queries, values = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     small = 0.02 / math.sqrt(2 * shape.layers)
 
     def matrix(*sizes: int, scale: float = 0.02) -> jax.Array:
         return scale * jax.random.normal(next(keys), sizes, jnp.float32)
 
     def norm(*sizes: int) -> Tree:
-        return {
-            "scale": jnp.ones(sizes),
-            **({"bias": jnp.zeros(sizes)} if shape.norm == "layer" else {}),
-        }
+        return {"scale": jnp.ones(sizes), "bias": jnp.zeros(sizes)}
 
     def linear(inputs: int, outputs: int, scale: float = 0.02) -> Tree:
-        weights = {"weight": matrix(shape.layers, inputs, outputs, scale=scale)}
-        return weights | ({"bias": jnp.zeros((shape.layers, outputs))} if shape.bias else {})
+        weight = matrix(shape.layers, inputs, outputs, scale=scale)
+        return {"weight": weight, "bias": jnp.zeros((shape.layers, outputs))}
 
     layer = {
         "attention_norm": norm(shape.layers, shape.width),
-        "query": linear(shape.width, queries),
-        "key": linear(shape.width, values),
-        "value": linear(shape.width, values),
-        "attention_out": linear(queries, shape.width, small),
+        "qkv": linear(shape.width, 3 * shape.width),
+        "attention_out": linear(shape.width, shape.width, small),
         "mlp_norm": norm(shape.layers, shape.width),
         "mlp_in": linear(shape.width, shape.mlp),
         "mlp_out": linear(shape.mlp, shape.width, small),
-        **({"mlp_gate": linear(shape.width, shape.mlp)} if shape.gated else {}),
     }
-    params = {
+    return {
         "embedding": matrix(shape.rows, shape.width),
+        "positions": matrix(shape.max_positions, shape.width),
         "layers": layer,
         "norm": norm(shape.width),
     }
-    if shape.positions == "learned":
-        params["positions"] = matrix(shape.max_positions, shape.width)
-    if not shape.tied:
-        params["head"] = matrix(shape.rows, shape.width)
-    return params
 
 
 def parameters(shape: Shape) -> int:
-    """Return how many parameters the model has, without the rows added to its tables."""
+    """Return how many parameters the model has, without the rows added to its table."""
     params = jax.eval_shape(functools.partial(initial, shape), jax.random.key(0))
-    tables = 1 if shape.tied else 2
-    return (
-        sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-        - tables * (shape.rows - shape.vocab) * shape.width
-    )
+    held = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    return held - (shape.rows - shape.vocab) * shape.width
 
 
-def normalized(shape: Shape, x: jax.Array, norm: Tree) -> jax.Array:
-    """Return LayerNorm or RMSNorm of x, computed in fp32."""
+def normalized(x: jax.Array, norm: Tree) -> jax.Array:
+    """Return LayerNorm of x, computed in fp32."""
     wide = x.astype(jnp.float32)
-    if shape.norm == "layer":
-        wide = wide - wide.mean(-1, keepdims=True)
-    wide = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-5) * norm["scale"]
-    return (wide + norm["bias"] if "bias" in norm else wide).astype(x.dtype)
+    wide = wide - wide.mean(-1, keepdims=True)
+    wide = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
+    return (wide * norm["scale"] + norm["bias"]).astype(x.dtype)
 
 
 def linear(x: jax.Array, layer: Tree) -> jax.Array:
-    """Return x multiplied by a matrix, in the type of x; the bias is added if there is one."""
-    y = x @ layer["weight"].astype(x.dtype)
-    return y + layer["bias"].astype(x.dtype) if "bias" in layer else y
+    """Return x multiplied by a matrix, and its bias added, in the type of x."""
+    return x @ layer["weight"].astype(x.dtype) + layer["bias"].astype(x.dtype)
 
 
-def rotated(shape: Shape, x: jax.Array) -> jax.Array:
-    """Return queries or keys, B T H C, turned by angles that grow with their position (RoPE, halves
-    as in Llama).
-    """
-    half = shape.head_width // 2
-    angles = jnp.arange(x.shape[1])[:, None] * shape.rope_theta ** (
-        -jnp.arange(half) / half
-    )  # T C/2
-    cos, sin = jnp.cos(angles)[None, :, None], jnp.sin(angles)[None, :, None]
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1).astype(
-        x.dtype
-    )
-
-
-def block(shape: Shape, attention: str | None, x: jax.Array, layer: Tree) -> jax.Array:
+def block(shape: Shape, x: jax.Array, layer: Tree) -> jax.Array:
     """Return the output of one layer, B T D."""
-    b, t, _ = x.shape
-    h = normalized(shape, x, layer["attention_norm"])
-    q, k, v = (
-        linear(h, layer[name]).reshape(b, t, -1, shape.head_width)
-        for name in ("query", "key", "value")
-    )
-    if shape.positions == "rotary":
-        q, k = rotated(shape, q), rotated(shape, k)
-    mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
-    x = x + linear(mixed.reshape(b, t, -1), layer["attention_out"])
-    h = normalized(shape, x, layer["mlp_norm"])
-    inner = linear(h, layer["mlp_in"])
-    inner = jax.nn.silu(linear(h, layer["mlp_gate"])) * inner if shape.gated else jax.nn.gelu(inner)
+    b, t, d = x.shape
+    h = linear(normalized(x, layer["attention_norm"]), layer["qkv"])
+    q, k, v = jnp.split(h.reshape(b, t, 3 * shape.heads, -1), 3, axis=2)
+    mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    x = x + linear(mixed.reshape(b, t, d), layer["attention_out"])
+    inner = jax.nn.gelu(linear(normalized(x, layer["mlp_norm"]), layer["mlp_in"]))
     return x + linear(inner, layer["mlp_out"])
 
 
-def logits_of(
-    shape: Shape,
-    compute: Any,
-    attention: str | None,
-    recompute: bool,
-    params: Tree,
-    inputs: jax.Array,
-) -> jax.Array:
-    """Return the logits of the token that follows each of ``inputs``, B T V in fp32.
-
-    ``compute``: type of matrix products; norms and softmax are fp32. ``attention``: implementation, as
-    `jax.nn.dot_product_attention` takes it. ``recompute``: keep only the input of each layer for the backward pass.
+def logits_of(shape: Shape, compute: Any, params: Tree, inputs: jax.Array) -> jax.Array:
+    """Return the logits of the token that follows each of ``inputs``, B T V in fp32. ``compute``:
+    type of matrix products; norms and softmax are fp32.
     """
-    x = params["embedding"][inputs]
-    if shape.positions == "learned":
-        x = x + params["positions"][: inputs.shape[1]]
-    layer = functools.partial(block, shape, attention)
-    layer = jax.checkpoint(layer, prevent_cse=False) if recompute else layer
+    x = params["embedding"][inputs] + params["positions"][: inputs.shape[1]]
     x, _ = jax.lax.scan(
-        lambda x, weights: (layer(x, weights), None), x.astype(compute), params["layers"]
+        lambda x, weights: (block(shape, x, weights), None), x.astype(compute), params["layers"]
     )
-    x = normalized(shape, x, params["norm"])
-    table = params["embedding" if shape.tied else "head"].astype(compute)
-    return jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)[
-        ..., : shape.vocab
-    ]
+    x = normalized(x, params["norm"])
+    table = params["embedding"].astype(compute)
+    logits = jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)
+    return logits[..., : shape.vocab]
 
 
-def mean_loss(
-    shape: Shape,
-    compute: Any,
-    attention: str | None,
-    recompute: bool,
-    params: Tree,
-    tokens: jax.Array,
-) -> jax.Array:
+def mean_loss(shape: Shape, compute: Any, params: Tree, tokens: jax.Array) -> jax.Array:
     """Return the mean cross entropy of predicting the next token, for ``tokens`` of B (T + 1), in
-    fp32. The other arguments are those of `logits_of`."""
-    logits = logits_of(shape, compute, attention, recompute, params, tokens[:, :-1])
+    fp32. The other arguments are those of `logits_of`.
+    """
+    logits = logits_of(shape, compute, params, tokens[:, :-1])
     of_target = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     return (jax.nn.logsumexp(logits, -1) - of_target).mean()
 

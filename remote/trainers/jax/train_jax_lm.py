@@ -1,4 +1,4 @@
-"""Train a decoder-only transformer with JAX, data parallel, and print one line per step.
+"""Train a GPT-2 with JAX, data parallel, and print one line per step.
 
 Needs JAX 0.6 or newer (0.10 with Python 3.11 was run) and nothing else. Next to this file are the
 model (jax_transformer.py) and what all trainers share (trainer.py).
@@ -12,9 +12,9 @@ one machine without GPUs
     done
 
 Process 0 listens on MASTER_PORT, and all meet there (jax.distributed). The devices of all processes
-form one axis: each holds the whole model and its part of the sequences. A step is the passes of all
-micro-batches, one mean of the gradients over all devices, and one update; XLA compiles it as one
-program before the first step.
+form one axis: each holds the whole model and its part of the sequences. A step is both passes, one
+mean of the gradients over all devices, and one update; XLA compiles it as one program before the
+first step.
 
 Every rank prints one `orch rank=` line; rank 0 prints one `orch step=` line per step and `orch done
 {json}` at the end. The line of a step comes when its loss has arrived. On a GPU, the next step has
@@ -29,11 +29,11 @@ the same losses, up to rounding. The same few batches return, so the loss falls.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import platform
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 import jax
@@ -48,7 +48,7 @@ from trainer import Identity
 
 BATCHES = 4
 """Different global batches; the fifth step sees the first again."""
-EVERYWHERE, SPLIT = PartitionSpec(), PartitionSpec(None, None, "data")
+EVERYWHERE, SPLIT = PartitionSpec(), PartitionSpec(None, "data")
 PRECISIONS = {"fp32": "highest", "tf32": "tensorfloat32", "bf16": "default"}
 """How a GPU multiplies fp32 matrices. Its default for fp32 is TF32."""
 
@@ -58,122 +58,17 @@ PRECISIONS = {"fp32": "highest", "tf32": "tensorfloat32", "bf16": "default"}
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument(
-        "--model", default="custom", help="name of the shape, printed in the last line"
-    )
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--kv-heads", type=int, default=0, help="key/value heads; 0: one per head")
-    parser.add_argument("--head-width", type=int, default=0, help="0: width / heads")
-    parser.add_argument("--mlp", type=int, default=256, help="hidden width of the MLP")
-    parser.add_argument(
-        "--gated", default="false", help="MLP with a third matrix, SwiGLU", **trainer.SWITCH
-    )
-    parser.add_argument("--vocab", type=int, default=512)
-    parser.add_argument(
-        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
-    )
-    parser.add_argument("--norm", choices=["layer", "rms"], default="layer")
-    parser.add_argument("--positions", choices=["learned", "rotary"], default="learned")
-    parser.add_argument("--max-positions", type=int, default=1024, help="rows of learned positions")
-    parser.add_argument(
-        "--rope-theta", type=float, default=10000.0, help="base of rotary positions"
-    )
-    parser.add_argument(
-        "--bias", default="true", help="biases of the linear layers", **trainer.SWITCH
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument(
-        "--dtype",
-        choices=sorted(PRECISIONS),
-        default="bf16",
-        help="dtype of matrix products; weights are fp32",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=1, help="sequences per device and micro-batch"
-    )
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
-    parser.add_argument("--seq-len", type=int, default=128, help="tokens per sequence")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument(
-        "--attention", choices=["auto", "xla", "cudnn"], default="auto", help="auto: JAX chooses"
-    )
-    parser.add_argument(
-        "--checkpointing",
-        choices=["none", "full"],
-        default="none",
-        help="full: recompute each layer",
-    )
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument(
-        "--grad-clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks at the start"
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    sizes = ("layers", "width", "heads", "mlp", "vocab", "max_positions", "seq_len")
-    for name in (*sizes, "batch_size", "accumulation", "steps", "threads"):
-        if getattr(args, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    for name in ("kv_heads", "head_width", "learning_rate", "weight_decay", "grad_clip", "seed"):
-        if getattr(args, name) < 0:
-            return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
-    if not args.head_width and args.width % args.heads:
-        return f"--heads: expected a divisor of --width {args.width}, got {args.heads}. or pass --head-width"
-    if args.heads % (args.kv_heads or args.heads):
-        return f"--kv-heads: expected a divisor of --heads {args.heads}, got {args.kv_heads}"
-    if args.positions == "rotary" and (args.head_width or args.width // args.heads) % 2:
-        return "--head-width: expected an even number with rotary positions"
-    if args.positions == "learned" and args.seq_len > args.max_positions:
-        return (
-            f"--seq-len: expected at most --max-positions {args.max_positions}, got {args.seq_len}"
-        )
-    if args.device == "cpu" and args.dtype == "tf32":
-        return "--dtype: expected fp32 or bf16 on cpu, got tf32"
-    if args.attention == "cudnn" and (args.device == "cpu" or args.dtype != "bf16"):
-        return f"--attention: expected cudnn only with cuda and bf16, got {args.device} and {args.dtype}"
-    return (
-        "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
-    )
-
-
-def shape_of(args: argparse.Namespace) -> Shape:
-    """Return the sizes of the model."""
-    given = {name: getattr(args, name) for name in Shape._fields}
-    given.update({name: given[name] == "true" for name in ("gated", "tied", "bias")})
-    head_width = args.head_width or args.width // args.heads
-    return Shape(**given)._replace(kv_heads=args.kv_heads or args.heads, head_width=head_width)
+    parser = trainer.options(
+        "model", *trainer.SIZES, "device", "weight_decay", "seed", "threads", "timeout_s",
+        batch_size=1, seq_len=128, steps=10, learning_rate=3e-4,
+    )  # fmt: skip
+    precision = "dtype of matrix products; weights are fp32"
+    trainer.add_option(parser, "dtype", "bf16", precision, sorted(PRECISIONS))
+    trainer.add_option(parser, "grad_clip", 1.0, "maximum norm of all gradients; 0: no clipping")
+    return parser.parse_args()
 
 
 # --- ranks ----------------------------------------------------------------------------------------
-
-
-def identity() -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing."""
-    missing = [
-        name
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        if name not in os.environ
-    ]
-    if missing:
-        raise SystemExit(f"environment: expected {', '.join(missing)} to be set, once per process")
-    env = os.environ
-    return Identity(
-        int(env["RANK"]),
-        int(env["LOCAL_RANK"]),
-        int(env["WORLD_SIZE"]),
-        int(env.get("NODE_RANK", "0")),
-    )
 
 
 def join(args: argparse.Namespace, me: Identity) -> Mesh:
@@ -232,33 +127,16 @@ def step_of(args: argparse.Namespace, shape: Shape, mesh: Mesh) -> Any:
     """Return the function of one step: (state, tokens of all batches, number of the step) to
     (state, loss).
     """
-    loss_of = functools.partial(
-        mean_loss,
-        shape,
-        jnp.bfloat16 if args.dtype == "bf16" else jnp.float32,
-        None if args.attention == "auto" else args.attention,
-        args.checkpointing == "full",
-    )
+    compute = jnp.bfloat16 if args.dtype == "bf16" else jnp.float32
+    loss_of = jax.value_and_grad(partial(mean_loss, shape, compute))
 
     def step(state: Adam, tokens: jax.Array, number: jax.Array) -> tuple[Adam, jax.Array]:
-        """The part of one device. ``tokens``: batches, micro-batches, sequences of this device, T +
-        1.
-        """
-
-        def micro_batch(sums: Any, sequences: jax.Array) -> tuple[Any, None]:
-            return jax.tree.map(
-                jnp.add, sums, jax.value_and_grad(loss_of)(state.params, sequences)
-            ), None
-
-        zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.params))
-        sums, _ = jax.lax.scan(micro_batch, zeros, tokens[number % BATCHES])
-        loss, grads = jax.lax.pmean(
-            jax.tree.map(lambda total: total / args.accumulation, sums), "data"
-        )
+        """The part of one device. ``tokens``: batches, sequences of this device, T + 1."""
+        loss, grads = jax.lax.pmean(loss_of(state.params, tokens[number % BATCHES]), "data")
         return updated(state, grads, args.learning_rate, args.weight_decay, args.grad_clip), loss
 
-    # check_vma: otherwise JAX adds up gradients over devices in each micro-batch, as parameters are
-    # the same everywhere.
+    # check_vma: otherwise JAX itself adds up gradients over devices, as parameters are the same
+    # everywhere.
     specs = (EVERYWHERE, SPLIT, EVERYWHERE)
     shared = jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=EVERYWHERE, check_vma=False)
     return jax.jit(shared, donate_argnums=0)
@@ -266,12 +144,12 @@ def step_of(args: argparse.Namespace, shape: Shape, mesh: Mesh) -> Any:
 
 def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
     """Take all steps, rank 0 printing them; return the facts of the run."""
-    shape = shape_of(args)
+    shape = Shape(**{name: getattr(args, name) for name in Shape._fields})
     everywhere, split = NamedSharding(mesh, EVERYWHERE), NamedSharding(mesh, SPLIT)
     weights, data = jax.random.split(jax.random.key(args.seed))
     state = jax.jit(lambda key: fresh(initial(shape, key)), out_shardings=everywhere)(weights)
-    sequences = args.batch_size * me.world_size
-    sizes = (BATCHES, args.accumulation, sequences, args.seq_len + 1)
+    samples = args.batch_size * me.world_size
+    sizes = (BATCHES, samples, args.seq_len + 1)
     tokens = jax.jit(
         lambda key: jax.random.randint(key, sizes, 0, shape.vocab), out_shardings=split
     )(data)
@@ -282,7 +160,6 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
     step = step_of(args, shape, mesh).lower(state, tokens, numbers[0]).compile()
     compile_s = clock.start() - compiling
 
-    samples = sequences * args.accumulation
     prove_world(
         me, mesh
     )  # also the barrier before the first step: from here on all ranks are ready
@@ -297,9 +174,9 @@ def train(args: argparse.Namespace, me: Identity, mesh: Mesh) -> dict[str, Any]:
             state, loss = step(state, tokens, numbers[number % BATCHES])
             losses.append(loss)
         if number > ahead:
-            finished = clock.mark(number - ahead, jax.block_until_ready(losses.pop(0)))
+            (done,) = clock.mark(number - ahead, jax.block_until_ready(losses.pop(0)))
             if me.rank == 0:
-                trainer.say_steps(finished, samples)
+                trainer.say_step(done, samples)
     rank_progress.mark(args.steps, "end")
     return {
         "global_batch": samples,
@@ -314,7 +191,7 @@ def main() -> None:
     """Join, train, verify, report."""
     rank_progress.declare_pauses()
     args = arguments()
-    me = identity()
+    me = trainer.identity(", once per process", "MASTER_ADDR", "MASTER_PORT")
     mesh = join(args, me)
     of_run = train(args, me, mesh)
     prove_world(me, mesh)
@@ -334,9 +211,7 @@ def main() -> None:
             "python": platform.python_version(),
         }
         ranks = [trainer.unpacked(row) for row in rows]
-        trainer.say_done(
-            trainer.of_all(args, ranks, {**versions, **of_run}, ("gated", "tied", "bias"))
-        )
+        trainer.say_done(trainer.of_all(args, ranks, {**versions, **of_run}))
     jax.distributed.shutdown()
 
 

@@ -11,9 +11,9 @@ import sys
 from itertools import repeat
 from typing import Any, Iterator
 
+import loaders
 import paddle
 import paddle.distributed as dist
-from paddle_ranks import mesh
 from trainer import Identity
 
 
@@ -34,7 +34,6 @@ class Folder(paddle.io.Dataset):  # type: ignore[misc]
 
     def __getitem__(self, draw: Any) -> tuple[Any, Any]:
         """Return pixels and label."""
-        import loaders
         import numpy
 
         path, label = self.files[draw.index]
@@ -63,8 +62,6 @@ class Endless(paddle.io.BatchSampler):  # type: ignore[misc]
 
 def native(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     """Yield batches of Paddle's DataLoader, normalised on the device."""
-    import loaders
-
     files = loaders.image_files(args.data_dir, args.num_classes)
     order = loaders.Batches(len(files), args.batch_size, me.rank, me.world_size, args.seed)
     source = paddle.io.DataLoader(
@@ -79,53 +76,19 @@ def native(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
 
 def dali(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     """Yield batches of NVIDIA DALI."""
-    import loaders
-
-    loaders.image_files(
-        args.data_dir, args.num_classes
-    )  # checks the folder first: its messages are clearer than DALI's
-    share = loaders.Share(
-        args.data_dir,
-        args.batch_size,
-        args.image_size,
-        args.workers,
-        args.seed,
-        me.rank,
-        me.world_size,
-    )
     device_id = dist.ParallelEnv().device_id if args.device == "cuda" else None
-    pipeline = loaders.dali_pipeline(share, args.loader == "dali-gpu", device_id)
     if args.loader == "dali-cpu":
         # Without DALI's iterator for Paddle, which requires a GPU even if nothing is on it.
+        pipeline = loaders.dali_pipeline(args, me, device_id)
         while True:
             images, labels = (paddle.to_tensor(output.as_array()) for output in pipeline.run())
             yield images, labels.astype("int64")
-    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
     from nvidia.dali.plugin.paddle import DALIGenericIterator
 
-    source = DALIGenericIterator(
-        [pipeline],
-        ["images", "labels"],
-        reader_name="reader",
-        last_batch_policy=LastBatchPolicy.FILL,
-        auto_reset=True,
-    )
-    while True:
-        for (batch,) in source:
-            yield (
-                paddle.to_tensor(batch["images"]),
-                paddle.to_tensor(batch["labels"]).astype("int64"),
-            )
+    for images, labels in loaders.dali_batches(args, me, device_id, DALIGenericIterator):
+        yield paddle.to_tensor(images), paddle.to_tensor(labels).astype("int64")
 
 
 def batches(args: argparse.Namespace, me: Identity) -> Iterator[tuple[Any, Any]]:
     """Yield this rank's images and labels, without end."""
-    source = {"synthetic": synthetic, "native": native}.get(args.loader, dali)(args, me)
-    if args.strategy == "collective" or me.world_size == 1:
-        return source
-    from paddle.distributed.auto_parallel.api import dtensor_from_local
-
-    whole, placements = mesh(), [dist.Shard(0)]
-    return (
-        tuple(dtensor_from_local(local, whole, placements) for local in pair) for pair in source
-    )  # type: ignore[misc]
+    return {"synthetic": synthetic, "native": native}.get(args.loader, dali)(args, me)

@@ -28,30 +28,16 @@ def identity() -> Identity:
     """Read the environment. Raises SystemExit naming what is missing, or where Paddle's launcher
     disagrees.
     """
-    names = (
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "NODE_RANK",
-        "PADDLE_TRAINER_ID",
-        "PADDLE_TRAINERS_NUM",
-    )
-    missing = [name for name in names if name not in os.environ]
-    if missing:
-        raise SystemExit(
-            f"environment: expected {', '.join(missing)} to be set. start this with paddle.distributed.launch"
-        )
-    values = {name: int(os.environ[name]) for name in names}
-    for name, launcher_name in (
-        ("RANK", "PADDLE_TRAINER_ID"),
-        ("WORLD_SIZE", "PADDLE_TRAINERS_NUM"),
-    ):
-        if values[name] != values[launcher_name]:
+    values = {"PADDLE_TRAINER_ID": "RANK", "PADDLE_TRAINERS_NUM": "WORLD_SIZE"}
+    me = trainer.identity(". start this with paddle.distributed.launch", "NODE_RANK", *values)
+    for launcher_name, name in values.items():
+        expected, got = (int(os.environ[variable]) for variable in (name, launcher_name))
+        if expected != got:
             hint = "the launcher identifies a node by its --host in --ips"
             raise SystemExit(
-                f"{launcher_name}: expected {values[name]} as in {name}, got {values[launcher_name]}. {hint}"
+                f"{launcher_name}: expected {expected} as in {name}, got {got}. {hint}"
             )
-    return Identity(values["RANK"], values["LOCAL_RANK"], values["WORLD_SIZE"], values["NODE_RANK"])
+    return me
 
 
 def device_name(device: str) -> str:
@@ -123,11 +109,6 @@ def join(args: argparse.Namespace, me: Identity) -> str:
     # keeps it in memory.
     Path(os.environ.get("PADDLE_BACKUP_ENV_PATH", os.devnull)).write_text("{}")
     return {"cuda": "nccl", "cpu": "gloo"}[args.device]
-
-
-def mesh() -> Any:
-    """Return all ranks as one axis."""
-    return dist.ProcessMesh(list(range(dist.get_world_size())), dim_names=["data"])
 
 
 def gather(facts: dict[str, Any], world_size: int) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """How the ranks of train_simulated.py meet: a rendezvous at rank 0, and a table with the address of
 each rank.
 
-Python 3.6 or newer, standard library only. A value is sent as its length and JSON.
+Python 3.6 or newer, standard library only. A value is sent as a line of JSON.
 """
 
 import json
@@ -10,42 +10,15 @@ import socket
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from trainer import Identity
+
 RETRY_S = 0.05
 HELLO = "orch-simulated-1"
+MOST_BYTES = 1 << 24
 
 
 class PeerError(Exception):
     """A rank that cannot be reached, stopped responding, left, or computed a wrong sum."""
-
-
-class Identity(NamedTuple):
-    """The numbers of this process among all ranks."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    node_rank: int
-
-
-def identity() -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing or impossible."""
-    env = os.environ
-    missing = [
-        name
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        if name not in env
-    ]
-    if missing:
-        raise SystemExit("environment: expected {} to be set".format(", ".join(missing)))
-    me = Identity(
-        int(env["RANK"]),
-        int(env["LOCAL_RANK"]),
-        int(env["WORLD_SIZE"]),
-        int(env.get("NODE_RANK", "0")),
-    )
-    if not 0 <= me.rank < me.world_size:
-        raise SystemExit(f"RANK: expected 0 to {me.world_size - 1}, got {me.rank}")
-    return me
 
 
 class Peer:
@@ -66,32 +39,19 @@ class Peer:
 
 
 def send_value(link: socket.socket, value: Any) -> None:
-    """Send a JSON value, preceded by its length."""
-    text = json.dumps(value).encode()
-    link.sendall(len(text).to_bytes(4, "big") + text)
+    """Send a value as a line of JSON."""
+    link.sendall(json.dumps(value).encode() + b"\n")
 
 
 def receive_value(link: socket.socket) -> Any:
-    """Return the next JSON value. Raises EOFError at the end of the stream, ValueError for data in
-    another format.
+    """Return the next value, and leave what follows: on a ring connection gradients follow the
+    greeting. Raises EOFError at the end of the stream, ValueError for other data.
     """
-    size = int.from_bytes(receive_exactly(link, 4), "big")
-    if size > 1 << 24:
-        raise ValueError("length")
-    return json.loads(receive_exactly(link, size).decode())
-
-
-def receive_exactly(link: socket.socket, size: int) -> bytes:
-    """Return exactly ``size`` bytes and leave the rest: on a ring connection gradients follow the
-    greeting.
-    """
-    data = b""
-    while len(data) < size:
-        piece = link.recv(size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
+    with link.makefile("rb", buffering=0) as lines:
+        line = lines.readline(MOST_BYTES)
+    if not line:
+        raise EOFError
+    return json.loads(line.decode())
 
 
 def listener(address: str, port: int) -> socket.socket:
@@ -145,8 +105,9 @@ def accept(listening: socket.socket, deadline: float) -> Tuple[Optional[socket.s
 class Rendezvous(NamedTuple):
     """The result of the meeting.
 
-    ``table``: the address of each rank. ``controls``: rank 0's connections to all others; on another rank, the one to rank 0.
-    ``listening``: the socket to which the previous rank in the ring connects.
+    ``table``: the address of each rank. ``controls``: rank 0's connections to all others; on
+    another rank, the one to rank 0. ``listening``: the socket to which the previous rank in the
+    ring connects.
     """
 
     table: List[Dict[str, Any]]
@@ -243,6 +204,6 @@ def farewell(
                 send_value(peer.link, "bye")
     except socket.timeout as error:  # not the same class as TimeoutError before Python 3.10
         raise peer.silent(timeout_s) from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise peer.lost() from error
     return sorted(facts, key=lambda rank: rank["rank"])

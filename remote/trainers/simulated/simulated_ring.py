@@ -10,7 +10,6 @@ from array import array
 
 from simulated_rendezvous import (
     HELLO,
-    Identity,
     Peer,
     PeerError,
     Rendezvous,
@@ -18,6 +17,7 @@ from simulated_rendezvous import (
     connect,
     send_value,
 )
+from trainer import Identity
 
 CHECKED_FLOATS = 256  # at the head of every chunk
 FLOAT_BYTES = 4

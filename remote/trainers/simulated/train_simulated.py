@@ -1,7 +1,7 @@
 """Simulate an accelerator: sleep for the compute of a step, then really all-reduce its gradients
 over TCP.
 
-Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py,
+Needs Python 3.6 or newer and, next to this file, rank_parts.py, rank_progress.py, trainer.py,
 simulated_rendezvous.py and simulated_ring.py. It prints the same lines as the other trainers, and
 the last one has `"simulated": true`: network, launch and logs are real, the computation is not. One
 process per rank, which reads its rank from the environment:
@@ -21,22 +21,22 @@ of memory and exit 1. `--slow-rank R --slow-percent P` makes a rank sleep longer
 """
 
 import argparse
-import json
 import os
 import platform
 import random
-import resource
 import signal
 import socket
 import sys
 import time
-from collections import Counter
+from functools import partial
 from typing import Any, Dict, List
 
 import rank_progress
-from rank_parts import RankParts
-from simulated_rendezvous import Identity, PeerError, farewell, identity, rendezvous
+import trainer
+from rank_parts import StepLog
+from simulated_rendezvous import PeerError, farewell, rendezvous
 from simulated_ring import FLOAT_BYTES, Ring
+from trainer import Identity
 
 PARAMETERS = {"resnet50": 25557032, "vgg16": 138357544}
 # Samples/s of an imaginary accelerator: round numbers, so that nobody mistakes them for a
@@ -49,83 +49,20 @@ HALF_TYPES = ("fp16", "bf16")
 
 
 def arguments() -> argparse.Namespace:
-    """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument(
-        "--model",
-        choices=sorted(PARAMETERS),
-        default="resnet50",
-        help="determines the gradient bytes",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=["fp32", "tf32", "fp16", "bf16"],
-        default="fp32",
-        help="4 or 2 bytes per gradient",
-    )
-    parser.add_argument("--batch-size", type=int, default=128, help="samples per device and step")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument(
-        "--compute-ms",
-        type=float,
-        default=-1.0,
-        help="sleep per step; -1: from model, dtype, batch size",
-    )
-    parser.add_argument(
-        "--jitter-percent",
-        type=float,
-        default=0.0,
-        help="maximum random addition to that sleep, in percent",
-    )
-    parser.add_argument(
-        "--gradient-mb",
-        type=float,
-        default=0.0,
-        help="MB all-reduced per step; 0: all of the model's",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the jitter")
-    parser.add_argument(
-        "--warmup-steps", type=int, default=0, help="steps before the measured window"
-    )
-    parser.add_argument(
-        "--slow-rank", type=int, default=0, help="the rank that --slow-percent slows"
-    )
-    parser.add_argument(
-        "--slow-percent", type=float, default=0.0, help="addition to that rank's sleep, in percent"
-    )
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=60.0,
-        help="longest wait for another rank, also at the start",
-    )
-    parser.add_argument(
-        "--fail-at-step", type=int, default=0, help="inject a fault instead of this step; 0: none"
-    )
-    parser.add_argument("--fail-rank", type=int, default=0, help="the rank that fails")
-    parser.add_argument("--fail-mode", choices=sorted(FAULTS), default="exit3")
-    args = parser.parse_args()
-    least = {
-        "batch_size": 1,
-        "steps": 1,
-        "compute_ms": -1,
-        "jitter_percent": 0,
-        "slow_percent": 0,
-        "gradient_mb": 0,
-    }
-    least.update(warmup_steps=0, timeout_s=0.001)
-    for name, minimum in least.items():
-        if not getattr(args, name) >= minimum:
-            parser.error(
-                "--{}: expected {} or more, got {}".format(
-                    name.replace("_", "-"), minimum, getattr(args, name)
-                )
-            )
-    if args.warmup_steps >= args.steps:
-        parser.error(
-            f"--warmup-steps: expected fewer than the {args.steps} steps, got {args.warmup_steps}"
-        )
-    return args
+    """Return the command line."""
+    parser = trainer.options("seed", "warmup_steps", batch_size=128, steps=20, timeout_s=60.0)
+    add = partial(trainer.add_option, parser)
+    add("model", "resnet50", "determines the gradient bytes", sorted(PARAMETERS))
+    add("dtype", "fp32", "4 or 2 bytes per gradient", ["fp32", "tf32", "fp16", "bf16"])
+    add("compute_ms", -1.0, "sleep per step; -1: from model, dtype, batch size")
+    add("jitter_percent", 0.0, "maximum random addition to that sleep, in percent")
+    add("gradient_mb", 0.0, "MB all-reduced per step; 0: all of the model's")
+    add("slow_rank", 0, "the rank that --slow-percent slows")
+    add("slow_percent", 0.0, "addition to that rank's sleep, in percent")
+    add("fail_at_step", 0, "inject a fault instead of this step; 0: none")
+    add("fail_rank", 0, "the rank that fails")
+    add("fail_mode", "exit3", "", sorted(FAULTS))
+    return parser.parse_args()
 
 
 def gradient_bytes(args: argparse.Namespace) -> int:
@@ -147,36 +84,19 @@ def compute_s(args: argparse.Namespace) -> float:
 # --- injected faults ------------------------------------------------------------------------------
 
 
-def fail_exit() -> None:
-    """Exit with code 3."""
-    sys.exit(3)
-
-
-def fail_early() -> None:
-    """End with exit code 0, as if this rank's share of the data had ended before that of the
-    others.
-    """
-    sys.exit(0)
-
-
-def fail_sigkill() -> None:
-    """Die of SIGKILL, as if killed by the kernel when memory runs out."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fail_hang() -> None:
+def hang() -> None:
     """Sleep until killed."""
     while True:
         time.sleep(3600)
 
 
-def fail_deaf() -> None:
+def hang_deaf() -> None:
     """Sleep until killed by SIGKILL."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    fail_hang()
+    hang()
 
 
-def fail_memory() -> None:
+def run_out_of_memory() -> None:
     """Print the error of a GPU out of memory and exit at once, as the other trainers do."""
     sys.stderr.write(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. (injected for a rehearsal)\n"
@@ -186,22 +106,19 @@ def fail_memory() -> None:
 
 
 FAULTS = {
-    "exit3": fail_exit,
-    "exit0": fail_early,
-    "sigkill": fail_sigkill,
-    "hang": fail_hang,
-    "deaf": fail_deaf,
-    "oom-print": fail_memory,
+    "exit3": partial(sys.exit, 3),
+    "exit0": partial(sys.exit, 0),
+    "sigkill": partial(os.kill, os.getpid(), signal.SIGKILL),
+    "hang": hang,
+    "deaf": hang_deaf,
+    "oom-print": run_out_of_memory,
 }
+"""What a rank does in place of a step; exit0 as if its share of the data had ended before that of
+the others.
+"""
 
 
 # --- main -----------------------------------------------------------------------------------------
-
-
-def say(line: str) -> None:
-    """Print a line immediately, in one write: a run may be stopped at any time."""
-    sys.stdout.write(f"orch {line}\n")
-    sys.stdout.flush()
 
 
 def sleep_until(deadline: float) -> None:
@@ -213,89 +130,69 @@ def sleep_until(deadline: float) -> None:
         time.sleep(left)
 
 
-def closing(args: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) -> Dict[str, Any]:
+def facts_of(args: argparse.Namespace, ranks: List[Dict[str, Any]], ring: Ring) -> Dict[str, Any]:
     """Return the facts of the run for its last line."""
-    facts = dict(vars(args))
-    counts = Counter(rank["device"] for rank in ranks)
-    facts.update(
-        world_size=len(ranks),
-        ranks=[rank["rank"] for rank in ranks],
-        hosts=list(dict.fromkeys(rank["host"] for rank in ranks)),
-        devices=[{"name": name, "count": count} for name, count in counts.items()],
-        global_batch=args.batch_size * len(ranks),
-        parameters=PARAMETERS[args.model],
-        gradient_bytes=len(ring.buffer),
-        gradient_buckets_bytes=[len(ring.buffer)],
-        bytes_sent=[rank["sent_bytes"] for rank in ranks],
-        compute_s=compute_s(args),
-        max_memory_bytes=max(rank["memory_bytes"] for rank in ranks),
-        framework="simulated",
-        framework_version="1",
-        python=platform.python_version(),
-        backend="tcp-ring",
-        loader="synthetic",
-        simulated=True,
-    )
-    facts.update(cuda=None, cudnn=None, nccl=None)
-    return facts
+    return {
+        "global_batch": args.batch_size * len(ranks),
+        "parameters": PARAMETERS[args.model],
+        "gradient_bytes": len(ring.buffer),
+        "gradient_buckets_bytes": [len(ring.buffer)],
+        "bytes_sent": [rank["sent_bytes"] for rank in ranks],
+        "compute_s": compute_s(args),
+        "framework": "simulated",
+        "framework_version": "1",
+        "python": platform.python_version(),
+        "backend": "tcp-ring",
+        "loader": "synthetic",
+        "simulated": True,
+        **dict.fromkeys(("cuda", "cudnn", "nccl")),
+    }
 
 
 def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
     """Take all steps, rank 0 printing them, and print the parts of this rank's."""
     noise = random.Random(args.seed + me.rank)
     slower = 1 + (args.slow_percent / 100 if me.rank == args.slow_rank else 0)
-    window = RankParts(args.warmup_steps + 1, args.steps)
-    before = time.monotonic()
-    if me.rank == 0:
-        say(f"step=0 t={before:.6f} step_time_s=0 samples=0 loss=nan")
+    clock = trainer.HostClock()
+    log = StepLog(args, me.rank, args.batch_size * me.world_size, clock)
+    log.start(loss=None)
     for step in range(1, args.steps + 1):
         rank_progress.mark(step, "compute")
         if step == args.fail_at_step and me.rank == args.fail_rank:
             FAULTS[args.fail_mode]()
-        begun = time.monotonic()
-        sleep_until(
-            begun + compute_s(args) * slower * (1 + noise.random() * args.jitter_percent / 100)
-        )
-        computed = time.monotonic() - begun
+        clock.begin()
+        noisy = 1 + noise.random() * args.jitter_percent / 100
+        sleep_until(clock.begun + compute_s(args) * slower * noisy)
+        clock.stamp("forward")
         rank_progress.mark(step, "collective")
         ring.all_reduce(step)
-        now = time.monotonic()
-        if me.rank == 0:
-            say(
-                f"step={step} t={now:.6f} step_time_s={now - before:.6f} samples={args.batch_size * me.world_size} loss=nan"
-            )
-        window.add(step, now - before, begun - before, computed)
-        before = now
-    say(window.line(me.rank))
-    rank_progress.mark(args.steps, "end")
+        # Of a sleep, the processor time would look like that of a processor which somebody else has.
+        log.tell(done._replace(compute_cpu_s=None) for done in clock.mark(step, None))
+    log.end()
 
 
 def main() -> None:
     """Meet, train, report."""
     rank_progress.declare_pauses()
     args = arguments()
-    me = identity()
+    me = trainer.identity("", "MASTER_ADDR", "MASTER_PORT")
     meeting = rendezvous(me, args.timeout_s)
     host = socket.gethostname()
-    say(
-        f"rank={me.rank} local_rank={me.local_rank} world_size={me.world_size} node_rank={me.node_rank}"
-        f" host={host} pid={os.getpid()} device=simulated"
-    )
+    trainer.say_rank(*me, host, "simulated")
     ring = Ring(me, meeting, gradient_bytes(args), args.timeout_s)
     ring.all_reduce(0)  # a barrier before the first step, which also uses every connection once
     ring.sent_bytes = 0
     train(args, me, ring)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     own_facts = {
         "rank": me.rank,
         "host": host,
         "device": "simulated",
         "sent_bytes": ring.sent_bytes,
-        "memory_bytes": memory,
+        "memory_bytes": trainer.resident_bytes(),
     }
     ranks = farewell(meeting, own_facts, args.timeout_s)
     if me.rank == 0:
-        say("done " + json.dumps(closing(args, ranks, ring), sort_keys=True))
+        trainer.say_done(trainer.of_all(args, ranks, facts_of(args, ranks, ring)))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+import loaders
 import tensorflow as tf
 from tf_models import COMPUTE_TYPES
 from tf_ranks import Identity
-
-MEAN = (0.485 * 255, 0.456 * 255, 0.406 * 255)
-DEVIATION = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 def synthetic(
@@ -45,33 +43,6 @@ def synthetic(
     return repeat((pair[0], pair[1]))
 
 
-def image_files(args: argparse.Namespace) -> tuple[list[str], list[int]]:
-    """Return paths and labels of all images, in order of name."""
-    folder = Path(args.data_dir).expanduser()
-    folder = folder / "train" if (folder / "train").is_dir() else folder
-    classes = (
-        sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-        if folder.is_dir()
-        else []
-    )
-    endings = (".jpg", ".jpeg")
-    image_labels = [
-        (str(path), label)
-        for label, name in enumerate(classes)
-        for path in sorted((folder / name).iterdir())
-        if path.suffix.lower() in endings
-    ]
-    if not image_labels:
-        raise SystemExit(
-            f"--data-dir: expected folders of JPEG files in {folder}, found no image. see: orch dataset make"
-        )
-    if len(classes) > args.num_classes:
-        raise SystemExit(
-            f"--num-classes: expected {len(classes)} or more for {folder}, got {args.num_classes}"
-        )
-    return [path for path, _ in image_labels], [label for _, label in image_labels]
-
-
 def record_files(args: argparse.Namespace) -> list[str]:
     """Return the TFRecord files, in order of name."""
     folder = Path(args.data_dir).expanduser()
@@ -90,7 +61,8 @@ def epoch(args: argparse.Namespace, nodes: int, node: int) -> tf.data.Dataset:
     All nodes draw the same order before it is divided, so that no image goes to two nodes.
     """
     if args.loader == "native":
-        paths, labels = image_files(args)
+        files = loaders.image_files(args.data_dir, args.num_classes, (".jpg", ".jpeg"))
+        paths, labels = map(list, zip(*files))
         pairs = (
             tf.data.Dataset.from_tensor_slices((paths, labels))
             .shuffle(len(paths), args.seed)
@@ -137,7 +109,7 @@ def pixels(args: argparse.Namespace, jpeg: tf.Tensor) -> tf.Tensor:
     image = tf.image.random_flip_left_right(
         tf.image.resize(image, [args.image_size] * 2), args.seed
     )
-    return tf.cast((image - MEAN) / DEVIATION, COMPUTE_TYPES[args.dtype])
+    return tf.cast((image - loaders.MEAN) / loaders.DEVIATION, COMPUTE_TYPES[args.dtype])
 
 
 def from_disk(

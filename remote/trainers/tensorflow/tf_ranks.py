@@ -26,25 +26,10 @@ class Identity(NamedTuple):
 
 
 def identity(replicas: int) -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing or inconsistent."""
-    missing = [name for name in ("RANK", "WORLD_SIZE", "TF_CONFIG") if name not in os.environ]
-    if missing:
-        raise SystemExit(f"environment: expected {', '.join(missing)} to be set")
-    try:
-        config = json.loads(os.environ["TF_CONFIG"])
-        workers, task = config["cluster"]["worker"], config["task"]
-        index = int(task["index"])
-        if task["type"] != "worker" or not 0 <= index < len(workers):
-            raise ValueError(f"task {task} of {len(workers)} workers")
-    except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(
-            f"TF_CONFIG: expected all workers and this one's index, got {error}"
-        ) from None
-    me = Identity(int(os.environ["RANK"]), replicas, int(os.environ["WORLD_SIZE"]), index)
-    if (me.rank, me.world_size) != (index * replicas, len(workers) * replicas):
-        expected = f"RANK {index * replicas} and WORLD_SIZE {len(workers) * replicas} for {replicas} replicas on each node"
-        raise SystemExit(f"TF_CONFIG: expected {expected}, got {me.rank} and {me.world_size}")
-    return me
+    """Read the environment. Raises SystemExit naming what is missing."""
+    me = trainer.identity("", "TF_CONFIG")
+    index = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+    return Identity(me.rank, replicas, me.world_size, index)
 
 
 def device_name(device: str) -> str:

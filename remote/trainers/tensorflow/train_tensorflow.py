@@ -4,11 +4,11 @@ Needs TensorFlow 2.4 or newer and Python 3.8 or newer. Next to this file are the
 (tf_images.py), the ranks (tf_ranks.py) and the code shared with other trainers (trainer.py).
 
 One process per node, as is usual in TensorFlow, drives all GPUs of the node; each GPU, or the CPU, is one replica and counts as
-one rank. The environment has TF_CONFIG with all workers and this one's index, WORLD_SIZE, and RANK, the first of this node's
-ranks:
+one rank. The environment has TF_CONFIG with all workers and this one's index, WORLD_SIZE, RANK, the first of this node's
+ranks, and LOCAL_RANK, 0:
 
     TF_CONFIG='{"cluster": {"worker": ["10.11.0.2:2222", "10.11.0.3:2222"]}, "task": {"type": "worker", "index": 0}}' \\
-        RANK=0 WORLD_SIZE=16 python train_tensorflow.py --model resnet50 --device cuda --dtype fp16 --batch-size 256
+        RANK=0 LOCAL_RANK=0 WORLD_SIZE=16 python train_tensorflow.py --device cuda --dtype fp16 --batch-size 256
 
 Every node prints one `orch rank=` line for each of its ranks, and on a CPU `orch parts {json}` after the last step
 (rank_parts.py); the first one prints one `orch step=` line per step and `orch done {json}` at the end. Synthetic images are
@@ -25,12 +25,13 @@ import argparse
 import socket
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 import rank_progress
 import tensorflow as tf
 import trainer
-from rank_parts import RankParts
+from rank_parts import StepLog
 from tf_images import batches
 from tf_models import COMPUTE_TYPES, MODELS, Seeds
 from tf_ranks import (
@@ -49,98 +50,36 @@ from tf_ranks import (
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = trainer.options(MODELS)
-    parser.add_argument(
-        "--warmup-steps", type=int, default=0, help="steps before the measured window"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=sorted(COMPUTE_TYPES),
-        default="fp32",
-        help="fp16 and bf16: weights stay fp32",
-    )
-    parser.add_argument("--replicas", type=int, default=1, help="devices on this node")
-    parser.add_argument(
-        "--xla",
-        default="false",
-        help="compile the forward and backward pass with XLA",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--grappler",
-        default="true",
-        help="let TensorFlow rewrite the graph before it runs",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--all-reduce",
-        choices=["auto", "nccl", "ring"],
-        default="auto",
-        help="auto: nccl on cuda, ring on cpu",
-    )
-    parser.add_argument(
-        "--bucket-cap-mb",
-        type=int,
-        default=25,
-        help="MiB of gradients reduced at once; 0: no packing",
-    )
-    parser.add_argument(
-        "--compress",
-        choices=["none", "fp16"],
-        default="none",
-        help="dtype of gradients on the wire",
-    )
-    parser.add_argument(
-        "--loader", choices=["synthetic", "native", "tfrecord"], default="synthetic"
-    )
-    parser.add_argument(
-        "--data-dir",
-        default="",
-        help="where train/<class>/*.jpg or tfrecord/train-* are, or these directly",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=4, help="images decoded at a time on each node"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per kernel on cpu")
-    parser.add_argument(
-        "--timeout-s", type=float, default=120.0, help="longest wait in an all-reduce"
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    counts = ("batch_size", "steps", "num_classes", "threads", "replicas", "workers")
-    if problem := trainer.unusable_values(args, counts):
-        return problem
-    if not 0 <= args.warmup_steps < args.steps:
-        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
-    if args.device == "cpu" and args.replicas > 1:
-        return f"--replicas: expected 1 on cpu, got {args.replicas}: a node's CPU is one replica. use --gpus 1"
-    if problem := trainer.unusable_loader(args):
-        return problem
-    if args.device == "cpu" and args.all_reduce == "nccl":
-        return "--all-reduce: expected ring on cpu, got nccl"
-    return ""
+    parser = trainer.image_options(MODELS)
+    add = partial(trainer.add_option, parser)
+    add("dtype", "fp32", "fp16 and bf16: weights stay fp32", sorted(COMPUTE_TYPES))
+    add("replicas", 1, "devices on this node")
+    add("xla", False, "compile the forward and backward pass with XLA")
+    add("grappler", True, "let TensorFlow rewrite the graph before it runs")
+    add("all_reduce", "auto", "auto: nccl on cuda, ring on cpu", ["auto", "nccl", "ring"])
+    add("compress", "none", "dtype of gradients on the wire", ["none", "fp16"])
+    add("loader", "synthetic", "", ["synthetic", "native", "tfrecord"])
+    return parser.parse_args()
 
 
 def claim_devices(args: argparse.Namespace) -> list[str]:
     """Set up this process before its first operation; return the devices of its replicas."""
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": args.grappler == "false"}
-    )
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not args.grappler})
     # Make fp32 mean fp32: TensorFlow's default is TF32 on GPUs that have it.
     tf.config.experimental.enable_tensor_float_32_execution(args.dtype == "tf32")
     if args.device == "cpu":
         tf.config.set_visible_devices([], "GPU")
         tf.config.threading.set_intra_op_parallelism_threads(args.threads)
-        return ["/cpu:0"]
-    gpus = tf.config.list_physical_devices("GPU")
-    if len(gpus) != args.replicas:
+        devices = ["/cpu:0"]
+    else:
+        gpus = tf.config.list_physical_devices("GPU")
+        devices = [f"/gpu:{index}" for index in range(len(gpus))]
+    if len(devices) != args.replicas:
         raise SystemExit(
-            f"--device: expected {args.replicas} visible GPUs, TensorFlow {tf.__version__} finds {len(gpus)}"
+            f"--device: expected {args.replicas} devices, TensorFlow {tf.__version__} finds {len(devices)}:"
+            " a CPU is one replica, for --gpus 1"
         )
-    return [f"/gpu:{index}" for index in range(args.replicas)]
+    return devices
 
 
 # --- one step -------------------------------------------------------------------------------------
@@ -165,9 +104,9 @@ class Trainer:
                 args.loss_scale if args.dtype == "fp16" else 1.0, trainable=False
             )
         # On a GPU the graph runs ahead of its kernels, and XLA knows no clock.
-        self.tells_forward = args.device == "cpu" and args.xla == "false"
+        self.tells_forward = args.device == "cpu" and not args.xla
         # Only this part is compiled: XLA does not support the collectives of this strategy.
-        self.gradients = tf.function(self._gradients, jit_compile=args.xla == "true")
+        self.gradients = tf.function(self._gradients, jit_compile=args.xla)
         self.reduction = tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=args.bucket_cap_mb << 20, timeout_seconds=args.timeout_s
         )
@@ -258,19 +197,17 @@ def train(
     """Take all steps, the first node printing them; return the facts of the run."""
     whole = Trainer(args, strategy)
     data = batches(args, me, strategy, devices)
-    samples = args.batch_size * me.world_size
     # A GPU gets its next step before the host waits for this one. One extra step follows the last,
     # so that it is timed alike.
     ahead = 1 if args.device == "cuda" else 0
     queued: deque[tuple[int, tf.Tensor]] = deque()
-    clock, window = trainer.HostClock(), RankParts(args.warmup_steps + 1, args.steps)
+    clock = trainer.HostClock()
+    log = StepLog(args, me.rank, args.batch_size * me.world_size, clock)
 
     prove_world(
         me, strategy
     )  # also the barrier before the first step: from here on all ranks are ready
-    start = clock.start()
-    if me.rank == 0:
-        trainer.say_start(start)
+    log.start()
     for number in range(1, args.steps + ahead + 1):
         rank_progress.mark(number, "input")
         samples_of_step = next(data)
@@ -282,21 +219,15 @@ def train(
         if len(queued) > ahead:
             oldest, loss = queued.popleft()
             finished = clock.mark(oldest, float(loss))  # waits for the loss, and so for the step
-            if me.rank == 0:
-                trainer.say_steps(finished, samples)
-            for step in finished:
-                window.add(
-                    step.number,
-                    step.seconds,
-                    step.input_wait_s,
-                    float(forward) - begun if whole.tells_forward else None,
-                )
-    if args.device == "cpu":  # on a GPU the host does not see when a step begins
-        trainer.say(window.line(me.rank))
-
-    rank_progress.mark(args.steps, "end")
+            if whole.tells_forward:
+                forward_s = float(forward) - begun
+                finished = [step._replace(compute_s=forward_s) for step in finished]
+            log.tell(finished)
+    # On a GPU the host does not see when a step begins.
+    log.end(has_parts=args.device == "cpu")
     parameters = sum(variable.shape.num_elements() for variable in whole.variables)
     return {
+        "global_batch": log.samples,
         "parameters": parameters,
         "gradient_bytes": parameters * (2 if args.compress == "fp16" else 4),
         "optimizer": "sgd momentum",
@@ -330,8 +261,9 @@ def main() -> None:
     ]
     ranks = gather(facts, me, strategy)
     if me.rank == 0:
-        run_facts = {"backend": backend, **versions(), **run_facts}
-        trainer.say_done(trainer.closing(args, ranks, run_facts, switches=("xla", "grappler")))
+        trainer.say_done(
+            trainer.of_all(args, ranks, {"backend": backend, **versions(), **run_facts})
+        )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ to another; on a GPU these two call NCCL directly, over a separate communicator.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import torch
@@ -204,35 +205,35 @@ class Calls:
 
     def call(self, case: Case) -> Callable[[], Any]:
         """Return a function that makes one call, with its buffers prepared."""
-        send, receive, share, rank = (
-            self.send[: case.count],
-            self.receive[: case.count],
-            case.share,
-            self.group.place,
-        )
+        whole, part, source = self._views(case)
         handle = self.group.handle
         if case.in_place and case.collective in TWO_BUFFERS:
             raise ValueError(f"{case.collective} is from one buffer to another")
-        if case.collective in ("allreduce", "broadcast"):
-            if not case.in_place:
-                if self.library is None:
-                    self.open_library()
-                collective = getattr(self.library, case.collective)
-                return lambda: collective(send, receive)
-            if case.collective == "allreduce":
-                return lambda: dist.all_reduce(receive, group=handle)
-            return lambda: dist.broadcast(receive, self.group.ranks[0], group=handle)
+        if case.collective in ("allreduce", "broadcast") and not case.in_place:
+            if self.library is None:
+                self.open_library()
+            return partial(getattr(self.library, case.collective), source, whole)
+        if case.collective == "allreduce":
+            return lambda: dist.all_reduce(whole, group=handle)
+        if case.collective == "broadcast":
+            return lambda: dist.broadcast(whole, self.group.ranks[0], group=handle)
         if case.collective == "all_to_all":
-            return lambda: dist.all_to_all_single(receive, send, group=handle)
+            return lambda: dist.all_to_all_single(whole, source, group=handle)
         if case.collective == "send_recv":
-            return self._ring(send, receive)
-        part = receive[rank * share : (rank + 1) * share]
+            return self._ring(source, whole)
         if case.collective == "all_gather":
-            source = part if case.in_place else send[:share]
-            return lambda: dist.all_gather_into_tensor(receive, source, group=handle)
+            return lambda: dist.all_gather_into_tensor(whole, source, group=handle)
+        return lambda: dist.reduce_scatter_tensor(part, source, group=handle)
+
+    def _views(self, case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what a call writes in all, this rank's share of it, and what this rank gives."""
+        whole, start = self.receive[: case.count], self.group.place * case.share
+        own = whole[start : start + case.share]
+        if case.collective == "all_gather":
+            return whole, own, own if case.in_place else self.send[: case.share]
         if case.in_place:
-            return lambda: dist.reduce_scatter_tensor(part, receive, group=handle)
-        return lambda: dist.reduce_scatter_tensor(receive[:share], send, group=handle)
+            return whole, own, whole
+        return whole, whole[: case.share], self.send[: case.count]
 
     def _ring(self, send: torch.Tensor, receive: torch.Tensor) -> Callable[[], Any]:
         """Return a function that sends to the next rank and receives from the previous one, both at
@@ -253,18 +254,10 @@ class Calls:
 
     def prove(self, case: Case, call: Callable[[], Any]) -> None:
         """Make one call on known values. Raises RuntimeError if the result is wrong."""
-        rank, share, ranks, values = (
-            self.group.place,
-            case.share,
-            range(len(self.group.ranks)),
-            self.values,
-        )
-        whole = self.receive[: case.count]
+        rank, share, values = self.group.place, case.share, self.values
+        ranks = range(len(self.group.ranks))
+        whole, part, source = self._views(case)
         whole.fill_(-1)
-        part = whole[rank * share : (rank + 1) * share]
-        source = whole if case.in_place else self.send[: case.count]
-        if case.collective == "all_gather":
-            source = part if case.in_place else self.send[:share]
         if case.collective != "broadcast" or rank == 0:
             fill(source, values.of([rank]))
         call()
@@ -278,7 +271,7 @@ class Calls:
         elif case.collective == "broadcast":
             check(whole, values.of([0]), 0, label)
         elif case.collective == "reduce_scatter":
-            check(part if case.in_place else whole[:share], values.of(ranks), rank * share, label)
+            check(part, values.of(ranks), rank * share, label)
         elif case.collective == "send_recv":
             check(whole, values.of([(rank - 1) % len(ranks)]), 0, label)
         else:

@@ -17,24 +17,14 @@ that of the slowest. A form that does not exist is reported, and the others are 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 import trainer
 from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, Group, groups_of, rounded
-from torch_ranks import (
-    World,
-    all_ranks,
-    claim,
-    identity,
-    join,
-    leave_after,
-    memory_bytes,
-    prove_world,
-    settle,
-    unusable_gpu,
-)
+from torch_ranks import World, all_ranks, leave_after, run, settle
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -46,71 +36,19 @@ FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--dtype", choices=sorted(TYPES), default="fp32")
-    parser.add_argument("--min-bytes", type=int, default=1 << 10, help="smallest size")
-    parser.add_argument("--max-bytes", type=int, default=4 << 30, help="largest size")
-    parser.add_argument(
-        "--factor", type=int, default=2, help="ratio of each size to the previous one"
-    )
-    parser.add_argument("--sizes", default="", help="explicit sizes in bytes, separated by commas")
-    parser.add_argument(
-        "--group-ranks",
-        type=int,
-        default=0,
-        help="ranks per group; all groups call at once; 0: all ranks",
-    )
-    parser.add_argument(
-        "--group-distance", type=int, default=1, help="distance between the ranks of a group"
-    )
-    parser.add_argument("--in-place", choices=sorted(FORMS), default="both")
-    parser.add_argument("--steps", type=int, default=25, help="calls per size, including warm-up")
-    parser.add_argument("--warmup-steps", type=int, default=5, help="untimed calls")
-    parser.add_argument(
-        "--size-seconds",
-        type=float,
-        default=4.0,
-        help="time limit per size; to meet it, fewer calls are made, at least 2",
-    )
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    if not all(word.isdigit() and int(word) for word in args.sizes.split(",") if args.sizes):
-        return f"--sizes: expected whole numbers of bytes separated by commas, got {args.sizes}"
-    if not 0 < args.min_bytes <= args.max_bytes:
-        return f"--min-bytes: expected 1 to {args.max_bytes}, got {args.min_bytes}"
-    if args.group_ranks < 0 or args.group_ranks == 1 or args.group_distance < 1:
-        got = f"{args.group_ranks} and {args.group_distance}"
-        return (
-            f"--group-ranks, --group-distance: expected 0 or at least 2, and at least 1, got {got}"
-        )
-    if args.factor < 2:
-        return f"--factor: expected 2 or more, got {args.factor}"
-    if not 0 <= args.warmup_steps < args.steps:
-        return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
-    if args.collective in TWO_BUFFERS and args.in_place == "in":
-        return f"--in-place: expected out or both, got in: {args.collective} is from one buffer to another"
-    if args.size_seconds <= 0 or args.timeout_s <= 0:
-        return "--size-seconds, --timeout-s: expected more than 0"
-    if problem := unusable_gpu(args):
-        return problem
-    if args.device == "cpu" and args.backend == "nccl":
-        return "--backend: expected gloo on cpu, got nccl"
-    return ""
+    parser = trainer.options("device", "backend", "threads", "timeout_s", steps=25, warmup_steps=5)
+    add = partial(trainer.add_option, parser)
+    add("collective", "allreduce", "", list(COLLECTIVES))
+    add("dtype", "fp32", "", sorted(TYPES))
+    add("min_bytes", 1 << 10, "smallest size")
+    add("max_bytes", 4 << 30, "largest size")
+    add("factor", 2, "ratio of each size to the previous one")
+    add("sizes", "", "explicit sizes in bytes, separated by commas")
+    add("group_ranks", 0, "ranks per group; all groups call at once; 0: all ranks")
+    add("group_distance", 1, "distance between the ranks of a group")
+    add("in_place", "both", "", sorted(FORMS))
+    add("size_seconds", 4.0, "time limit per size; to meet it, fewer calls, at least 2, are made")
+    return parser.parse_args()
 
 
 def wanted_sizes(args: argparse.Namespace) -> list[int]:
@@ -177,7 +115,7 @@ def group_of(args: argparse.Namespace, world: World) -> Group:
     return Group(own, own.index(world.me.rank), handle)
 
 
-def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
+def measure_all(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Measure every size in every form, rank 0 printing; return the facts for the last line."""
     group = group_of(args, world)
     item = torch.empty(0, dtype=TYPES[args.dtype]).element_size()
@@ -216,6 +154,7 @@ def run(args: argparse.Namespace, world: World) -> dict[str, Any]:
                     f" iterations={iterations} time_s={mean:.9f} max_time_s={slowest:.9f}"
                 )
     return {
+        "model": args.collective,
         "sizes_bytes": [count * item for count, _ in fitting],
         "left_out_bytes": left_out,
         "unsupported": [
@@ -239,20 +178,8 @@ def remarks(unsupported: Mapping[int, str], left_out: Sequence[int], space: int)
 
 
 def main() -> None:
-    """Join, measure, verify, report."""
-    args = arguments()
-    me = identity()
-    if args.collective == "send_recv" and me.world_size < 2:
-        raise SystemExit("ranks: expected 2 or more for send_recv, got 1")
-    if args.group_ranks and me.world_size % (args.group_ranks * args.group_distance):
-        asked = f"--group-ranks {args.group_ranks} × --group-distance {args.group_distance}"
-        raise SystemExit(f"{asked}: expected a divisor of the number of ranks, {me.world_size}")
-    device = claim(args, me.local_rank)
-    world = join(args, me, device)
-    prove_world(me, device)
-    facts = run(args, world)
-    prove_world(me, device)
-    world.report(args, {"memory_bytes": memory_bytes(device)}, {"model": args.collective, **facts})
+    """Read the options, measure, report."""
+    run(arguments(), measure_all)
 
 
 if __name__ == "__main__":

@@ -9,25 +9,19 @@ Every rank prints a line for each case:
 
     orch gemm size=8192 calls=1700 time_s=0.001468190 min_time_s=0.001466802 tflops=748.902131
 
-`calls` are those that count, `time_s` is their mean and `min_time_s` the mean of the fastest step, in seconds for a call.
+`calls` are those that count, `time_s` is their mean and `min_time_s` the mean of the fastest step,
+in seconds for a call.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
-from torch_ranks import (
-    World,
-    all_ranks,
-    claim,
-    identity,
-    join,
-    memory_bytes,
-    prove_world,
-    unusable_gpu,
-)
+import trainer
+from torch_ranks import World, all_ranks
 from torch_timing import SPARE_BYTES, free_bytes, timed
 
 MOST_CALLS = 1 << 16
@@ -54,48 +48,13 @@ class Timing(NamedTuple):
 def options(model: str, dtypes: Sequence[str], sizes: str) -> argparse.ArgumentParser:
     """Return a parser with the options that all programs have. ``sizes``: what the sizes are, in
     words. The first type is the default."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", choices=[model], default=model)
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--dtype", choices=list(dtypes), default=dtypes[0])
+    parser = trainer.options("device", "backend", "threads", "timeout_s", steps=12, warmup_steps=2)
+    add = partial(trainer.add_option, parser)
+    add("model", model, "", [model])
+    add("dtype", dtypes[0], "", list(dtypes))
+    add("step_seconds", 0.25, "approximate seconds per step")
     parser.add_argument("--sizes", required=True, help=f"{sizes}, separated by commas")
-    parser.add_argument("--steps", type=int, default=12, help="steps per case, including warm-up")
-    parser.add_argument("--warmup-steps", type=int, default=2, help="steps that are not measured")
-    parser.add_argument(
-        "--step-seconds", type=float, default=0.25, help="approximate seconds per step"
-    )
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
-    )
     return parser
-
-
-def unusable(args: argparse.Namespace, multiple: int = 1) -> str:
-    """Return why these arguments cannot be used, or an empty text. ``multiple``: every size must be
-    one of this number.
-    """
-    words = args.sizes.split(",")
-    if not all(
-        word.isascii() and word.isdigit() and int(word) and not int(word) % multiple
-        for word in words
-    ):
-        return f"--sizes: expected multiples of {multiple} separated by commas, got {args.sizes or 'nothing'}"
-    if not 0 <= args.warmup_steps < args.steps:
-        return f"--warmup-steps: expected less than the {args.steps} steps, got {args.warmup_steps}"
-    if args.step_seconds <= 0 or args.timeout_s <= 0 or args.threads < 1:
-        return "--step-seconds, --timeout-s, --threads: expected more than 0"
-    if problem := unusable_gpu(args):
-        return problem
-    if args.device == "cpu" and args.backend == "nccl":
-        return "--backend: expected gloo on cpu, got nccl"
-    return ""
 
 
 def sizes(args: argparse.Namespace) -> list[int]:
@@ -139,25 +98,3 @@ def measure(args: argparse.Namespace, device: torch.device, call: Callable[[], A
     all_ranks(device, 0.0)
     seconds = [timed(device, call, calls) for _ in range(args.steps)][args.warmup_steps :]
     return Timing(calls * len(seconds), sum(seconds) / (calls * len(seconds)), min(seconds) / calls)
-
-
-# --- the program ----------------------------------------------------------------------------------
-
-
-def run(
-    args: argparse.Namespace,
-    cases: Callable[[argparse.Namespace, World], Sequence[str]],
-    switches: Sequence[str] = (),
-) -> None:
-    """Join, measure, report. ``cases`` measures and prints all cases, and returns remarks on what
-    was measured.
-
-    ``switches``: names of options declared with `trainer.SWITCH`.
-    """
-    me = identity()
-    device = claim(args, me.local_rank)
-    world = join(args, me, device)
-    prove_world(me, device)
-    remarks = list(cases(args, world))
-    prove_world(me, device)
-    world.report(args, {"memory_bytes": memory_bytes(device)}, {"remarks": remarks}, switches)

@@ -25,7 +25,7 @@ from typing import Any, Callable, NamedTuple
 import device_bench
 import torch
 import trainer
-from torch_ranks import World, leave_after, settle
+from torch_ranks import World, leave_after, require_type, run, settle
 
 TYPES: dict[str, Any] = {
     "fp32": torch.float32,
@@ -34,10 +34,6 @@ TYPES: dict[str, Any] = {
     "bf16": torch.bfloat16,
     "fp8": getattr(torch, "float8_e4m3fn", None),
 }
-CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
-"""The compute capability from which a GPU multiplies matrices of a type (CUDA C++ Programming
-Guide, Compute Capabilities).
-"""
 TOLERANCE = {"fp32": 2**-12, "tf32": 2**-5, "fp16": 2**-6, "bf16": 2**-5, "fp8": 2**-2}
 """The largest error of an element, as a fraction of its absolute value plus the root of n, which is
 the standard deviation of all elements: ten times what the rounding of inputs and results and the
@@ -61,36 +57,8 @@ class Product(NamedTuple):
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = device_bench.options("gemm", list(TYPES), "rows of the square matrices")
-    parser.add_argument(
-        "--fast-accumulation",
-        default="true",
-        help="fp8: accumulate in fewer bits",
-        **trainer.SWITCH,
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    if args.dtype == "tf32" and args.device == "cpu":
-        return "--dtype: expected fp32, fp16, bf16 or fp8 on cpu, got tf32"
-    if args.dtype == "fp8" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5):
-        return f"--dtype: fp8 needs PyTorch 2.5 or newer, this is {torch.__version__}"
-    return device_bench.unusable(args, multiple=16)
-
-
-def require_type(world: World, dtype: str) -> None:
-    """Raise SystemExit unless this rank's GPU multiplies matrices of this type."""
-    needed = CAPABILITY.get(dtype)
-    if world.device.type == "cuda" and needed:
-        capability = torch.cuda.get_device_capability(world.device)
-        if capability < needed:
-            words = (
-                f"expected a GPU of compute capability {needed[0]}.{needed[1]} or newer for {dtype}"
-            )
-            raise SystemExit(
-                f"rank {world.me.rank}: --dtype: {words}, got {world.name} with {capability[0]}.{capability[1]}"
-            )
+    trainer.add_option(parser, "fast_accumulation", True, "fp8: accumulate in fewer bits")
+    return parser.parse_args()
 
 
 def needed_bytes(dtype: str, size: int) -> int:
@@ -117,7 +85,7 @@ def product(args: argparse.Namespace, device: torch.device, size: int) -> Produc
     scale = torch.ones((), device=device)
     options = {
         "out_dtype": out.dtype,
-        "use_fast_accum": args.fast_accumulation == "true",
+        "use_fast_accum": args.fast_accumulation,
         "out": out,
     }
     by_columns = b.t()  # cuBLAS takes the second matrix of an fp8 product in this order only
@@ -165,9 +133,9 @@ def tflops(size: int, time_s: float) -> float:
 # --- main -----------------------------------------------------------------------------------------
 
 
-def cases(args: argparse.Namespace, world: World) -> list[str]:
+def cases(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Measure and print every size."""
-    require_type(world, args.dtype)
+    require_type(world.device, args.dtype)
     sizes = device_bench.sizes(args)
     device_bench.require_memory(world, lambda size: needed_bytes(args.dtype, size), sizes)
     for size in sizes:
@@ -180,12 +148,12 @@ def cases(args: argparse.Namespace, world: World) -> list[str]:
             f"gemm of size {size}, {args.dtype}, rank {world.me.rank} on {world.host}",
         )
         trainer.say(f"gemm size={size} {timing.words()} tflops={tflops(size, timing.time_s):.6f}")
-    return []
+    return {"remarks": []}
 
 
 def main() -> None:
     """Read the options, measure, report."""
-    device_bench.run(arguments(), cases, switches=["fast_accumulation"])
+    run(arguments(), cases)
 
 
 if __name__ == "__main__":

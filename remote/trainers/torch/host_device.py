@@ -7,11 +7,11 @@ its rank from the environment, as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 host_device.py --sizes 1048576,268435456
 
-`h2d` is host to device, `d2h` device to host, `both` is one copy each way at the same time on two streams, whose bytes are
-added up; it is done when both are. Host memory is `pinned` (page-locked) or `pageable`. A copy from
-or to pageable memory goes through buffers of the driver and occupies the thread that asks for it,
-so `both` is measured with pinned memory alone. What the last copies leave is verified, every byte
-of it.
+`h2d` is host to device, `d2h` device to host, `both` is one copy each way at the same time on two
+streams, whose bytes are added up; it is done when both are. Host memory is `pinned` (page-locked)
+or `pageable`. A copy from or to pageable memory goes through buffers of the driver and occupies the
+thread that asks for it, so `both` is measured with pinned memory alone. What the last copies leave
+is verified, every byte of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import device_bench
 import torch
 import trainer
 from known_values import check, fill
-from torch_ranks import World, leave_after, settle
+from torch_ranks import World, leave_after, run, settle
 
 SENT = range(1, 252)
 """What the sending side holds, again and again; the receiving side holds zeros before."""
@@ -44,16 +44,7 @@ class Copy(NamedTuple):
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    return trainer.parsed(
-        device_bench.options("host_device", ["none"], "bytes of a copy"), unusable
-    )
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    if args.device == "cpu":
-        return "--device: expected cuda, got cpu: a CPU has no memory of its own to copy to"
-    return device_bench.unusable(args)
+    return device_bench.options("host_device", ["none"], "bytes of a copy").parse_args()
 
 
 def copies(device: torch.device, size: int) -> Iterator[Copy]:
@@ -97,7 +88,7 @@ def at_once(device: torch.device, *calls: Callable[[], Any]) -> Callable[[], Non
     return call
 
 
-def cases(args: argparse.Namespace, world: World) -> list[str]:
+def cases(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Measure and print every copy of every size."""
     sizes = device_bench.sizes(args)
     device_bench.require_memory(world, lambda size: 2 * size, sizes)
@@ -116,12 +107,12 @@ def cases(args: argparse.Namespace, world: World) -> list[str]:
                 f"copy direction={copy.direction} memory={copy.memory} size_bytes={size} {timing.words()}"
                 f" gb_per_s={copy.buffers * size / timing.time_s / 1e9:.6f}"
             )
-    return []
+    return {"remarks": []}
 
 
 def main() -> None:
     """Read the options, measure, report."""
-    device_bench.run(arguments(), cases)
+    run(arguments(), cases)
 
 
 if __name__ == "__main__":

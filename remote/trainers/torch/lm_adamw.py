@@ -41,9 +41,9 @@ def update(
 ) -> None:
     """Take a step in place; compiled, it computes in fp32 whatever the types.
 
-    ``firsts``, ``seconds``: moments of gradients; ``divisor``: of the gradients; ``copies``: all values again in another type,
-    or empty; ``kept``: what weight decay leaves of each value; ``first_bias``: 1 - β1^t;
-    ``second_bias``: sqrt(1 - β2^t).
+    ``firsts``, ``seconds``: moments of gradients; ``divisor``: of the gradients; ``copies``: all
+    values again in another type, or empty; ``kept``: what weight decay leaves of each value;
+    ``first_bias``: 1 - β1^t; ``second_bias``: sqrt(1 - β2^t).
     """
     # In place and by lists, so that torch.compile makes one kernel of all: of results that are
     # copied at the end it makes many. No list of numbers: for that it calls PyTorch's own kernel,

@@ -16,15 +16,16 @@ import resource
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import trainer
 from lm_embedding import embedding_of
+from lm_kernels import prefer_kernel
 from lm_models import Shape
 from lm_parallel import Layout
-from lm_steps import Learner, Tokens, learner, taken
+from lm_steps import Tokens, learner, taken
 from torch_ranks import settle
 from trainer import Identity
 
@@ -38,8 +39,6 @@ search does not have.
 """
 FITS = "fits"
 _REPLY = "attempt: "
-Prepare = Callable[[argparse.Namespace, Learner, torch.device], Any]
-"""What a run does with a new model before its first step."""
 _STEPS = 2
 """The second step has the optimizer's state beside it, which the first one makes."""
 
@@ -97,6 +96,11 @@ class Attempts:
 def largest_batch(args: argparse.Namespace) -> int:
     """Return the largest batch size up to ``args.find_batch_size`` with which this rank can train,
     before it has touched its device. Raises SystemExit if there is none."""
+    if args.device == "cpu" and not memory_limit():
+        limit = "a limit of memory (ulimit -d), without which the system kills a process"
+        raise SystemExit(
+            f"--find-batch-size: expected 0 on cpu, or {limit}, got {args.find_batch_size}"
+        )
     attempts = Attempts()
     size = trainer.largest(attempts.fits, args.batch_size, args.find_batch_size)
     attempts.end()
@@ -116,7 +120,6 @@ def attempt_all(
     layout: Layout,
     me: Identity,
     device: torch.device,
-    prepare: Prepare,
 ) -> None:
     """Read batch sizes from standard input; print for each whether it fits, until one does not."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -129,7 +132,7 @@ def attempt_all(
     for line in sys.stdin:
         args.batch_size = int(line)
         try:
-            _attempt(args, shape, layout, device, prepare)
+            _attempt(args, shape, layout, device)
         except (
             RuntimeError,
             MemoryError,
@@ -144,9 +147,7 @@ def attempt_all(
     del ballast
 
 
-def _attempt(
-    args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device, prepare: Prepare
-) -> None:
+def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: torch.device) -> None:
     """Take steps with new weights. Micro-batches after the second need no more memory."""
     count = min(args.accumulation, 2)
     embedding = embedding_of(
@@ -156,7 +157,7 @@ def _attempt(
         **{**vars(args), "accumulation": count, "batches": 1, "embedding": embedding}
     )
     model = learner(args, shape, layout, device)
-    prepare(args, model, device)
+    prefer_kernel(args, model, device)
     replica: Any = model.model
     if layout.kind == "ddp":
         # No annotations: DDP compares those of a hook with its own types, and these are texts.

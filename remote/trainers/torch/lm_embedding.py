@@ -44,7 +44,7 @@ def embedding_of(args: argparse.Namespace, shape: Shape, layout: Any) -> str:
     # What all ranks send: the vectors of tokens, there and back; or the table, for each micro-batch
     # if it is freed after each, and once its gradient, in fp32.
     tokens = args.accumulation * layout.data * args.batch_size * args.seq_len
-    gathers = args.accumulation if args.reshard == "true" else 1
+    gathers = args.accumulation if args.reshard else 1
     element = 4 if args.dtype in ("fp32", "tf32") else 2
     return "row-wise" if tokens * 2 * element < shape.rows * (gathers * element + 4) else "gathered"
 

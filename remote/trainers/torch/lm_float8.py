@@ -83,11 +83,3 @@ def use_float8(part: nn.Module) -> None:
     for name, module in part.named_modules():
         if type(module) is nn.Linear and not name.endswith("router"):
             module.__class__ = Float8Linear
-
-
-def lacking() -> str:
-    """Return why the current GPU cannot multiply 8-bit numbers, or an empty text."""
-    capability = torch.cuda.get_device_capability()
-    if capability < (8, 9):
-        return f"expected a GPU of compute capability 8.9 or newer, got {capability[0]}.{capability[1]}"
-    return ""

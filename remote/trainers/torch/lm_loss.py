@@ -74,8 +74,9 @@ def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) 
     """Return the function from hidden states, the output layer and targets to the mean loss, times
     ``share``.
 
-    ``chunks``: parts of the tokens, each with logits of its own; more need less memory. ``options``: of torch.compile; None:
-    not compiled. ``share``: that of a micro-batch in the loss of a step.
+    ``chunks``: parts of the tokens, each with logits of its own; more need less memory.
+    ``options``: of torch.compile; None: not compiled. ``share``: that of a micro-batch in the loss
+    of a step.
     """
     whole = projected if options is None else torch.compile(projected, **options)
     part = _part if options is None else torch.compile(_part, **options)

@@ -141,8 +141,8 @@ class Attention(nn.Module):
         self.rotation: torch.Tensor | None = (
             None  # shared by all layers; no buffer, which sharding would cast
         )
-        # What attention gets: grouped; expanded, each head its own; cudnn: grouped, by a direct call
-        # of cuDNN's kernel.
+        # What attention gets: grouped; expanded, each head its own; cudnn: grouped, by a direct
+        # call of cuDNN's kernel.
         self.keys = "grouped"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -58,10 +58,10 @@ def part_of(parameter: nn.Parameter, master: torch.Tensor | None = None) -> Part
 class Optimizer:
     """AdamW over the parts of a model that this rank holds.
 
-    ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm of all gradients, 0 for
-    any. ``scale``: initial loss scale, 0 without one. ``masters``: values in fp32 of parameters
-    that have a smaller type; only with ``compiled``, which makes a few kernels of the norm of a
-    layer's gradients and, if no loss is scaled, one of its update.
+    ``layers``: the parameters of each layer, and those that are in no layer. ``clip``: largest norm
+    of all gradients, 0 for any. ``scale``: initial loss scale, 0 without one. ``masters``: values
+    in fp32 of parameters that have a smaller type; only with ``compiled``, which makes a few
+    kernels of the norm of a layer's gradients and, if no loss is scaled, one of its update.
     """
 
     def __init__(
@@ -81,19 +81,10 @@ class Optimizer:
             for layer in layers
         ]
         self.clip = clip
-        held = [[part for part in layer if part.local.numel()] for layer in parts]
-        self.parts = [part for layer in held for part in layer]
-        # Also groups of which this rank has nothing: all ranks take part in the same collectives.
-        self.groups: dict[tuple[Any, ...], list[list[int]]] = {
-            part.groups: [] for layer in parts for part in layer
-        }
-        numbers = iter(range(len(self.parts)))
-        for layer in held:
-            own: dict[tuple[Any, ...], list[int]] = {}
-            for part, number in zip(layer, numbers):
-                own.setdefault(part.groups, []).append(number)
-            for groups, counted in own.items():
-                self.groups[groups].append(counted)
+        # Of all parts alike: either every parameter is spread over these ranks, or none is.
+        self.groups = parts[0][0].groups
+        self.layers = [[part for part in layer if part.local.numel()] for layer in parts]
+        self.parts = [part for layer in self.layers for part in layer]
         self.squares = torch.compile(squares, dynamic=False) if compiled else None
         # Matrices decay, norms and biases do not, as in GPT-3.
         rows = [
@@ -105,7 +96,7 @@ class Optimizer:
                 )
                 for part in layer
             ]
-            for layer in held
+            for layer in self.layers
             if layer
         ]
         self.adamw: Any = (
@@ -126,13 +117,11 @@ class Optimizer:
         """Return the norm of all gradients, of all ranks, still times the loss scale.
         ``gradients``: this rank's.
         """
-        total = torch.zeros_like(self.one)
-        for groups, layers in self.groups.items():
-            rows = [[gradients[number] for number in layer] for layer in layers]
-            sum_of_squares = self._squares(rows) if rows else torch.zeros_like(self.one)
-            for group in groups:
-                dist.all_reduce(sum_of_squares, group=group)
-            total += sum_of_squares
+        rest = iter(gradients)
+        rows = [[next(rest) for _ in layer] for layer in self.layers if layer]
+        total = self._squares(rows) if rows else torch.zeros_like(self.one)
+        for group in self.groups:
+            dist.all_reduce(total, group=group)
         return total.sqrt()
 
     def _squares(self, rows: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:

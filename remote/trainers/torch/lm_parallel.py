@@ -1,5 +1,4 @@
-"""A language model spread over ranks, as replicas, shards, or replicas of shards; and what cannot
-be combined.
+"""A language model spread over ranks, as replicas, shards, or replicas of shards.
 
 Ranks form a mesh of replica × data, the last one the fastest: ranks that share a copy of the model
 are neighbours. Each rank has tokens of its own.
@@ -46,23 +45,12 @@ class Layout(NamedTuple):
 
 
 def layout_of(args: argparse.Namespace, world_size: int, parameters: int) -> Layout:
-    """Return the layout of all ranks. ``parameters``: of the whole model. `unusable_layout` has
-    found nothing.
-    """
+    """Return the layout of all ranks. ``parameters``: of the whole model."""
     kind = args.parallel
     if kind == "auto":
         kind = "fsdp" if args.replicas > 1 or parameters > DDP_LIMIT else "ddp"
         kind = "none" if world_size == 1 else kind
     return Layout(kind, args.replicas, world_size // args.replicas)
-
-
-def unusable_layout(args: argparse.Namespace, world_size: int) -> str:
-    """Return why the ranks cannot share the model as asked, or an empty text."""
-    if world_size % args.replicas:
-        return f"--replicas: expected a divisor of the {world_size} data-parallel ranks, got {args.replicas}"
-    if args.replicas > 1 and args.parallel == "ddp":
-        return f"--replicas: expected 1 with --parallel ddp, which makes each rank a replica, got {args.replicas}"
-    return ""
 
 
 def mesh_of(layout: Layout, device: torch.device) -> DeviceMesh:
@@ -99,7 +87,7 @@ def placed(
         if shard:
             # The backward pass begins with the last layer: freeing it in between would gather it
             # twice in a row.
-            shard(block, reshard_after_forward=args.reshard == "true" and number != numbers[-1])
+            shard(block, reshard_after_forward=args.reshard and number != numbers[-1])
     for name, part in decoder.outer().items():
         filled(part, name, decoder, device, args.seed)
     turned(decoder, device)
@@ -129,7 +117,7 @@ def split_of(args: argparse.Namespace, layout: Layout) -> str:
     One graph of 12 layers of GPT-2 takes 12 s longer to compile than one layer, and its steps are 1
     to 2 % shorter on an H200.
     """
-    if args.compile == "false":
+    if not args.compile:
         return "none"
     plain = (
         args.checkpointing == "none" and args.experts == 1 and args.dtype != "fp8"
@@ -152,7 +140,7 @@ def lowers(args: argparse.Namespace, layout: Layout) -> bool:
     and of ranks are added up in fp32.
     """
     alone = layout.kind == "none" and args.accumulation == 1
-    return alone and args.compile == "true" and args.dtype == "bf16" and args.weights == "fp32"
+    return alone and args.compile and args.dtype == "bf16" and args.weights == "fp32"
 
 
 def lowered(block: nn.Module, compute: torch.dtype) -> dict[nn.Parameter, torch.Tensor]:

@@ -17,8 +17,9 @@ from typing import Any, Callable, Iterator, NamedTuple
 import torch
 import torch.distributed as dist
 from lm_steps import Learner, Tokens, taken
-from step_timestamps import Stamps
+from step_timestamps import BESIDE, Stamps, time_beside
 from torch_packed import buckets
+from torch_ranks import all_ranks
 
 STAND_INS = {
     "all_reduce": "allreduce",
@@ -160,8 +161,6 @@ def stay_here(
 
 # --- measurements ---------------------------------------------------------------------------------
 
-BESIDE = ("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")
-
 
 def alone(
     args: argparse.Namespace, learner: Learner, batches: Tokens, device: torch.device
@@ -257,44 +256,6 @@ def sent(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
     return functions
 
 
-def beside(
-    args: argparse.Namespace,
-    learner: Learner,
-    batches: Tokens,
-    begin: list[Callable[[], Any]],
-    device: torch.device,
-) -> dict[str, Any]:
-    """Make collectives, alone and then during backward passes that neither feed nor await them;
-    return the seconds.
-    """
-    aside = torch.cuda.Stream(device) if device.type == "cuda" else None
-    separate, silence = Stamps(device), Silence(Stamps(device))
-    for _ in range(args.solo_steps):
-        separate.begin()
-        separate.reduced(begin, aside)()
-    both, ends, micro_batches = silence.stamps, [], []
-
-    def stamp(name: str) -> None:
-        silence.stamp(name)
-        if name == "micro_batch":
-            micro_batches.append(name)
-        if name == "forward" and len(micro_batches) % args.accumulation == 0:
-            ends.append(both.reduced(begin, aside))
-        if name == "backward" and ends:
-            ends.pop()()
-
-    with silence.standing_in():
-        for number in range(args.solo_steps):
-            silence.begin()
-            taken(learner._replace(model=learner.decoder), *batches[number], stamp=stamp)
-    return {
-        "solo_reduce_s": separate.between("start", "reduced"),
-        "beside_forward_s": both.between("micro_batch", "forward"),
-        "beside_backward_s": both.between("forward", "backward"),
-        "beside_reduce_s": both.between("forward", "reduced"),
-    }
-
-
 def parts(
     args: argparse.Namespace, learner: Learner, batches: Tokens, device: torch.device
 ) -> tuple[dict[str, Any], list[list[Any]] | None]:
@@ -314,10 +275,19 @@ def parts(
         begin = sent(overlapping, device)
     except torch.cuda.OutOfMemoryError:
         begin = []
-    ready = torch.tensor(
-        [bool(begin) and times["solo_step_s"] is not None], dtype=torch.int32, device=device
-    )
-    dist.all_reduce(ready)
-    if int(ready) == dist.get_world_size() > 1:
-        times.update(beside(args, learner, batches, begin, device))
+    ready = all_ranks(device, bool(begin) and times["solo_step_s"] is not None, "min")
+    if ready and dist.get_world_size() > 1:
+        silence = Silence(Stamps(device))
+
+        def take(number: int, stamp: Callable[[str], None]) -> None:
+            def both(name: str) -> None:
+                silence.stamp(name)
+                stamp(name)
+
+            silence.begin()
+            taken(learner._replace(model=learner.decoder), *batches[number], stamp=both)
+
+        with silence.standing_in():
+            how = (args.solo_steps, take, "micro_batch", args.accumulation)
+            times.update(time_beside(begin, silence.stamps, *how))
     return times, collectives if times["solo_step_s"] is not None else None

@@ -84,7 +84,7 @@ def learner(
     """Return a new model, spread over all ranks, and its optimizer."""
     mesh = mesh_of(layout, device)
     decoder = Decoder(shape, arithmetic_of(args, layout), args.seq_len)
-    options = compiling(args) if args.compile == "true" else None
+    options = compiling(args) if args.compile else None
     decoder.output.loss = loss_function(args.loss_chunks, options, 1 / args.accumulation)
     model, masters = placed(args, decoder, layout, mesh, device)
     layers = [list(block.parameters()) for block in decoder.blocks.values()]
@@ -97,7 +97,7 @@ def learner(
         clip=args.clip,
         scale=args.loss_scale if args.dtype == "fp16" else 0.0,
         masters=masters,
-        compiled=args.compile == "true",
+        compiled=args.compile,
     )
     return Learner(args, layout, decoder, model, optimizer)
 
@@ -136,9 +136,7 @@ def accumulated(
     count, total = len(tokens), None
     for number in range(count):
         stamp("micro_batch")
-        synchronise(
-            learner.model, learner.layout, number == count - 1, learner.args.reshard == "true"
-        )
+        synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard)
         loss = learner.model(tokens[number], targets[number])  # its share of the step's
         stamp("forward")
         learner.optimizer.scaled(loss).backward()

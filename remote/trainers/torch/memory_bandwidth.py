@@ -31,7 +31,7 @@ import device_bench
 import torch
 import trainer
 from known_values import check, fill
-from torch_ranks import World, leave_after, settle
+from torch_ranks import World, leave_after, run, settle
 
 TYPES = {"fp64": torch.float64, "fp32": torch.float32}
 SCALAR = 3.0
@@ -65,7 +65,7 @@ def kernels(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> list[Kernel]:
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
     parser = device_bench.options("memory_bandwidth", list(TYPES), "bytes of each of three arrays")
-    return trainer.parsed(parser, lambda args: device_bench.unusable(args, multiple=8))
+    return parser.parse_args()
 
 
 def cache_bytes(device: torch.device) -> int:
@@ -91,7 +91,7 @@ def remarks(device: torch.device, sizes: list[int]) -> list[str]:
     return [f"arrays of {', '.join(small)} bytes {words}, which has {cache} bytes"] if small else []
 
 
-def cases(args: argparse.Namespace, world: World) -> list[str]:
+def cases(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Measure and print every kernel with arrays of every size; return what qualifies the numbers."""
     dtype = TYPES[args.dtype]
     sizes = device_bench.sizes(args)
@@ -110,12 +110,12 @@ def cases(args: argparse.Namespace, world: World) -> list[str]:
                 f"memory kernel={kernel.name} size_bytes={size} {timing.words()} gb_per_s={moved / timing.time_s / 1e9:.6f}"
                 f" best_gb_per_s={moved / timing.min_time_s / 1e9:.6f}"
             )
-    return remarks(world.device, sizes)
+    return {"remarks": remarks(world.device, sizes)}
 
 
 def main() -> None:
     """Read the options, measure, report."""
-    device_bench.run(arguments(), cases)
+    run(arguments(), cases)
 
 
 if __name__ == "__main__":

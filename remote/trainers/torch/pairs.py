@@ -13,9 +13,9 @@ at once. Each rank of the node with the lower rank, a, prints its own clock's ti
 
     orch pair sweep=1 round=3 a=0 b=5 local_rank=0 direction=both size_bytes=1048576 time_s=0.001234567
 
-`a-to-b` and `b-to-a` are one way: from a's send until b's acknowledgement, or from a's request until b's data has arrived;
-`both` is both ways at once; `all-reduce` is one over all ranks of both nodes; `ping` is a few bytes there and back.
-`size_bytes` is what one rank sends.
+`a-to-b` and `b-to-a` are one way: from a's send until b's acknowledgement, or from a's request
+until b's data has arrived; `both` is both ways at once; `all-reduce` is one over all ranks of both
+nodes; `ping` is a few bytes there and back. `size_bytes` is what one rank sends.
 """
 
 from __future__ import annotations
@@ -25,22 +25,14 @@ import os
 import statistics
 import time
 import zlib
+from functools import partial
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 import trainer
 from torch.distributed import P2POp
-from torch_ranks import (
-    claim,
-    identity,
-    join,
-    leave_after,
-    memory_bytes,
-    prove_world,
-    settle,
-    unusable_gpu,
-)
+from torch_ranks import World, leave_after, run, settle
 from trainer import Identity
 
 PING_BYTES = 8
@@ -76,56 +68,14 @@ def rounds(nodes: int, sweep: int) -> List[List[Pair]]:
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", choices=["pairs"], default="pairs")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--dtype", choices=["fp32"], default="fp32", help="dtype of the all-reduce")
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument(
-        "--steps", type=int, default=21, help="sweeps over all pairs, including warm-up"
-    )
-    parser.add_argument(
-        "--warmup-steps", type=int, default=1, help="unmeasured sweeps, which open the connections"
-    )
-    parser.add_argument(
-        "--size-bytes", type=int, default=64 << 20, help="bytes that one rank sends at once"
-    )
-    parser.add_argument(
-        "--iterations", type=int, default=5, help="transfers per measurement; their median counts"
-    )
-    parser.add_argument(
-        "--all-reduce",
-        default="false",
-        help="also measure an all-reduce of each pair",
-        **trainer.SWITCH,
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s", type=float, default=120.0, help="longest wait for other ranks"
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    if args.steps <= args.warmup_steps or args.warmup_steps < 0:
-        return (
-            f"--steps: expected more than --warmup-steps, got {args.steps} and {args.warmup_steps}"
-        )
-    if args.size_bytes < 4 or args.size_bytes % 4:
-        return f"--size-bytes: expected a multiple of 4, got {args.size_bytes}"
-    if args.iterations < 1 or args.threads < 1 or args.timeout_s <= 0:
-        return "--iterations, --threads, --timeout-s: expected 1 or more"
-    if problem := unusable_gpu(args):
-        return problem
-    if args.device == "cpu" and args.backend == "nccl":
-        return "--backend: expected gloo on cpu, got nccl"
-    return ""
+    parser = trainer.options("device", "backend", "threads", "timeout_s", steps=21, warmup_steps=1)
+    add = partial(trainer.add_option, parser)
+    add("model", "pairs", "", ["pairs"])
+    add("dtype", "fp32", "dtype of the all-reduce", ["fp32"])
+    add("size_bytes", 64 << 20, "bytes that one rank sends at once")
+    add("iterations", 5, "transfers per measurement; their median counts")
+    add("all_reduce", False, "also measure an all-reduce of each pair")
+    return parser.parse_args()
 
 
 # --- one transfer ---------------------------------------------------------------------------------
@@ -235,12 +185,13 @@ def reduce(line: Line, group: Any) -> None:
     settle(line.device)
 
 
-def measure(args: argparse.Namespace, me: Identity, device: torch.device) -> None:
+def measure(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Sweep over all pairs and print the times of this rank's clock if it leads."""
+    me = world.me
     per_node = int(os.environ["LOCAL_WORLD_SIZE"])
     nodes, node = me.world_size // per_node, me.rank // per_node
-    groups = pair_groups(nodes, per_node) if args.all_reduce == "true" else {}
-    line = Line(device, args.size_bytes, me)
+    groups = pair_groups(nodes, per_node) if args.all_reduce else {}
+    line = Line(world.device, args.size_bytes, me)
     for sweep in range(1 - args.warmup_steps, args.steps - args.warmup_steps + 1):
         for number, pairs in enumerate(rounds(nodes, sweep), start=1):
             dist.barrier()
@@ -259,20 +210,12 @@ def measure(args: argparse.Namespace, me: Identity, device: torch.device) -> Non
                         f" size_bytes={size_bytes} time_s={seconds:.9f}"
                     )
             line.incoming.zero_()
+    return {}
 
 
 def main() -> None:
-    """Join, measure, verify, report."""
-    args = arguments()
-    me = identity()
-    if me.world_size < 2 * int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
-        raise SystemExit("nodes: expected 2 or more, got 1. a pair needs another node")
-    device = claim(args, me.local_rank)
-    world = join(args, me, device)
-    prove_world(me, device)  # with NCCL this also creates the communicator that all transfers share
-    measure(args, me, device)
-    prove_world(me, device)
-    world.report(args, {"memory_bytes": memory_bytes(device)}, {}, switches=["all_reduce"])
+    """Read the options, measure, report."""
+    run(arguments(), measure)
 
 
 if __name__ == "__main__":

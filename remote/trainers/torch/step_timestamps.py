@@ -45,8 +45,8 @@ class Stamps:
         """Begin collectives, one after the other, and record the end of all as `reduced`; return a
         function that waits for it.
 
-        ``begin``: calls with ``async_op``, which return their work. ``aside``: a stream that nothing else uses. On a CPU the
-        thread that completes the last collective records the end.
+        ``begin``: calls with ``async_op``, which return their work. ``aside``: a stream that
+        nothing else uses. On a CPU the thread that completes the last collective records the end.
         """
         works = [call() for call in begin]
         if self.device.type == "cuda":
@@ -67,3 +67,44 @@ class Stamps:
             return round(median(step[end] - step[start] for step in later), 9)
         torch.cuda.synchronize(self.device)
         return round(median(step[start].elapsed_time(step[end]) for step in later) / 1000.0, 9)
+
+
+BESIDE = ("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s")
+"""What `time_beside` returns."""
+
+
+def time_beside(
+    begin: Sequence[Callable[[], Any]],
+    both: Stamps,
+    steps: int,
+    take: Callable[[int, Callable[[str], None]], Any],
+    first: str = "start",
+    micro_batches: int = 1,
+) -> dict[str, Any]:
+    """Make collectives, alone and then during backward passes that neither feed nor await them;
+    return the seconds.
+
+    ``take`` takes a step of this number, recorded in ``both``, and calls what it gets after each
+    forward and each backward pass. ``first``: the moment at which a forward pass begins.
+    """
+    aside = torch.cuda.Stream(both.device) if both.device.type == "cuda" else None
+    separate = Stamps(both.device)
+    for _ in range(steps):
+        separate.begin()
+        separate.reduced(begin, aside)()
+    ends: list[Callable[[], Any]] = []
+    forwards: list[str] = []
+
+    def stamp(name: str) -> None:
+        if name == "forward":
+            forwards.append(name)
+            if len(forwards) % micro_batches == 0:
+                ends.append(both.reduced(begin, aside))
+        if name == "backward" and ends:
+            ends.pop()()
+
+    for number in range(steps):
+        take(number, stamp)
+    spans = ((first, "forward"), ("forward", "backward"), ("forward", "reduced"))
+    seconds = [separate.between("start", "reduced"), *(both.between(*span) for span in spans)]
+    return dict(zip(BESIDE, seconds))

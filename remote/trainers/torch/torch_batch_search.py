@@ -10,10 +10,9 @@ import json
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import trainer
 from torch_images import synthetic
-from torch_ranks import settle
+from torch_ranks import all_ranks, settle
 from torch_steps import Learner, learner, taken
 from trainer import Identity
 
@@ -70,16 +69,15 @@ def largest_batch(args: argparse.Namespace, me: Identity, device: torch.device) 
     reasons: dict[int, str] = {}
 
     def fits(batch_size: int) -> bool:
-        if args.compile == "true":
+        if args.compile:
             torch._dynamo.reset()  # each size is recompiled, and after several PyTorch would continue without compiling
         reasons[batch_size] = attempt(args, held, device, batch_size)
-        failed = torch.tensor([bool(reasons[batch_size])], dtype=torch.int32, device=device)
-        dist.all_reduce(failed)
+        failed = int(all_ranks(device, bool(reasons[batch_size]), "sum"))
         if me.rank == 0:
             trainer.say(
-                f"tried batch_size={batch_size} ranks_without_room={int(failed)} {reasons[batch_size]}".rstrip()
+                f"tried batch_size={batch_size} ranks_without_room={failed} {reasons[batch_size]}".rstrip()
             )
-        return not int(failed)
+        return not failed
 
     largest = trainer.largest(fits, args.batch_size, args.find_batch_size)
     if not largest:

@@ -11,6 +11,7 @@ import argparse
 from itertools import repeat
 from typing import Any, Iterator
 
+import loaders
 import torch
 from torch_models import HALF_TYPES, channels_last
 from trainer import Identity
@@ -40,8 +41,6 @@ class Folder(torch.utils.data.Dataset):
 
     def __getitem__(self, draw: Any) -> tuple[torch.Tensor, int]:
         """Return pixels and label."""
-        import loaders
-
         path, label = self.files[draw.index]
         pixels = torch.frombuffer(
             bytearray(loaders.decoded(path, self.size, draw.seed)), dtype=torch.uint8
@@ -53,8 +52,6 @@ def native(
     args: argparse.Namespace, device: torch.device, me: Identity
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches of torch's DataLoader, normalised on the device."""
-    import loaders
-
     files = loaders.image_files(args.data_dir, args.num_classes)
     source = torch.utils.data.DataLoader(
         Folder(files, args.image_size),
@@ -77,33 +74,11 @@ def dali(
     args: argparse.Namespace, device: torch.device, me: Identity
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches of NVIDIA DALI."""
-    import loaders
-    from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-    loaders.image_files(
-        args.data_dir, args.num_classes
-    )  # checks the folder first: its messages are clearer than DALI's
-    share = loaders.Share(
-        args.data_dir,
-        args.batch_size,
-        args.image_size,
-        args.workers,
-        args.seed,
-        me.rank,
-        me.world_size,
-    )
-    pipeline = loaders.dali_pipeline(share, args.loader == "dali-gpu", device.index)
-    source = DALIGenericIterator(
-        [pipeline],
-        ["images", "labels"],
-        reader_name="reader",
-        last_batch_policy=LastBatchPolicy.FILL,
-        auto_reset=True,
-    )
-    while True:
-        for (batch,) in source:
-            labels = batch["labels"].squeeze(-1).to(device, torch.long, non_blocking=True)
-            yield batch["images"].to(device, non_blocking=True), labels
+    for images, labels in loaders.dali_batches(args, me, device.index, DALIGenericIterator):
+        labels = labels.squeeze(-1).to(device, torch.long, non_blocking=True)
+        yield images.to(device, non_blocking=True), labels
 
 
 def batches(

@@ -140,9 +140,8 @@ def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> n
     """Return the model compiled as one graph or as several.
 
     All gradients of a graph become available at its end. With one graph nothing is reduced while it
-    computes; cut into
-    ``stages``, the gradients of the last two are reduced while the first is still computing. ``buckets`` leaves the cuts to
-    PyTorch's DDPOptimizer, one graph per bucket.
+    computes; cut into ``stages``, the gradients of the last two are reduced while the first is
+    still computing. ``buckets`` leaves the cuts to PyTorch's DDPOptimizer, one graph per bucket.
     """
     import torch._dynamo
 

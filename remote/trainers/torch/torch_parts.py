@@ -12,8 +12,9 @@ from typing import Any, Callable, Iterator
 
 import torch
 import torch.distributed as dist
-from step_timestamps import Stamps, ignore_stamp
+from step_timestamps import BESIDE, Stamps, ignore_stamp, time_beside
 from torch_packed import buckets
+from torch_ranks import all_ranks
 from torch_steps import Learner, Replayed, taken
 from trainer import Identity
 
@@ -40,7 +41,7 @@ def solo(
             lambda _, at=at: stamps(f"bucket {at}")
         )
         for at, order in enumerate(orders)
-        if args.cuda_graphs == "false"
+        if not args.cuda_graphs
         and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # PyTorch 2.1
     ]
 
@@ -50,10 +51,10 @@ def solo(
             learner.parallel.module,
             images,
             labels,
-            ignore_stamp if args.cuda_graphs == "true" else stamps,
+            ignore_stamp if args.cuda_graphs else stamps,
         )
 
-    alone: Any = Replayed(step, eager_steps=1) if args.cuda_graphs == "true" else step
+    alone: Any = Replayed(step, eager_steps=1) if args.cuda_graphs else step
     try:
         for _ in range(args.solo_steps):
             images, labels = next(data)
@@ -74,43 +75,6 @@ def solo(
     }
 
 
-def beside(
-    args: argparse.Namespace,
-    learner: Learner,
-    data: Iterator[tuple[torch.Tensor, torch.Tensor]],
-    buffers: list[torch.Tensor],
-) -> dict[str, Any]:
-    """All-reduce the buffers, alone and then during backward passes that neither feed nor await
-    them; return the seconds.
-    """
-    device = buffers[0].device
-    aside = torch.cuda.Stream(device) if device.type == "cuda" else None
-    alone, both = Stamps(device), Stamps(device)
-    reduce = [partial(dist.all_reduce, buffer, async_op=True) for buffer in buffers]
-    for _ in range(args.solo_steps):
-        alone.begin()
-        alone.reduced(reduce, aside)()
-    ends: list[Callable[[], Any]] = []
-
-    def stamp(name: str) -> None:
-        both(name)
-        if name == "forward":
-            ends.append(both.reduced(reduce, aside))
-        else:
-            ends.pop()()
-
-    for _ in range(args.solo_steps):
-        images, labels = next(data)
-        both.begin()
-        taken(learner, learner.parallel.module, images, labels, stamp)
-    return {
-        "solo_reduce_s": alone.between("start", "reduced"),
-        "beside_forward_s": both.between("start", "forward"),
-        "beside_backward_s": both.between("forward", "backward"),
-        "beside_reduce_s": both.between("forward", "reduced"),
-    }
-
-
 def parts(
     args: argparse.Namespace,
     learner: Learner,
@@ -122,23 +86,28 @@ def parts(
     during backward passes.
     """
     wire = torch.float16 if args.compress == "fp16" else torch.float32
-    overlapping = me.world_size > 1 and args.solo_steps > 0 and args.cuda_graphs == "false"
+    overlapping = me.world_size > 1 and args.solo_steps > 0 and not args.cuda_graphs
     try:
         # Allocated before the solo steps: if those still fit, the steps during all-reduces fit too.
         sizes = buckets(learner.parallel)[0] if overlapping else []
         buffers = [torch.zeros(size // 4, dtype=wire, device=device) for size in sizes]
     except torch.cuda.OutOfMemoryError:
         buffers = []
-    times = solo(args, learner, data, device)
-    times.update(
-        dict.fromkeys(("solo_reduce_s", "beside_forward_s", "beside_backward_s", "beside_reduce_s"))
-    )
-    if not overlapping:
+    times = {**solo(args, learner, data, device), **dict.fromkeys(BESIDE)}
+    if not overlapping or not all_ranks(
+        device, bool(buffers) and times["solo_step_s"] is not None, "min"
+    ):
         return times
-    ready = torch.tensor(
-        [bool(buffers) and times["solo_step_s"] is not None], dtype=torch.int32, device=device
-    )
-    dist.all_reduce(ready)
-    return (
-        {**times, **beside(args, learner, data, buffers)} if int(ready) == me.world_size else times
-    )
+    stamps = Stamps(device)
+
+    def take(_: int, stamp: Callable[[str], None]) -> None:
+        def both(name: str) -> None:
+            stamps(name)
+            stamp(name)
+
+        images, labels = next(data)
+        stamps.begin()
+        taken(learner, learner.parallel.module, images, labels, both)
+
+    reduce = [partial(dist.all_reduce, buffer, async_op=True) for buffer in buffers]
+    return {**times, **time_beside(reduce, stamps, args.solo_steps, take)}

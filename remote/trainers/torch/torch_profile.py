@@ -1,8 +1,8 @@
 """A trace of a few steps of this rank by PyTorch's own profiler, where the run is an extra one for
 that. PyTorch 1.13, Python 3.8 or newer.
 
-`ORCH_PROFILE=steps=5 ranks=0,3` says how many steps after the warm-up, and of which ranks. The trace is
-logs/trace-rank-<rank>.json.gz, in the format of Chrome's traces, in which each step is an
+`ORCH_PROFILE=steps=5 ranks=0,3` says how many steps after the warm-up, and of which ranks. The
+trace is logs/trace-rank-<rank>.json.gz, in the format of Chrome's traces, in which each step is an
 annotation `orch step <number>`. Without the variable nothing is done.
 """
 

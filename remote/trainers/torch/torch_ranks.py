@@ -15,7 +15,7 @@ import socket
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, NoReturn, Sequence
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, NoReturn
 
 import rank_progress
 import torch
@@ -23,6 +23,10 @@ import torch.distributed as dist
 import trainer
 from trainer import Identity
 
+CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+"""The compute capability from which a GPU multiplies matrices of a type (CUDA C++ Programming
+Guide, Compute Capabilities).
+"""
 _OWN_GPU = "ORCH_OWN_GPU"
 """Of a rank, and of its child processes, whose only visible GPU is the rank's own: what was visible
 before.
@@ -31,20 +35,8 @@ before.
 
 def identity() -> Identity:
     """Read the environment. Raises SystemExit naming what is missing."""
-    missing = [
-        name
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        if name not in os.environ
-    ]
-    if missing:
-        raise SystemExit(
-            f"environment: expected {', '.join(missing)} to be set. start this program with torchrun"
-        )
-    env = os.environ
-    node_rank = env.get("GROUP_RANK", env.get("NODE_RANK", "0"))
-    return Identity(
-        int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]), int(node_rank)
-    )
+    start = ". start this program with torchrun"
+    return trainer.identity(start, "MASTER_ADDR", "MASTER_PORT")
 
 
 def see_own_gpu() -> None:
@@ -72,31 +64,33 @@ def see_own_gpu() -> None:
     os.environ.update({"CUDA_VISIBLE_DEVICES": entries[int(local_rank)], _OWN_GPU: visible})
 
 
-def unusable_gpu(args: argparse.Namespace) -> str:
-    """Return why this rank has no GPU if it is to have one, or an empty text."""
-    if args.device == "cpu" or torch.cuda.is_available():
-        return ""
-    visible = os.environ.get(_OWN_GPU)
-    place = (
-        f" at place LOCAL_RANK={os.environ['LOCAL_RANK']} of CUDA_VISIBLE_DEVICES={visible}"
-        if visible
-        else ""
-    )
-    return f"--device: expected a usable GPU{place}, PyTorch {torch.__version__} finds none"
-
-
 def claim(args: argparse.Namespace, local_rank: int) -> torch.device:
     """Select this rank's device. Raises SystemExit if there is none for it."""
     if args.device == "cpu":
         torch.set_num_threads(args.threads)
         return torch.device("cpu")
-    index, visible = (0 if _OWN_GPU in os.environ else local_rank), torch.cuda.device_count()
-    if index >= visible:
+    visible = os.environ.get(_OWN_GPU)
+    index = local_rank if visible is None else 0
+    if index >= torch.cuda.device_count():
+        place = f" at place {local_rank} of CUDA_VISIBLE_DEVICES={visible}" if visible else ""
         raise SystemExit(
-            f"LOCAL_RANK: expected less than the {visible} visible GPUs, got {local_rank}"
+            f"--device: expected a usable GPU for LOCAL_RANK={local_rank}{place}, PyTorch"
+            f" {torch.__version__} finds {torch.cuda.device_count()}"
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def require_type(device: torch.device, dtype: str) -> None:
+    """Raise SystemExit unless this rank's GPU multiplies matrices of this type."""
+    needed = CAPABILITY.get(dtype)
+    if device.type == "cuda" and needed:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < needed:
+            got = f"{device_name(device)} with {capability[0]}.{capability[1]}"
+            raise SystemExit(
+                f"--dtype: expected a GPU of compute capability {needed[0]}.{needed[1]} or newer for {dtype}, got {got}"
+            )
 
 
 def device_name(device: torch.device) -> str:
@@ -122,14 +116,13 @@ class World(NamedTuple):
         args: argparse.Namespace,
         of_rank: Mapping[str, Any],
         of_run: Mapping[str, Any],
-        switches: Sequence[str] = (),
     ) -> None:
         """Print the last line, on rank 0: the options, the facts of the run, the facts of all
         ranks.
 
-        ``of_rank``: this rank's `memory_bytes`, and seconds under names that end in `_s`; the line has a list of each of these,
-        in order of rank, and the largest of the first. ``of_run``: facts of the run. ``switches``:
-        names of options declared with `trainer.SWITCH`.
+        ``of_rank``: this rank's `memory_bytes`, and seconds under names that end in `_s`; the line
+        has a list of each of these, in order of rank, and the largest of the first. ``of_run``:
+        facts of the run.
         """
         own_facts = {"rank": self.me.rank, "host": self.host, "device": self.name, **of_rank}
         ranks = gather(own_facts, self.device, self.me.world_size)
@@ -140,7 +133,7 @@ class World(NamedTuple):
                 if key.endswith(("_s", "_bytes"))
             }
             facts = {"backend": self.backend, **versions(), **of_ranks, **of_run}
-            trainer.say_done(trainer.of_all(args, ranks, facts, switches))
+            trainer.say_done(trainer.of_all(args, ranks, facts))
 
 
 def join(args: argparse.Namespace, me: Identity, device: torch.device) -> World:
@@ -253,6 +246,19 @@ def versions() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version() if torch.version.cuda else None,
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else nccl,
     }
+
+
+def run(
+    args: argparse.Namespace, work: Callable[[argparse.Namespace, World], Mapping[str, Any]]
+) -> None:
+    """Join, work, verify, report. ``work`` returns facts of the run."""
+    me = identity()
+    device = claim(args, me.local_rank)
+    world = join(args, me, device)
+    prove_world(me, device)  # with NCCL this also creates the communicator of all ranks
+    facts = work(args, world)
+    prove_world(me, device)
+    world.report(args, {"memory_bytes": memory_bytes(device)}, facts)
 
 
 def leave_after(main: Callable[[], None]) -> NoReturn:

@@ -84,7 +84,7 @@ def start_momentum(optimizer: torch.optim.SGD) -> None:
 def static_graph(args: argparse.Namespace) -> bool:
     """Return True if DDP relies on each step using the same parameters."""
     # PyTorch 2.0 and 2.1 fail with both a static graph and compilation.
-    return bool({"on": True, "off": False, "auto": args.compile == "false"}[args.static_graph])
+    return bool({"on": True, "off": False, "auto": not args.compile}[args.static_graph])
 
 
 def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataParallel:
@@ -103,7 +103,7 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
         memory_format=torch.channels_last if channels_last(args) else torch.contiguous_format,
     )
     model: Any = Trained(network, device.type, HALF_TYPES.get(args.dtype), args.label_smoothing)
-    if args.compile == "true":
+    if args.compile:
         model = compiled(model, args.compile_level, args.compile_split, CUTS[args.model])
     # Each rank keeps its own BatchNorm statistics. PyTorch 2.13 renamed the option.
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -113,7 +113,7 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
         device_ids=[device.index] if device.type == "cuda" else None,
         **buffers,
         bucket_cap_mb=args.bucket_cap_mb,
-        gradient_as_bucket_view=args.bucket_view == "true",
+        gradient_as_bucket_view=args.bucket_view,
         static_graph=static_graph(args),
     )
     if args.compress == "fp16":
@@ -129,7 +129,9 @@ def reduction(args: argparse.Namespace, world_size: int) -> str:
     """
     if args.reduce != "auto":
         return str(args.reduce)
-    return "none" if world_size == 1 else {"true": "packed", "false": "ddp"}[args.cuda_graphs]
+    if world_size == 1:
+        return "none"
+    return "packed" if args.cuda_graphs else "ddp"
 
 
 class Learner(NamedTuple):
@@ -166,9 +168,9 @@ def taken(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Take a step; return its loss and the network's output.
 
-    ``model`` is `learner.parallel`, a `Packed` one, or `learner.parallel.module` for a step without communication: DDP reduces
-    only in backward passes that follow its own forward pass. ``stamp`` is called after the forward
-    and after the backward pass.
+    ``model`` is `learner.parallel`, a `Packed` one, or `learner.parallel.module` for a step without
+    communication: DDP reduces only in backward passes that follow its own forward pass. ``stamp``
+    is called after the forward and after the backward pass.
     """
     loss, output = model(images, labels)
     stamp("forward")

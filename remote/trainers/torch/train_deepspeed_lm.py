@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -34,151 +35,33 @@ from lm_loss import cross_entropy
 from lm_models import Arithmetic, Decoder, Shape, filled, turned
 from lm_parallel import Layout
 from lm_steps import COMPUTE, Tokens
-from rank_parts import RankParts
+from rank_parts import StepLog
 from step_timestamps import ignore_stamp
 from torch_clock import DeviceClock
-from torch_ranks import (
-    World,
-    claim,
-    identity,
-    join,
-    leave_after,
-    memory_bytes,
-    prove_world,
-    unusable_gpu,
-)
-from trainer import Step
+from torch_ranks import World, leave_after, prove_world, run
 
 # --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", default="", help="name of the shape")
-    for name in ("layers", "width", "heads", "mlp", "vocab"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument(
-        "--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads"
-    )
-    parser.add_argument("--head-width", type=int, default=0, help="0: --width / --heads")
-    parser.add_argument("--gated", default="false", help="SwiGLU instead of GELU", **trainer.SWITCH)
-    parser.add_argument(
-        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
-    )
-    parser.add_argument("--norm", choices=["layer", "rms"], default="layer")
-    parser.add_argument("--positions", choices=["learned", "rotary"], default="learned")
-    parser.add_argument(
-        "--max-positions", type=int, default=1024, help="positions of the published model"
-    )
-    parser.add_argument(
-        "--rope-theta", type=float, default=500000.0, help="base of rotary positions"
-    )
-    parser.add_argument(
-        "--bias", default="false", help="biases of matrix products", **trainer.SWITCH
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument(
-        "--dtype",
-        choices=["bf16", "tf32", "fp32"],
-        default="bf16",
-        help="bf16: DeepSpeed's, with fp32 master weights",
-    )
-    parser.add_argument(
-        "--zero",
-        type=int,
-        choices=[0, 1, 2, 3],
-        default=1,
-        help="what is sharded: 1 optimizer state, 2 also gradients, 3 also weights",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=16, help="sequences per micro-batch and rank"
-    )
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
-    parser.add_argument("--seq-len", type=int, default=1024, help="tokens per sequence")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument(
-        "--warmup-steps", type=int, default=0, help="steps before the measured window"
-    )
-    parser.add_argument(
-        "--batches", type=int, default=2, help="different batches of tokens, used in turn"
-    )
-    parser.add_argument(
-        "--checkpointing",
-        choices=["none", "full"],
-        default="none",
-        help="full: recompute each layer",
-    )
-    parser.add_argument(
-        "--overlap",
-        default="true",
-        help="reduce gradients during the backward pass",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--bucket-elements", type=int, default=500_000_000, help="gradients reduced at once"
-    )
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--weight-decay", type=float, default=0.1, help="weight decay of matrices")
-    parser.add_argument(
-        "--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=600.0,
-        help="longest wait for other ranks, also at the start",
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    sizes = (
-        "layers",
-        "width",
-        "heads",
-        "mlp",
-        "vocab",
-        "max_positions",
-        "seq_len",
-        "bucket_elements",
-    )
-    for name in (*sizes, "batch_size", "accumulation", "steps", "batches", "threads"):
-        if getattr(args, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    if not 0 <= args.warmup_steps < args.steps:
-        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
-    if not args.head_width and args.width % args.heads:
-        return f"--heads: expected a divisor of --width {args.width}, or --head-width, got {args.heads}"
-    if args.heads % (args.kv_heads or args.heads):
-        return f"--kv-heads: expected a divisor of the {args.heads} heads, got {args.kv_heads}"
-    if args.device == "cpu" and args.dtype == "tf32":
-        return "--dtype: expected fp32 or bf16 on cpu, got tf32"
-    if problem := unusable_gpu(args):
-        return problem
-    return (
-        "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
-    )
+    parser = trainer.options(
+        *trainer.SHAPE, "device", "batch_size", "accumulation", "seq_len", "steps", "warmup_steps", "batches",
+        "checkpointing", "learning_rate", "weight_decay", "clip", "seed", "backend", "threads", timeout_s=600.0,
+    )  # fmt: skip
+    add = partial(trainer.add_option, parser)
+    add("dtype", "bf16", "bf16: DeepSpeed's, with fp32 master weights", ["bf16", "tf32", "fp32"])
+    sharded = "what is sharded: 1 optimizer state, 2 also gradients, 3 also weights"
+    add("zero", 1, sharded, [0, 1, 2, 3])
+    add("overlap", True, "reduce gradients during the backward pass")
+    add("bucket_elements", 500_000_000, "gradients reduced at once")
+    return parser.parse_args()
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
     """Return the sizes of the model."""
-    given = {name: getattr(args, name) for name in Shape._fields if hasattr(args, name)}
-    given |= {name: given[name] == "true" for name in ("gated", "tied", "bias")}
-    given |= {
-        "kv_heads": args.kv_heads or args.heads,
-        "head_width": args.head_width or args.width // args.heads,
-    }
-    return Shape(**given, experts=1, active_experts=1)
+    values = trainer.shape_values(args, Shape._fields)
+    return Shape(**values, experts=1, active_experts=1)
 
 
 def configuration(args: argparse.Namespace, world_size: int) -> dict[str, Any]:
@@ -191,7 +74,7 @@ def configuration(args: argparse.Namespace, world_size: int) -> dict[str, Any]:
         "bf16": {"enabled": args.dtype == "bf16"},
         "zero_optimization": {
             "stage": args.zero,
-            "overlap_comm": args.overlap == "true",
+            "overlap_comm": args.overlap,
             "reduce_bucket_size": args.bucket_elements,
         },
         "steps_per_print": 1 << 40,
@@ -245,7 +128,8 @@ def taken(
     """Take a step of all micro-batches, each (batch, tokens); return the mean loss of the global
     batch.
 
-    ``stamp`` gets the end of the first forward pass: in every backward pass DeepSpeed may communicate, whatever is accumulated.
+    ``stamp`` gets the end of the first forward pass: in every backward pass DeepSpeed may
+    communicate, whatever is accumulated.
     """
     losses = []
     for micro_tokens, micro_targets in zip(tokens, targets):
@@ -262,6 +146,8 @@ def taken(
 
 def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Take all steps, rank 0 printing them; return the facts of the run."""
+    import deepspeed
+
     me, device = world.me, world.device
     decoder = decoder_of(args, device)
     parameters = decoder.own_parameters()
@@ -269,41 +155,25 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     batches = Tokens(args, Layout("ddp", 1, me.world_size), me.rank, device)
     samples = args.batch_size * args.accumulation * me.world_size
     clock: Any = DeviceClock(args.steps) if device.type == "cuda" else trainer.HostClock()
-    window = RankParts(args.warmup_steps + 1, args.steps)
+    log = StepLog(args, me.rank, samples, clock)
     stamp = (
         ignore_stamp if args.zero == 3 else clock.stamp
     )  # whose forward pass waits for the weights of other ranks
 
-    def tell(finished: list[Step]) -> None:
-        if me.rank == 0:
-            trainer.say_steps(finished, samples)
-        for step in finished:
-            window.add(
-                step.number,
-                step.seconds,
-                step.input_wait_s,
-                step.compute_s,
-                step.compute_cpu_s,
-                step.gpu_waits,
-            )
-
     prove_world(me, device)  # also the barrier before the first step
-    start = clock.start()
-    if me.rank == 0:
-        trainer.say_start(start, skipped=0)
+    log.start(skipped=0)
     for number in range(1, args.steps + 1):
         clock.begin()
         rank_progress.mark(number, "step")
         loss = taken(engine, *batches[number], stamp)
-        tell(clock.mark(number, loss, 1.0))
-    tell(clock.rest())
-    trainer.say(window.line(me.rank))
-    rank_progress.mark(args.steps, "end")
+        log.tell(clock.mark(number, loss, 1.0))
+    log.end()
     if engine.global_steps != args.steps:
         raise RuntimeError(
             f"steps: expected {args.steps} updates, DeepSpeed counts {engine.global_steps}"
         )
     return {
+        "deepspeed": deepspeed.__version__,
         **decoder.shape._asdict(),
         "global_batch": samples,
         "parameters": parameters,
@@ -314,23 +184,15 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Join, train, verify, report."""
+    """Read the options, train, report."""
     args = arguments()
-    me = identity()
-    device = claim(args, me.local_rank)
     torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
     os.environ.setdefault("DS_ACCELERATOR", args.device)
     # ninja, with which extensions are compiled, is next to this environment's interpreter.
     os.environ["PATH"] = (
         f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     )
-    world = join(args, me, device)
-    import deepspeed
-
-    of_run = train(args, world)
-    prove_world(me, device)
-    facts = {"deepspeed": deepspeed.__version__, **of_run}
-    world.report(args, {"memory_bytes": memory_bytes(device)}, facts, ("overlap",))
+    run(args, train)
 
 
 if __name__ == "__main__":

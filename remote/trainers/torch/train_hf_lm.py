@@ -21,21 +21,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from typing import Any
 
 import rank_progress
 import torch
 import trainer
-from torch_ranks import (
-    World,
-    claim,
-    identity,
-    join,
-    leave_after,
-    memory_bytes,
-    prove_world,
-    unusable_gpu,
-)
+from torch_ranks import World, leave_after, prove_world, run
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 BATCHES = 4
@@ -47,98 +39,17 @@ BATCHES = 4
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument(
-        "--model", default="custom", help="name of the shape, printed in the last line"
-    )
-    parser.add_argument("--architecture", choices=["gpt2", "llama"], default="gpt2")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument(
-        "--kv-heads", type=int, default=0, help="key/value heads of a llama; 0: one per head"
-    )
-    parser.add_argument("--mlp", type=int, default=256, help="hidden width of the MLP")
-    parser.add_argument("--vocab", type=int, default=512)
-    parser.add_argument(
-        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
-    )
-    parser.add_argument("--max-positions", type=int, default=1024)
-    parser.add_argument(
-        "--rope-theta", type=float, default=10000.0, help="base of rotary positions of a llama"
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument(
-        "--dtype",
-        choices=["bf16", "fp16", "tf32", "fp32"],
-        default="bf16",
-        help="bf16 and fp16: autocast",
-    )
-    parser.add_argument(
-        "--batch-size", type=int, default=1, help="sequences per device and micro-batch"
-    )
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
-    parser.add_argument("--seq-len", type=int, default=128, help="tokens per sequence")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp")
-    parser.add_argument(
-        "--checkpointing",
-        choices=["none", "full"],
-        default="none",
-        help="full: recompute each layer",
-    )
-    parser.add_argument(
-        "--compile", default="false", help="Trainer's torch_compile", **trainer.SWITCH
-    )
-    parser.add_argument(
-        "--attention", choices=["sdpa", "eager", "flash_attention_2"], default="sdpa"
-    )
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=120.0,
-        help="longest wait for other ranks, also at the start",
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    sizes = ("layers", "width", "heads", "mlp", "vocab", "max_positions", "seq_len")
-    for name in (*sizes, "batch_size", "accumulation", "steps", "threads"):
-        if getattr(args, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    if args.width % args.heads:
-        return f"--heads: expected a divisor of --width {args.width}, got {args.heads}"
-    if args.kv_heads and (
-        args.heads % args.kv_heads or args.architecture == "gpt2" and args.kv_heads != args.heads
-    ):
-        return (
-            f"--kv-heads: expected a divisor of --heads {args.heads} for a llama, got "
-            f"{args.kv_heads} for {args.architecture}"
-        )
-    if args.seq_len > args.max_positions:
-        return (
-            f"--seq-len: expected at most --max-positions {args.max_positions}, got {args.seq_len}"
-        )
-    if args.device == "cpu" and args.dtype in ("tf32", "fp16"):
-        return f"--dtype: expected fp32 or bf16 on cpu, got {args.dtype}"
-    if args.device == "cpu" and args.parallel == "fsdp":
-        return "--parallel: expected ddp on cpu, got fsdp, which accelerate leaves out there"
-    if problem := unusable_gpu(args):
-        return problem
-    return (
-        "" if args.timeout_s > 0 else f"--timeout-s: expected more than 0, got {args.timeout_s:g}"
-    )
+    parser = trainer.options(
+        "model", *trainer.SIZES, "kv_heads", "tied", "rope_theta", "device", "accumulation", "checkpointing", "seed",
+        "backend", "threads", "timeout_s", batch_size=1, seq_len=128, steps=10, learning_rate=3e-4,
+    )  # fmt: skip
+    add = partial(trainer.add_option, parser)
+    add("architecture", "gpt2", "", ["gpt2", "llama"])
+    add("dtype", "bf16", "bf16 and fp16: autocast", ["bf16", "fp16", "tf32", "fp32"])
+    add("parallel", "ddp", "", ["ddp", "fsdp"])
+    add("compile", False, "Trainer's torch_compile")
+    add("attention", "sdpa", "", ["sdpa", "eager", "flash_attention_2"])
+    return parser.parse_args()
 
 
 # --- model and data -------------------------------------------------------------------------------
@@ -152,14 +63,14 @@ def model_of(args: argparse.Namespace) -> Any:
         config: Any = GPT2Config(
             n_layer=args.layers, n_embd=args.width, n_head=args.heads, n_inner=args.mlp, vocab_size=args.vocab,
             n_positions=args.max_positions, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            tie_word_embeddings=args.tied == "true", use_cache=False, bos_token_id=0, eos_token_id=0,
+            tie_word_embeddings=args.tied, use_cache=False, bos_token_id=0, eos_token_id=0,
         )  # fmt: skip
     else:
         config = LlamaConfig(
             num_hidden_layers=args.layers, hidden_size=args.width, num_attention_heads=args.heads,
             num_key_value_heads=args.kv_heads or args.heads, intermediate_size=args.mlp, vocab_size=args.vocab,
             max_position_embeddings=args.max_positions, rope_theta=args.rope_theta,
-            tie_word_embeddings=args.tied == "true", use_cache=False, bos_token_id=0, eos_token_id=0,
+            tie_word_embeddings=args.tied, use_cache=False, bos_token_id=0, eos_token_id=0,
         )  # fmt: skip
     return AutoModelForCausalLM.from_config(config, attn_implementation=args.attention)
 
@@ -211,7 +122,7 @@ def settings(args: argparse.Namespace) -> Any:
         fp16=args.dtype == "fp16",
         tf32=args.dtype == "tf32" if args.device == "cuda" else None,
         use_cpu=args.device == "cpu",
-        torch_compile=args.compile == "true",
+        torch_compile=args.compile,
         fsdp="full_shard auto_wrap" if args.parallel == "fsdp" else "",
         logging_steps=1,
         logging_nan_inf_filter=False,
@@ -227,7 +138,11 @@ def settings(args: argparse.Namespace) -> Any:
 
 def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     """Take all steps, rank 0 printing them; return the facts of the run."""
+    import accelerate
+    import transformers
     from transformers import PrinterCallback, Trainer, TrainerCallback
+
+    transformers.logging.set_verbosity_error()
 
     global_batch = args.batch_size * args.accumulation * world.me.world_size
     clock = trainer.HostClock()
@@ -247,9 +162,9 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
         ) -> None:
             del control
             if logs and "loss" in logs:
-                steps = clock.mark(state.global_step, logs["loss"])
+                (step,) = clock.mark(state.global_step, logs["loss"])
                 if world.me.rank == 0:
-                    trainer.say_steps(steps, global_batch)
+                    trainer.say_step(step, global_batch)
                 # After the line, which a full pipe may hold up. The end is in the last step: in a
                 # later one this rank would be taken for one that has left out what others still
                 # wait for.
@@ -277,6 +192,8 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
             f"--parallel: expected fsdp, accelerate trained with {loop.accelerator.distributed_type.value}"
         )
     return {
+        "transformers": transformers.__version__,
+        "accelerate": accelerate.__version__,
         "global_batch": global_batch,
         "parameters": parameters,
         "gradient_bytes": parameters * 4,
@@ -285,21 +202,8 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Join, train, verify, report."""
-    args = arguments()
-    import accelerate
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    me = identity()
-    device = claim(args, me.local_rank)
-    world = join(args, me, device)
-    of_run = train(args, world)
-    prove_world(me, device)
-    versions = {"transformers": transformers.__version__, "accelerate": accelerate.__version__}
-    world.report(
-        args, {"memory_bytes": memory_bytes(device)}, {**versions, **of_run}, ("tied", "compile")
-    )
+    """Read the options, train, report."""
+    run(arguments(), train)
 
 
 if __name__ == "__main__":

@@ -36,22 +36,22 @@ from __future__ import annotations
 import argparse
 import math
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import rank_progress
 import torch
 import trainer
 from lm_adamw import Compiled
-from lm_batch_search import attempt_all, largest_batch, memory_limit
-from lm_embedding import embedding_of, unusable_rows
-from lm_float8 import lacking
+from lm_batch_search import attempt_all, largest_batch
+from lm_embedding import embedding_of
 from lm_kernels import prefer_kernel
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
-from lm_parallel import COMPILE_LEVELS, Layout, bucket_cap_mib, layout_of, split_of, unusable_layout
+from lm_parallel import COMPILE_LEVELS, Layout, bucket_cap_mib, layout_of, split_of
 from lm_parts import parts
 from lm_steps import COMPUTE, Tokens, learner, taken
-from rank_parts import RankParts
+from rank_parts import StepLog
 from step_timestamps import ignore_stamp
 from torch_clock import DeviceClock
 from torch_profile import Profiler
@@ -66,14 +66,13 @@ from torch_ranks import (
     memory_bytes,
     memory_remarks,
     prove_world,
+    require_type,
     see_own_gpu,
-    unusable_gpu,
 )
-from trainer import Identity, Step
+from trainer import Identity
 
-SHAPE_COUNTS = ("layers", "width", "heads", "mlp", "vocab", "experts", "active_experts")
-GONE = ("--tensor-parallel", "--pipeline-parallel", "--pipeline-schedule")
-"""Flags that framework folders written for earlier versions still pass."""
+GONE = ("tensor_parallel", "pipeline_parallel", "pipeline_schedule")
+"""Options that framework folders written for earlier versions still pass."""
 KERNELS = {"cudnn": "cudnn", "flash": "flash", "efficient": "mem_efficient", "math": "math"}
 """The names of attention kernels in torch.backends.cuda, by --attention."""
 
@@ -82,297 +81,59 @@ KERNELS = {"cudnn": "cudnn", "flash": "flash", "efficient": "mem_efficient", "ma
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--model", default="", help="name of the shape")
-    shape = parser.add_argument_group("shape")
-    for name in ("layers", "width", "heads", "mlp", "vocab"):
-        shape.add_argument(f"--{name}", type=int, required=True)
-    shape.add_argument(
-        "--kv-heads", type=int, default=0, help="key/value heads; 0: as many as --heads"
-    )
-    shape.add_argument("--head-width", type=int, default=0, help="0: --width / --heads")
-    shape.add_argument("--gated", default="false", help="SwiGLU instead of GELU", **trainer.SWITCH)
-    shape.add_argument(
-        "--tied", default="true", help="the output layer is the embedding table", **trainer.SWITCH
-    )
-    shape.add_argument("--experts", type=int, default=1, help="experts per layer")
-    shape.add_argument(
-        "--active-experts", type=int, default=1, help="experts that each token passes"
-    )
-    shape.add_argument("--norm", choices=["layer", "rms"], default="layer")
-    shape.add_argument("--positions", choices=["learned", "rotary"], default="learned")
-    shape.add_argument(
-        "--max-positions", type=int, default=1024, help="positions of the published model"
-    )
-    shape.add_argument(
-        "--rope-theta", type=float, default=500000.0, help="base of rotary positions"
-    )
-    shape.add_argument(
-        "--bias", default="false", help="biases of matrix products", **trainer.SWITCH
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=16,
-        help="sequences per micro-batch and data-parallel rank",
-    )
-    parser.add_argument("--seq-len", type=int, default=1024, help="tokens per sequence")
-    parser.add_argument(
-        "--find-batch-size",
-        type=int,
-        default=0,
-        help="first search for the largest size up to this; 0: no",
-    )
-    parser.add_argument(
-        "--attempts", default="false", choices=["true", "false"], help=argparse.SUPPRESS
-    )
-    parser.add_argument("--accumulation", type=int, default=1, help="micro-batches per step")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument(
-        "--warmup-steps", type=int, default=0, help="steps before the measured window"
-    )
-    parser.add_argument(
-        "--solo-steps",
-        type=int,
-        default=10,
-        help="steps without communication, after the last step",
-    )
-    parser.add_argument(
-        "--batches", type=int, default=2, help="different batches of tokens, used in turn"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--weight-decay", type=float, default=0.1)
-    parser.add_argument(
-        "--clip", type=float, default=1.0, help="maximum norm of all gradients; 0: no clipping"
-    )
-    parser.add_argument(
-        "--loss-scale",
-        type=float,
-        default=4096.0,
-        help="initial value with fp16; halved at each overflow",
-    )
-    parser.add_argument(
-        "--dtype", choices=list(COMPUTE), default="bf16", help="dtype of matrix products"
-    )
-    parser.add_argument(
-        "--weights",
-        choices=["fp32", "bf16"],
-        default="fp32",
-        help="dtype of parameters and optimizer state",
-    )
-    parser.add_argument(
-        "--attention",
-        choices=["auto", *KERNELS],
-        default="auto",
-        help="kernel; auto: PyTorch chooses",
-    )
-    parser.add_argument("--compile", default="false", help="torch.compile", **trainer.SWITCH)
-    parser.add_argument(
-        "--compile-level",
-        choices=list(COMPILE_LEVELS),
-        default="default",
-        help="how long --compile searches",
-    )
-    parser.add_argument(
-        "--compile-split",
-        choices=["auto", "blocks", "whole"],
-        default="auto",
-        help="graphs of --compile",
-    )
-    parser.add_argument(
-        "--checkpointing",
-        choices=["none", "selective", "full"],
-        default="none",
-        help="what is recomputed",
-    )
-    parser.add_argument(
-        "--loss-chunks",
-        type=int,
-        default=1,
-        help="parts into which tokens are split for the logits",
-    )
-    parser.add_argument(
-        "--parallel",
-        choices=["auto", "ddp", "fsdp"],
-        default="auto",
-        help="auto: ddp up to 2e9 parameters",
-    )
-    parser.add_argument(
-        "--reshard",
-        default="true",
-        help="fsdp: gather layers again for the backward pass",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--prefetch", type=int, default=0, help="fsdp: layers gathered ahead; 0: one, in backward"
-    )
-    parser.add_argument(
-        "--embedding",
-        choices=["auto", "gathered", "row-wise"],
-        default="auto",
-        help="fsdp: the table is gathered, or ranks look up tokens in the rows that they hold; auto: what sends less",
-    )
-    parser.add_argument(
-        "--replicas", type=int, default=1, help="fsdp: groups of ranks, each with a whole copy"
-    )
-    for flag in GONE:
-        parser.add_argument(flag, default="1", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--bucket-cap-mb",
-        type=int,
-        default=0,
-        help="ddp: MiB of gradients reduced at once; 0: by the model",
-    )
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=600.0,
-        help="longest wait for other ranks, also at the start",
-    )
-    return trainer.parsed(parser, unusable)
+    parser = trainer.options(
+        *trainer.SHAPE, "device", "batch_size", "seq_len", "accumulation", "steps", "warmup_steps", "batches", "seed",
+        "learning_rate", "weight_decay", "clip", "backend", "threads", timeout_s=600.0, loss_scale=4096.0,
+    )  # fmt: skip
+    add = partial(trainer.add_option, parser)
+    add("experts", 1, "experts per layer")
+    add("active_experts", 1, "experts that each token passes")
+    add("find_batch_size", 0, "first search for the largest size up to this; 0: no")
+    add("attempts", False, argparse.SUPPRESS)
+    add("solo_steps", 10, "steps without communication, after the last step")
+    add("dtype", "bf16", "dtype of matrix products", list(COMPUTE))
+    add("weights", "fp32", "dtype of parameters and optimizer state", ["fp32", "bf16"])
+    add("attention", "auto", "kernel; auto: PyTorch chooses", ["auto", *KERNELS])
+    add("compile", False, "torch.compile")
+    add("compile_level", "default", "how long --compile searches", list(COMPILE_LEVELS))
+    add("compile_split", "auto", "graphs of --compile", ["auto", "blocks", "whole"])
+    add("checkpointing", "none", "what is recomputed", ["none", "selective", "full"])
+    add("loss_chunks", 1, "parts into which tokens are split for the logits")
+    add("parallel", "auto", "auto: ddp up to 2e9 parameters", ["auto", "ddp", "fsdp"])
+    add("reshard", True, "fsdp: gather layers again for the backward pass")
+    add("prefetch", 0, "fsdp: layers gathered ahead; 0: one, in backward")
+    looked_up = "ranks look up tokens in the rows that they hold; auto: what sends less"
+    choices = ["auto", "gathered", "row-wise"]
+    add("embedding", "auto", f"fsdp: the table is gathered, or {looked_up}", choices)
+    add("replicas", 1, "fsdp: groups of ranks, each with a whole copy")
+    add("bucket_cap_mb", 0, "ddp: MiB of gradients reduced at once; 0: by the model")
+    for name in GONE:
+        add(name, "1", argparse.SUPPRESS)
+    args = parser.parse_args()
+    for name in GONE:
+        delattr(args, name)
+    return args
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
     """Return the sizes of the model."""
-    values = {name: getattr(args, name) for name in Shape._fields}
-    for name in ("gated", "tied", "bias"):
-        values[name] = values[name] == "true"
-    values["kv_heads"] = values["kv_heads"] or values["heads"]
-    values["head_width"] = values["head_width"] or values["width"] // values["heads"]
-    return Shape(**values)
+    return Shape(**trainer.shape_values(args, Shape._fields))
 
 
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    counts = (
-        "batch_size",
-        "seq_len",
-        "accumulation",
-        "steps",
-        "batches",
-        "loss_chunks",
-        "replicas",
-    )
-    for name in (*SHAPE_COUNTS, *counts, "threads", "max_positions"):
-        if getattr(args, name) < 1:
-            return f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(args, name)}"
-    counts = (
-        "kv_heads",
-        "head_width",
-        "seed",
-        "clip",
-        "find_batch_size",
-        "prefetch",
-        "learning_rate",
-        "weight_decay",
-    )
-    for name in (*counts, "solo_steps", "bucket_cap_mb"):
-        if getattr(args, name) < 0:
-            return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
-    for name in ("timeout_s", "loss_scale", "rope_theta"):
-        if getattr(args, name) <= 0:
-            return f"--{name.replace('_', '-')}: expected more than 0, got {getattr(args, name):g}"
-    if not 0 <= args.warmup_steps < args.steps:
-        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
-    if args.seed >= 2**31:
-        return f"--seed: expected less than 2^31, got {args.seed}"
-    for flag in GONE[:2]:
-        if getattr(args, flag[2:].replace("-", "_")) != "1":
-            return f"{flag}: expected 1, this program does not split layers; torchtitan and megatron_lm do"
-    for flag in GONE:
-        delattr(args, flag[2:].replace("-", "_"))
-    return unusable_shape(args) or unusable_device(args) or unusable_arithmetic(args)
-
-
-def unusable_shape(args: argparse.Namespace) -> str:
-    """Return why there is no such model, or an empty text."""
-    if not args.head_width and args.width % args.heads:
-        return f"--heads: expected a divisor of --width {args.width}, or --head-width, got {args.heads}"
+def spread(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
+    """Return the sizes of the model, how it is spread over ranks, and its parameters."""
     shape = shape_of(args)
-    if shape.heads % shape.kv_heads:
-        return f"--kv-heads: expected a divisor of the {shape.heads} heads, got {shape.kv_heads}"
-    if shape.positions == "rotary" and shape.head_width % 2:
-        return (
-            f"--head-width: expected an even number with rotary positions, got {shape.head_width}"
-        )
-    if shape.active_experts > shape.experts:
-        return f"--active-experts: expected at most the {shape.experts} of --experts, got {shape.active_experts}"
-    if shape.experts > 1 and not hasattr(torch, "_grouped_mm"):
-        return f"--experts: expected PyTorch 2.8 or newer, got {torch.__version__}"
-    return ""
-
-
-def unusable_device(args: argparse.Namespace) -> str:
-    """Return what this device cannot do, or an empty text."""
-    if problem := unusable_gpu(args):
-        return problem
-    if args.device == "cuda":
-        reason = lacking() if args.dtype == "fp8" else ""
-        return f"--dtype: {reason}, for fp8" if reason else ""
-    if args.backend == "nccl":
-        return "--backend: expected gloo on cpu, got nccl"
-    if args.dtype in ("tf32", "fp8"):
-        return f"--dtype: expected fp32, bf16 or fp16 on cpu, got {args.dtype}"
-    if args.attention not in ("auto", "math"):
-        return f"--attention: expected auto or math on cpu, got {args.attention}"
-    if args.find_batch_size and not memory_limit():
-        limit = "a limit of memory (ulimit -d), without which the system kills a process"
-        return f"--find-batch-size: expected 0 on cpu, or {limit}, got {args.find_batch_size}"
-    return ""
-
-
-def unusable_arithmetic(args: argparse.Namespace) -> str:
-    """Return which types and ways of computing exclude each other, or an empty text."""
-    if args.weights == "bf16" and args.dtype not in ("bf16", "fp8"):
-        return f"--weights: expected fp32 with --dtype {args.dtype}, got bf16"
-    if args.dtype == "fp16" and args.loss_chunks > 1:
-        return "--loss-chunks: expected 1 with --dtype fp16: gradients of parts are not scaled, and would vanish"
-    sizes = {name: getattr(args, name) for name in ("width", "mlp")}
-    sizes["tokens of a micro-batch"] = args.batch_size * args.seq_len
-    if args.dtype == "fp8" and (
-        odd := [f"{name} {size}" for name, size in sizes.items() if size % 16]
-    ):
-        return f"--dtype: expected sizes that 16 divides for fp8, got {', '.join(odd)}"
-    return ""
-
-
-def refuse(args: argparse.Namespace, me: Identity) -> tuple[Shape, Layout, int]:
-    """Return the sizes of the model, how it is spread, and its parameters. Raises SystemExit if
-    that is impossible.
-    """
-    shape = shape_of(args)
-    if problem := unusable_layout(args, me.world_size):
-        raise SystemExit(f"train_lm.py: {problem}")
-    parameters = Decoder(
-        shape, Arithmetic(torch.float32, torch.float32, False), args.seq_len
-    ).own_parameters()
-    layout = layout_of(args, me.world_size, parameters)
+    whole = Arithmetic(torch.float32, torch.float32, False)
+    parameters = Decoder(shape, whole, args.seq_len).own_parameters()
     args.bucket_cap_mb = args.bucket_cap_mb or bucket_cap_mib(parameters)
-    if (
-        args.embedding == "row-wise"
-        and layout.kind != "none"
-        and (unmet := unusable_rows(shape, layout))
-    ):
-        raise SystemExit(f"train_lm.py: --embedding row-wise: expected {unmet}")
-    if args.compile_split == "whole" and me.world_size > 1:
-        raise SystemExit(
-            "train_lm.py: --compile-split: expected blocks on several ranks, got whole: all gradients would wait"
-        )
-    return shape, layout, parameters
+    return shape, layout_of(args, me.world_size, parameters), parameters
 
 
 def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
     """Select this rank's device and set the arithmetic and the attention kernels of it."""
     device = claim(args, local_rank)
+    if args.dtype == "fp8":
+        require_type(device, args.dtype)
     torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
     if args.attention != "auto":
         for name, kernel in KERNELS.items():
@@ -396,30 +157,15 @@ def train(
         DeviceClock(args.steps, scale) if device.type == "cuda" else trainer.HostClock(scale)
     )
 
-    window = RankParts(args.warmup_steps + 1, args.steps)
+    log = StepLog(args, me.rank, samples, clock)
     # FSDP gathers layers in the forward pass: computing waits for them.
     stamp = clock.stamp if layout.kind in ("none", "ddp") else ignore_stamp
-
-    def tell(finished: list[Step]) -> None:
-        if me.rank == 0:
-            trainer.say_steps(finished, samples)
-        for step in finished:
-            window.add(
-                step.number,
-                step.seconds,
-                step.input_wait_s,
-                step.compute_s,
-                step.compute_cpu_s,
-                step.gpu_waits,
-            )
 
     profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(
         me, device
     )  # also the barrier before the first step: from here on all ranks are ready
-    start = clock.start()
-    if me.rank == 0:
-        trainer.say_start(start, skipped=0)
+    log.start(skipped=0)
     retries = 0
     for number in range(1, args.steps + 1):
         if number == args.warmup_steps + 1:
@@ -429,11 +175,9 @@ def train(
         # In the first step, cuDNN's attention compiles its kernels.
         with profiler.step(number), from_root() if number == 1 else nullcontext():
             loss = taken(model, *batches[number], stamp)
-        tell(clock.mark(number, loss, scale_now(model.optimizer)))
-    tell(clock.rest())
+        log.tell(clock.mark(number, loss, scale_now(model.optimizer)))
     profiler.end()
-    trainer.say(window.line(me.rank))
-    rank_progress.mark(args.steps, "end")
+    log.end()
     remarks = memory_remarks(device, allocator_retries(device) - retries)
     held = memory_bytes(device)
     norm = None if model.optimizer.last_norm is None else float(model.optimizer.last_norm)
@@ -466,9 +210,9 @@ def main() -> None:
     see_own_gpu()
     args = arguments()
     me = identity()
-    shape, layout, parameters = refuse(args, me)
-    if args.attempts == "true":
-        attempt_all(args, shape, layout, me, claim_device(args, me.local_rank), prefer_kernel)
+    shape, layout, parameters = spread(args, me)
+    if args.attempts:
+        attempt_all(args, shape, layout, me, claim_device(args, me.local_rank))
         return
     own_largest = largest_batch(args) if args.find_batch_size else 0
     device = claim_device(args, me.local_rank)
@@ -486,7 +230,7 @@ def main() -> None:
     # parameters.
     width = 2 if args.weights == "bf16" and layout.kind != "fsdp" else 4
     sizes = {"parameters": parameters, "gradient_bytes": parameters * width}
-    world.report(args, of_rank, {**sizes, **of_run}, ("compile", "reshard"))
+    world.report(args, of_rank, {**sizes, **of_run})
 
 
 if __name__ == "__main__":

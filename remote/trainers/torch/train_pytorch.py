@@ -40,21 +40,22 @@ parts cannot be timed.
 from __future__ import annotations
 
 import argparse
-import inspect
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+import loaders
 import rank_progress
 import torch
 import trainer
-from rank_parts import RankParts
+from rank_parts import StepLog
 from step_timestamps import ignore_stamp
 from torch import nn
 from torch_batch_search import searched
 from torch_clock import DeviceClock
 from torch_gathered_pool import difference
 from torch_images import batches
-from torch_models import COMPILE_OPTIONS, HALF_TYPES, MODELS, channels_last
+from torch_models import COMPILE_OPTIONS, MODELS, channels_last
 from torch_packed import buckets
 from torch_parts import parts
 from torch_profile import Profiler
@@ -70,10 +71,8 @@ from torch_ranks import (
     memory_remarks,
     prove_world,
     see_own_gpu,
-    unusable_gpu,
 )
 from torch_steps import (
-    DDP_STEPS,
     EAGER_STEPS,
     Replayed,
     averaging,
@@ -84,190 +83,33 @@ from torch_steps import (
     static_graph,
     taken,
 )
-from trainer import Identity, Step
+from trainer import Identity
 
 # --- options --------------------------------------------------------------------------------------
 
 
 def arguments() -> argparse.Namespace:
     """Return the checked command line."""
-    parser = trainer.options(MODELS)
-    parser.add_argument(
-        "--dtype",
-        choices=["fp32", "tf32", "fp16", "bf16"],
-        default="fp32",
-        help="fp16 and bf16: autocast",
-    )
-    parser.add_argument(
-        "--channels-last",
-        choices=["auto", "on", "off"],
-        default="auto",
-        help="auto: on cuda, except for fp32",
-    )
-    parser.add_argument(
-        "--warmup-steps", type=int, default=0, help="steps before the measured window"
-    )
-    parser.add_argument(
-        "--solo-steps",
-        type=int,
-        default=10,
-        help="steps without communication, after the last step",
-    )
-    parser.add_argument(
-        "--find-batch-size",
-        type=int,
-        default=0,
-        metavar="MAX",
-        help="first report the largest that fits",
-    )
-    parser.add_argument(
-        "--compile", default="false", help="torch.compile, PyTorch 2.0 or newer", **trainer.SWITCH
-    )
-    parser.add_argument(
-        "--compile-level",
-        choices=list(COMPILE_OPTIONS),
-        default="default",
-        help="how long --compile searches",
-    )
-    parser.add_argument(
-        "--compile-split",
-        choices=["stages", "whole", "buckets"],
-        default="stages",
-        help="graphs that --compile makes",
-    )
+    parser = trainer.image_options(MODELS, "backend", "loader")
+    add = partial(trainer.add_option, parser)
+    add("dtype", "fp32", "fp16 and bf16: autocast", ["fp32", "tf32", "fp16", "bf16"])
+    add("channels_last", "auto", "auto: on cuda, except for fp32", ["auto", "on", "off"])
+    add("solo_steps", 10, "steps without communication, after the last step")
+    add("find_batch_size", 0, "first report the largest up to this that fits")
+    add("compile", False, "torch.compile, PyTorch 2.0 or newer")
+    add("compile_level", "default", "how long --compile searches", list(COMPILE_OPTIONS))
+    add("compile_split", "stages", "graphs that --compile makes", ["stages", "whole", "buckets"])
     pools = ["auto", "torch", "gathered"]
-    parser.add_argument(
-        "--max-pool",
-        choices=pools,
-        default="auto",
-        help="pooling of the stem; gathered: with --compile",
-    )
-    parser.add_argument(
-        "--cuda-graphs",
-        default="false",
-        help="replay each step as one CUDA graph",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--optimizer",
-        choices=["auto", "fused", "foreach", "plain"],
-        default="auto",
-        help="SGD kernels",
-    )
-    parser.add_argument(
-        "--cudnn-benchmark",
-        default="true",
-        help="let cuDNN search for the fastest kernels",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--cudnn-benchmark-limit",
-        type=int,
-        default=10,
-        help="kernels it times per convolution; 0: all",
-    )
-    parser.add_argument(
-        "--backend",
-        choices=["auto", "nccl", "gloo"],
-        default="auto",
-        help="auto: nccl on cuda, gloo on cpu",
-    )
-    parser.add_argument(
-        "--reduce",
-        choices=["auto", "ddp", "packed"],
-        default="auto",
-        help="auto: packed in a CUDA graph",
-    )
-    parser.add_argument(
-        "--bucket-cap-mb", type=int, default=25, help="MiB of gradients reduced at once"
-    )
-    parser.add_argument(
-        "--bucket-view",
-        default="true",
-        help="keep gradients in the reduced buckets",
-        **trainer.SWITCH,
-    )
-    parser.add_argument(
-        "--static-graph",
-        choices=["auto", "on", "off"],
-        default="auto",
-        help="auto: on unless compiled",
-    )
-    parser.add_argument(
-        "--compress",
-        choices=["none", "fp16"],
-        default="none",
-        help="dtype of gradients on the wire",
-    )
-    parser.add_argument(
-        "--loader", choices=["synthetic", "native", "dali-cpu", "dali-gpu"], default="synthetic"
-    )
-    parser.add_argument(
-        "--data-dir",
-        default="",
-        help="where class folders of JPEG files are, in train/ or directly",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=4, help="loader processes per rank, threads with DALI"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads per rank on cpu")
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=120.0,
-        help="longest wait for other ranks, also at the start",
-    )
-    return trainer.parsed(parser, unusable)
-
-
-def unusable(args: argparse.Namespace) -> str:
-    """Return why these arguments cannot be used, or an empty text."""
-    counts = ("batch_size", "steps", "num_classes", "bucket_cap_mb", "threads", "workers")
-    if problem := trainer.unusable_values(args, counts):
-        return problem
-    if problem := unusable_gpu(args):
-        return problem
-    if args.device == "cpu" and args.backend == "nccl":
-        return "--backend: expected gloo on cpu, got nccl"
-    if problem := trainer.unusable_loader(args):
-        return problem
-    if args.loader != "synthetic":
-        import loaders
-
-        if loaders.lacking(args.loader):
-            return str(loaders.lacking(args.loader))
-    if args.compile == "true" and not hasattr(torch, "compile"):
-        return f"--compile: expected PyTorch 2.0 or newer, got {torch.__version__}"
-    if args.max_pool == "gathered" and (args.compile == "false" or args.model != "resnet50"):
-        return (
-            "--max-pool: expected auto or torch, except for resnet50 with --compile, got gathered"
-        )
-    if not 0 <= args.warmup_steps < args.steps:
-        return f"--warmup-steps: expected 0 to {args.steps - 1}, fewer than the steps, got {args.warmup_steps}"
-    for name in ("solo_steps", "find_batch_size", "cudnn_benchmark_limit"):
-        if getattr(args, name) < 0:
-            return f"--{name.replace('_', '-')}: expected 0 or more, got {getattr(args, name)}"
-    if args.find_batch_size and args.device == "cpu":
-        return f"--find-batch-size: expected 0 on cpu, got {args.find_batch_size}: without memory the system kills the process"
-    return unusable_reduction(args) if args.reduce == "packed" or args.cuda_graphs == "true" else ""
-
-
-def unusable_reduction(args: argparse.Namespace) -> str:
-    """Return why gradients cannot be packed, or a step cannot be captured as one CUDA graph, or an
-    empty text.
-    """
-    graphs = args.cuda_graphs == "true"
-    switch, before = ("--cuda-graphs", EAGER_STEPS) if graphs else ("--reduce packed", DDP_STEPS)
-    if graphs and (args.device == "cpu" or args.backend == "gloo"):
-        return f"{switch}: expected cuda and nccl, got {args.device} and {args.backend}"
-    captures = "capture_error_mode" in inspect.signature(torch.cuda.graph.__init__).parameters
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook") or (graphs and not captures):
-        return f"{switch}: expected PyTorch 2.1 or newer, got {torch.__version__}"
-    if args.compress != "none":
-        return f"--compress: expected none with {switch}, got {args.compress}: its hook waits in Python for each bucket"
-    if args.steps <= before:
-        return f"--steps: expected more than the {before} steps before {switch} takes effect, got {args.steps}"
-    return ""
+    add("max_pool", "auto", "pooling of the stem; gathered: with --compile", pools)
+    add("cuda_graphs", False, "replay each step as one CUDA graph")
+    add("optimizer", "auto", "SGD kernels", ["auto", "fused", "foreach", "plain"])
+    add("cudnn_benchmark", True, "let cuDNN search for the fastest kernels")
+    add("cudnn_benchmark_limit", 10, "kernels it times per convolution; 0: all")
+    add("reduce", "auto", "auto: packed in a CUDA graph", ["auto", "ddp", "packed"])
+    add("bucket_view", True, "keep gradients in the reduced buckets")
+    add("static_graph", "auto", "auto: on unless compiled", ["auto", "on", "off"])
+    add("compress", "none", "dtype of gradients on the wire", ["none", "fp16"])
+    return parser.parse_args()
 
 
 def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
@@ -279,36 +121,23 @@ def claim_device(args: argparse.Namespace, local_rank: int) -> torch.device:
     # convolution.
     torch.backends.cuda.matmul.allow_tf32 = args.dtype == "tf32"
     torch.backends.cudnn.allow_tf32 = args.dtype == "tf32"
-    torch.backends.cudnn.benchmark = args.cudnn_benchmark == "true"
+    torch.backends.cudnn.benchmark = args.cudnn_benchmark
     torch.backends.cudnn.benchmark_limit = args.cudnn_benchmark_limit
     return device
 
 
 def refuse(args: argparse.Namespace, device: torch.device) -> None:
-    """Raise SystemExit if this PyTorch has no such type or optimizer on this device, which only a
-    trial shows.
+    """Raise SystemExit if this PyTorch has no such optimizer or pooling on this device, which only
+    a trial shows.
     """
     kind = sgd(args, nn.Linear(1, 1).to(device))[1]
-    if args.cuda_graphs == "true" and args.dtype == "fp16" and kind != "fused":
+    if args.cuda_graphs and args.dtype == "fp16" and kind != "fused":
         raise SystemExit(
             f"--optimizer: expected fused with --cuda-graphs and fp16, got {kind}: it waits for the overflow check"
         )
     if args.max_pool == "gathered" and (why := difference(device)):
         raise SystemExit(
             f"--max-pool: expected torch with PyTorch {torch.__version__}, got gathered: {why}"
-        )
-    half = HALF_TYPES.get(args.dtype)
-    if half is None:
-        return
-    try:
-        with torch.autocast(device.type, dtype=half):
-            # Some versions without fp16 on cpu raise here, others only warn and continue in fp32.
-            computed = (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).dtype
-    except RuntimeError:
-        computed = torch.float32
-    if computed != half:
-        raise SystemExit(
-            f"--dtype: PyTorch {torch.__version__} does not compute {args.dtype} on {device.type}"
         )
 
 
@@ -319,7 +148,7 @@ def chosen_pool(args: argparse.Namespace, device: torch.device) -> str:
     """Return which pooling --max-pool means, the same on all ranks, which call it together."""
     if args.max_pool != "auto":
         return str(args.max_pool)
-    if args.compile == "false" or args.model != "resnet50" or device.type != "cuda":
+    if not args.compile or args.model != "resnet50" or device.type != "cuda":
         return "torch"
     if why := difference(device):
         trainer.say(f"max_pool=torch, because gathered cannot be used: {why}")
@@ -340,38 +169,21 @@ def train(
     one = torch.ones((), device=device)
 
     models = averaging(args, model, me.world_size)
-    window = RankParts(args.warmup_steps + 1, args.steps)
+    log = StepLog(args, me.rank, samples, clock)
     stamp = (
-        ignore_stamp if args.cuda_graphs == "true" else clock.stamp
+        ignore_stamp if args.cuda_graphs else clock.stamp
     )  # the parts of a graph cannot be timed
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return taken(model, next(models), images, labels, stamp)
 
-    take: Any = Replayed(step, EAGER_STEPS) if args.cuda_graphs == "true" else step
-    input_wait_s = 0.0
-
-    def tell(finished: list[Step]) -> float:
-        if me.rank == 0:
-            trainer.say_steps(finished, samples)
-        for step in finished:
-            window.add(
-                step.number,
-                step.seconds,
-                step.input_wait_s,
-                step.compute_s,
-                step.compute_cpu_s,
-                step.gpu_waits,
-            )
-        return sum(step.input_wait_s for step in finished if step.number > args.warmup_steps)
+    take: Any = Replayed(step, EAGER_STEPS) if args.cuda_graphs else step
 
     profiler = Profiler(me.rank, args.warmup_steps + 1, device)
     prove_world(
         me, device
     )  # also the barrier before the first step: from here on all ranks are ready
-    start = clock.start()
-    if me.rank == 0:
-        trainer.say_start(start, skipped=0)
+    log.start(skipped=0)
     retries = 0
     for number in range(1, args.steps + 1):
         if number == args.warmup_steps + 1:
@@ -383,11 +195,9 @@ def train(
             rank_progress.mark(number, "step")
             with from_root() if number == 1 else nullcontext():
                 loss, output = take(images, labels)
-        input_wait_s += tell(clock.mark(number, loss, scale_of(model, one)))
-    input_wait_s += tell(clock.rest())
+        log.tell(clock.mark(number, loss, scale_of(model, one)))
     profiler.end()
-    trainer.say(window.line(me.rank))
-    rank_progress.mark(args.steps, "end")
+    log.end()
 
     remarks = memory_remarks(device, allocator_retries(device) - retries)
     held, output_dtype = memory_bytes(device), str(output.dtype).split(".")[-1]
@@ -397,7 +207,7 @@ def train(
     wire = 2 if args.compress == "fp16" else 4
     parameters = sum(p.numel() for p in model.parallel.parameters())
     ready = alone.pop("gradient_ready_s")
-    return {"memory_bytes": held, "input_wait_s": round(input_wait_s, 6), **alone}, {
+    return {"memory_bytes": held, "input_wait_s": round(log.input_wait_s, 6), **alone}, {
         "global_batch": samples,
         "parameters": parameters,
         "gradient_bytes": parameters * wire,
@@ -418,6 +228,7 @@ def main() -> None:
     """Join, train, verify, report."""
     see_own_gpu()
     args = arguments()
+    loaders.require(args.loader)
     me = identity()
     device = claim_device(args, me.local_rank)
     refuse(args, device)
@@ -425,11 +236,10 @@ def main() -> None:
     args.max_pool = chosen_pool(args, device)
     facts = searched(args, me, device)
     # A capture works neither on the default stream nor with parameters made there.
-    graphs = args.cuda_graphs == "true"
+    graphs = args.cuda_graphs
     with torch.cuda.stream(torch.cuda.Stream(device)) if graphs else nullcontext():
         of_rank, of_run = train(args, me, device)
-    switches = ("compile", "cuda_graphs", "cudnn_benchmark", "bucket_view")
-    world.report(args, of_rank, {**facts, **of_run}, switches)
+    world.report(args, of_rank, {**facts, **of_run})
 
 
 if __name__ == "__main__":

@@ -245,6 +245,11 @@ def test_there_is_no_verdict_on_the_same_runs_on_simulated_ones_against_real_one
     assert [
         pair.verdict for pair in compare_cells(match_cells(cells_of(real), cells_of(simulated)))
     ] == ["simulated against real"]
+    (other,) = compare_cells(
+        match_cells(cells_of(real), cells_of(runs_of("1n1g", TENTH_LESS, "b", model="vgg16")))
+    )
+    assert other.verdict == "other model" and other.ratio == pytest.approx(0.9, rel=0.01)
+    assert doubt(other) == "its spec differs in model"
     (nothing,) = compare_cells(match_cells(cells_of(real), cells_of(bad)))
     assert (nothing.verdict, nothing.ratio, nothing.interval, nothing.after.failed) == (
         "no number",
@@ -524,6 +529,14 @@ def test_one_odd_node_of_the_second_bench_is_a_difference_and_a_copy_has_none() 
     assert [(each.name, each.after) for each in distinctions(match_cells(before, odd), {}, {})] == [
         ("node.kernel", "6.1, 6.8")
     ]
+    named = {"interface": {"name": "eth0", "mtu": 1500}, "runner_python": "3.11.7", "user": "root"}
+    renamed = {"interface": {"name": "ens3", "mtu": 9000}, "runner_python": "3.9.2", "user": "ops"}
+    one, other = (
+        cells_of(runs_of("1n1g", STEADY, name, {"facts": {"node1": facts}}))
+        for name, facts in (("e", named), ("f", renamed))
+    )
+    mtu = distinctions(match_cells(one, other), {}, {})
+    assert [(each.name, each.after) for each in mtu] == [("node.interface.mtu", "9000")]
     (hosts,) = distinctions(match_cells(before, moved), {}, {})
     assert (hosts.name, hosts.before, hosts.after) == ("hosts", "node[1-2]", "node[3-4]")
 

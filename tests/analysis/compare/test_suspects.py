@@ -4,7 +4,7 @@ the evidence for each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from orchestrator.analysis.compare.causes import Distinction
 from orchestrator.analysis.compare.suspects import suspects
 from orchestrator.results.cells import Cell, cells_of
-from orchestrator.results.run import Lowered, RunResult
+from orchestrator.results.run import Lowered
 from tests.support.cells import cell as runs_of
 
 FAST, SLOW = [100.0, 100.4, 99.7], [80.0, 80.3, 79.8]
@@ -24,11 +24,6 @@ OPTION = Distinction("options.channels_last", "true", "false")
 NCCL = Distinction("env.NCCL_ALGO", "nothing", "Tree")
 KERNEL = Distinction("node.kernel", "6.1", "6.8")
 COMMAND = Distinction("command", "orch bench", "orch bench -b 1")
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled(RunResult):
-    use: Any = None
 
 
 def of(speeds: list[float], result: dict[str, Any] | None = None, **spec: Any) -> Cell:
@@ -84,11 +79,9 @@ def test_parts_that_did_not_change_with_the_step_or_are_not_told_by_both_are_no_
 
 def test_a_condition_counts_only_in_the_direction_of_the_change() -> None:
     quiet, loaded = of(FAST), of(SLOW, {"loaded": {"node1": 0.5, "node2": 0.1}})
-    known = Distinction(
-        "load", "no other processes", "other processes used 50% of the processors of node1"
-    )
+    known = Distinction("load", "nothing", "other processes used 50% of the processors of node1")
     (load,) = suspects(quiet, loaded, True, [known])
-    assert (load.kind, load.before) == ("condition", "no other processes")
+    assert (load.kind, load.before) == ("condition", "nothing")
     assert (
         load.evidence
         == "median of the runs: 0% of the processors of the busiest node used by others, then 50%"
@@ -143,12 +136,7 @@ def test_telemetry_is_read_where_runs_have_it_and_its_absence_is_nothing() -> No
         )
         runs = runs_of("1n1g", speeds)
         use = SimpleNamespace(nodes=(node,))
-        (cell,) = cells_of(
-            [
-                Sampled(**{one.name: getattr(run, one.name) for one in fields(run)} | {"use": use})
-                for run in runs
-            ]
-        )
+        (cell,) = cells_of([replace(run, use=use) for run in runs])
         return cell
 
     # the slowest of two GPUs counts; what one run does not know is left out

@@ -139,7 +139,13 @@ def users_master(rig: Rig, server: Sshd, path: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["a link", "a link in a folder of all", "a socket in a folder of all", "a renamed folder"],
+    [
+        "a link",
+        "a link in a folder of all",
+        "a socket in a folder of all",
+        "a renamed folder",
+        "a renamed link",
+    ],
 )
 def test_a_connection_that_another_user_may_have_put_there_is_not_used(
     rig: Rig, tmp_path: Path, kind: str
@@ -153,19 +159,23 @@ def test_a_connection_that_another_user_may_have_put_there_is_not_used(
     if kind == "a renamed folder":
         (place / "inner").mkdir(mode=0o700)
         path, mode = place / "inner" / "cm", 0o777
+    if kind == "a renamed link":  # no part of the given path, nor of what it resolves to
+        (place / "link").symlink_to(own)
+        (own / "way").symlink_to(place / "link")
+        path, mode = own / "way" / "cm", 0o777
     is_link = kind.startswith("a link")
     with users_master(rig, wrong, own / "cm" if is_link else path) as master:
-        if is_link:
-            path.symlink_to(own / "cm")
-        if kind != "a link":
-            place.chmod(mode)
-        rig.configure(f"Host {right.address}\nControlPath {path}")
-        line = rig.connect(right)
-        assert line.run(["sh", "-c", "echo $HOME"], timeout_s=60).stdout.decode().strip() == str(
-            right.home
-        )
-        assert master.poll() is None
-        master.terminate()
+        try:
+            if is_link:
+                path.symlink_to(own / "cm")
+            if kind != "a link":
+                place.chmod(mode)
+            rig.configure(f"Host {right.address}\nControlPath {path}")
+            line = rig.connect(right)
+            home = line.run(["sh", "-c", "echo $HOME"], timeout_s=60).stdout.decode().strip()
+            assert home == str(right.home) and master.poll() is None
+        finally:
+            master.terminate()
 
 
 def test_processes_that_name_the_folder_of_a_killed_command_are_left_alone(

@@ -6,9 +6,10 @@ computes: outside of every collective. A fault comes at SIGUSR1, and the file th
 names says which one; with ``INJECT_AT_ONCE`` it comes about in the handler, for programs that
 compute in C and not in `time.sleep`. Pauses come by themselves, as often and as long as
 ``INJECT_PAUSES`` says (seconds from one to the next, the shortest, the longest); with
-``INJECT_SILENT`` the rank reports no progress, as programs of others do not; with ``INJECT_DECLARED`` it reports the phase of
-each pause, as our trainers do. The file that ``INJECT_PAUSED`` names gets a line for each begin and
-end of a pause: rank, monotonic clock, and its kind or ``over``.
+``INJECT_SILENT`` the rank reports no progress, as programs of others do not; with
+``INJECT_DECLARED`` it reports the phase of each pause, as our trainers do. The file that
+``INJECT_PAUSED`` names gets a line for each begin and end of a pause: rank, monotonic clock, and
+its kind or ``over``.
 """
 
 from __future__ import annotations

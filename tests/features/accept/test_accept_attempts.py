@@ -39,8 +39,8 @@ class Stage:
     """The benches of the stage ``gemm`` as they end without being run: with the results that their
     folders have.
 
-    ``begun`` are the hosts of benches that are planned anew; such a bench is refused and ends the stage. ``errors`` are those
-    of the process that goes on."""
+    ``begun`` are the hosts of benches that are planned anew; such a bench is refused and ends the
+    stage. ``errors`` are those of the process that goes on."""
 
     def __init__(self, folder: AcceptanceDir, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from orchestrator.errors import RunError
@@ -35,7 +35,7 @@ def test_a_hang_stands_beside_the_node_that_it_names_and_one_without_a_node_besi
     for run, verdict in ((first, HUNG), (second, LINK)):
         error = RunError(verdict.message, kind="run_timeout", host=verdict.host, run_id=run.run_id)
         write_outcome(
-            run, RecordedOutcome("failed", error, evidence={VERDICT_KEY: verdict.as_dict()})
+            run, RecordedOutcome("failed", error, evidence={VERDICT_KEY: asdict(verdict)})
         )
     certificate = certificate_of(folder)
     seen = {node.host: node.seen for node in certificate.nodes}

@@ -21,10 +21,11 @@ from orchestrator.features.explain.prediction import (
     Explanation,
     explanation,
 )
+from orchestrator.results.entries import Row
 from orchestrator.results.parts.overlap import Sharing
 from orchestrator.results.parts.step_parts import StepParts, told, typical
 from orchestrator.results.parts.transfers import ALL_REDUCE, Link
-from orchestrator.results.summary import Row, summarize
+from orchestrator.results.summary import summarize
 from tests.support.summaries import runs
 
 MIB = 1 << 20

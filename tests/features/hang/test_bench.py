@@ -5,6 +5,7 @@ missing.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def hung(
         "state": "failed",
         "error": error,
         "clean": {},
-        **({"hang": TOLD.as_dict()} if outcome is None else outcome),
+        **({"hang": asdict(TOLD)} if outcome is None else outcome),
     }
 
     def before(planned: dict[str, Any], logs: list[dict[str, str]]) -> None:

@@ -182,6 +182,33 @@ def test_the_one_that_reduces_other_sizes_than_most_is_named_with_them() -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "others", "words"),
+    [
+        ("all_gather", {"outputs": "[[3, 9]]"}, {"outputs": "[[3, 8]]"}, "of sizes [[3, 9]], the others of sizes [[3, 8]]"),
+        ("scatter", {"outputs": "[[9]]", "sizes": "[]"}, {"outputs": "[[8]]"}, "of sizes [[9]], the others of sizes [[8]]"),
+        ("all_reduce", {"types": "Double"}, {"types": "Float"},
+         "of sizes [[4]] in Double, the others of sizes [[4]] in Float"),
+    ],
+)  # fmt: skip
+def test_the_one_whose_call_does_not_fit_those_of_most_is_named_with_what_differs(
+    name: str, own: dict[str, str], others: dict[str, str], words: str
+) -> None:
+    seen = [in_call(119, f"gloo:{name}") for _ in range(3)]
+    calls = [
+        replace(one.collectives[-1], **(own if rank == 1 else others))
+        for rank, one in enumerate(seen)
+        if one.collectives
+    ]
+    told = judged(
+        *(replace(one, collectives=(call,)) for one, call in zip(seen, calls, strict=True))
+    )
+    assert (told.kind, told.ranks) == ("collectives", (1,))
+    assert told.sentence.startswith(
+        f"rank 1 on node2 called {name.replace('_', '-')} 119 {words}; "
+    )
+
+
 def test_of_those_outside_of_the_collective_one_with_a_stopped_process_is_named() -> None:
     told = judged(at("compute", cpu_s=0.4), at("input", children=STOPPED), WAITING)
     assert (told.kind, told.ranks) == ("worker", (1,))
@@ -302,6 +329,13 @@ NOBODY = {
         in_call(119, "nccl:all_to_all"),
         in_call(119, "nccl:all_to_all", sizes="[[3]]"),
         in_call(119, "nccl:all_to_all"),
+    ),
+    "all in an all-gather to which each gives another size": tuple(
+        replace(
+            one,
+            collectives=(Collective("0", 119, "nccl:all_gather", sizes, False, "[[1], [2], [3]]"),),
+        )
+        for one, sizes in zip([in_call(119)] * 3, ("[[1]]", "[[2]]", "[[3]]"), strict=True)
     ),
     "a service outside of the run that does not answer": (
         replace(

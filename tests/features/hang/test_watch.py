@@ -135,6 +135,19 @@ def test_what_a_pause_may_look_like_needs_a_longer_silence(
     assert after_s <= run.now - 100.0 + 3.0 < after_s + 1.5
 
 
+@pytest.mark.parametrize(
+    ("does", "of_run", "is_said"),
+    [(ASLEEP, True, False), (ASLEEP, False, True), (STOPPED, True, True)],
+)
+def test_only_what_no_program_does_is_said_after_the_last_planned_step(
+    does: dict[str, Any], of_run: bool, is_said: bool
+) -> None:
+    run = Run([WAITS, does])
+    run.tell(0, "finishing", of_run=of_run)
+    run.stall()
+    assert (bool(run.stops(100.0)), bool(run.said)) == (is_said, is_said)
+
+
 @pytest.mark.parametrize("kind", ["unknown", "pause", "reads", "traced"])
 def test_what_names_nobody_ends_nothing(kind: str) -> None:
     assert patience_s(kind, 0.3, 1.0) == float("inf")

@@ -1,14 +1,11 @@
-"""The history of a store: what its archives say, whatever happened to its index."""
+"""The history of a store: what its archives say."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import sqlite3
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,16 @@ import pytest
 
 from orchestrator.api.sealing import contents
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.features.store.index import read_index, write_index
-from orchestrator.record.archive import RECORD, verify
+from orchestrator.record.archive import verify
+from orchestrator.record.archive_record import RECORD
 from orchestrator.record.rundir import BenchDir
 from tests.record.archive.packing import packed
 from tests.support.acceptances import STEADY, acceptance
 from tests.support.benches import bench
-from tests.support.stores import archive_of, at, changed, files, orch, refusal, refusing_readers
+from tests.support.features import needs
+from tests.support.stores import archive_of, at, files, orch, refusal, refusing_readers
+
+pytestmark = needs("store")
 
 
 def test_history_of_a_store_is_that_of_the_projects_it_came_from(project: Path, team: Path) -> None:
@@ -77,11 +77,6 @@ def test_the_history_of_a_store_has_the_acceptances_of_a_project_as_it_has_them_
     assert past["hosts"] == ["node1", "node2", "node3"] and [
         name for name, _ in past["failed"]
     ] == ["node2"]
-    # A store that has no index is read from the archives themselves.
-    (team / "index.sqlite").unlink()
-    assert json.loads(orch("history", "--from", str(team), "--json").stdout)["acceptances"] == [
-        past
-    ]
     text = orch("history", "--from", str(team)).stdout
     assert (
         "acceptances of node[1-3]" in text and "fail       small" in text and "    node2: " in text
@@ -94,11 +89,10 @@ def test_the_history_of_a_store_has_the_acceptances_of_a_project_as_it_has_them_
     )
 
 
-def test_a_stranger_under_the_name_of_a_seal_gets_into_no_index(project: Path, team: Path) -> None:
+def test_a_stranger_under_the_name_of_a_seal_gets_into_no_list(project: Path, team: Path) -> None:
     """Put there by hand: another bench, what is no archive, and one that was cut."""
     archives = team / "archives"
     whole = archive_of(team, "a").read_bytes()
-    index = (team / "index.sqlite").read_bytes()
     for digit, data in (("0", whole), ("1", b"no archive"), ("2", whole[:20000]), ("3", b"")):
         (archives / f"{digit * 64}.tar").write_bytes(data)
     said = orch("history", "--from", str(team))
@@ -109,100 +103,46 @@ def test_a_stranger_under_the_name_of_a_seal_gets_into_no_index(project: Path, t
     )
     assert said.stdout == orch("history").stdout
     assert orch("push", str(team), "b").exit_code == 0
-    assert (team / "index.sqlite").read_bytes() == index
 
 
-def test_a_figure_that_no_double_holds_gets_into_no_index(project: Path, team: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"spec": "no JSON"}, {"spec": "[]"}, {"spec": '{"key": {"a": []}}'}, {"value": "fast"}, {"value": 10**400},
+     {"n": None}, {"unit": 7}, {"interval": {"low": 1.0, "high": 2.0}}, {"bench_id": "another"}, {"model": "\ud800"}],
+)  # fmt: skip
+def test_nonsense_under_a_true_seal_is_damage(
+    project: Path, team: Path, changes: dict[str, Any]
+) -> None:
+    """What somebody seals who knows how."""
     record: dict[str, Any] = {
         "schema": 2,
         "orch": "0.1.0",
         **contents(BenchDir(project / "runs/a")),
     }
-    record["history"]["benches"]["a"]["cells"][0]["value"] = 10**400
+    record["history"]["benches"]["a"]["cells"][0] |= changes
     own = json.dumps(record).encode()
-    path = packed(project / "large.tar", {RECORD: own})
+    path = packed(project / "odd.tar", {RECORD: own})
     seal = hashlib.sha256(f"{hashlib.sha256(own).hexdigest()}  {RECORD}\n".encode()).hexdigest()
     path.rename(team / f"archives/{seal}.tar")
-    assert f"{seal}.tar: history: expected valid values" in refusal("history", "--from", str(team))
+    refused = refusal("history", "--from", str(team))
+    field = "" if "\ud800" in changes.values() else "benches.a"
+    assert f"{seal}.tar: history: {field}" in refused
 
 
-def test_the_index_is_made_again_from_the_archives(project: Path, team: Path) -> None:
-    shown, index = (
-        orch("history", "--from", str(team), "--json").stdout,
-        (team / "index.sqlite").read_bytes(),
-    )
-    for damage in (
-        lambda path: path.unlink(),
-        lambda path: path.write_bytes(b"SQLite"),
-        lambda path: changed(path, 100),
-    ):
-        damage(team / "index.sqlite")
-        assert orch("history", "--from", str(team), "--json").stdout == shown
-        assert orch("push", str(team), "b").exit_code == 0
-        assert (team / "index.sqlite").read_bytes() == index
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE cells SET value = value * 1.01 WHERE bench_id = 'a'",
-        "UPDATE cells SET low = low - 1",
-        "DELETE FROM cells WHERE bench_id = 'a'",
-        "UPDATE archives SET measured = 4 WHERE id = 'a'",
-        "UPDATE benches SET damaged = '{'",
-        "UPDATE cells SET qualifications = X'00'",
-        "INSERT INTO cells SELECT seal, bench_id, 9, created, series, framework, model, dtype, shape, spec, metric, unit,"
-        " is_primary, value, low, high, level, n, failed, qualifications, hardware, label FROM cells WHERE bench_id = 'a'",
-        "ALTER TABLE benches RENAME COLUMN damaged TO other",
-        "ALTER TABLE cells RENAME COLUMN value TO other",
-        "ALTER TABLE archives RENAME COLUMN checksum TO other",
-    ],
-)
-def test_a_figure_that_was_changed_in_the_index_is_read_from_the_archive(
-    project: Path, team: Path, statement: str
-) -> None:
-    shown = orch("history", "--from", str(team), "--json").stdout
-    with sqlite3.connect(team / "index.sqlite") as tables:
-        assert tables.execute(statement).rowcount
-    tables.close()
-    assert orch("history", "--from", str(team), "--json").stdout == shown
-    assert orch("push", str(team), "b").exit_code == 0
-    entries, broken = read_index(team / "index.sqlite", "index")
-    assert len(entries) == 2 and not broken
-
-
-def test_an_index_with_nonsense_and_true_checksums_is_no_index(project: Path, team: Path) -> None:
-    """What somebody writes who can write into the store, and knows how."""
-    shown = orch("history", "--from", str(team)).stdout
-    entries, _ = read_index(team / "index.sqlite", "index")
-    for changes in ({"runs": "many"}, {"created": None}, {"label": b"x"}, {"files": -1}):
-        odd = {seal: replace(entry, **changes) for seal, entry in entries.items()}
-        (team / "index.sqlite").unlink()
-        with suppress(TypeError):  # which JSON refuses already
-            write_index(team / "index.sqlite", odd)
-        assert orch("history", "--from", str(team)).stdout == shown
-    for changes in (
-        {"spec": "no JSON"},
-        {"spec": "[]"},
-        {"spec": '{"key": {"a": []}}'},
-        {"value": "fast"},
-        {"n": None},
-        {"unit": 7},
-    ):
-        odd = {
-            seal: replace(entry, benches=with_cells(entry.benches, changes))
-            for seal, entry in entries.items()
-        }
-        (team / "index.sqlite").unlink()
-        write_index(team / "index.sqlite", odd)
-        assert orch("history", "--from", str(team)).stdout == shown
-
-
-def with_cells(benches: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: {**one, "cells": [{**cell, **changes} for cell in one["cells"]]}
-        for name, one in benches.items()
-    }
+def test_a_history_with_signers_has_what_one_of_them_has_signed(project: Path, team: Path) -> None:
+    for name in ("ada", "eve"):
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name]
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+    Path("signers").write_text(f"ada@example.org {Path('ada.pub').read_text()}")
+    assert orch("push", str(team), "a", "--sign", "ada").exit_code == 0
+    assert orch("push", str(team), "b", "--sign", "eve").exit_code == 0
+    signed = ("history", "--from", str(team), "--signers")
+    said = orch(*signed, "signers", "--json")
+    assert [cell["bench_id"] for cell in json.loads(said.stdout)["cells"]] == ["a"]
+    assert json.loads(said.stdout)["seals"].keys() == {"a"}
+    assert "expected a signature" in str(said.exception)
+    assert "found none" in str(orch(*signed, "missing").exception)
+    assert "--signers: expected --from" in str(orch("history", "--signers", "signers").exception)
 
 
 def test_of_two_archives_of_a_bench_that_with_more_runs_counts(project: Path, team: Path) -> None:
@@ -267,13 +207,11 @@ def test_a_store_that_may_not_be_read_has_no_history_and_no_damage(
     assert "cannot be read: Permission denied" in str(said.exception)
 
 
-@pytest.mark.parametrize("name", ["orch-store.json", "index.sqlite", "archive"])
+@pytest.mark.parametrize("name", ["orch-store.json", "archive"])
 def test_nothing_but_a_regular_file_is_opened(project: Path, team: Path, name: str) -> None:
     path = archive_of(team, "a") if name == "archive" else team / name
     path.unlink()
     os.mkfifo(path)
-    if name == "archive":
-        (team / "index.sqlite").unlink()
     said = orch("history", "--from", str(team))
     if name == "orch-store.json":
         assert f"{path}: expected a regular file, found something else" in str(said.exception)

@@ -15,7 +15,7 @@ from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError
 from orchestrator.features.published.log_trees import by_rule, summary_of_tree
 from orchestrator.features.published.reference import reference_tables
-from orchestrator.features.published.rules import Case
+from orchestrator.features.published.run_size import Case
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
 from orchestrator.results.numbers.throughput import published
@@ -58,7 +58,7 @@ def test_the_published_rule_measures_our_own_run_in_its_own_way(tmp_path: Path) 
     text = (
         systemlogs.tensorflow(1000.0, case)
         .decode()
-        .replace("1000.00 examples", "500.00 examples", 1)
+        .replace("51.20 seconds, 1000.00 examples", "102.40 seconds, 500.00 examples", 1)
     )
     bench = bench_of(tmp_path, text)
     results = read_bench(bench)
@@ -192,7 +192,7 @@ def test_our_own_trainer_stands_beside_the_published_runs_of_its_framework(tree:
 
 
 def test_against_published_says_what_there_is_where_nothing_fits(tmp_path: Path) -> None:
-    put(tmp_path / "1n8g" / "rn50_b64_fp32_1.log")
+    put(tmp_path / "1n8g" / "rn50_b64_fp32_1.log", case=Case(1, 8, 64))
     output = orch("--from-logs", str(tmp_path), "-f", TF, "--against", "published")
     assert (
         "no published table fits; the published tables have resnet50 fp16 b128, resnet50 fp16 b256, resnet50 fp16"

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from orchestrator.errors import DataError
-from orchestrator.features.published.rules import Case, rule_of, rules_of
+from orchestrator.features.published.rules import rule_of, rules_of
+from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.self_consistency import check_epoch_length
 from tests.support import systemlogs
 from tests.support.published_trees import C8, FRAMEWORKS

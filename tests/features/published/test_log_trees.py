@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError
 from orchestrator.features.published.log_trees import summary_of_tree
-from orchestrator.features.published.rules import Case, rule_of
+from orchestrator.features.published.rules import rule_of
+from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.tables import PublishedTable
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.folders import open_framework

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import orchestrator
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.features.published.rules import Case, Rule, rule_of
+from orchestrator.features.published.rules import Rule, rule_of
+from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.schema import json_schema
 from orchestrator.plan.folders import frameworks, read_folder
 from orchestrator.plan.published_schema import PublishedEntry, RuleEntry, WindowEntry

@@ -17,13 +17,12 @@ from orchestrator.features.search.record import (
     BisectRecord,
     Difference,
     Fixed,
-    RungRecord,
+    Rung,
     SideRecord,
     TuneRecord,
     add_rung,
-    bisect_of,
     end_search,
-    tune_of,
+    search_of,
 )
 from orchestrator.inventory.hosts import Host
 from orchestrator.plan.bench import Bench
@@ -63,7 +62,7 @@ TUNE = TuneRecord(
     False,
     "",
     {"LC_ALL": "C"},
-    (RungRecord(((1, 0), (2, 1)), 3, 60, False, (0, 1, 0), REFUSED),),
+    (Rung(((1, 0), (2, 1)), 3, 60, False, (0, 1, 0), REFUSED),),
 )
 
 
@@ -78,8 +77,9 @@ def written(content: dict[str, Any]) -> Any:
 
 
 def test_the_record_of_a_tune_reads_back_as_it_was_written() -> None:
-    content = written(record().as_dict())
-    assert BenchRecord.of(content, "b1/bench.json") == record() and tune_of(record()) == TUNE
+    planned = record()
+    content = written(planned.as_dict())
+    assert BenchRecord.of(content, "b1/bench.json") == planned and search_of(planned) == TUNE
     assert (
         list(content)[list(content).index("planned_with") + 1] == "tune"
     )  # where earlier versions wrote it
@@ -93,7 +93,7 @@ def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_i
         Difference("options.x", 1.5, True),
     )
     fixed = (Fixed("node.kernel", "6.1", "6.8", "no option sets it"),)
-    rung = RungRecord(
+    rung = Rung(
         ((1, 1, 1), (1, 0, 0)),
         3,
         30,
@@ -118,11 +118,7 @@ def test_the_record_of_a_bisect_reads_back_as_it_was_written_and_a_damaged_one_i
     plan = replace(PLAN, cells=(replace(CELLS[0], hosts=("b", "a")), *CELLS[1:]))
     whole = new_bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"], {"bisect": bisect})
     content = written(whole.as_dict())
-    assert (
-        BenchRecord.of(content, "b1/bench.json") == whole
-        and bisect_of(whole) == bisect
-        and not tune_of(whole)
-    )
+    assert BenchRecord.of(content, "b1/bench.json") == whole and search_of(whole) == bisect
     other = {**content["bisect"]["rungs"][0], "verifies": [0, 0, 1]}
     damages = [
         ("before", {"bench": "a", "case": "", "typical": 0, "n": 1}),
@@ -194,7 +190,7 @@ def test_a_rung_brings_its_cells_and_marks_its_runs(tmp_path: Path) -> None:
     add_rung(bench, wider, [run], rung)
     found = bench.record()
     assert found.cells == CELLS and found.runs == (*start.runs, run.run_id) and found.blocks == 2
-    assert tune_of(found) == replace(TUNE, rungs=(rung,)) and found.plan is not None
+    assert search_of(found) == replace(TUNE, rungs=(rung,)) and found.plan is not None
     assert found.plan[run.run_id] == PlanEntry(cell=1, repeat=2, rung=0) and found.plan[
         start.runs[0]
     ] == PlanEntry(0, 1)

@@ -221,15 +221,13 @@ def test_pages_with_another_page_above_the_site_are_made_anew(project: Project) 
     assert dead_links(site) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"schema": 1}', b"\xff" * 50])
-def test_a_site_whose_state_is_damaged_is_made_anew(project: Project, content: bytes) -> None:
+def test_a_site_whose_state_is_damaged_is_made_anew(project: Project) -> None:
     site, first = built(project)
-    index = (site / "index.html").read_text()
-    (site / "orch-site.json").write_bytes(content)
-    assert built(project)[1] == first
-    assert re.sub("as of [^<]*", "", (site / "index.html").read_text()) == re.sub(
-        "as of [^<]*", "", index
-    )
+    index = re.sub("as of [^<]*", "", (site / "index.html").read_text())
+    for content in (b"", b"[]", b'{"schema": 1}', b"\xff" * 50):
+        (site / "orch-site.json").write_bytes(content)
+        assert built(project)[1] == first, content
+        assert re.sub("as of [^<]*", "", (site / "index.html").read_text()) == index, content
 
 
 def test_what_is_damaged_is_listed_with_the_reason_and_the_rest_is_shown(project: Project) -> None:

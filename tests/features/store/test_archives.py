@@ -1,9 +1,8 @@
-"""A store: what goes in comes out, what was changed is refused, and the index is only ever a copy
-of what is sealed.
-"""
+"""A store: what goes in comes out, what was changed is refused, and what a list shows is sealed."""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import subprocess
@@ -21,7 +20,10 @@ from orchestrator.record.archive_record import head_of
 from orchestrator.record.rundir import BenchDir
 from tests.support.acceptances import acceptance
 from tests.support.benches import bench
+from tests.support.features import needs
 from tests.support.stores import archive_of, at, changed, files, orch, refusal, refusing_readers
+
+OLD = Path(__file__).parents[2] / "data" / "store"
 
 
 def test_a_bench_that_was_pulled_is_read_as_where_it_was_measured(
@@ -75,7 +77,6 @@ def test_an_archive_that_was_changed_in_the_store_does_not_come_out(
     project: Path, team: Path
 ) -> None:
     path = archive_of(team, "a")
-    index = (team / "index.sqlite").read_bytes()
     changed(path, path.stat().st_size - 30_000)
     for words in (("pull", str(team), "a", "-o", "out"), ("verify", str(team))):
         said = refusal(*words)
@@ -84,11 +85,6 @@ def test_an_archive_that_was_changed_in_the_store_does_not_come_out(
         ), said
     assert not list((project / "out").iterdir())
     assert orch("pull", str(team), "b", "-o", "out").exit_code == 0
-    assert (
-        orch("push", str(team), "b").exit_code == 0
-        and (team / "index.sqlite").read_bytes() == index
-    )
-
     assert "the store has it already" in orch("push", str(team), "a").stdout
     assert "sent and verified" in orch("push", str(team), "a", "--again").stdout
     assert orch("verify", str(team)).exit_code == 0
@@ -111,34 +107,66 @@ def test_a_full_disk_for_temporary_files_is_named(
     assert said.startswith(f"{small}/orch-") and "no space on the controller's disk" in said
 
 
-def test_history_reads_no_archive_but_those_that_the_index_lacks_and_of_these_the_head(
-    project: Path, team: Path
-) -> None:
-    class Counting(FolderPlace):
-        def __init__(self, root: Path) -> None:
-            super().__init__(str(root), str(root))
-            self.asked: list[str] = []
+class Counting(FolderPlace):
+    """A folder that notes the names it is asked for."""
 
-        def fetch(self, name: str, target: Path, most: int) -> None:
-            self.asked.append(name)
-            super().fetch(name, target, most)
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root), str(root))
+        self.asked: list[str] = []
 
-        def read(self, name: str, start: int, size: int) -> bytes:
-            self.asked.append(name)
-            assert start + size <= 1 << 20
-            return super().read(name, start, size)
+    def fetch(self, name: str, target: Path, most: int) -> None:
+        self.asked.append(name)
+        super().fetch(name, target, most)
 
+    def read(self, name: str, start: int, size: int) -> bytes:
+        self.asked.append(name)
+        assert start + size <= 1 << 20
+        return super().read(name, start, size)
+
+
+def test_of_each_archive_the_head_is_read_and_once(project: Path, team: Path) -> None:
     log = project / "runs/a/a-1/large.txt"
     log.write_bytes(bytes(5 << 20))
     seal(BenchDir(project / "runs/a"), project / "large.tar", contents)
-    place = Counting(team)
-    store = Store(place, contents).open()
-    assert len(store.listing().entries) == 2 and place.asked == ["orch-store.json", "index.sqlite"]
     archive = verify(project / "large.tar", contents)
+    place, cache = Counting(team), project / ".orch" / "heads.json"
+    store = Store(place, contents, cache).open()
     assert store.push(project / "large.tar", archive)
     place.asked.clear()
-    assert len(store.listing().entries) == 3
-    assert set(place.asked) == {"index.sqlite", f"archives/{archive.seal}.tar"}
+    listing = store.listing()
+    heads = {f"archives/{name}.tar" for name in listing.entries}
+    assert len(heads) == 3 and set(place.asked) == heads
+    place.asked.clear()
+    again = Store(place, contents, cache).listing()
+    assert (again, place.asked) == (listing, [])
+    cache.write_bytes(cache.read_bytes().replace(b'"runs": 3', b'"runs": 4'))
+    assert Store(place, contents, cache).listing() == listing
+    assert set(place.asked) == heads
+
+
+@needs("history")
+def test_a_store_of_an_earlier_version_is_read_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by orch 0.1.0 when stores had an index, with one signature."""
+    team = shutil.copytree(OLD / "team", tmp_path / "team")
+    at(monkeypatch, tmp_path / "theirs")
+    index = (team / "index.sqlite").read_bytes()
+    rows = json.loads(orch("pull", str(team), "--json").stdout)["archives"]
+    assert [(row["id"], row["label"], row["runs"], row["signed"]) for row in rows] == [
+        ("a", "nightly", 3, "unverified"),
+        ("b", "", 1, ""),
+    ]
+    assert "a: verified, in " in orch("pull", str(team), "nightly").stdout
+    said = orch("pull", str(team), "a", "-o", "out", "--signers", str(OLD / "signers"))
+    assert "signed by ops@example.org" in said.stdout
+    cells = json.loads(orch("history", "--from", str(team), "--json").stdout)["cells"]
+    assert [(cell["bench_id"], cell["n"]) for cell in cells] == [("a", 3), ("b", 1)]
+    assert orch("verify", str(team)).exit_code == 0
+    bench(Path("runs"), "c", "2026-11-01T08:00:00Z", [1.0])
+    assert orch("push", str(team), "c").stdout.startswith("c: sent and verified")
+    assert len(json.loads(orch("pull", str(team), "--json").stdout)["archives"]) == 3
+    assert (team / "index.sqlite").read_bytes() == index  # earlier versions complete it
 
 
 @pytest.mark.parametrize("kind", ["sent", "of a file"])
@@ -162,7 +190,8 @@ def test_signatures_come_along(project: Path, team: Path, kind: str) -> None:
     assert missing in refusal("pull", str(team), "b", "-o", "out", "--signers", "signers")
     assert not (project / "out/b").exists()
     assert missing in refusal("verify", str(team), "--signers", "signers")
-    archive_of(team, "a").with_suffix(".tar.sig").write_text("mine")
+    for path in (team / "archives").glob("*.sig"):
+        path.write_text("mine")
     assert "archives/" in refusal("pull", str(team), "a", "-o", "more", "--signers", "signers")
 
 

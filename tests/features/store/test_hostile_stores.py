@@ -4,13 +4,15 @@ is believed by nobody.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
-import sqlite3
+import shutil
+import signal
 import stat
 import subprocess
-from contextlib import closing
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +21,32 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli.main import program
 from orchestrator.errors import DataError
-from orchestrator.features.store.commands import _maker
 from orchestrator.features.store.folder import FolderPlace
-from orchestrator.features.store.index import read_index
-from orchestrator.procs import machine_tag
 from tests.support.benches import bench
+from tests.support.judge import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of one bench, and the project that it came from."""
+    made = tmp_path_factory.mktemp("pushed")
+    bench(made / "mine/runs", "a", "2026-09-01T08:00:00Z", [0.5, 0.5, 0.51], label="nightly")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORCH_PROJECT", str(made / "mine"))
+        patch.chdir(made / "mine")
+        assert orch("push", "../team", "a").exit_code == 0
+    return made
+
+
 @pytest.fixture
-def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def team(tmp_path: Path, pushed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store with one bench, beside the project that it came from."""
-    bench(tmp_path / "mine/runs", "a", "2026-09-01T08:00:00Z", [0.5, 0.5, 0.51], label="nightly")
+    shutil.copytree(pushed, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("ORCH_PROJECT", str(tmp_path / "mine"))
     monkeypatch.chdir(tmp_path / "mine")
-    assert orch("push", "../team", "a").exit_code == 0
     return tmp_path / "team"
 
 
@@ -82,7 +93,7 @@ KINDS = ("fifo", "link", "folder", "socket")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["orch-store.json", "index.sqlite", "archive", "signature"])
+@pytest.mark.parametrize("name", ["orch-store.json", "archives.json", "archive", "signature"])
 def test_nothing_but_a_regular_file_is_opened(team: Path, name: str, kind: str) -> None:
     paths = {"archive": archive_in(team), "signature": Path(f"{archive_in(team)}.sig")}
     path = paths.get(name, team / name)
@@ -119,62 +130,9 @@ def test_no_more_is_fetched_than_a_file_may_have(team: Path, tmp_path: Path) -> 
         marker.truncate(1 << 40)  # sparse
     assert "orch-store.json: expected at most 65536 bytes, got more" in said_by("pull", str(team))
     with pytest.raises(DataError, match="expected at most 5 bytes"):
-        place.fetch("index.sqlite", tmp_path / "out", 5)
+        place.fetch("archives.json", tmp_path / "out", 5)
     assert not (tmp_path / "out").exists()
-    place.fetch("index.sqlite", tmp_path / "all", (team / "index.sqlite").stat().st_size)
-
-
-ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT {} FROM n"
-CELLS = "x AS seal, x AS bench_id, x AS place"
-
-
-@pytest.mark.parametrize(
-    "statements",
-    [
-        [f"DROP TABLE cells; CREATE VIEW cells AS {ENDLESS.format(CELLS)}"],
-        [
-            f"DROP TABLE benches; CREATE VIEW benches AS {ENDLESS.format('x AS seal, x AS bench_id, x AS damaged')}"
-        ],
-        [f"DROP TABLE archives; CREATE VIEW archives AS {ENDLESS.format('x AS seal')}"],
-        ["CREATE TRIGGER t AFTER INSERT ON cells BEGIN DELETE FROM archives; END"],
-        ["CREATE TABLE more (x)"],
-        ["CREATE INDEX more ON cells (value)"],
-        ["ALTER TABLE cells ADD COLUMN more TEXT GENERATED ALWAYS AS (hex(seal)) VIRTUAL"],
-        ["DROP TABLE cells", "CREATE TABLE cells (seal TEXT)"],
-        ["CREATE VIRTUAL TABLE more USING fts5(x)"],
-    ],
-)
-def test_an_index_is_asked_only_if_it_has_the_tables_of_one(
-    team: Path, statements: list[str]
-) -> None:
-    path = team / "index.sqlite"
-    with closing(sqlite3.connect(path)) as tables:
-        for statement in statements:
-            tables.executescript(statement)
-    with pytest.raises(DataError, match="expected the tables of an index alone, found the "):
-        read_index(path, "index")
-    listed = orch("pull", str(team))
-    assert (
-        listed.exit_code == 0
-        and "read from the archives instead" in listed.stderr
-        and " a " in listed.stdout
-    )
-    assert "expected the tables of an index alone" in said_by("verify", str(team))
-
-
-def test_an_index_is_not_asked_for_ever(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.features.store.index._MOST_S", -1.0)
-    monkeypatch.setattr("orchestrator.features.store.index._STEPS", 1)
-    with pytest.raises(DataError, match="expected an index: interrupted"):
-        read_index(team / "index.sqlite", "index")
-
-
-def test_an_index_has_no_more_rows_than_its_file_has_room_for(
-    team: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.features.store.index._LEAST_ROW_BYTES", 1 << 30)
-    with pytest.raises(DataError, match="more rows than the file has room for"):
-        read_index(team / "index.sqlite", "index")
+    place.fetch("archives.json", tmp_path / "all", (team / "archives.json").stat().st_size)
 
 
 # ------------------------------------------------------------------ signatures
@@ -260,40 +218,62 @@ def test_a_file_that_is_no_signature_is_not_pushed(team: Path, tmp_path: Path) -
 # ------------------------------------------------------------------ what is left of a command that was killed or refused
 
 
-def test_a_pull_removes_what_a_killed_one_left_and_spares_one_in_progress(
+def test_a_pull_removes_at_once_what_a_killed_one_left_and_spares_one_in_progress(
     team: Path, tmp_path: Path
 ) -> None:
     into = tmp_path / "out"
     for name in (".pull-dead", ".pull-alive"):
         (into / name / "inner").mkdir(parents=True)
-        os.utime(into / name, (1, 1))
-    (into / ".pull-fresh").mkdir()
     handle = os.open(into / ".pull-alive", os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     assert orch("pull", str(team), "a", "-o", str(into)).exit_code == 0
+    assert sorted(path.name for path in into.iterdir()) == [".pull-alive", "a"]
     os.close(handle)
-    assert sorted(path.name for path in into.iterdir()) == [".pull-alive", ".pull-fresh", "a"]
+    assert orch("pull", str(team), "a", "-o", str(into)).exit_code == 0
+    assert [path.name for path in into.iterdir()] == ["a"]
 
 
-def test_a_pull_removes_at_once_what_a_process_that_is_gone_has_left(
-    team: Path, tmp_path: Path
+def test_a_pull_removes_old_folders_where_folders_have_no_locks(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     into = tmp_path / "out"
-    ended = subprocess.Popen(["sleep", "600"])
-    made = {
-        name: f".pull-{_maker(pid)}-x" for name, pid in (("gone", ended.pid), ("own", os.getpid()))
-    }
-    made["reused"] = (
-        f".pull-{machine_tag()}-{os.getpid()}-1-x"  # another process had this id before
-    )
-    made["elsewhere"] = made["gone"].replace(machine_tag(), "0" * 8)
-    ended.kill()
-    ended.wait()
-    for name in made.values():
+    for name in (".pull-dead", ".pull-new"):
         (into / name / "inner").mkdir(parents=True)
+    os.utime(into / ".pull-dead", (1, 1))
 
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)  # as NFS does for a folder
     assert orch("pull", str(team), "a", "-o", str(into)).exit_code == 0
-    assert {path.name for path in into.iterdir()} == {"a", made["own"], made["elsewhere"]}
+    assert sorted(path.name for path in into.iterdir()) == [".pull-new", "a"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("words", [("pull", "TEAM", "a", "-o", "out"), ("verify", "TEAM")])
+def test_a_command_that_is_told_to_end_leaves_nothing(
+    team: Path, tmp_path: Path, words: tuple[str, ...], number: signal.Signals
+) -> None:
+    """The store is held up by another `head`, which waits in place of copying an archive."""
+    programs, copies = tmp_path / "programs", tmp_path / "copies"
+    for folder in (programs, copies):
+        folder.mkdir()
+    held_up = f"*.tar) touch {tmp_path}/asked; exec sleep 600;;"
+    (programs / "head").write_text(
+        f'#!/bin/sh\ncase "$*" in {held_up} esac\nexec {shutil.which("head")} "$@"\n'
+    )
+    (programs / "head").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(copies)}
+    argv = [sys.executable, "-m", "orchestrator"]
+    argv += [str(team) if word == "TEAM" else word for word in words]
+    orch = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+    wait_for((tmp_path / "asked").exists, 120, "the store is not asked")
+    orch.send_signal(number)
+    _, said = orch.communicate(timeout=200)
+    assert orch.returncode == 128 + number
+    assert "orch: interrupted; whatever is in the store is complete" in said
+    assert not list(copies.iterdir())
+    assert not list(Path("out").glob(".pull-*"))
 
 
 def test_no_store_is_made_for_an_archive_that_is_refused(team: Path, tmp_path: Path) -> None:

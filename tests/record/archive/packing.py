@@ -10,7 +10,8 @@ import pytest
 from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import DataError
 from orchestrator.record import sealed_tar as sealedtar
-from orchestrator.record.archive import RECORD, SUMS, verify
+from orchestrator.record.archive import verify
+from orchestrator.record.archive_record import RECORD, SUMS
 
 
 def quoted(archive: Path) -> str:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import DataError
 from orchestrator.record import sealed_tar as sealedtar
-from orchestrator.record.archive import RECORD, SUMS, seal, verify
+from orchestrator.record.archive import seal, verify
+from orchestrator.record.archive_record import RECORD, SUMS
 from orchestrator.record.rundir import BenchDir
 from orchestrator.report.formats.json import SCHEMA
 from orchestrator.version import __version__

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import DataError
-from orchestrator.record.archive import RECORD, SUMS, verify
+from orchestrator.record.archive import verify
+from orchestrator.record.archive_record import RECORD, SUMS
 from orchestrator.record.sealed import unsealed
 from tests.record.archive.packing import packed, refusal, resealed, tree
 from tests.support.examples import examples

@@ -18,7 +18,8 @@ import pytest
 from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.record import sealed_tar as sealedtar
-from orchestrator.record.archive import RECORD, SUMS, seal, verify
+from orchestrator.record.archive import seal, verify
+from orchestrator.record.archive_record import RECORD, SUMS
 from orchestrator.record.ownership import owned
 from orchestrator.record.rundir import BenchDir
 from orchestrator.version import __version__

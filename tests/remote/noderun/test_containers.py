@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from noderun.container_facts import look_inside
 from orchestrator.inventory import Host
 from orchestrator.plan.containers import RECORD, SCRIPT, Container, container_of
 from orchestrator.plan.payload import probe_source
@@ -476,3 +477,27 @@ def test_what_enters_a_root_file_system_without_privileges_ends_as_any_program(
     line.order("stop", reason="test")
     record = ended(line)
     assert record["state"] == "stopped" and "container" not in record and not sleepers()
+
+
+LOGGED = (
+    'time="2026-11-29T07:42:37Z" level=error msg="cannot find UID/GID for user me: no subuid ranges found"\n'
+    'time="2026-11-29T07:42:37Z" level=warning msg="Using rootless single mapping. Check /etc/subuid"\n'
+)
+"""What podman logs for a user without ids for containers, in most of which it runs all the same."""
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (LOGGED + 'Error: exec: "python3": not found\n', 'Error: exec: "python3": not found'),
+        (LOGGED, " / ".join(LOGGED.splitlines())),
+        ("", "it printed nothing"),
+    ],
+)
+def test_the_error_of_an_engine_is_shown_without_what_it_logs_beside(
+    tmp_path: Path, said: str, error: str
+) -> None:
+    script = f"cat >&2 <<'END'\n{said}END\nexit 127\n"
+    known = {"look": "", "python": ["python3"], "script": script}
+    request = {"python": ["python3"], "probe": "", "probe_timeout_s": 60, "environment": ""}
+    assert look_inside(str(tmp_path / "mark"), request, known) == {"error": error}

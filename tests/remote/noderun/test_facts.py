@@ -8,6 +8,7 @@ import hashlib
 import os
 import pwd
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -20,8 +21,9 @@ import pytest
 
 from noderun import vendor_tools
 from noderun.files import root_directory
-from noderun.installed import program_digest
+from noderun.installed import in_environment, program_digest
 from noderun.network import infiniband_ports
+from orchestrator import procs
 from orchestrator.checks.facts import infiniband_gbit, ports_of, unpacked
 from orchestrator.inventory import Host
 from orchestrator.plan.environment import env_file
@@ -229,6 +231,47 @@ def test_a_kernel_log_that_is_closed_to_us_says_why(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("spares", [True, False])
+def test_what_setup_lines_leave_in_the_background_is_not_waited_for(
+    tmp_path: Path, spares: bool
+) -> None:
+    """It keeps the outputs open; a question about the interpreter ends it, an engine's stays."""
+    setup = f"sleep 600 & echo $! >{tmp_path}/left\n"
+    text = b"x" * 300_000
+    code, out, err = in_environment(setup, ["/bin/cat"], 50, text, spares=spares)
+    assert (code, out, err) == (0, text.decode(), "")
+    pid = int((tmp_path / "left").read_text())
+    if spares:
+        assert pid in procs.snapshot()
+        os.kill(pid, signal.SIGKILL)
+    judge.wait_for(lambda: pid not in procs.snapshot(), 50, "it is left")
+
+
+def test_setup_lines_that_print_without_end_reach_their_time_limit() -> None:
+    with pytest.raises(TimeoutError):
+        in_environment("yes\n", ["/bin/true"], 1)
+
+
+def test_what_a_program_started_ends_with_it_and_its_output_has_a_limit(tmp_path: Path) -> None:
+    """As a script of a site around nvidia-smi, which waits for a driver that does not answer."""
+    hangs = f"echo half; sleep 600 & echo $! >{tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; wait"
+    leaves = f"sleep 600 & echo $! >{tmp_path}/left; echo all"
+    started = {
+        name: vendor_tools.begin(["/bin/sh", "-c", text], str(tmp_path))
+        for name, text in (("hangs", hangs), ("leaves", leaves), ("endless", "exec yes"))
+    }
+    judge.wait_for((tmp_path / "child").exists, 60, "it does not start")
+    endless = vendor_tools.said(started["endless"], 100)
+    assert endless["code"] == -signal.SIGXFSZ and set(endless["text"]) == {"y", "\n"}
+    assert vendor_tools.said(started["leaves"], 100) == {"code": 0, "text": "all\n"}
+    assert vendor_tools.said(started["hangs"], 0) == {"code": None, "text": "half\n"}
+    assert started["hangs"][0].wait() == -signal.SIGKILL
+    for name in ("child", "left"):
+        pid = int((tmp_path / name).read_text())
+        judge.wait_for(lambda pid=pid: pid not in procs.snapshot(), 50, f"{name} is left")
+    assert list(tmp_path.glob(".told*")) == []
+
+
 def test_a_home_that_is_not_there_is_refused_and_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +361,21 @@ def test_a_work_directory_that_another_user_may_rename_is_told_among_the_facts(
     node = Machine(folder / "inner" / "work")
     facts, _ = asked_for_facts(node)
     assert facts["workdir_open"] == words.format(folder=folder)
+    node.close()
+
+
+@NEEDS_ROOT
+def test_a_link_on_the_way_to_a_work_directory_that_another_user_may_rename_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "open" / "link").symlink_to("../own")
+    (tmp_path / "way").symlink_to("open/link")
+    node = Machine(tmp_path / "way" / "work")
+    facts, _ = asked_for_facts(node)
+    assert facts["workdir_open"] == f"others may write to {tmp_path}/open (mode 0777)"
     node.close()
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -105,6 +106,21 @@ def test_a_run_whose_supervisor_was_killed_is_over_whoever_takes_its_address(
 
 
 @pytest.mark.usefixtures("marked")
+@pytest.mark.parametrize("kinds", [(DATAGRAM,), (STREAM,), (DATAGRAM, STREAM)], ids=str)
+def test_a_run_whose_address_is_taken_before_it_begins_does_not_start_and_says_why(
+    machine: Machine, kinds: Sequence[int]
+) -> None:
+    machine.stage(RUN, SLEEP)
+    with taken(address_of(str(machine.folder(RUN))), *kinds, said="{}\n") as pid:
+        error = machine.call("line", run=RUN, start=True, wait_s=3).read_line()["error"]
+    assert error["kind"] == "node_lost", error
+    assert error["message"].endswith("; it ended with OSError: [Errno 98] Address already in use")
+    who = f"process {pid} of user {pwd.getpwuid(STRANGER).pw_name} holds its address"
+    assert STREAM not in kinds or who in error["message"], error
+    assert not supervisors(machine.folder(RUN)) and bearing(RUN) == []
+
+
+@pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize("state", [signal.SIGCONT, signal.SIGSTOP])
 def test_a_supervisor_is_found_by_its_own_user_also_while_it_is_stopped(
     machine: Machine, state: int
@@ -161,6 +177,28 @@ def test_who_holds_the_name_of_a_node_is_named_by_the_kernel(machine: Machine, s
         assert json.loads(owner)["held_by"] == who and json.loads(owner)["user"] == "alice"
     else:
         assert owner == f"{who}, which {'names no run' if said else 'does not answer'}"
+
+
+@pytest.mark.usefixtures("marked")
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_name_that_is_held_without_taking_connections_is_not_free(
+    machine: Machine, listens: bool
+) -> None:
+    name = abstract_name(
+        "node", [os.readlink("/proc/self/ns/pid"), None, os.environ["ORCH_LAB_NODE"]]
+    )
+    files = machine.stage(RUN, SLEEP)
+    line = machine.supervisor(RUN)
+    with socket.socket(socket.AF_UNIX) as holder, socket.socket(socket.AF_UNIX) as waiting:
+        holder.bind(name)
+        if listens:  # but its queue is full
+            holder.listen(0)
+            waiting.connect(name)
+        machine.arm(line, RUN, files)
+        error = line.wait_for("error")
+        owner = machine.ask("status")["owner"]
+    assert error["kind"] == "node_busy" and error["owner"] == owner, error
+    assert owner == "a process that takes no connections (ss -xap, as root, shows it)"
 
 
 @pytest.mark.usefixtures("marked")

@@ -230,6 +230,64 @@ def test_steps_that_a_log_names_all_at_once_are_learned(
     assert [second for second, event in enumerate(told) if event] == [24]
 
 
+@pytest.mark.parametrize(
+    ("steps", "planned"),
+    [
+        (range(1, 41), 40),
+        (range(40), 40),
+        (range(10, 41, 10), 40),
+        (range(0, 40, 10), 40),
+        (range(10, 41, 10), 45),
+        (range(1001, 1041), 40),
+    ],
+)
+@pytest.mark.parametrize("lines_at_once", [1, 3])
+def test_a_log_that_names_the_last_planned_step_says_so_before_any_silence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: range,
+    planned: int,
+    lines_at_once: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs/rank-0.out"
+    order = {
+        "examines": True,
+        "progress": ["rank-0.out"],
+        "steps": [r"step (?P<step>\d+) "],
+        "planned_steps": planned,
+    }
+    judge, told, text = stall.Stall(), [], ""
+    judge.start(0.0)
+    for second, first in enumerate(range(0, len(steps), lines_at_once)):
+        text += "".join(f"step {step} loss 1\n" for step in steps[first : first + lines_at_once])
+        log.write_text(text)
+        told.append(judge.look(order, [], {"rank-0.out": len(text)}, float(second)))
+    assert told == [None] * (len(told) - 1) + [("finishing", {"of_run": True})]
+
+
+@pytest.mark.parametrize(
+    ("marked", "is_told"), [(0b1000, True), (0b1010, False), (0b10001000, False)]
+)
+def test_ranks_that_report_steps_alone_may_be_in_the_last_one_or_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: int, is_told: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ranks").mkdir()
+    judge = stall.Stall()
+    judge.start(0.0)
+    told = []
+    for step in range(1, 10):
+        record = (stall.PROGRESS_MAGIC, step + 1, step, 0.0, 0.0, b"step", step + 1)
+        (tmp_path / "ranks/0.progress").write_bytes(
+            stall.PROGRESS_RECORD.pack(*record) + stall.MARKED_RECORD.pack(marked)
+        )
+        order = {"examines": True, "planned_steps": 9}
+        told.append(judge.look(order, [{"rank": 0}], {}, float(step)))
+    assert ("finishing", {"of_run": False}) in told if is_told else not any(told)
+
+
 def test_nothing_is_suspected_before_the_usual_is_known() -> None:
     rhythm = stall.Rhythm()
     for second, steps in enumerate((0, 0, 1, 1, 2)):

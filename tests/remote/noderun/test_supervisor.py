@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -271,6 +272,19 @@ def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine
     judge.wait_for(lambda: (machine.folder(RUN) / "exit.json").exists(), 2, "no record")
     assert machine.record(RUN)["reason"] == "lease_expired: no controller renewed the lease for 1 s"
     assert machine.record(RUN)["state"] == "stopped"
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_a_run_whose_folder_is_taken_away_ends_and_says_so(machine: Machine, removed: bool) -> None:
+    line = machine.start(RUN, SLEEP)
+    if removed:
+        shutil.rmtree(machine.folder(RUN))
+        reason = line.wait_for("stopping")["reason"]
+        assert "was it, or its work directory, removed or renamed?" in reason, reason
+    else:
+        machine.root.rename(machine.root.with_name("renamed"))
+        line.order("stop", reason="enough")
+    judge.wait_for(lambda: not bearing(RUN), LIMIT_S, "it outlived its folder")
 
 
 def test_beats_renew_the_lease_on_a_second_line_as_well(machine: Machine) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from noderun.logs import log_files, odd_files
 from orchestrator.nodes.node import LEADER, boot_arguments
 from orchestrator.plan.framework import run_path
 from orchestrator.plan.payload import runner_source
@@ -341,3 +342,14 @@ def test_a_run_that_is_not_there_is_said_to_be_absent(machine: Machine) -> None:
         machine.ask("get", run="../x", have={}, max_bytes=1, max_files=1)["error"]["kind"]
         == "unsafe_path"
     )
+
+
+def test_a_log_folder_that_a_program_replaced_gives_no_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/shadow").write_text("secret")
+    assert (log_files(str(tmp_path)), odd_files(str(tmp_path))) == ({}, ["logs"])
+    (tmp_path / "logs").symlink_to("elsewhere")
+    assert (log_files(str(tmp_path)), odd_files(str(tmp_path))) == ({}, ["logs"])
+    (tmp_path / "logs").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "logs")
+    assert (log_files(str(tmp_path)), odd_files(str(tmp_path))) == ({"shadow": 6}, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,13 @@ from tests.support.explained_benches import bench_of
 from tests.support.run_folders import build
 from tests.support.sampled_runs import GPU, Column, gpus, telemetry
 from tests.support.summaries import EVIL, example, measured, runs, with_text
-from tests.support.summary_schema import SCHEMA, assert_every_key_counts, problems
+from tests.support.summary_schema import (
+    FILE,
+    SCHEMA,
+    assert_every_key_counts,
+    problems,
+    schema_as_declared,
+)
 
 
 def document(summary: Any) -> Any:
@@ -99,6 +106,13 @@ def test_the_schema_is_one_and_speaks_of_this_version() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert SCHEMA["properties"]["schema"] == {"const": jsonout.SCHEMA}
     assert SCHEMA["$id"].endswith(f":{jsonout.SCHEMA}")
+
+
+def test_the_schema_of_rows_and_sheets_is_written_from_their_fields() -> None:
+    text = schema_as_declared()
+    if os.environ.get("ORCH_UPDATE_GOLDEN"):
+        FILE.write_text(text, encoding="utf-8")
+    assert FILE.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("text", EVIL.values(), ids=EVIL)

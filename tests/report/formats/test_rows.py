@@ -18,8 +18,9 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.report.formats import csv as delimited
 from orchestrator.report.formats import json as jsonout
 from orchestrator.report.formats import junit, markdown, prometheus
+from orchestrator.results.entries import Row
 from orchestrator.results.notes import NO_BASELINE
-from orchestrator.results.summary import Row, Summary, summarize
+from orchestrator.results.summary import Summary, summarize
 from tests.support.summaries import example, measured, runs
 
 

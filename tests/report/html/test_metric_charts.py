@@ -14,7 +14,8 @@ import pytest
 
 from orchestrator.logs.metrics import Metric
 from orchestrator.report.html import metric_charts, svg
-from orchestrator.results.summary import Row, summarize
+from orchestrator.results.entries import Row
+from orchestrator.results.summary import summarize
 from tests.support.charts import dots, paths, words
 from tests.support.summaries import EVIL, measured
 

@@ -8,16 +8,18 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.bench import Bench
+from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.schedule import Schedule
 from orchestrator.results.numbers.drift import (
     STEADY,
+    Estimate,
     Placed,
     carried_over,
     drift_of,
@@ -39,27 +41,53 @@ FOLDER = open_framework("pytorch")
 SPEED, FASTER = 100.0, {"1n1g": 1.0, "1n2g": 1.9, "1n4g": 3.6}
 
 
+@lru_cache
+def planned(repeats: int, order: str) -> tuple[PlannedRun, ...]:
+    cells = tuple(replace(SPEC, gpus=gpus) for gpus in (1, 2, 4))
+    schedule = Schedule(order=order, repeats=repeats) if order else Schedule(repeats=repeats)
+    return tuple(Bench("bench-1", cells, {"pytorch": FOLDER}, schedule).planned())
+
+
+def speeds_of(
+    repeats: int, drift: float, chance: random.Random, noise: float = 0.01, order: str = ""
+) -> list[float]:
+    """Return the speeds of the runs of a bench of three configurations that becomes slower by
+    ``drift`` from its first run to its last.
+    """
+    runs = planned(repeats, order)
+    return [
+        SPEED
+        * FASTER[run.spec.shape]
+        * math.exp(chance.gauss(0, noise) - drift * (place / (len(runs) - 1) - 0.5))
+        for place, run in enumerate(runs)
+    ]
+
+
 def table_of(
     repeats: int, drift: float, chance: random.Random, noise: float = 0.01, order: str = ""
 ) -> Summary:
-    """Return the table of a bench of three configurations that becomes slower by ``drift`` from its
-    first run to its last.
-    """
-    cells = tuple(replace(SPEC, gpus=gpus) for gpus in (1, 2, 4))
-    schedule = Schedule(order=order, repeats=repeats) if order else Schedule(repeats=repeats)
-    runs = Bench("bench-1", cells, {"pytorch": FOLDER}, schedule).planned()
+    """Return the table of these runs."""
     results = []
-    for place, run in enumerate(runs):
-        log = (
-            math.log(SPEED * FASTER[run.spec.shape])
-            - drift * (place / (len(runs) - 1) - 0.5)
-            + chance.gauss(0, noise)
-        )
-        measured = Throughput(math.exp(log), 1, math.exp(-log), 21, 120)
+    speeds = speeds_of(repeats, drift, chance, noise, order)
+    for place, (run, speed) in enumerate(zip(planned(repeats, order), speeds, strict=True)):
+        measured = Throughput(speed, 1, 1 / speed, 21, 120)
         results.append(
             RunResult(run.run_id, run.repeat, run.spec, False, "finished", measured, place=place)
         )
     return summarize(results)
+
+
+def estimates_of(
+    repeats: int, drift: float, chance: random.Random
+) -> tuple[Estimate, Estimate | None]:
+    """Return the speed of 1n1g and the speedup of 1n4g as a table of these runs has them."""
+    by_shape: dict[str, dict[int, Placed]] = {}
+    speeds = speeds_of(repeats, drift, chance)
+    for place, (run, speed) in enumerate(zip(planned(repeats, ""), speeds, strict=True)):
+        by_shape.setdefault(run.spec.shape, {})[run.repeat] = Placed(place, speed)
+    found = drift_of([list(runs.values()) for runs in by_shape.values()])
+    base, fast = by_shape["1n1g"], by_shape["1n4g"]
+    return typical_value(list(base.values()), found), typical_ratio(fast, base, found)
 
 
 @pytest.mark.parametrize("repeats", [3, 5])
@@ -67,12 +95,17 @@ def table_of(
 def test_of_the_intervals_about_95_percent_hold_the_truth_whatever_the_drift(
     repeats: int, drift: float
 ) -> None:
+    base, _, fast = table_of(repeats, drift, random.Random(5)).rows
+    first, ratio = estimates_of(repeats, drift, random.Random(5))
+    assert ratio and (base.value, base.interval) == (first.value, first.interval)
+    assert (fast.speedup, fast.speedup_interval) == (ratio.value, ratio.interval)
+
     chance, campaigns, held, held_ratio = random.Random(5), 400, 0, 0
     for _ in range(campaigns):
-        base, _, fast = table_of(repeats, drift, chance).rows
-        assert base.interval and fast.speedup_interval
-        held += base.interval.low <= SPEED <= base.interval.high
-        held_ratio += fast.speedup_interval.low <= FASTER["1n4g"] <= fast.speedup_interval.high
+        speed, ratio = estimates_of(repeats, drift, chance)
+        assert speed.interval and ratio and ratio.interval
+        held += speed.interval.low <= SPEED <= speed.interval.high
+        held_ratio += ratio.interval.low <= FASTER["1n4g"] <= ratio.interval.high
     # Two and a half standard deviations of the count around 93 to 97 %.
     assert 0.90 <= held / campaigns <= 0.99 and 0.90 <= held_ratio / campaigns <= 0.99
 

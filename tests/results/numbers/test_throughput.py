@@ -26,9 +26,10 @@ from orchestrator.results.numbers.throughput import (
     speed_of_line,
     speedup,
     spread,
-    step_times,
     throughput,
+    window_of,
 )
+from tests.support.features import needs
 
 TERMS = Terms(warmup_steps=2, steps=6, global_batch=32)
 CLOCK = [StepSample(step, timestamp=50.0 + 0.25 * step) for step in range(7)]
@@ -162,7 +163,7 @@ def test_what_is_missing_is_an_error_that_counts(samples: list[StepSample], text
     with pytest.raises(DataError, match=text.replace("(", r"\(")) as caught:
         throughput(samples, TERMS)
     with pytest.raises(DataError, match=text.replace("(", r"\(")):
-        step_times(samples, TERMS)
+        window_of(samples, TERMS)
     assert caught.value.kind in ("result_invalid", "log_unmatched")
 
 
@@ -224,9 +225,9 @@ def test_throughput_lies_between_the_slowest_and_the_fastest_step(times: list[fl
     assert 8 / max(times) * (1 - 1e-9) <= speed <= 8 / min(times) * (1 + 1e-9)
 
 
-def test_step_times_are_per_step_whatever_the_distance_of_lines() -> None:
-    assert step_times(CLOCK, TERMS) == (0.25,) * 4
-    assert step_times(CLOCK[::2], TERMS) == (0.25,) * 2
+def test_a_step_takes_as_long_whatever_the_distance_of_lines() -> None:
+    assert [line.seconds / line.steps for line in window_of(CLOCK, TERMS)] == [0.25] * 4
+    assert [line.seconds / line.steps for line in window_of(CLOCK[::2], TERMS)] == [0.25] * 2
 
 
 # Runs in their printed order and the average printed for them; each one tells two ways of summing
@@ -284,7 +285,15 @@ def test_the_examples_of_the_definitions_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["metrics", "repeats", "notes", "compare", "explain", "slow-ranks"]
+    "page",
+    [
+        "metrics",
+        "repeats",
+        "notes",
+        "compare",
+        pytest.param("explain", marks=needs("explain")),
+        "slow-ranks",
+    ],
 )
 def test_the_examples_of_a_page_hold(page: str) -> None:
     results = doctest.testfile(

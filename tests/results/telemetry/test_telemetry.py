@@ -106,9 +106,11 @@ def test_power_that_is_read_too_rarely_for_the_window_is_said_and_gives_no_energ
 ) -> None:
     run = sampled(bench, lambda node: gpus(2), times=(899.5, 904.0, 908.0))
     assert "energy_per_sample" not in {value.metric for value in run.values}
-    (note,) = [text for text in run.qualifications if text.startswith("no energy of the GPUs")]
     far = "on node[1-2] their power was read further apart than a quarter of the window of 5 s"
-    assert note == f"no energy of the GPUs: {far}; a longer window has it"
+    words, longer = f"no energy of the GPUs: {far}", "; a longer window has it"
+    assert doubts_from([run.use]) == [words + longer]
+    often = sampled(bench, lambda node: gpus(2))
+    assert doubts_from([run.use, often.use, None]) == [f"{words}, in 1 of 3 runs{longer}"]
 
 
 def test_without_a_counter_of_energy_readings_of_power_are_averaged(bench: BenchDir) -> None:

@@ -16,18 +16,13 @@ Fieller, "Some problems in interval estimation", Journal of the Royal Statistica
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import covariance
 
-from orchestrator.features.search.evidence import Change
 from orchestrator.features.search.record import Candidate
-from orchestrator.results.numbers.intervals import LEVEL, ratio_interval
+from orchestrator.features.search.strategy import Speeds
+from orchestrator.results.numbers.intervals import LEVEL
 from orchestrator.results.numbers.t_distribution import student
-
-__all__ = ["Share", "Speeds", "change", "is_side", "share", "shared_blocks"]
-
-Speeds = Mapping[Candidate, Mapping[int, float]]
-"""The values of the good runs of each candidate, all above 0, by block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +52,7 @@ def shared_blocks(speeds: Speeds, *candidates: Candidate) -> list[int]:
     return sorted(set.intersection(*blocks))
 
 
-def change(
-    speeds: Speeds, after: Candidate, before: Candidate, level: float = LEVEL
-) -> Change | None:
-    """Return the change from one candidate to another; None with fewer than two blocks in common."""
-    ends = ratio_interval(speeds.get(after, {}), speeds.get(before, {}), level)
-    if ends is None:
-        return None
-    logs = [
-        math.log(speeds[after][block] / speeds[before][block])
-        for block in shared_blocks(speeds, after, before)
-    ]
-    return Change(math.exp(math.fsum(logs) / len(logs)), ends, len(logs))
-
-
-def share(speeds: Speeds, candidate: Candidate, level: float = LEVEL) -> Share | None:
+def share(speeds: Speeds, candidate: Candidate) -> Share | None:
     """Return the share of the change that a candidate explains; None with fewer than two blocks
     with A, B and it.
     """
@@ -83,15 +64,10 @@ def share(speeds: Speeds, candidate: Candidate, level: float = LEVEL) -> Share |
     part = [math.log(speeds[candidate][block] / speeds[a][block]) for block in blocks]
     whole = [math.log(speeds[b][block] / speeds[a][block]) for block in blocks]
     x, z = math.fsum(part) / count, math.fsum(whole) / count
-    free = count - 1
-    xx = math.fsum((value - x) ** 2 for value in part) / free
-    zz = math.fsum((value - z) ** 2 for value in whole) / free
-    xz = (
-        math.fsum((of_part - x) * (other - z) for of_part, other in zip(part, whole, strict=True))
-        / free
-    )
-    reach = student(free, (1 + level) / 2) ** 2 / count
-    square, middle, rest = z * z - reach * zz, x * z - reach * xz, x * x - reach * xx
+    reach = student(count - 1, (1 + LEVEL) / 2) ** 2 / count
+    square = z * z - reach * covariance(whole, whole)
+    middle = x * z - reach * covariance(part, whole)
+    rest = x * x - reach * covariance(part, part)
     if square <= 0:
         return Share(x / z if z else 0.0, -math.inf, math.inf, count)
     root = math.sqrt(max(0.0, middle * middle - square * rest))

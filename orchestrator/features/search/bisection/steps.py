@@ -10,8 +10,8 @@ it: A, B, the set, and the set without each of its members are run again, a numb
 chosen before, and the answer is that of these runs alone.
 
 >>> speeds = {(0, 0): {1: 100.0, 2: 101.0, 3: 99.0, 4: 100.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 80.0, 4: 79.0}}
->>> following(2, speeds, Limit(run_s=1.0, left_s=900.0))
-Step(candidates=((1, 0), (0, 1)), repeats=3, confirms=False, is_early=False)
+>>> following(2, speeds, Limit(run_s=1.0, left_s=900.0)).candidates
+((1, 0), (0, 1))
 """
 
 from __future__ import annotations
@@ -20,34 +20,17 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.search.bisection.shares import (
-    Speeds,
-    change,
-    is_side,
-    share,
-    shared_blocks,
-)
-from orchestrator.features.search.record import Candidate
+from orchestrator.features.search.bisection.shares import Share, is_side, share, shared_blocks
+from orchestrator.features.search.record import Candidate, Rung
+from orchestrator.features.search.strategy import Speeds, change
 from orchestrator.results.numbers.t_distribution import student
 from orchestrator.results.numbers.throughput import deviation
-
-__all__ = [
-    "BLOCKS",
-    "CONFIRMED",
-    "GONE",
-    "LEAST_BLOCKS",
-    "MOST",
-    "NO_TIME",
-    "Limit",
-    "Step",
-    "following",
-    "reduced_sets",
-]
 
 BLOCKS = 4
 """Blocks of A and B before anything else."""
 MOST = 0.8
 """The share of the change that a set has to explain to end the search."""
+# Why a bisect has ended, as its record says.
 CONFIRMED = "verified"
 GONE = "the change was not seen again"
 NO_TIME = "no time was left"
@@ -77,37 +60,25 @@ class Limit:
     left_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The next round: candidates besides A and B, which run in every block; ``confirms``: the
-    verification of the first one.
-    ``is_early``: of what is known so far, because the time is too short for another round of the search.
-    """
-
-    candidates: tuple[Candidate, ...]
-    repeats: int
-    confirms: bool = False
-    is_early: bool = False
-
-
 def following(
     count: int,
     speeds: Speeds,
     limit: Limit,
     refused: Collection[Candidate] = (),
     recorded: float | None = None,
-) -> Step | str:
+) -> Rung | str:
     """Return the next round, or why there is none: `GONE` or `NO_TIME`.
 
-    ``count`` is the number of differences; ``speeds`` are all values so far, those of the default ``(0, 0, …)`` and of B
-    ``(1, 1, …)`` among them; ``refused`` are the candidates that cannot be run; ``recorded`` is the logarithm of B over A as
-    they were first measured, None if that was within chance.
+    A round has candidates besides A and B, which run in every block. ``count`` is the number of
+    differences; ``speeds`` are all values so far, those of A and B among them; ``refused`` are the candidates that cannot be
+    run; ``recorded`` is the logarithm of B over A as they were first measured, None if that was
+    within chance.
     """
     b = (1,) * count
     there = _still_there(speeds, b, recorded)
     if there is None:
         blocks = len(shared_blocks(speeds, b, without(b, b)))
-        step = _fitting(Step((), min(max(blocks, BLOCKS), _LAST_OF_SIDES - blocks)), limit, count)
+        step = _fitting(Rung((), min(max(blocks, BLOCKS), _LAST_OF_SIDES - blocks)), limit, count)
         return step or NO_TIME
     if not there:
         return GONE
@@ -118,7 +89,7 @@ def following(
     guess = known.guess()
     blocks = min(known.blocks(candidate) for candidate in outcome)
     step = _fitting(
-        Step(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST),
+        Rung(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST),
         limit,
         count,
         sum(guess),
@@ -170,17 +141,17 @@ class _Known:
             singles[start : start + _TOGETHER] for start in range(0, self._count, _TOGETHER)
         ):
             if hits := [candidate for candidate in batch if self._explains(candidate)]:
-                return max(hits, key=self._share)
+                return max(hits, key=lambda candidate: self._share(candidate).value)
             if unknown := self._unknown(batch):
                 return unknown
-        for proposed in (self._effective(singles), self._needed(singles)):
+        for proposed in (self._effective(singles), self._find_needed(singles)):
             if isinstance(proposed, list):
                 return proposed
             if unknown := self._unknown([proposed]):
                 return unknown
             if self._explains(proposed) and proposed != self._all:
                 return proposed
-        return self._halved()
+        return self._halve()
 
     def guess(self) -> Candidate:
         """Return the set that the values so far speak for most: the smallest that explains the
@@ -211,11 +182,11 @@ class _Known:
             and self._explains(left) is None
         ):
             explaining.append(left)
-        largest = max(singles, key=self._low)
+        largest = max(singles, key=lambda single: self._share(single).low)
         default = effective if effective not in self._refused else largest
         return min(
             explaining,
-            key=lambda candidate: (sum(candidate), -self._share(candidate)),
+            key=lambda candidate: (sum(candidate), -self._share(candidate).value),
             default=default,
         )
 
@@ -223,19 +194,21 @@ class _Known:
         """Return all differences together of which it is certain that each alone has an effect in
         the change's direction.
         """
-        return self._of([place for place, single in enumerate(singles) if self._low(single) > 0])
+        return self._of(
+            [place for place, single in enumerate(singles) if self._share(single).low > 0]
+        )
 
-    def _needed(self, singles: Sequence[Candidate]) -> list[Candidate] | Candidate:
+    def _find_needed(self, singles: Sequence[Candidate]) -> list[Candidate] | Candidate:
         """Return all differences together that have an effect alone, or without which B is
         certainly less changed; before that is known, the candidates to measure."""
         left_out = [without(self._all, single) for single in singles]
         if unknown := self._unknown(left_out):
             return unknown
         effective, refused = self._effective(singles), self._refused
-        lost = [rest not in refused and self._high(rest) < 1 for rest in left_out]
+        lost = [rest not in refused and self._share(rest).high < 1 for rest in left_out]
         return self._of([place for place in range(self._count) if effective[place] or lost[place]])
 
-    def _halved(self) -> list[Candidate] | Candidate:
+    def _halve(self) -> list[Candidate] | Candidate:
         """Return the result of ddmin, or the candidates that it has to know next."""
         smallest, parts = self._all, 2
         while sum(smallest) > 1:
@@ -248,7 +221,9 @@ class _Known:
             ]
             if hits := [candidate for candidate in tried if self._explains(candidate)]:
                 smallest, parts = (
-                    min(hits, key=lambda candidate: (sum(candidate), -self._share(candidate))),
+                    min(
+                        hits, key=lambda candidate: (sum(candidate), -self._share(candidate).value)
+                    ),
                     2,
                 )
             elif unknown := self._unknown(tried):
@@ -288,17 +263,9 @@ class _Known:
             measured.value >= MOST if measured.half <= _EXACT or measured.blocks >= _LAST else None
         )
 
-    def _share(self, candidate: Candidate) -> float:
-        measured = share(self._speeds, candidate)
-        return measured.value if measured else 0.0
-
-    def _low(self, candidate: Candidate) -> float:
-        measured = share(self._speeds, candidate)
-        return measured.low if measured else -math.inf
-
-    def _high(self, candidate: Candidate) -> float:
-        measured = share(self._speeds, candidate)
-        return measured.high if measured else math.inf
+    def _share(self, candidate: Candidate) -> Share:
+        """Return the share of a candidate; one without any runs may be anything."""
+        return share(self._speeds, candidate) or Share(0.0, -math.inf, math.inf, 0)
 
 
 def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool | None:
@@ -323,12 +290,12 @@ def _still_there(speeds: Speeds, b: Candidate, recorded: float | None) -> bool |
     return False if whole.pairs >= _LAST_OF_SIDES else None
 
 
-def _fitting(step: Step, limit: Limit, count: int, members: int = 0) -> Step | None:
+def _fitting(step: Rung, limit: Limit, count: int, members: int = 0) -> Rung | None:
     """Return as much of a round as fits and leaves time for a verification: fewer blocks, then
     fewer candidates; None if not even two blocks of one candidate do.
 
-    ``members``: of the set that is in hand. If it has several, there has to be time for runs without two of them as well:
-    without these the verification could not name one.
+    ``members``: of the set that is in hand. If it has several, there has to be time for runs
+    without two of them as well: without these the verification could not name one.
     """
     sides = 2
     reduced = 2 if members > 1 else 0
@@ -339,7 +306,7 @@ def _fitting(step: Step, limit: Limit, count: int, members: int = 0) -> Step | N
                 repeats > 0
                 and (candidates + sides) * repeats * limit.run_s + kept_s <= limit.left_s
             ):
-                return Step(step.candidates[:candidates], repeats)
+                return Rung(step.candidates[:candidates], repeats)
     return None
 
 
@@ -350,7 +317,7 @@ def _verification(
     refused: Collection[Candidate],
     *,
     is_early: bool = False,
-) -> Step | str:
+) -> Rung | str:
     """Return the verification of a set: as many blocks as its share needs by the scatter so far, or
     as fit.
 
@@ -368,7 +335,7 @@ def _verification(
         fits = int(limit.left_s / (runs * limit.run_s))
     if fits < LEAST_BLOCKS:
         return NO_TIME
-    return Step(candidates, min(fits, _enough(chosen, speeds)), confirms=True, is_early=is_early)
+    return Rung(candidates, min(fits, _enough(chosen, speeds)), confirms=True, is_early=is_early)
 
 
 def _enough(chosen: Candidate, speeds: Mapping[Candidate, Mapping[int, float]]) -> int:

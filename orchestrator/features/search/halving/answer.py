@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median, multimode
 from typing import Any
 
-from orchestrator.features.search.evidence import Change, reader_of
 from orchestrator.features.search.halving.candidates import Settings, settings, written
-from orchestrator.features.search.halving.schedule import RungResult, gain, ranked
-from orchestrator.features.search.halving.state import State, state_of
-from orchestrator.features.search.record import OUT_OF_TIME, Candidate, tune_of
-from orchestrator.plan import RunSpec
+from orchestrator.features.search.halving.schedule import NOT_CONFIRMED, TOO_SHORT
+from orchestrator.features.search.record import Candidate, TuneRecord
+from orchestrator.features.search.strategy import Change, Round, State, change, good
+from orchestrator.plan import Knob, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
-from orchestrator.record import BenchDir
+from orchestrator.plural import plural
+from orchestrator.record.bench_record import BenchRecord
+from orchestrator.report.text import one_line
 from orchestrator.results import RunResult
-
-__all__ = ["FASTER", "Tried", "Tuned", "compared", "tuned", "unit_of"]
 
 FASTER, DEFAULT, UNCONFIRMED, UNFINISHED = "faster", "default", "unconfirmed", "unfinished"
 _VERSIONS = ("framework_version", "cuda", "cudnn", "nccl")
@@ -72,111 +71,60 @@ class Tuned:
     evidence: tuple[str, ...]
     tried: tuple[Tried, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON; speeds are unrounded."""
-        return {"schema": 1, **asdict(self)}
 
-
-def unit_of(spec: RunSpec) -> str:
-    """Return the unit in which the speeds of a spec are compared."""
-    return (TOKENS_PER_S if spec.step.tokens else SAMPLES_PER_S).unit
-
-
-def tuned(bench: BenchDir, results: Sequence[RunResult] | None = None) -> Tuned:
-    """Return the result of a tune; ``results`` are those of its runs if already read. Raise
-    DataError for a damaged record.
-    """
-    record = bench.record()
-    state = state_of(bench, reader_of(bench, results))
-    last = state.rungs[-1] if state.rungs and state.rungs[-1].rung.confirms else None
-    measured = gain(last) if last else None
-    best: Candidate = last.rung.candidates[0] if last else ()
-    knobs = state.schedule.knobs if state.schedule else ()
-    chosen = settings(knobs, best) if last else Settings({}, {})
-    default = record.cells[0]
-    best_speed, base = (
-        _median(last.speeds[who].values(), default) if last else None
-        for who in (best, (0,) * len(best))
-    )
-    tune = tune_of(record)
-    fastest = record.cells[tune.rungs[-1].cells[1]] if last and tune else default
-    observed = state.pilot.observed if state.pilot else {}
+def answer_of(
+    record: BenchRecord, search: TuneRecord, state: State, knobs: Sequence[Knob]
+) -> Tuned:
+    """Return the result of a tune in this state; ``knobs`` are those that apply."""
+    default, final = record.cells[0], state.verification
+    best: Candidate = state.sides[0]
+    gain, runs, fastest = None, [], default
+    best_speed = base_speed = None
+    chosen = Settings({}, {})
+    if final:
+        best, fastest = final.rung.verifies, record.cells[final.rung.cells[1]]
+        runs = [run for _, run in final.runs]
+        gain = change(good(final.values), best, state.sides[0])
+        best_speed = _median(final.values[best].values(), default)
+        base_speed = _median(final.values[state.sides[0]].values(), default)
+        chosen = settings(knobs, best)
+    observed = state.first.observed if state.first and state.first.throughput else {}
+    by_hand = {
+        name: value
+        for name, value in default.options.items()
+        if default.origins.get(f"options.{name}") == "command line"
+    }
     return Tuned(
         bench_id=record.bench_id,
         created=record.created,
-        verdict=_verdict(state, measured),
-        why=state.ended,
+        verdict=_verdict(search.ended, final, gain),
+        why=search.ended,
         spec=default.as_dict(),
-        chosen={
-            name: value
-            for name, value in default.options.items()
-            if default.origins.get(f"options.{name}") == "command line"
-        },
+        chosen=by_hand,
         hosts=tuple(record.planned_with.hosts if record.planned_with else ())[: default.nodes],
         inventory=record.inventory,
         networks=tuple(observed.get("networks", ())),
         versions={name: observed[name] for name in _VERSIONS if observed.get(name)},
-        best=written(knobs, best) if last else "",
+        best=written(knobs, best) if final else "",
         env=chosen.env,
         options=chosen.options,
         batch_size=chosen.batch_size,
-        global_batches=(
-            _global_batch(default, state.confirming),
-            _global_batch(fastest, state.confirming),
-        ),
-        unit=unit_of(default),
-        gain=measured,
+        global_batches=(_global_batch(default, runs), _global_batch(fastest, runs)),
+        unit=(TOKENS_PER_S if default.step.tokens else SAMPLES_PER_S).unit,
+        gain=gain,
         median_speed=best_speed,
-        default_speed=base,
-        evidence=tuple(run.run_id for run in state.confirming),
-        tried=tuple(_tried(state, default)),
+        default_speed=base_speed,
+        evidence=state.evidence,
+        tried=tuple(_list_tried(state, knobs, default)),
     )
 
 
-def compared(bench: BenchDir, results: Sequence[RunResult]) -> tuple[list[RunResult], int]:
-    """Return the runs of the last round with a best candidate, of that and of the default, and the
-    number of other candidates; all runs and 0 if no candidate has a good run. Raise DataError for a
-    damaged record."""
-    record, state = bench.record(), state_of(bench, reader_of(bench, results))
-    tune = tune_of(record)
-    ahead = [
-        (number, best) for number, measured in enumerate(state.rungs) if (best := _best(measured))
-    ]
-    if not ahead or tune is None or record.plan is None:
-        return list(results), 0
-    number, best = ahead[-1]
-    default = (0,) * len(best)
-    rung = tune.rungs[number]
-    cells = dict(zip((default, *state.rungs[number].rung.candidates), rung.cells, strict=True))
-    places = {run_id: (entry.rung, entry.cell) for run_id, entry in record.plan.items()}
-    others = {candidate for measured in state.rungs for candidate in measured.speeds} - {
-        default,
-        best,
-    }
-    return [
-        run
-        for run in results
-        if places.get(run.run_id) in ((number, cells[default]), (number, cells[best]))
-    ], len(others)
-
-
-def _best(measured: RungResult) -> Candidate | None:
-    """Return the fastest candidate of a round except the default, or the one it confirms; None if
-    no candidate has a speed.
-    """
-    if measured.rung.confirms:
-        confirmed = measured.rung.candidates[0]
-        return confirmed if any(measured.speeds[confirmed].values()) else None
-    return next(filter(any, ranked(measured.speeds)), None)
-
-
-def _verdict(state: State, measured: Change | None) -> str:
-    if not state.ended:
+def _verdict(ended: str, final: Round | None, gain: Change | None) -> str:
+    if not ended:
         return UNFINISHED
-    confirms = bool(state.rungs) and state.rungs[-1].rung.confirms
-    if confirms and measured and measured.is_faster:
+    if gain and gain.is_faster:
         return FASTER
-    if (confirms and not (measured and measured.decides)) or state.ended in OUT_OF_TIME:
+    if ended in (TOO_SHORT, NOT_CONFIRMED) or (final and not (gain and gain.decides)):
         return UNCONFIRMED
     return DEFAULT
 
@@ -193,26 +141,84 @@ def _global_batch(planned: RunSpec, runs: Sequence[RunResult]) -> int:
     return min(multimode(batches), default=planned.global_batch)
 
 
-def _tried(state: State, default: RunSpec) -> list[Tried]:
+def _list_tried(state: State, knobs: Sequence[Knob], default: RunSpec) -> list[Tried]:
     rows = []
-    for number, measured in enumerate(state.rungs, start=1):
-        base = _median(
-            measured.speeds[(0,) * len(state.schedule.knobs if state.schedule else ())].values(),
-            default,
-        )
-        for candidate, by_repeat in measured.speeds.items():
-            words = written(state.schedule.knobs if state.schedule else (), candidate)
-            speeds = tuple(speed * default.items for speed in by_repeat.values() if speed)
-            middle = median(speeds) if speeds else None
-            ratio = middle / base if middle and base and any(candidate) else None
-            rung, failed = measured.rung, len(by_repeat) - len(speeds)
-            failure = state.failures.get(words, "") if failed or not by_repeat else ""
+    for number, measured in enumerate(state.rounds, start=1):
+        rung, refused = measured.rung, dict(measured.rung.refused)
+        base = _median(measured.values[state.sides[0]].values(), default)
+        for candidate, by_block in measured.values.items():
+            speeds = tuple(speed * default.items for speed in by_block.values() if speed)
+            of_default = median(speeds) / base if speeds and base and any(candidate) else None
+            failed, failure = len(by_block) - len(speeds), refused.get(candidate, "")
+            if failed:
+                failure = state.failures[candidate][0]
+            words = written(knobs, candidate)
             rows.append(
-                Tried(number, rung.steps, rung.confirms, words, speeds, failed, ratio, failure)
+                Tried(number, rung.steps, rung.confirms, words, speeds, failed, of_default, failure)
             )
     return rows
 
 
 def _median(samples_per_s: Iterable[float | None], spec: RunSpec) -> float | None:
-    good = [speed for speed in samples_per_s if speed]
-    return median(good) * spec.items if good else None
+    speeds = [speed for speed in samples_per_s if speed]
+    return median(speeds) * spec.items if speeds else None
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def answer(tuned: Tuned) -> str:
+    """Return the answer in one sentence."""
+    gain = tuned.gain
+    measured = ""
+    if gain and tuned.median_speed and tuned.default_speed:
+        ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {plural(gain.pairs, 'pair')} of runs"
+        speeds = f"medians {tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
+        before, after = tuned.global_batches
+        work = (
+            f"; a step computes a global batch of {after} instead of {before}"
+            if after != before
+            else ""
+        )
+        measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}{work}): {tuned.best}"
+    return one_line(
+        {
+            "faster": measured,
+            "default": f"no candidate was faster than the default: {measured or tuned.why}",
+            "unconfirmed": (
+                f"no result, because the confirmation has too few pairs of runs: {measured or tuned.why}"
+                if tuned.tried
+                else f"no result: {tuned.why}"
+            ),
+            "unfinished": "the tune is not finished",
+        }[tuned.verdict]
+    )
+
+
+def rungs(tuned: Tuned) -> list[list[str]]:
+    """Return lines for each round: one about it, and one for each of its candidates, the fastest
+    first.
+    """
+    tables = []
+    for number in dict.fromkeys(tried.rung for tried in tuned.tried):
+        rows = [tried for tried in tuned.tried if tried.rung == number]
+        kind = "confirmation" if rows[0].confirms else f"round {number}"
+        lines = [_line(row) for row in sorted(rows, key=_order)]
+        tables.append([f"{kind}, {plural(rows[0].steps, 'step')}:", *lines])
+    return tables
+
+
+def _order(tried: Tried) -> float:
+    return -(1.0 if tried.of_default is None and tried.speeds else tried.of_default or 0.0)
+
+
+def _line(tried: Tried) -> str:
+    words = [f"{tried.settings}:", *(f"{speed:.1f}" for speed in tried.speeds)]
+    if not tried.speeds:
+        words.append("–")
+    if tried.of_default is not None:
+        words.append(f" {tried.of_default:.3f}")
+    if tried.failure:
+        words.append(f" {tried.failed} failed:" if tried.failed else "")
+        words.append(tried.failure)
+    return one_line(f"  {' '.join(words)}")

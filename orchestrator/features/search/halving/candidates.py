@@ -5,34 +5,24 @@ A candidate has an index of a value for each knob, counted from 1; 0 leaves a kn
 
 >>> knobs = (Knob(("NCCL_ALGO",), "", (("Ring",), ("Tree",))), Knob((), "bucket_cap_mb", ((50,), (100,))))
 >>> design(knobs, seed=1, count=3)
-((1, 0), (1, 1), (2, 1))
+((1, 0), (2, 2), (1, 1))
 >>> settings(knobs, (2, 1))
 Settings(env={'NCCL_ALGO': 'Tree'}, options={'bucket_cap_mb': 50}, batch_size=None)
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, zip_longest
+from random import Random
 from typing import Any, NamedTuple
 
 from orchestrator.features.search.record import Candidate
 from orchestrator.plan import Framework, Knob, RunSpec
-from orchestrator.plan.spec import as_written, with_batch_size
-
-__all__ = [
-    "Settings",
-    "applicable",
-    "applied",
-    "batch_sizes",
-    "children",
-    "design",
-    "settings",
-    "written",
-]
+from orchestrator.plan.spec import with_batch_size
+from orchestrator.plan.words import as_written
 
 DEFAULT = "the default"
 
@@ -58,29 +48,24 @@ def applicable(
     """Return the knobs that apply to a spec, without the values that are already set, and with
     batch sizes for factors of it.
 
-    ``facts`` are those that the first run reported: what `Knob.when` names, and under ``networks`` those that NCCL chose, as
-    `nccl.networks` names them; empty if NCCL was not used. A single node uses none of them. ``env`` holds the variables that
-    are equal on all hosts. Knobs that change computed numbers require ``numerics``. The batch size
-    is no knob where it follows from the global batch, or each run finds its own.
+    ``facts`` are those that the first run reported: what `Knob.when` names, and under ``networks``
+    those that NCCL chose, as `nccl.networks` names them; empty if NCCL was not used. A single node
+    uses none of them. ``env`` holds the variables that are equal on all hosts. Knobs that change
+    computed numbers require ``numerics``. The batch size is no knob where it follows from the
+    global batch, or each run finds its own.
     """
     networks = facts.get("networks", ())
-    between = networks if spec.nodes > 1 else ()
-    transports = {name.removeprefix("NET/").split(" ")[0] for name in between} | (
-        {"any"} if networks else set()
-    )
+    transports = {"any"} if networks else set()
+    if spec.nodes > 1:
+        transports |= {name.removeprefix("NET/").partition(" ")[0] for name in networks}
     held = {**spec.options, **env, **spec.env, "batch_size": spec.batch_size}
     usable = []
     for knob in knobs:
         current = tuple(held.get(name) for name in knob.names)
-        possible = tuple(batch_sizes(knob, spec)) if knob.multiplies else knob.values
-        values = tuple(value for value in possible if value != current)
-        if any(facts.get(name) not in among for name, among in knob.when.items()):
-            continue
-        if (
-            values
-            and (not knob.networks or transports & set(knob.networks))
-            and (numerics or not knob.numerics)
-        ):
+        values = tuple(value for value in possible_values(knob, spec) if value != current)
+        fits = all(facts.get(name) in among for name, among in knob.when.items())
+        is_used = not knob.networks or transports & set(knob.networks)
+        if values and fits and is_used and (numerics or not knob.numerics):
             usable.append(replace(knob, values=values))
     return tuple(usable)
 
@@ -88,14 +73,10 @@ def applicable(
 def written(knobs: Sequence[Knob], candidate: Candidate) -> str:
     """Return the settings of a candidate as text."""
     chosen = settings(knobs, candidate)
-    size = {"batch_size": chosen.batch_size} if chosen.batch_size else {}
-    return (
-        " ".join(
-            f"{name}={as_written(value)}"
-            for name, value in {**size, **chosen.env, **chosen.options}.items()
-        )
-        or DEFAULT
-    )
+    values: dict[str, Any] = {"batch_size": chosen.batch_size} if chosen.batch_size else {}
+    values |= {**chosen.env, **chosen.options}
+    words = [f"{name}={as_written(value)}" for name, value in values.items()]
+    return " ".join(words) or DEFAULT
 
 
 def settings(knobs: Sequence[Knob], candidate: Candidate) -> Settings:
@@ -117,25 +98,25 @@ def applied(
     ``tune``, and with its global batch if that is constant. Raises ConfigError if that is
     impossible."""
     env, options, batch_size = settings(knobs, candidate)
-    origins = {f"env.{name}": "tune" for name in env} | {
-        f"options.{name}": "tune" for name in options
-    }
-    origins |= {"batch_size": "tune"} if batch_size else {}
+    names = [f"env.{name}" for name in env] + [f"options.{name}" for name in options]
+    names += ["batch_size"] if batch_size else []
+    origins = dict.fromkeys(names, "tune")
     spec = replace(spec, env={**spec.env, **env}, origins={**spec.origins, **origins})
     return with_batch_size(
         spec, framework, batch_size or spec.batch_size, {**spec.options, **options}
     )
 
 
-def batch_sizes(knob: Knob, spec: RunSpec) -> Iterator[tuple[int]]:
-    """Yield the batch sizes that the factors of a knob give, in order; those that are no whole
-    number are left out. There are none where the batch size follows from the global batch, or each
-    run finds its own."""
+def possible_values(knob: Knob, spec: RunSpec) -> tuple[tuple[Any, ...], ...]:
+    """Return the values of a knob; of one with factors the batch sizes that they give, as far as
+    they are whole numbers. There are none where the batch size follows from the global batch, or
+    each run finds its own."""
+    if not knob.multiplies:
+        return knob.values
     if spec.follows == "batch_size" or spec.step.batch_size_up_to:
-        return
-    for (factor,) in knob.values:
-        if (size := spec.batch_size * factor) >= 1 and size == int(size):
-            yield (int(size),)
+        return ()
+    sizes = [spec.batch_size * factor for (factor,) in knob.values]
+    return tuple((int(size),) for size in sizes if size >= 1 and size == int(size))
 
 
 def design(knobs: Sequence[Knob], seed: int, count: int) -> tuple[Candidate, ...]:
@@ -148,10 +129,10 @@ def design(knobs: Sequence[Knob], seed: int, count: int) -> tuple[Candidate, ...
     several knobs at once. (In simulations a quarter of single knobs found more than a half, or
     all.)
     """
-    alone = list(_alone(knobs))
-    return tuple(
-        islice(_new(chain(alone[: math.ceil(count / 4)], _mixed(knobs, seed), alone), set()), count)
-    )
+    default = (0,) * len(knobs)
+    alone = list(_new(_neighbours(knobs, default), {default}))
+    candidates = chain(alone[: math.ceil(count / 4)], _mix(knobs, seed), alone)
+    return tuple(islice(_new(candidates, set()), count))
 
 
 def children(
@@ -173,28 +154,15 @@ def children(
         yield from (candidate for candidate in alternatives if candidate is not None)
 
 
-def _alone(knobs: Sequence[Knob]) -> Iterator[Candidate]:
-    for value in range(1, max((len(knob.values) for knob in knobs), default=0) + 1):
-        for place, knob in enumerate(knobs):
-            if value <= len(knob.values):
-                yield tuple(value if place == other else 0 for other in range(len(knobs)))
-
-
-def _mixed(knobs: Sequence[Knob], seed: int) -> Iterator[Candidate]:
+def _mix(knobs: Sequence[Knob], seed: int) -> Iterator[Candidate]:
     """Yield random candidates that change at least two knobs; they may repeat."""
-    for number in range(1000 if len(knobs) > 1 else 0):
-        changed = [_drawn(2, seed, number, place) for place in range(len(knobs))]
-        if sum(changed) > 1:
-            values = [
-                1 + _drawn(len(knob.values), seed, number, place, "value")
-                for place, knob in enumerate(knobs)
-            ]
-            yield tuple(value * turn for value, turn in zip(values, changed, strict=True))
-
-
-def _drawn(below: int, *path: int | str) -> int:
-    """Return a pseudorandom integer from 0 to ``below`` - 1, always the same for the same path."""
-    return int.from_bytes(hashlib.sha256(repr(path).encode()).digest()[:8], "big") % below
+    generator = Random(seed)
+    for _ in range(1000):
+        candidate = [
+            generator.randint(0, 1) * generator.randint(1, len(knob.values)) for knob in knobs
+        ]
+        if sum(map(bool, candidate)) > 1:
+            yield tuple(candidate)
 
 
 def _neighbours(knobs: Sequence[Knob], candidate: Candidate) -> Iterator[Candidate]:

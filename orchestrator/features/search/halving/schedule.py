@@ -20,27 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from orchestrator.features.search.evidence import ENOUGH_PAIRS, Change
 from orchestrator.features.search.halving.candidates import children, design
-from orchestrator.features.search.record import Candidate
+from orchestrator.features.search.record import Candidate, Rung
+from orchestrator.features.search.strategy import ENOUGH_PAIRS, Round, Times
 from orchestrator.plan import Knob
-from orchestrator.results.numbers.intervals import geometric_mean, ratio_interval
-
-__all__ = [
-    "TuneSchedule",
-    "RungResult",
-    "Rung",
-    "Stage",
-    "Times",
-    "confirming",
-    "following",
-    "gain",
-    "least_s",
-    "ranked",
-    "reserve_s",
-    "stages",
-    "survivors",
-]
 
 _CONFIRMING = 5
 """Runs of the default, and of the best candidate, for which time is reserved."""
@@ -53,18 +36,6 @@ _MOST_CANDIDATES = 64
 _MOST_REPEATS = 4
 _LEAST_WINDOW = 10
 """Steps. Every run takes its start-up time, so shorter windows save next to nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Times of a run: seconds before and after its steps, and seconds per step."""
-
-    start_s: float
-    step_s: float
-
-    def run_s(self, steps: int) -> float:
-        """Return the seconds of a run with ``steps`` steps."""
-        return self.start_s + steps * self.step_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +53,13 @@ class Stage:
         return (self.candidates + 1) * self.repeats * times.run_s(self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """A round: candidates to run in addition to the default; ``confirms``: the last round, with
-    only the best candidate.
-    """
-
-    candidates: tuple[Candidate, ...]
-    repeats: int
-    steps: int
-    confirms: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RungResult:
-    """A finished round: samples/s of each candidate and the default, by repeat, None for a failed
-    run.
-    """
-
-    rung: Rung
-    speeds: Mapping[Candidate, Mapping[int, float | None]]
+# Why a tune has ended, as its record says.
+CONFIRMED = "confirmed"
+DEFAULT_FASTEST = "the default was the fastest"
+NO_GOOD_RUN = "no candidate of the last round had a good run"
+NOTHING_APPLIES = "no parameter of this framework applies to this configuration"
+TOO_SHORT = "no time was left to try a candidate"
+NOT_CONFIRMED = "no time was left to confirm the best candidate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,54 +73,44 @@ class TuneSchedule:
     warmup_steps: int
     steps: int
 
-    @property
-    def default(self) -> Candidate:
-        """The candidate that changes no knob."""
-        return (0,) * len(self.knobs)
-
 
 # --- what comes next ------------------------------------------------------------------------------
 
 
 def following(
-    schedule: TuneSchedule, done: Sequence[RungResult], times: Times, left_s: float
-) -> Rung | None:
-    """Return the next round after the finished ones, within the remaining time; None at the end of
-    the tune.
+    schedule: TuneSchedule, done: Sequence[Round], times: Times, left_s: float
+) -> Rung | str:
+    """Return the next round after the finished ones, within the remaining time, or why the tune
+    ends.
 
     Time for the confirmation is reserved from the start. There is no confirmation if the default
     was the fastest.
     """
+    knobs, steps = schedule.knobs, schedule.steps
+    if not knobs:
+        return NOTHING_APPLIES
     if done and done[-1].rung.confirms:
-        return None
-    order = ranked(done[-1].speeds) if done else []
-    size = math.ceil(len(done[-1].rung.candidates) / 2) if done else _MOST_CANDIDATES
-    if not done or (size > 1 and any(map(any, order))):
-        if not done:
-            size = len(design(schedule.knobs, schedule.seed, size))
-        for_search_s = left_s - reserve_s(times, schedule.steps)
-        rungs = stages(
-            size,
-            warmup_steps=schedule.warmup_steps,
-            steps=schedule.steps,
-            times=times,
-            left_s=for_search_s,
-        )
-        if rungs:
-            tried = [candidate for measured in done for candidate in measured.speeds]
-            size = rungs[0].candidates
-            new = (
-                survivors(schedule.knobs, order, tried, size)
-                if done
-                else design(schedule.knobs, schedule.seed, size)
-            )
-            return Rung(tuple(new), rungs[0].repeats, rungs[0].steps)
-    repeats = confirming(times, schedule.steps, left_s)
-    return (
-        Rung((order[0],), repeats, schedule.steps, confirms=True)
-        if repeats and order and any(order[0])
-        else None
-    )
+        return CONFIRMED
+    order = ranked(done[-1].values) if done else []
+    if done and not any(map(any, order)):
+        return NO_GOOD_RUN
+    before = done[-1].rung.candidates if done else ()
+    most = math.ceil(len(before) / 2) or len(design(knobs, schedule.seed, _MOST_CANDIDATES))
+    for_search_s = left_s - reserve_s(times, steps)
+    rungs = stages(most, schedule.warmup_steps, steps, times, for_search_s)
+    if rungs and not done:
+        first = design(knobs, schedule.seed, rungs[0].candidates)
+        return Rung(first, rungs[0].repeats, rungs[0].steps)
+    if not done:
+        return TOO_SHORT
+    if rungs and most > 1:
+        tried = [candidate for measured in done for candidate in measured.values]
+        next_ones = survivors(knobs, order, tried, rungs[0].candidates)
+        return Rung(tuple(next_ones), rungs[0].repeats, rungs[0].steps)
+    if not any(order[0]):
+        return DEFAULT_FASTEST
+    repeats = confirming(times, steps, left_s)
+    return Rung((order[0],), repeats, steps, confirms=True) if repeats else NOT_CONFIRMED
 
 
 def least_s(times: Times, steps: int) -> float:
@@ -179,7 +127,7 @@ def reserve_s(times: Times, steps: int) -> float:
 
 
 def stages(
-    most: int, *, warmup_steps: int, steps: int, times: Times, left_s: float
+    most: int, warmup_steps: int, steps: int, times: Times, left_s: float
 ) -> tuple[Stage, ...]:
     """Return the rounds that fit into ``left_s`` seconds: as many candidates as possible, ``most``
     at most, then repeats.
@@ -190,7 +138,7 @@ def stages(
     for first in range(most, 0, -1):
         rounds = _halving(first, warmup_steps, steps)
         if sum(stage.seconds(times) for stage in rounds) <= left_s:
-            return _repeated(rounds, times, left_s)
+            return _add_repeats(rounds, times, left_s)
     return ()
 
 
@@ -216,23 +164,15 @@ def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:
     ]
 
 
-def _repeated(single: Sequence[Stage], times: Times, left_s: float) -> tuple[Stage, ...]:
+def _add_repeats(single: Sequence[Stage], times: Times, left_s: float) -> tuple[Stage, ...]:
     """Use the remaining time for repeats, in later rounds first, whose candidates differ least."""
     rungs = list(single)
-    grown = True
-    while grown:
-        grown = False
+    for _ in range(1, _MOST_REPEATS):
         for place in reversed(range(len(rungs))):
-            longer = [
-                *rungs[:place],
-                replace(rungs[place], repeats=rungs[place].repeats + 1),
-                *rungs[place + 1 :],
-            ]
-            if (
-                longer[place].repeats <= _MOST_REPEATS
-                and sum(stage.seconds(times) for stage in longer) <= left_s
-            ):
-                rungs, grown = longer, True
+            longer = list(rungs)
+            longer[place] = replace(longer[place], repeats=longer[place].repeats + 1)
+            if sum(stage.seconds(times) for stage in longer) <= left_s:
+                rungs = longer
     return tuple(rungs)
 
 
@@ -266,18 +206,3 @@ def survivors(
     kept = best[: math.ceil(size / 2)]
     new = list(islice(children(knobs, kept, tried), size - len(kept)))
     return [*kept, *new, *best[len(kept) : size - len(new)]]
-
-
-def gain(measured: RungResult) -> Change | None:
-    """Return the gain of the confirmed candidate over the default; None for fewer than two pairs of
-    good runs.
-    """
-    (best,) = measured.rung.candidates
-    default = (0,) * len(best)
-    faster, base = (
-        {at: speed for at, speed in measured.speeds[key].items() if speed}
-        for key in (best, default)
-    )
-    ratios = [speed / base[repeat] for repeat, speed in faster.items() if repeat in base]
-    ends = ratio_interval(faster, base)
-    return Change(geometric_mean(ratios), ends, len(ratios)) if ends else None

@@ -97,7 +97,7 @@ def test_what_differs_is_listed_and_a_and_b_are_planned_as_they_were(
     assert set(fixed) == {"template.pytorch", "node.kernel"}
     assert (
         fixed["template.pytorch"]
-        == "its content is not recorded, only its digest; both sides run today's version, which is neither's"
+        == "its content is not recorded, only its digest; both sides run today's version"
     )
     assert (found["case"], found["verdict"], found["before"]["n"]) == ("2n2g", "slower", 4)
     # in blocks, forwards and backwards

@@ -9,26 +9,29 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.features.search.bisection.answer import Bisected, answer_of, recorded_change
-from orchestrator.features.search.bisection.shares import Speeds, change, share
-from orchestrator.features.search.bisection.state import BisectState
+from orchestrator.features.search.bisection.answer import (
+    Bisected,
+    answer_of,
+    left_open,
+    recorded_change,
+)
+from orchestrator.features.search.bisection.shares import share
 from orchestrator.features.search.bisection.steps import (
     BLOCKS,
     CONFIRMED,
     GONE,
     NO_TIME,
     Limit,
-    Step,
     following,
 )
-from orchestrator.features.search.bisection.words import left_open
 from orchestrator.features.search.record import (
     BisectRecord,
     Candidate,
     Difference,
-    RungRecord,
+    Rung,
     SideRecord,
 )
+from orchestrator.features.search.strategy import Round, Speeds, State, change
 from orchestrator.plan.bench import order_cells
 
 Truth = Callable[[Candidate], float]
@@ -70,22 +73,22 @@ def test_a_change_that_is_gone_or_turned_ends_the_bisect_and_one_that_is_not_cer
         (0, 0): {1: 100.0, 2: 90.0, 3: 110.0, 4: 100.0},
         (1, 1): {1: 80.0, 2: 105.0, 3: 75.0, 4: 90.0},
     }
-    assert following(2, scattered, LONG, recorded=math.log(0.8)) == Step((), 4)
+    assert following(2, scattered, LONG, recorded=math.log(0.8)) == Rung((), 4)
     assert following(2, speeds_of(lambda _: 0.0, *sides, scatter=0.3, blocks=16), LONG) == GONE
-    assert following(2, {}, LONG) == Step((), BLOCKS)
+    assert following(2, {}, LONG) == Rung((), BLOCKS)
 
 
 def test_the_likeliest_differences_are_tried_alone_first_six_at_a_time() -> None:
     a, b = (0,) * 8, (1,) * 8
     step = following(8, speeds_of(one(7), a, b), LONG)
     assert (
-        isinstance(step, Step)
+        isinstance(step, Rung)
         and len(step.candidates) == 6
         and step.candidates[0] == (1, 0, 0, 0, 0, 0, 0, 0)
     )
     first = speeds_of(one(7), a, b, *step.candidates)
     then = following(8, first, LONG)
-    assert isinstance(then, Step) and then.candidates == (
+    assert isinstance(then, Rung) and then.candidates == (
         (0, 0, 0, 0, 0, 0, 1, 0),
         (0, 0, 0, 0, 0, 0, 0, 1),
     )
@@ -93,22 +96,22 @@ def test_the_likeliest_differences_are_tried_alone_first_six_at_a_time() -> None
 
 def test_what_explains_the_change_alone_is_verified_with_nothing_else() -> None:
     known = speeds_of(one(1), (0, 0, 0), (1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1))
-    assert following(3, known, LONG) == Step(((0, 1, 0),), 6, confirms=True)
-    assert following(1, speeds_of(one(0), (0,), (1,)), LONG) == Step(((1,),), 6, confirms=True)
+    assert following(3, known, LONG) == Rung(((0, 1, 0),), 6, confirms=True)
+    assert following(1, speeds_of(one(0), (0,), (1,)), LONG) == Rung(((1,),), 6, confirms=True)
 
 
 def test_of_two_that_work_only_together_each_is_found_by_leaving_it_out() -> None:
     truth, singles = both(0, 2), ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
     known = speeds_of(truth, (0, 0, 0, 0), (1, 1, 1, 1), *singles)
     step = following(4, known, LONG)
-    assert step == Step(((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)), 3)
-    assert isinstance(step, Step)
+    assert step == Rung(((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)), 3)
+    assert isinstance(step, Rung)
     known = speeds_of(truth, *known, *step.candidates)
-    assert following(4, known, LONG) == Step(((1, 0, 1, 0),), 3)
+    assert following(4, known, LONG) == Rung(((1, 0, 1, 0),), 3)
     known = speeds_of(truth, *known, (1, 0, 1, 0))
     verification = following(4, known, LONG)
     # the pair, and each of it without the other
-    assert verification == Step(((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), 6, confirms=True)
+    assert verification == Rung(((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), 6, confirms=True)
 
 
 def test_either_of_two_pairs_is_found_by_halves_though_neither_leaving_out_nor_adding_one_shows_anything() -> (
@@ -118,31 +121,31 @@ def test_either_of_two_pairs_is_found_by_halves_though_neither_leaving_out_nor_a
         return -0.2 * max(candidate[0] * candidate[1], candidate[2] * candidate[3])
 
     known: Speeds = speeds_of(truth, (0, 0, 0, 0), (1, 1, 1, 1))
-    while isinstance(step := following(4, known, LONG), Step) and not step.confirms:
+    while isinstance(step := following(4, known, LONG), Rung) and not step.confirms:
         known = {**known, **speeds_of(truth, (0, 0, 0, 0), (1, 1, 1, 1), *step.candidates)}
-    assert isinstance(step, Step) and step.candidates[0] in ((1, 1, 0, 0), (0, 0, 1, 1))
+    assert isinstance(step, Rung) and step.candidates[0] in ((1, 1, 0, 0), (0, 0, 1, 1))
 
 
 def test_a_candidate_that_cannot_be_run_is_left_out_and_its_partner_found() -> None:
     refused = {(1, 0)}
     known = speeds_of(one(1), (0, 0), (1, 1), (0, 1))
-    assert following(2, known, LONG, refused) == Step(((0, 1),), 6, confirms=True)
+    assert following(2, known, LONG, refused) == Rung(((0, 1),), 6, confirms=True)
     # of two, one cannot be run alone and the other explains nothing: both together are all that can
     # be said
     known = speeds_of(one(0), (0, 0), (1, 1), (0, 1))
-    assert following(2, known, LONG, refused) == Step(((1, 1), (0, 1)), 6, confirms=True)
+    assert following(2, known, LONG, refused) == Rung(((1, 1), (0, 1)), 6, confirms=True)
 
 
 def test_time_is_kept_for_the_verification_and_without_it_nothing_is_claimed() -> None:
     known = speeds_of(one(1), (0, 0, 0), (1, 1, 1))
     step = following(3, known, Limit(10.0, 240.0))
     assert (
-        isinstance(step, Step)
+        isinstance(step, Rung)
         and (len(step.candidates) + 2) * step.repeats * 10 + 4 * 3 * 10 <= 240
     )
     assert following(3, known, Limit(10.0, 150.0)) == NO_TIME
     known = speeds_of(one(1), *known, (0, 1, 0))
-    assert following(3, known, Limit(10.0, 130.0)) == Step(((0, 1, 0),), 4, confirms=True), (
+    assert following(3, known, Limit(10.0, 130.0)) == Rung(((0, 1, 0),), 4, confirms=True), (
         "the best guess so far"
     )
     assert following(3, known, Limit(10.0, 100.0)) == NO_TIME
@@ -156,10 +159,10 @@ def test_no_further_round_takes_the_time_for_the_runs_that_prove_each_member_of_
 
     pair, first, second = (1, 0, 1, 0), (1, 0, 0, 0), (0, 0, 1, 0)
     known = speeds_of(truth, (0, 0, 0, 0), (1, 1, 1, 1), first, (0, 1, 0, 0), second, (0, 0, 0, 1))
-    assert following(4, known, Limit(1.0, 26.0)) == Step((pair,), 2), (
+    assert following(4, known, Limit(1.0, 26.0)) == Rung((pair,), 2), (
         "3 runs twice, and 5 sets four times"
     )
-    whole = Step((pair, second, first), 4, confirms=True, is_early=True)
+    whole = Rung((pair, second, first), 4, confirms=True, is_early=True)
     assert following(4, known, Limit(1.0, 25.0)) == replace(whole, repeats=5)
     assert following(4, known, Limit(1.0, 20.0)) == whole
     assert following(4, known, Limit(1.0, 19.0)) == replace(whole, candidates=(pair, second)), (
@@ -181,14 +184,14 @@ def test_what_b_does_without_is_left_out_though_no_time_is_left_to_run_the_rest_
     singles = ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))
     known = speeds_of(both(0, 2), (0, 0, 0, 0), (1, 1, 1, 1), *singles, *left_out)
     step = following(4, known, Limit(1.0, 24.0))
-    assert step == Step(((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), 4, confirms=True, is_early=True)
+    assert step == Rung(((1, 0, 1, 0), (0, 0, 1, 0), (1, 0, 0, 0)), 4, confirms=True, is_early=True)
 
     def either(candidate: Candidate) -> float:
         return -0.2 * max(candidate[0] * candidate[1], candidate[2] * candidate[3])
 
     known = speeds_of(either, (0, 0, 0, 0), (1, 1, 1, 1), *singles, *left_out)
     step = following(4, known, Limit(1.0, 12.0))
-    assert isinstance(step, Step) and step.candidates[0] in left_out, (
+    assert isinstance(step, Rung) and step.candidates[0] in left_out, (
         "B does without each of them, and not without all"
     )
 
@@ -261,20 +264,17 @@ def campaign(
         for name, value in (("a", 0.0), ("b", recorded))
     ]
     run((), BLOCKS, search_speeds)
-    chosen, rungs = None, list[RungRecord]()
+    rounds: tuple[Round, ...] = ()
 
     def limit() -> Limit:
         return Limit(1.0, budget - done)
 
     while isinstance(
-        step := following(count, search_speeds, limit(), recorded=recorded_change(*sides)), Step
+        step := following(count, search_speeds, limit(), recorded=recorded_change(*sides)), Rung
     ):
         run(step.candidates, step.repeats, verified if step.confirms else search_speeds)
         if step.confirms:
-            chosen = step.candidates[0]
-            rungs.append(
-                RungRecord(step.candidates, step.repeats, 0, True, (), (), chosen, step.is_early)
-            )
+            rounds = (Round(replace(step, verifies=step.candidates[0]), verified),)
             step = CONFIRMED
             break
     differences = tuple(Difference(f"options.d{place}", 0, 1) for place in range(count))
@@ -286,11 +286,9 @@ def campaign(
         "higher",
         "slower",
         differences,
-        (),
-        tuple(rungs),
-        str(step),
+        ended=str(step),
     )
-    return answer_of("bench", BisectState(record, search_speeds, verified, chosen, (), {}, ""))
+    return answer_of("bench", record, State((a, b), None, search_speeds, rounds))
 
 
 WORLDS: dict[str, tuple[Truth, int, set[str]]] = {

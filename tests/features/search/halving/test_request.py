@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.features.search.halving.request import allows_numerics, free_knobs, tune_request
+from orchestrator.features.search.tune import allows_numerics, free_knobs, tune_request
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import Schedule
 from tests.plan.mill_benches import FRAMEWORK, bench_of, cells_of, refusal

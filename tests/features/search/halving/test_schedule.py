@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.features.search.evidence import Change
 from orchestrator.features.search.halving import schedule as tuning
 from orchestrator.features.search.halving.candidates import (
     applicable,
@@ -27,15 +26,17 @@ from orchestrator.features.search.halving.candidates import (
     written,
 )
 from orchestrator.features.search.halving.schedule import (
-    Rung,
-    RungResult,
+    DEFAULT_FASTEST,
+    NO_GOOD_RUN,
+    NOT_CONFIRMED,
+    TOO_SHORT,
     Stage,
-    Times,
     TuneSchedule,
     following,
     stages,
 )
-from orchestrator.features.search.record import Candidate
+from orchestrator.features.search.record import Candidate, Rung
+from orchestrator.features.search.strategy import Change, Round, Times, change, good
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Knob
 from orchestrator.plan.spec import RunSpec, resolve
@@ -50,6 +51,7 @@ KNOBS = (
 )
 SPEC = resolve(PYTORCH, "resnet50", device="cuda", choices={"nodes": 4, "gpus": 2})
 COURSE = TuneSchedule(KNOBS, seed=3, warmup_steps=20, steps=120)
+DEFAULT = (0, 0, 0, 0)
 TIMES = Times(20.0, 0.1)
 """A whole run takes 32 s."""
 
@@ -195,7 +197,7 @@ def test_what_a_candidate_sets_stands_in_its_spec_with_its_origin() -> None:
         "tune",
         "command line",
     )
-    assert applied(SPEC, PYTORCH, KNOBS, COURSE.default) == SPEC
+    assert applied(SPEC, PYTORCH, KNOBS, DEFAULT) == SPEC
 
 
 LANGUAGE = open_framework("pytorch_lm").framework
@@ -289,16 +291,17 @@ def test_a_halving_never_takes_more_time_than_there_is_and_no_larger_one_would_d
 def test_the_time_of_the_confirmation_is_kept_back_from_the_start() -> None:
     # 10 runs of 32 s to confirm, and a quarter more; one candidate and the default take 64 s more
     assert tuning.least_s(TIMES, 120) == 464.0
-    assert following(COURSE, [], TIMES, 463.9) is None
+    assert following(COURSE, [], TIMES, 463.9) == TOO_SHORT
     first = following(COURSE, [], TIMES, 464.0)
     assert first == Rung(((1, 0, 0, 0),), 1, 120)
-    done = RungResult(first, {COURSE.default: {2: 100.0}, (1, 0, 0, 0): {2: 101.0}})
+    assert isinstance(first, Rung)
+    done = Round(first, {DEFAULT: {2: 100.0}, (1, 0, 0, 0): {2: 101.0}})
     assert following(COURSE, [done], TIMES, 320.0) == Rung(((1, 0, 0, 0),), 5, 120, confirms=True)
     assert following(COURSE, [done], TIMES, 7 * 64.0) == Rung(
         ((1, 0, 0, 0),), 7, 120, confirms=True
     )
     assert following(COURSE, [done], TIMES, 192.0) == Rung(((1, 0, 0, 0),), 3, 120, confirms=True)
-    assert following(COURSE, [done], TIMES, 191.9) is None, "three pairs or none"
+    assert following(COURSE, [done], TIMES, 191.9) == NOT_CONFIRMED, "three pairs or none"
 
 
 def test_a_candidate_that_failed_once_and_one_that_was_not_run_are_out_and_a_default_that_leads_ends_the_tune() -> (
@@ -306,30 +309,28 @@ def test_a_candidate_that_failed_once_and_one_that_was_not_run_are_out_and_a_def
 ):
     first = Rung(((1, 0, 0, 0), (0, 1, 0, 0), (2, 0, 0, 0)), 2, 45)
     speeds: dict[Candidate, dict[int, float | None]] = {
-        COURSE.default: {2: 100.0, 3: 100.0},
+        DEFAULT: {2: 100.0, 3: 100.0},
         (1, 0, 0, 0): {2: 900.0, 3: None},
         (0, 1, 0, 0): {},
         (2, 0, 0, 0): {2: 105.0, 3: 95.0},
     }
     # ln(1.05 · 0.95) < 0
-    assert tuning.ranked(speeds) == [COURSE.default, (2, 0, 0, 0)]
-    after = following(COURSE, [RungResult(first, speeds)], TIMES, 2000.0)
+    assert tuning.ranked(speeds) == [DEFAULT, (2, 0, 0, 0)]
+    after = following(COURSE, [Round(first, speeds)], TIMES, 2000.0)
     assert (
-        after
+        isinstance(after, Rung)
         and not after.confirms
         and after.candidates[0] == (2, 0, 0, 0)
         and len(after.candidates) == 2
     )
     assert not {(1, 0, 0, 0), (0, 1, 0, 0)} & set(after.candidates)
-    last = RungResult(
-        Rung(((2, 0, 0, 0),), 1, 120), {COURSE.default: {4: 100.0}, (2, 0, 0, 0): {4: 99.0}}
-    )
-    assert following(COURSE, [last], TIMES, 2000.0) is None
+    last = Round(Rung(((2, 0, 0, 0),), 1, 120), {DEFAULT: {4: 100.0}, (2, 0, 0, 0): {4: 99.0}})
+    assert following(COURSE, [last], TIMES, 2000.0) == DEFAULT_FASTEST
     nothing: dict[Candidate, dict[int, float | None]] = {
-        COURSE.default: {2: 100.0},
+        DEFAULT: {2: 100.0},
         (1, 0, 0, 0): {2: None},
     }
-    assert following(COURSE, [RungResult(first, nothing)], TIMES, 2000.0) is None
+    assert following(COURSE, [Round(first, nothing)], TIMES, 2000.0) == NO_GOOD_RUN
 
 
 # --- claims
@@ -341,15 +342,15 @@ def simulated(
     noise: random.Random,
     *,
     scatter: float,
-) -> list[RungResult]:
+) -> list[Round]:
     """Return the rungs of a tune of 900 s on a cluster of known speeds, whose runs scatter and
     which drifts by 5 %.
     """
-    done: list[RungResult] = []
+    done: list[Round] = []
     left_s, block = 900.0, 1
-    while rung := following(schedule, done, TIMES, left_s):
+    while isinstance(rung := following(schedule, done, TIMES, left_s), Rung):
         speeds: dict[Candidate, dict[int, float | None]] = {
-            one: {} for one in (schedule.default, *rung.candidates)
+            one: {} for one in (DEFAULT, *rung.candidates)
         }
         for _ in range(rung.repeats):
             block += 1
@@ -358,17 +359,20 @@ def simulated(
                 found[block] = speed(one) * drift * math.exp(noise.gauss(0, scatter))
         left_s -= len(speeds) * rung.repeats * TIMES.run_s(rung.steps)
         assert left_s >= 0
-        done.append(RungResult(rung, speeds))
+        done.append(Round(rung, speeds))
     return done
 
 
-def claimed(done: list[RungResult]) -> Change | None:
-    found = tuning.gain(done[-1]) if done[-1].rung.confirms else None
+def claimed(done: list[Round]) -> Change | None:
+    last = done[-1]
+    found = None
+    if last.rung.confirms:
+        found = change(good(last.values), last.rung.candidates[0], DEFAULT)
     return found if found and found.is_faster else None
 
 
 def test_where_nothing_matters_a_gain_is_claimed_in_fewer_than_one_tune_of_twenty() -> None:
-    count = examples(400)
+    count = examples(200)
     tunes = [
         simulated(
             TuneSchedule(KNOBS, seed, 20, 120), lambda _: 1000.0, random.Random(seed), scatter=0.02
@@ -379,10 +383,10 @@ def test_where_nothing_matters_a_gain_is_claimed_in_fewer_than_one_tune_of_twent
     # what the winner of the first rung seemed to gain there would have been taken for a gain of 2 %
     # or more in most of them
     seeming = [
-        max(speed for each in done[0].speeds.values() for speed in each.values() if speed)
+        max(speed for each in done[0].values.values() for speed in each.values() if speed)
         for done in tunes
     ]
-    default = [done[0].speeds[COURSE.default][2] or 0.0 for done in tunes]
+    default = [done[0].values[DEFAULT][2] or 0.0 for done in tunes]
     assert sum(one / other > 1.02 for one, other in zip(seeming, default, strict=True)) > count / 2
 
 
@@ -399,7 +403,7 @@ def test_what_matters_is_found_and_its_gain_is_the_true_one() -> None:
         return found * (1.04 if one[1] and one[0] else 1.0)
 
     best = 1000.0 * 1.23 * 1.04
-    near, held, count = 0, 0, examples(200)
+    near, held, count = 0, 0, examples(100)
     for seed in range(count):
         done = simulated(
             TuneSchedule(KNOBS, seed, 20, 120), speed, random.Random(seed), scatter=0.01

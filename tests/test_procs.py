@@ -1,0 +1,47 @@
+"""Other programs, run to their end within limits."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.procs import TooMuchOutput, run_program, snapshot
+from tests.support.judge import wait_for
+
+SHELL = ("/bin/sh", "-c")
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Path]:
+    """The file with the number of a process that a program starts; it is ended with the test."""
+    path = tmp_path / "child"
+    yield path
+    if path.exists() and (process := snapshot().get(int(path.read_text()))):
+        subprocess.run(["kill", "-9", str(process.pid)], check=False)
+
+
+def test_a_program_gets_its_input_and_gives_its_status_and_outputs() -> None:
+    done = run_program([*SHELL, "cat; echo words >&2; exit 3"], timeout_s=100, data=b"x" * 100_000)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"x" * 100_000, b"words\n")
+    with pytest.raises(FileNotFoundError):
+        run_program(["/no/such/program"], timeout_s=100)
+
+
+def test_what_a_program_has_started_ends_with_its_time_limit(child: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_program([*SHELL, f"sleep 600 & echo $! >{child}; wait"], timeout_s=2)
+    wait_for(lambda: int(child.read_text()) not in snapshot(), 60, "the child is left")
+
+
+def test_a_program_that_prints_without_end_is_killed() -> None:
+    with pytest.raises(TooMuchOutput):
+        run_program(["yes"], timeout_s=100)
+
+
+def test_a_daemon_that_keeps_the_output_open_is_not_waited_for(child: Path) -> None:
+    done = run_program([*SHELL, f"sleep 600 & echo $! >{child}; echo all"], timeout_s=100)
+    assert (done.returncode, done.stdout) == (0, b"all\n")
+    assert int(child.read_text()) in snapshot()
