@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import AnyStr
 
 from orchestrator.errors import RunError
 
@@ -228,6 +229,17 @@ def _alive(processes: Mapping[int, Stat]) -> dict[int, Stat]:
         for old, new in pairs
         if new and new.start_ticks == old.start_ticks and new.state not in "ZX"
     }
+
+
+def signal_group(process: subprocess.Popen[AnyStr], number: int) -> None:
+    """Signal a child's process group, unless the child is reaped: then its number may be that of
+    another group.
+
+    Another thread may reap it at any moment, and its group may be gone then.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 class TooMuchOutput(Exception):

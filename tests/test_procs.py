@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator.procs import TooMuchOutput, run_program, snapshot
+from orchestrator.procs import TooMuchOutput, run_program, signal_group, snapshot
 from tests.support.judge import wait_for
 
 SHELL = ("/bin/sh", "-c")
@@ -45,3 +47,17 @@ def test_a_daemon_that_keeps_the_output_open_is_not_waited_for(child: Path) -> N
     done = run_program([*SHELL, f"sleep 600 & echo $! >{child}; echo all"], timeout_s=100)
     assert (done.returncode, done.stdout) == (0, b"all\n")
     assert int(child.read_text()) in snapshot()
+
+
+def test_a_group_whose_leader_has_ended_gets_the_signal_until_it_is_reaped(child: Path) -> None:
+    leader = subprocess.Popen(
+        [*SHELL, f"sleep 600 & echo $! >{child}"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    wait_for(lambda: leader.pid not in snapshot(), 60, "the leader has not ended")
+    assert int(child.read_text()) in snapshot()
+    signal_group(leader, signal.SIGKILL)
+    wait_for(lambda: int(child.read_text()) not in snapshot(), 60, "the child is left")
+    os.waitpid(leader.pid, 0)  # as another thread does, which has not said so yet
+    signal_group(leader, signal.SIGKILL)
+    leader.returncode = 0
+    leader.communicate()

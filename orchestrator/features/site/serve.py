@@ -274,6 +274,7 @@ class Builder:
         """Kill a build that is under way, with the processes that it started."""
         import signal
 
-        if self._process and self._process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        from orchestrator.procs import signal_group
+
+        if self._process:
+            signal_group(self._process, signal.SIGKILL)

@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host
+from orchestrator.procs import signal_group
 from orchestrator.transport import streams
 from orchestrator.transport.receiver import Receiver
 from orchestrator.transport.streams import OUTPUT_LIMIT_BYTES, STDERR_TAIL_BYTES, Inbox
@@ -217,8 +218,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
 
     def _kill_all(self) -> None:
         """Kill the program and what it has started in its session, unless it has ended."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        signal_group(self._process, signal.SIGKILL)
 
     def _wake_up(self) -> None:
         with self._using:

@@ -5,9 +5,9 @@ ProxyCommand.
 from __future__ import annotations
 
 import errno
-import os
 import queue
 import selectors
+import signal
 import socket
 import subprocess
 import threading
@@ -18,6 +18,7 @@ from itertools import cycle
 from typing import Any
 
 from orchestrator.errors import TransportError
+from orchestrator.procs import signal_group
 from orchestrator.transport.ssh.config import Endpoint
 
 _DEAD_LINE_MS = 10_000
@@ -221,12 +222,7 @@ class _Proxy:
     def close(self) -> None:
         """Close the socket and end the command with its whole process group."""
         self._sock.close()
-        if self._process.returncode is None:
-            try:
-                os.killpg(self._process.pid, 15)
-                self._process.wait(1.0)
-            except ProcessLookupError:
-                self._process.wait()
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, 9)
-                self._process.wait()
+        signal_group(self._process, signal.SIGTERM)
+        if self.exit_status() is None:
+            signal_group(self._process, signal.SIGKILL)
+            self._process.wait()
