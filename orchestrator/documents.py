@@ -1,7 +1,7 @@
 """Read documents of orch's own, JSON in files and messages, as the dataclasses that stand for them.
 
-The annotations of a dataclass say what is expected, `stored` what they cannot say. Unknown keys
-are ignored: later versions write more.
+The annotations of a dataclass give the expected types, and `stored` adds what they cannot express.
+Unknown keys are ignored: later versions write more.
 
 >>> from dataclasses import dataclass
 >>> @dataclass

@@ -84,7 +84,7 @@ class OrchError(Exception):
 
     @property
     def errors(self) -> tuple[OrchError, ...]:
-        """The single errors in it: itself, or those of `Faults`."""
+        """The single errors in it: itself, or each error of a `Faults`."""
         return (self,)
 
     def as_dict(self) -> dict[str, str]:
@@ -127,16 +127,19 @@ class TransportError(OrchError):
 
     @property
     def is_of_identity(self) -> bool:
-        """Whether another machine may have answered in place of the host. It must not be contacted
-        again.
+        """Return whether another machine may have answered in place of the host.
+
+        Such a host must not be contacted again.
         """
         return self.kind in ("host_key_unknown", "host_key_changed", "host_key_revoked")
 
 
 class DataError(OrchError):
-    """Logs, results or saved state are damaged, incomplete or cannot be written: one of ``kinds``,
-    or storage_full on the controller. log_unmatched: the logs are intact, and the log grammar finds
-    no line in them, or not those of the window."""
+    """Logs, results or saved state are damaged, incomplete or cannot be written.
+
+    The kind is one of ``kinds``, or storage_full on the controller. log_unmatched: the logs are
+    intact, but the log grammar finds no line in them, or no line of the window.
+    """
 
     exit_code = 4
     kinds = frozenset(
@@ -179,7 +182,7 @@ class Interrupted(RunError):
 
 
 class Faults(OrchError):
-    """Several errors, reported together; the exit status and the host are those of the first."""
+    """Several errors, reported together; exit status and host come from the first."""
 
     errors: tuple[OrchError, ...] = ()
 

@@ -18,47 +18,46 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a feature adds to the core.
+    """The parts that a feature adds to the core.
 
-    ``commands`` has by module of the feature the commands, functions of the same names, each with
-    its line in the help, under the heading ``group``. ``provides`` has by extension point the
+    ``commands`` lists the feature's commands by module: each is a function of the same name, with
+    its line in the help under the heading ``group``. ``provides`` maps an extension point to the
     module of the feature that implements it:
 
     - ``inventory_format``: inventories that are not orch's own: ``read_path(path, source)`` for
-      what is no text file, and
-      ``read_text(kind, text, source, load_yaml, path)``, with a kind of `orchestrator.inventory.formats.recognise`; both return
-      None for what is not theirs
-    - ``section``: what a summary and the page of a bench show beside its tables
+      directories and programs, and ``read_text(kind, text, source, load_yaml, path)``, with a kind
+      of `orchestrator.inventory.formats.recognise`; both return None for formats that they do not
+      know
+    - ``section``: sections that a summary and the page of a bench show beside its tables
       (`orchestrator.report.sections`)
-    - ``remarks``: what runs show of a node or of a stage beside their numbers, for a certificate:
-      ``remarks(bench, results)``
-      yields (host, text), without a host for what is said of the stage
-    - ``reference``: figures of others that a bench is compared with
+    - ``remarks``: observations about a node or a stage, for a certificate: ``remarks(bench,
+      results)`` yields (host, text), without a host for a remark about the stage
+    - ``reference``: published figures that a bench is compared with
       (`orchestrator.report.references`)
     - ``log_rules``: other rules than orch's own by which logs are read
       (`orchestrator.results.log_rules`)
     - ``folder_check``: checks of files in a framework folder that the feature alone reads:
-      ``table_faults(folder)`` returns
-      errors, and ``rule_notes(framework, log, path)`` what to know of its sample log
+      ``table_faults(folder)`` returns errors, and ``rule_notes(framework, log, path)`` notes on its
+      sample log
     - ``file_schema``: ``json_schema()`` of a file that users write, and ``KIND``, its name for
       `orch schema`
-    - ``bench_group``: folders of several benches: ``GROUP``, the class of them, ``groups(runs)``
-      and ``group_at(path)`` find
-      them as `orchestrator.record.bench_groups.BenchGroup`; ``contents(group)`` is what its archive holds besides files,
-      ``overview(group, links)`` what a site shows of it, and ``resume(group, …)`` continues it
-    - ``gate``: what a bench may run first on its hosts: ``planned_gate(…)``, ``gated(…)``
+    - ``bench_group``: folders of several benches: ``GROUP``, their class, ``groups(runs)`` and
+      ``group_at(path)`` find them as `orchestrator.record.bench_groups.BenchGroup`;
+      ``contents(group)`` lists what its archive holds besides files, ``overview(group, links)`` is
+      its page in a site, and ``resume(group, …)`` continues it
+    - ``gate``: checks that a bench may run first on its hosts: ``planned_gate(…)``, ``gated(…)``
       (`orchestrator.cli.suite_gate`)
-    - ``past_acceptances``: what `orch history` lists below the cells: ``past_acceptances(runs,
+    - ``past_acceptances``: the lines of `orch history` below the cells: ``past_acceptances(runs,
       cache)``
     - ``store``: sealed archives in places that a team shares: ``is_store(where)``,
       ``verify_store(…)``, ``history_from(…)``
     - ``bench_kind``: benches whose cells come round by round: ``KEYS``, one of which such a bench
-      has in ``bench.json``;
-      ``part_of(key, value)`` reads what stands there, ``scheduler(bench, plan, observe, hosts)`` is asked for the next runs,
-      ``show(bench, as_json)`` prints the result, ``in_short(bench, planned, results)`` returns what a table for people shows
+      has in ``bench.json``; ``part_of(key, value)`` reads its value, ``scheduler(bench, plan,
+      observe, hosts)`` decides the next runs, ``show(bench, as_json)`` prints the result,
+      ``in_short(bench, planned, results)`` returns the lines of a table for people
     - ``extra_runs``: a run of each configuration that no table counts: ``read_extra_runs(text)``
       returns the `orchestrator.plan.bench.ExtraRuns` that ``--profile`` or a record asks for
-    - ``run_monitor``: what watches a run for more than the failures of its nodes
+    - ``run_monitor``: watches a run for more than failures of its nodes
       (`orchestrator.controller.monitor`)
     """
 

@@ -102,8 +102,9 @@ def write_all(file: int, data: bytes) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; False also for a path that none can have, because it is too
-    long or has a NUL.
+    """Return whether the file exists.
+
+    False also for an impossible path: too long, or with a NUL.
     """
     try:
         return path.is_file()
@@ -112,11 +113,10 @@ def is_file(path: Path) -> bool:
 
 
 def who_may_replace(path: Path, *, is_private: bool = False) -> str:
-    """Return why others than this user may put something in the place of a path; empty if only this
-    user and root may.
+    """Return why users other than this one and root may replace a path; empty if none may.
 
-    In a folder such as /tmp (sticky) each may only replace what is their own; with ``is_private``
-    the path's own folder may not be one, because what is there today may be gone tomorrow.
+    In a sticky folder such as /tmp, users may only replace their own files. With ``is_private`` the
+    path's own folder may not be sticky either, because its files may be gone tomorrow.
     """
     for place in _ways_to(path.absolute()):
         for folder in place.parents:

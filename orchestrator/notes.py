@@ -1,8 +1,8 @@
-"""Notes: what is said beside numbers, as values. Code asks for a note's code and never searches its
+"""Notes: remarks beside numbers, as values. Code asks for a note's code and never searches its
 words.
 
-A kind of note has a code, which programs filter by, a severity, and the words, in which the fields
-of a note are filled. `logs/notes.py`, `results/notes.py` and the `notes.py` of features have the
+A kind of note has a code, which programs filter by, a severity, and words with places for the
+fields of a note. `logs/notes.py`, `results/notes.py` and the `notes.py` of features define the
 kinds; a page of `docs` says when each is given.
 
 >>> SLOW = Kind("slow_node", DOUBT, "{host} takes {longer:.1%} longer", "; take {host} out")
@@ -42,8 +42,11 @@ class Kind:
 
 
 class Note(str):
-    """A sentence with its kind and the values in it. As a text it sorts, compares and is written
-    like its words, beside those of earlier records, which have no code."""
+    """A sentence with its kind and the values in it.
+
+    As a text it sorts, compares and is written like its words, beside notes of earlier records,
+    which have no code.
+    """
 
     __slots__ = ("fields", "kind")
     kind: Kind
@@ -62,7 +65,7 @@ class Note(str):
 
     @property
     def code(self) -> str:
-        """What programs filter by."""
+        """The code that programs filter by."""
         return self.kind.code
 
     @property

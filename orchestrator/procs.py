@@ -222,7 +222,7 @@ def end_all(
 
 
 def _alive(processes: Mapping[int, Stat]) -> dict[int, Stat]:
-    """Return those of these processes that have not ended; a reused process id does not count."""
+    """Return the processes that have not ended; a reused process id does not count."""
     pairs = ((old, stat(pid)) for pid, old in processes.items())
     return {
         old.pid: old
@@ -232,10 +232,10 @@ def _alive(processes: Mapping[int, Stat]) -> dict[int, Stat]:
 
 
 def signal_group(process: subprocess.Popen[AnyStr], number: int) -> None:
-    """Signal a child's process group, unless the child is reaped: then its number may be that of
-    another group.
+    """Signal a child's process group, unless the child is reaped.
 
-    Another thread may reap it at any moment, and its group may be gone then.
+    The kernel may have given the number of a reaped child to another group. Another thread may reap
+    the child at any moment, and its group may be gone then.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -284,8 +284,9 @@ def run_program(
 
 
 def _outputs_of(pid: int, stdout: int, stderr: int, timeout_s: float) -> list[bytes]:
-    """Return what a child prints until it has ended, which is not reaped yet: until then its number
-    is that of no other group.
+    """Return what a child prints until it ends, and leave it unreaped.
+
+    No other process group can take its number until it is reaped.
     """
     deadline = time.monotonic() + timeout_s
     outputs = {stdout: bytearray(), stderr: bytearray()}

@@ -64,8 +64,8 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job will never run again, and none of its processes are left as far as Slurm
-        knows.
+        """Return whether the job will never run again and, as far as Slurm knows, has no processes
+        left.
         """
         return self.state in ENDED
 
@@ -281,7 +281,8 @@ def visible_devices(job: Job) -> dict[str, str]:
 
 
 def submitter(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that Slurm's programs need, without those of another job that they would
-    take for options.
+    """Return the variables that Slurm's programs need.
+
+    Variables of an enclosing job are left out, because Slurm would take them for options.
     """
     return {name: value for name, value in environment.items() if name in _LINGERING}

@@ -1,8 +1,8 @@
 """AMD's GPUs: amd-smi or rocm-smi, the variables of HIP, and the peaks of its data sheets.
 
-Peaks without sparsity are those of the Instinct MI210, MI300X, MI325X, MI350X, MI355X, and half of
-MI250 and MI250X, each of whose two dies is a device for programs. The fp32 of CDNA 2 (MI200) is
-that of its matrix units; it has no TF32, nor has CDNA 4.
+Peaks are without sparsity, for the Instinct MI210, MI300X, MI325X, MI350X and MI355X. MI250 and
+MI250X have half of theirs, because programs see each of the two dies as a device. For CDNA 2
+(MI200), fp32 is the peak of the matrix units. CDNA 2 and CDNA 4 have no TF32.
 """
 
 from __future__ import annotations

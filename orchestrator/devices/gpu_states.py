@@ -81,11 +81,12 @@ def is_lost(text: str) -> bool:
 
 
 def complaints(answers: Iterable[tuple[str, str]], read: Iterable[str]) -> dict[str, str | None]:
-    """Return what is wrong with a GPU by the texts that stand in place of its values, as (path,
+    """Return a GPU's faults by the error texts that a tool printed in place of values, as (path,
     text).
 
-    ``broken``: an answer that nothing works after, or an error in a part that orch reads, one of
-    ``read``; ``silent``: an error anywhere else. Each names the first paths. None for none.
+    ``broken``: the GPU answers nothing else after this text, or it is an error in one of the parts
+    that orch reads (``read``). ``silent``: an error anywhere else. Each names the first paths; None
+    if there is no such error.
     """
     parts = set(read)
     broken: dict[str, list[str]] = {}

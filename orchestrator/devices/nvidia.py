@@ -5,9 +5,9 @@ Peaks without sparsity are from data sheets and architecture papers (Tesla K80: 
 which programs see as one device; Tesla P100, V100 and V100S, T4, A10, A10G, A30, A100, A800, L4,
 L40S, H20, H100, H200, H800, GH200; HGX B200 and B300, GB200 and GB300 NVL72; RTX PRO 6000 Blackwell
 with the clocks of its Workstation Edition). Where a sheet gives only the number with sparsity, half
-of it. A name without a variant is that of the fastest, SXM, which drivers call so. The RTX 4090
-adds up products in fp32, as programs do (Ada architecture paper, appendix A); in fp16 it would be
-twice as fast. H800 and A800 differ from H100 and A100 in fp64 and in their links alone.
+of it is used. A name without a variant stands for the fastest, SXM, which drivers call so. The RTX
+4090 adds up products in fp32, as programs do (Ada architecture paper, appendix A); in fp16 it would
+be twice as fast. H800 and A800 differ from H100 and A100 only in fp64 and in their links.
 """
 
 from __future__ import annotations

@@ -59,8 +59,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What to do about a failed check: ``listing`` is a command that lists the GPUs, the tool
-    itself if empty."""
+    """Advice after a failed check.
+
+    ``listing`` is a command that lists the GPUs; if empty, the tool itself.
+    """
 
     listing: str = ""
     reset: str = "restart the machine; check dmesg on the node"

@@ -56,8 +56,9 @@ def names_of(job: Job) -> list[str]:
 
 
 def lists_all(base: Inventory, names: list[str]) -> bool:
-    """Whether an inventory lists the hosts of a job; False if it lists none. Raises ConfigError if
-    it lists some of them.
+    """Return whether an inventory lists all hosts of a job; False if it lists none.
+
+    Raises ConfigError if it lists only some.
     """
     known = {host.name for host in base.hosts}
     if not known & set(names):

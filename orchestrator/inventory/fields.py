@@ -1,5 +1,5 @@
-"""What a single value in an inventory may be: validators that name what was expected, and types
-made of them.
+"""Validators for single values in an inventory, which name what was expected, and types made of
+them.
 """
 
 from __future__ import annotations

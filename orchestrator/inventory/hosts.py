@@ -29,18 +29,19 @@ connector for each.
 
 
 def takes_references(name: str) -> bool:
-    """Whether ``$NAME`` in the value of this variable refers to a variable of the node: in PATH,
-    LD_LIBRARY_PATH, PYTHONPATH …
+    """Return whether ``$NAME`` in this variable's value refers to a variable of the node.
 
-    Other values stay as they are written, because a ``$`` may be part of a password.
+    True for PATH, LD_LIBRARY_PATH, PYTHONPATH … Other values are taken literally, because a ``$``
+    may be part of a password.
     """
     return name.endswith("PATH")
 
 
 @dataclass(frozen=True, slots=True)
 class SshSettings:
-    """How to reach a host. None stands for the value in the user's ssh configuration, and without
-    one OpenSSH's default.
+    """The ssh settings of a host.
+
+    None means the value in the user's ssh configuration, or else OpenSSH's default.
     """
 
     user: str | None = None
@@ -148,9 +149,7 @@ class Inventory:
         )
 
     def is_secret(self, name: str) -> bool:
-        """Whether values of this variable are never shown: it is in ``hidden``, or has a name like
-        a secret's.
-        """
+        """Return whether a variable's values are never shown: ``hidden`` or its name says so."""
         return names_secret(name) or any(fnmatchcase(name, pattern) for pattern in self.hidden)
 
     def redaction(self) -> Redaction:

@@ -188,7 +188,7 @@ def alias_of(word: str) -> str:
 
 
 def is_ipv6(text: str) -> bool:
-    """Whether ``text`` is an IPv6 address, without brackets and without a zone."""
+    """Return whether ``text`` is an IPv6 address, without brackets and without a zone."""
     try:
         IPv6Address(text)
     except AddressValueError:

@@ -1,5 +1,6 @@
-"""Names of variables that orch sets itself: those that no inventory, run file or option may set,
-and that of a lab's nodes.
+"""Names of variables that orch sets itself, and of the one that it sets on a lab's nodes.
+
+No inventory, run file or option may set them.
 """
 
 from __future__ import annotations

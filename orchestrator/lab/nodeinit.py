@@ -5,7 +5,7 @@ Run as ``python -I -S nodeinit.py PLAN HOLDER_PID_FILE CONTROL_FIFO``. Uses only
 library and imports nothing from this package, because node processes continue when the package's
 files are hidden from them.
 
-The holder is PID 1 of a process namespace that contains those of all nodes, and owns the
+The holder is PID 1 of a process namespace that contains the namespaces of all nodes, and owns the
 controller's network namespace: when it dies, for whatever reason, the kernel ends every process of
 every node and removes all interfaces and mounts. Nothing is mounted or named in the machine's own
 namespaces. The holder forks the nodes, which is far cheaper than starting an interpreter for each,

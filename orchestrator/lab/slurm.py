@@ -129,8 +129,9 @@ def start(lab: Lab) -> None:
 
 
 def clear_groups(lab: Lab) -> None:
-    """Remove the empty control groups that the lab's jobs have left; those of other labs, with
-    other job numbers, stay.
+    """Remove the empty control groups that this lab's jobs have left.
+
+    Other labs have other job numbers, so their groups stay.
     """
     if not lab.slurm:
         return

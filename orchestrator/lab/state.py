@@ -101,8 +101,8 @@ class Lab:
         return live_pid(self.directory / "holder.pid")
 
     def limit_s(self, least_s: float) -> float:
-        """Return how long what is done for all nodes may take: they share one machine, so more of
-        them take longer.
+        """Return a time limit for work on all nodes; they share one machine, so more of them take
+        longer.
         """
         return least_s + 0.2 * len(self.nodes)
 

@@ -28,7 +28,7 @@ class Row:
     form: NumberForm = NumberForm()
 
     def with_known(self, known: Mapping[str, object]) -> Row:
-        """Return the row with what is known of its run or its log; its own numbers stay."""
+        """Return the row with known facts of its run or log added; its own numbers take precedence."""
         return replace(
             self, said={**{key: str(value) for key, value in known.items()}, **self.said}
         )

@@ -130,7 +130,7 @@ def nccl_sentence(lines: Sequence[Line]) -> str:
 
 
 def _has_end(lines: Sequence[Line], is_consequence: Callable[[Sequence[str]], bool]) -> bool:
-    """Return whether a statement is that of an end, and no consequence of another."""
+    """Return whether a statement reports an end rather than a consequence of another failure."""
     statements: dict[int, list[str]] = {}
     for line in lines:
         statements.setdefault(line.statement, []).append(line.text)
@@ -160,7 +160,7 @@ def _with_last_lines(
 def _paragraph(
     lines: Sequence[Line], first: int, is_consequence: Callable[[Sequence[str]], bool]
 ) -> Iterator[int]:
-    """Yield the numbers of the lines from one to an empty line, or to what is of another kind."""
+    """Yield the line numbers of a paragraph: up to an empty line or a line of another kind."""
     for number in range(first, len(lines)):
         line = lines[number]
         is_other = line.place == Place.HARMLESS or is_consequence([line.text])
@@ -317,7 +317,7 @@ class _Stream:
         return number < len(self.texts) and HEADER in self.texts[number]
 
     def _block(self, first: int) -> list[int]:
-        """Return the lines of a message, from the first one to what is of another kind."""
+        """Return the lines of a message, from its first line up to one of another kind."""
         block = [first]
         for place in range(first + 1, len(self.texts)):
             text = self.texts[place]

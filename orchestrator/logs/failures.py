@@ -235,9 +235,7 @@ def _is_elsewhere(texts: Sequence[str], find: _Find) -> bool:
 
 
 def _says_something_else(ends: Sequence[Line], find: _Find) -> bool:
-    """Return True if a statement of the end shows nothing that is known: not even that of another
-    process.
-    """
+    """Return True if a statement at the end shows no known failure, not even of another process."""
     opening = [line.statement for line in ends if line.form is not None]
     texts = [[line.text for line in ends if line.statement == number] for number in opening]
     return any(all(find(text) is None for text in statement) for statement in texts)

@@ -1,6 +1,4 @@
-"""How to read the log of a program: patterns, scope and window, as a framework folder declares
-them.
-"""
+"""The grammar of a program's log: patterns, scope and window, as a framework folder declares them."""
 
 from __future__ import annotations
 
@@ -91,11 +89,13 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How the numbers of one row depend on each other: the group ``value`` is ``factor`` · the
-    product of ``of`` / that of ``over``, up to a ratio of ``within`` and the digits that are
-    printed. A term is a group of the row or of a header, a size of the run, or a difference of two
-    of these and whole numbers, such as ``world_size-1``. It is about any model, or one of
-    ``models``. Of several for one value, one has to hold."""
+    """An equation between the numbers of one row.
+
+    ``value`` = ``factor`` · product of ``of`` / product of ``over``, up to a ratio of ``within``
+    and the printed digits. A term is a group of the row or of a header, a size of the run, or a
+    difference of two of these and whole numbers, such as ``world_size-1``. ``models`` limits it to
+    these models; empty: all. If several equations have the same value, one has to hold.
+    """
 
     value: str
     of: tuple[str, ...]
@@ -122,27 +122,27 @@ class LogGrammar:
     and ``loss`` and ``skipped`` to verify that the program trains; they may have groups of
     ``metrics`` too. ``scope``: ``global`` if a rate covers the whole run, ``node`` if it covers the
     devices of one node, ``process`` if it covers one rank; ``scope_by`` sets the scope for single
-    values of options. ``units``: the unit of time of single values, from `UNITS`; of a rate that of
-    its denominator. ``summed_over``: rates and counts that the program has already added up over
-    all ``nodes`` or all ``ranks``. ``cumulative``: a rate covers all steps so far. ``counts_from``:
-    the number that the program gives to its first step. ``after_warmup``: the program does not
-    count its warm-up, so its first step is the first of the window. ``rank``: pattern of the line
-    with which each rank identifies itself (groups ``rank``, ``world_size``). ``rank_parts``:
-    pattern of the line with the parts of a rank's steps, group ``json``, in the files of rank
-    lines. ``closing``: pattern of the last line, group ``json`` with the facts of the run.
-    ``nccl_files``: globs of the files with NCCL's own log. ``readings``: patterns of lines with
-    results other than steps, with groups of any name. ``metrics`` says what these groups are;
-    without it, the reader of a kind of measurement knows. ``thousands`` and ``suffixes`` are those
-    of `NumberForm`. ``prefix``: pattern of what a launcher puts before each line of a rank, group
-    ``rank`` or ``local_rank``. ``refuse``: patterns of lines by which the program says that its
-    results are wrong. ``confirm``: patterns of which every log with results has a line, such as the
-    one by which the program says that they are right. ``end``: pattern of a line that follows the
-    last result of a log that is not cut. ``facts``: patterns of lines that say the size of the run,
-    groups of `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a list
-    of all ranks in one log, group ``rank``. ``headers``: what stands above rows of ``readings``,
-    with their unit, and ``agreements`` what holds in a row. ``micro_batches``: how many numbers of
-    a step count one step, or the option that says so. ``sampled``: a step time is that of the
-    printed step alone, in which the program also evaluates or saves.
+    values of options. ``units``: the unit of time of single values, from `UNITS`; for a rate, the
+    unit of its denominator. ``summed_over``: rates and counts that the program has already added up
+    over all ``nodes`` or all ``ranks``. ``cumulative``: a rate covers all steps so far.
+    ``counts_from``: the number that the program gives to its first step. ``after_warmup``: the
+    program does not count its warm-up, so its first step is the first of the window. ``rank``:
+    pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
+    ``rank_parts``: pattern of the line with the parts of a rank's steps, group ``json``, in the
+    files of rank lines. ``closing``: pattern of the last line, group ``json`` with the facts of the
+    run. ``nccl_files``: globs of the files with NCCL's own log. ``readings``: patterns of lines
+    with results other than steps, with groups of any name. ``metrics`` defines these groups;
+    without it, the reader of a kind of measurement knows them. ``thousands`` and ``suffixes``
+    define the `NumberForm`. ``prefix``: pattern of a launcher's prefix on each line of a rank,
+    group ``rank`` or ``local_rank``. ``refuse``: patterns of lines by which the program says that
+    its results are wrong. ``confirm``: patterns that match a line in every log with results, such
+    as the program's verdict that they are right. ``end``: pattern of a line that follows the last
+    result of a log that is not cut. ``facts``: patterns of lines that give the size of the run,
+    with groups of `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a
+    list of all ranks in one log, group ``rank``. ``headers``: the lines above rows of ``readings``,
+    with their unit. ``agreements``: equations between the numbers of a row. ``micro_batches``: how
+    many printed steps make one step, or the option that says so. ``sampled``: a step time covers
+    the printed step alone, in which the program also evaluates or saves.
     """
 
     files: tuple[str, ...]
@@ -177,7 +177,7 @@ class LogGrammar:
 
     @property
     def numbers(self) -> NumberForm:
-        """How the program writes numbers."""
+        """The form in which the program writes numbers."""
         return NumberForm(self.thousands, self.suffixes)
 
     @property

@@ -1,5 +1,4 @@
-"""Lines that begin like those of a pattern and do not match it: rows that another line has broken,
-or of another form.
+"""Lines that begin like a pattern's lines but do not match: interrupted rows, or other forms.
 
 >>> rows = {"log.readings[0]": compiled("log.readings[0]", "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$", None)}
 >>> left_out = LeftOut(rows)
@@ -98,7 +97,7 @@ class LeftOut:
         return notes
 
     def _count_beginnings(self, key: str, start: Reader, text: str) -> int:
-        """Return how many lines of a block may begin like those of a pattern, at least."""
+        """Return the least number of lines of a block that may begin like a pattern's lines."""
         if start.literal:
             return text.count(start.literal)
         return sum(1 for _ in self.in_blocks[key].finditer(f"\n{text}"))
@@ -119,9 +118,11 @@ class LeftOut:
 
 
 def _start(key: str, reader: Reader) -> Reader | None:
-    """Return the reader of the beginning of a pattern, up to its second value, or up to its only
-    one, and that of a fact up to its first; None if that says too little to tell its lines from
-    others."""
+    """Return a reader of a pattern's beginning, up to its second value, or up to its only one.
+
+    For a fact, it ends at the first value. None if the beginning is too short to identify its
+    lines.
+    """
     pattern = reader.pattern.pattern
     depth, length, values = 0, 0, []
     for token in tokens(pattern):

@@ -78,7 +78,7 @@ _NCCL_HARMLESS = re.compile(
 
 
 class Place(IntEnum):
-    """Where a line stands."""
+    """The place of a line: before the end, or part of it."""
 
     HARMLESS = 0
     EARLIER = 1

@@ -1,5 +1,4 @@
-"""Which lines of a log the patterns of a grammar match, which they nearly match, and which are left
-out.
+"""Lines of a log that the patterns of a grammar match, nearly match, or leave out.
 
 >>> grammar = LogGrammar((), (r"step (?P<step>[0-9]+) in (?P<step_time_s>[0-9.]+) s",))
 >>> log = matches(b"start\\nstep 1 in 0.5 s\\nstep 2 in 7 ms\\n", grammar)
@@ -74,9 +73,7 @@ class LogMatches:
 
     @property
     def has_number(self) -> bool:
-        """Whether the log has a step with a speed; of a program without steps, a line with a
-        result.
-        """
+        """Return whether the log has a step with a speed or, without steps, a line with a result."""
         if not self.has_steps:
             return bool(self.parsed.readings)
         return any(

@@ -1,5 +1,4 @@
-"""A metric: a quantity that a program prints, and how its values on many lines, ranks and nodes
-become those of a run.
+"""A metric: a quantity that a program prints, combined over lines, ranks and nodes for a run.
 
 >>> busbw = Metric("busbw", "GB/s", "higher", keys=("size_bytes",))
 >>> busbw.group, busbw.scope, busbw.is_lower_better
@@ -52,13 +51,13 @@ class Metric:
     """A quantity that a program measures.
 
     ``better``: ``higher`` or ``lower`` values are better. ``group`` is the named group of a pattern
-    that holds its value, ``factor`` what a printed value is multiplied by to be in ``unit``, and
-    ``keys`` are the groups that tell values of one run apart, such as ``size_bytes``. ``scope``: a
-    line is about the whole run (``global``), one ``node``, or one ``rank``. ``over`` combines lines
-    of one log with equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is
-    compared with that of one device. ``says``: it is the program's own figure of one of `SAYS`,
-    never the metric that stands for a run; ``ema``: the share of the newest step, where the program
-    prints an exponential moving average of steps, else 0.
+    that holds its value, ``factor`` converts a printed value to ``unit``, and ``keys`` are the
+    groups that tell values of one run apart, such as ``size_bytes``. ``scope``: a line is about the
+    whole run (``global``), one ``node``, or one ``rank``. ``over`` combines lines of one log with
+    equal keys, and ``across`` the values of nodes or ranks. ``speedup``: it is compared with its
+    value on one device. ``says``: it is the program's own figure of one of `SAYS`, never the metric
+    that stands for a run. ``ema``: the share of the newest step if the program prints an
+    exponential moving average of steps, else 0.
     """
 
     name: str
@@ -82,7 +81,7 @@ class Metric:
 
     @property
     def is_lower_better(self) -> bool:
-        """Whether a smaller value is the better one."""
+        """Return whether a smaller value is the better one."""
         return self.better == "lower"
 
     @property
@@ -94,7 +93,7 @@ class Metric:
 
 
 def metric_of(content: Mapping[str, Any]) -> Metric:
-    """Return the metric that a manifest holds. Raises Invalid for what is none."""
+    """Return the metric in a manifest. Raises Invalid if it is no metric."""
     metric = read(Metric, content)
     choices = (
         (metric.better, BETTER),

@@ -35,7 +35,7 @@ def as_steps(
 
 
 def _combine(name: str, parts: Sequence[Any], micro_batches: int) -> Any:
-    """Return the value of a step from those of its parts, of which some may not be printed."""
+    """Return a step's value from the values of its parts; some of them may not be printed."""
     if None in parts:
         return None
     if name in ("timestamp", "elapsed_s"):

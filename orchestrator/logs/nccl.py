@@ -17,8 +17,8 @@ up to 2.12, then `SHM/direct/direct` or `SHM/CE/CE`. The list of channels has no
 no `collnet` before 2.20, and is missing up to 2.6. Source: src/transport, src/graph and src/init of
 NCCL.
 
-RCCL, AMD's, calls itself NCCL in its lines too, and ends those of paths and trees with the
-communicator:
+RCCL, AMD's version, calls itself NCCL in its lines too, and ends the lines of paths and trees with
+the communicator:
 
     g1:11143:11194 [0] NCCL INFO Channel 00/0 : 1[c6000] -> 4[c1000] [send] via NET/Socket/1 comm 0x95cdeb0 nRanks 08
 """

@@ -26,9 +26,11 @@ _OPENING = re.compile(r"(?<!\\)\((?:\?(?:P<\w+>|[:=!]|<[=!]))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """A line that a pattern matches in part. ``number`` is that of the line, and ``column`` that of
-    the character at which the pattern stopped, both counted from 1. ``matched`` and ``rest`` are
-    the two parts of the pattern."""
+    """A line that a pattern matches in part.
+
+    ``number`` is the line's number and ``column`` the character at which the pattern stopped, both
+    counted from 1. ``matched`` and ``rest`` are the two parts of the pattern.
+    """
 
     line: str
     number: int

@@ -32,16 +32,18 @@ def _grouped_number(separator: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class NumberForm:
-    """How a program writes numbers. ``thousands`` separates groups of three digits, and each suffix
-    multiplies the number before it, as ``K`` does by 1000; without either, a number is one that
-    Python reads."""
+    """The form in which a program writes numbers.
+
+    ``thousands`` separates groups of three digits, and each suffix multiplies the number before it,
+    as ``K`` does by 1000. Without either, Python must be able to read the number.
+    """
 
     thousands: str = ""
     suffixes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
-        """Whether numbers have neither separators nor suffixes."""
+        """Return whether numbers have neither separators nor suffixes."""
         return not (self.thousands or self.suffixes)
 
     def number(self, text: str) -> float | None:

@@ -308,7 +308,7 @@ class _Collector:
     def _readings(
         self, reader: Reader, tag: int | None, text: str, cut_at: int, step: Mapping[str, str]
     ) -> None:
-        """Keep the groups of each match in a piece; one that says no step has that of ``step``.
+        """Keep the groups of each match in a piece; a match without a step takes it from ``step``.
 
         Beside steps, a pattern without a metric is only compared with itself.
         """

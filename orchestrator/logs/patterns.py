@@ -182,9 +182,11 @@ def lines_with(text: str, readers: Sequence[Reader]) -> list[str]:
 def step_readers(
     patterns: Mapping[str, str], groups: Sequence[str]
 ) -> tuple[list[Reader], list[Reader]]:
-    """Return the readers of lines of steps, without groups of metrics, and those of metrics in the
-    same lines. ``patterns`` are by key, and ``groups`` are those of metrics. Raises ConfigError
-    like `compiled`.
+    """Return the readers of step lines, without groups of metrics, and the readers of metrics in
+    them.
+
+    ``patterns`` are by key; ``groups`` names the groups of metrics. Raises ConfigError like
+    `compiled`.
 
     >>> steps, metrics = step_readers({"log.patterns[0]": "step (?P<step>[0-9]+) mfu (?P<mfu>[0-9.]+)%"}, ["mfu"])
     >>> list(steps[0].pattern.groupindex), list(metrics[0].pattern.groupindex)
@@ -202,9 +204,10 @@ def step_readers(
 
 
 def tags_of(prefix: str) -> Tags:
-    """Return the tags of a launcher with this prefix, those of mpirun if it is empty. Raises
-    ConfigError like `compiled`, and for a prefix that could match the end of a line or nothing at
-    all.
+    """Return the tags of a launcher with this prefix; mpirun's if it is empty.
+
+    Raises ConfigError like `compiled`, and for a prefix that could match the end of a line or
+    nothing at all.
 
     >>> tags_of(r"^ *(?P<rank>[0-9]+): ").pieces("0: step 1\\n11: step 1")
     [(None, ''), (0, 'step 1\\n'), (11, 'step 1')]
@@ -288,7 +291,7 @@ def literal_of(pattern: str) -> str:
 
 
 def shortest(literals: Iterable[str]) -> list[str]:
-    """Return those of the texts that contain no other one: what has any of all has one of these.
+    """Return the texts that contain no other one; any text with one of the others has one of these.
 
     >>> shortest(["step=", "orch step=", "loss"])
     ['loss', 'step=']

@@ -41,10 +41,10 @@ Warn = Callable[[Note], None]
 class Statements:
     """The statements of one log, line by line.
 
-    ``void``: why its results are no results. ``facts``: the values of each fact, with the line of
-    each. ``listed``: how often the list of ranks has each rank. ``open_rows``: rows whose agreements
-    depend on what is not known yet, such as the size of the run. ``hit`` is called with the pattern
-    of each fact.
+    ``void``: the reasons why its results do not count. ``facts``: the values of each fact, each
+    with its line. ``listed``: how often the list of ranks has each rank. ``open_rows``: rows whose
+    agreements depend on facts not known yet, such as the size of the run. ``hit`` is called with
+    the pattern of each fact.
     """
 
     def __init__(

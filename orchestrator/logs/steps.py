@@ -176,11 +176,10 @@ class RankAggregate:
 
 
 class _Part:
-    """Ranks that printed the same steps with the same kinds of values: those of the first rank, and
-    sums of differences to it.
+    """Ranks that printed the same steps with the same kinds of values.
 
-    Differences, because sums of clocks would lose the digits that matter. Rates are summed as
-    times, their inverses.
+    It holds the values of the first rank and, of the others, sums of differences to these, because
+    sums of clocks would lose the digits that matter. Rates are summed as times, their inverses.
     """
 
     def __init__(self, steps: list[int], values: Mapping[str, list[Any]], log: str) -> None:

@@ -85,8 +85,11 @@ def cleaned(raw: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """What a launcher puts before the text of a rank. ``pattern`` has the rank in ``group``, and
-    text without ``literal`` has no tag; the default is that of ``mpirun --tag-output``."""
+    """The prefix that a launcher puts before each line of a rank.
+
+    ``pattern`` has the rank in ``group``, and text without ``literal`` has no tag. The default
+    reads ``mpirun --tag-output``.
+    """
 
     pattern: re.Pattern[str] = _RANK_TAG
     literal: str = "]<std"

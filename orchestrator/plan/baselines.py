@@ -28,9 +28,11 @@ def is_baseline(spec: RunSpec) -> bool:
 
 
 def baseline_of(spec: RunSpec, shape: Shape | None = None) -> RunSpec:
-    """Return the spec that is the baseline for the speedup of ``spec``: that of a ``shape``, by
-    default one rank, or as many as compute one copy of the model. With strong scaling it has the
-    same global batch."""
+    """Return the spec that is the baseline for the speedup of ``spec``.
+
+    It has the given ``shape``, by default one rank, or as many as compute one copy of the model.
+    With strong scaling it has the same global batch.
+    """
     nodes, gpus = shape or (1, spec.step.model_ranks)
     base = replace(
         spec,
@@ -62,9 +64,11 @@ def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> t
 
 
 def mark_baselines(specs: Sequence[RunSpec], shape: Shape | None) -> tuple[RunSpec, ...]:
-    """Return the specs; the origin of those that are baselines too says so, if not of one rank,
-    which always are: those of the requested ``shape``, and without one those of one copy of a model
-    that several ranks compute."""
+    """Return the specs, with the baselines among them marked in their origin.
+
+    These are the specs of the requested ``shape`` or, without one, of one copy of a model that
+    several ranks compute. A spec of one rank is always a baseline and is not marked.
+    """
     copies = set()
     if shape is None:
         shared = [spec for spec in specs if spec.step.model_ranks > 1]
@@ -106,8 +110,8 @@ def split_possible(
 
 
 def check_shape(shape: Shape | None, specs: Sequence[RunSpec], skipped: Sequence[Skipped]) -> None:
-    """Raise ConfigError if a requested ``shape`` is that of no spec, because the baselines of that
-    shape were ``skipped``.
+    """Raise ConfigError if no spec has the requested ``shape``, because its baselines were
+    ``skipped``.
     """
     if shape and skipped and not any((spec.nodes, spec.gpus) == shape for spec in specs):
         reason = skipped[0].reason.removeprefix(_AS_BASELINE).removeprefix("--baseline-shape: ")

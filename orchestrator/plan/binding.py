@@ -1,8 +1,8 @@
-"""How ranks are bound to CPUs: the choices, and the file that tells the wrapper of each rank.
+"""CPU binding of ranks: the choices, and the file that tells the wrapper of each rank.
 
-The CPUs themselves are the node's business (`remote/noderun/binding.py`): only it knows its NUMA
-nodes, cores and the places of its GPUs. Other launchers call it so: ``--cpu-bind`` of srun,
-``--bind-to`` of mpirun, ``--numa-binding`` of torchrun.
+The node selects the CPUs (`remote/noderun/binding.py`): only it knows its NUMA nodes, cores and the
+places of its GPUs. Other launchers call it ``--cpu-bind`` (srun), ``--bind-to`` (mpirun) and
+``--numa-binding`` (torchrun).
 """
 
 from __future__ import annotations

@@ -40,11 +40,14 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TrainingCommand:
-    """``launcher`` is torchrun, python or program. One of ``script``, ``module`` and ``program`` is
-    set; a script is a payload if ``is_here``. ``flags`` are those of the interpreter, ``shell``
-    that of a program that is a shell script, ``env`` the variables set in front of the command,
-    ``inputs`` the arguments, or what follows their ``=``, that name a file here, and
-    ``left_out`` what orch sets in each run by itself."""
+    """A training command, taken apart.
+
+    ``launcher`` is torchrun, python or program. One of ``script``, ``module`` and ``program`` is
+    set; a script is a payload if ``is_here``. ``flags`` go to the interpreter, ``shell`` runs a
+    program that is a shell script, and ``env`` holds the variables set in front of the command.
+    ``inputs`` are the arguments, or the parts after their ``=``, that name a file here.
+    ``left_out`` is what orch sets in each run by itself.
+    """
 
     launcher: str
     script: str = ""

@@ -83,8 +83,10 @@ def configure(
 def check_choices(
     request: Request, folders: Sequence[FrameworkFolder], device: str, shape: tuple[int, int]
 ) -> None:
-    """Raise ConfigError, or Faults with several, for what is possible on no hosts.
-    `refused_everywhere` says what ``shape`` is for."""
+    """Raise ConfigError, or Faults with several, for choices that are possible on no hosts.
+
+    `refused_everywhere` explains ``shape``.
+    """
     by_name = {folder.framework.name: folder for folder in folders}
     given = [axis("framework", request.frameworks)] if request.frameworks else []
     errors = []
@@ -145,7 +147,7 @@ def _refused_by_all(
 def _axes(
     request: Request, folder: FrameworkFolder, hosts: Sequence[Host]
 ) -> tuple[list[Axis], list[Axis]]:
-    """Return the axes of the command line and those of the run file; a ladder is an axis of either."""
+    """Return the axes of the command line and of the run file; a ladder is an axis of either."""
     file = request.run_file
     given = [axis("framework", request.frameworks)] if request.frameworks else []
     given += [axis(name, values) for name, values in request.axes.items()]
@@ -216,8 +218,10 @@ def _with_place(
 
 
 def _swept(choices: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the names by which configurations are told apart: their shapes, and all whose values
-    differ between them, except that of the framework.
+    """Return the names that tell configurations apart: the shape, and all names whose values
+    differ.
+
+    The framework is left out.
     """
     names = {name for choice in choices for name in choice} - {"framework"}
     differing = {name for name in names if len({choice.get(name) for choice in choices}) > 1}

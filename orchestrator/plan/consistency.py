@@ -1,5 +1,5 @@
-"""What the keys of a ``framework.yaml`` must be together: types of defaults, names that refer to
-each other, patterns.
+"""Consistency of the keys of a ``framework.yaml``: types of defaults, names that refer to each
+other, patterns.
 
 Each fault is the path of its key, what was expected and what came, and a hint.
 """

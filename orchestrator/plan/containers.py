@@ -45,8 +45,11 @@ _IN_RUN = """bash -c 'cd "$0" && exec "$@"' "$run" "$@\""""
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a host's launch scripts start in. ``values`` are those of `ContainerValues` that are
-    set, ``with_gpus``: it gets the NVIDIA GPUs of its node."""
+    """The container in which a host's launch scripts start.
+
+    ``values`` are the `ContainerValues` that are set. ``with_gpus``: it gets the NVIDIA GPUs of its
+    node.
+    """
 
     values: Mapping[str, Any]
     setup: Sequence[str] = ()
@@ -59,14 +62,15 @@ class Container:
 
     @property
     def is_object(self) -> bool:
-        """Whether the engine keeps it as an object, whose processes are not children of the command
-        that starts it.
+        """Return whether the engine keeps the container as an object.
+
+        Its processes are then not children of the command that starts it.
         """
         return self.engine in OBJECTS
 
     @property
     def is_standing(self) -> bool:
-        """Whether it is one that runs already."""
+        """Return whether the container runs already."""
         return "name" in self.values
 
     @property
@@ -99,11 +103,11 @@ class Container:
         *,
         of_a_run: bool = True,
     ) -> str:
-        """Return the shell text that runs its arguments inside: started in the directory of a run,
-        or in the work directory.
+        """Return the shell text that runs its arguments inside, from a run's directory or the work
+        directory.
 
-        ``name`` is that of a new container, or the mark of the processes in one that runs;
-        ``variables`` are set inside.
+        ``name`` names a new container, or marks the processes in a running one; ``variables`` are
+        set inside.
         """
         setup = setup_text(self.setup, f"logs/{SETUP_LOG}" if of_a_run else "")
         head = _HEAD.format(description=self.description, setup=setup, up=_UP if of_a_run else ".")

@@ -64,15 +64,14 @@ def env_file(
     *,
     threads: int = 0,
 ) -> str:
-    """Return the shell file: the setup lines of the host and of the framework, then the variables,
-    so that these win.
+    """Return the shell file: the setup lines of host and framework, then the variables, which so
+    win.
 
     A reference such as ``$PATH`` in a variable that `takes_references` is expanded on the node; all
     other values are literal. A setup line that fails ends the shell with a message that begins with
-    `SETUP_FAILED`. What setup lines print, this message included, is appended to the file
-    ``setup_log`` if it is given. ``threads`` are those of a rank where neither a variable nor a
-    setup line says how many, 0 where the launch script decides. Raises ConfigError if
-    ``vars.setup`` is no text.
+    `SETUP_FAILED`. Output of setup lines, this message included, is appended to ``setup_log`` if
+    given. ``threads`` is the number per rank unless a variable or a setup line sets it; 0 leaves it
+    to the launch script. Raises ConfigError if ``vars.setup`` is no text.
     """
     of_openmp = f"export {_THREADS}=${{{_THREADS}:-{threads}}}\n" if threads else ""
     return (
@@ -93,8 +92,8 @@ def variables(framework: Framework | None, host: Host, chosen: Mapping[str, str]
 
 
 def setup_lines(framework: Framework | None, host: Host) -> list[str]:
-    """Return the texts that run first, each of one or more lines of bash: those of the host, then
-    the framework's.
+    """Return the texts that run first, each one or more lines of bash: the host's, then the
+    framework's.
 
     Raises ConfigError if ``vars.setup`` is no text.
     """

@@ -1,5 +1,4 @@
-"""What a bench is expected to measure, as one line of text: a metric, a bound, and where it
-applies.
+"""An expected result of a bench, as one line of text: a metric, a bound, and where it applies.
 
 >>> expectation_of("busbw >= 350 nodes=2 size_bytes=8589934592")
 Expectation(metric='busbw', bound='>=', number=350.0, at={'nodes': '2', 'size_bytes': '8589934592'})
@@ -48,9 +47,7 @@ class Expectation:
         )
 
     def is_met_by(self, value: float) -> bool:
-        """Whether a value is within the bound, or as close to it as the rounding of a mean of
-        logarithms.
-        """
+        """Return whether a value is within the bound, up to the rounding of a mean of logarithms."""
         if math.isclose(value, self.number, rel_tol=_ROUNDING):
             return True
         return value >= self.number if self.bound == ">=" else value <= self.number

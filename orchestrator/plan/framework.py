@@ -104,9 +104,9 @@ class Knob:
     batch size.
 
     ``values`` are tried in addition to the default (``default`` describes it in words), the most
-    promising first; each has one text per variable of ``env``, or one value of ``option``. Those of
-    a knob that ``multiplies`` the batch size are factors, and batch sizes once the spec is known.
-    ``networks`` limits it to NCCL's transports ``Socket`` and ``IB``, or to ``any`` if NCCL
+    promising first; each has one text per variable of ``env``, or one value of ``option``. If the
+    knob ``multiplies`` the batch size, they are factors, and become batch sizes once the spec is
+    known. ``networks`` limits it to NCCL's transports ``Socket`` and ``IB``, or to ``any`` if NCCL
     communicates at all; empty: always. ``when`` limits it to tunes whose first run reports one of
     these values under each name. ``numerics``: the parameter changes the computed numbers.
     """
@@ -223,7 +223,7 @@ class Framework:
 
     @property
     def has_speedup(self) -> bool:
-        """Whether its runs are compared with runs on a single device."""
+        """Return whether its runs are compared with runs on a single device."""
         return self.measure.has_samples or any(metric.speedup for metric in self.log.metrics)
 
     def transformer(self, model: str) -> Transformer | None:

@@ -1,5 +1,5 @@
-"""The job that ``orch bench --slurm`` submits, as data: what is asked of Slurm, and the script that
-holds its nodes.
+"""The job that ``orch bench --slurm`` submits, as data: options for sbatch, and the script that
+holds the nodes.
 
 The script does nothing with the nodes. It ends the job when no step has run for a while: then the
 controller is gone, and all runs that it left have ended. Steps are the controller's own, so the
@@ -107,11 +107,11 @@ class JobWanted:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Hosts in place of those that Slurm will choose: of ``nodelist`` if it lists as many as
-        there will be, else by rank.
+        """Stand-ins for the hosts that Slurm will choose: the names of ``nodelist`` if complete,
+        else ranks.
 
-        Each has what is asked for of a node; ``gpus`` is None where that does not say how many.
-        Raises ConfigError for a number of nodes that is none.
+        Each has the resources that the job asks for per node; ``gpus`` is None if their number is
+        not given. Raises ConfigError for an invalid number of nodes.
         """
         asked, most = self._asked, self._most
         if not most:
@@ -146,13 +146,14 @@ class JobWanted:
     def possible_hosts(
         self, listed: Sequence[Host], *, devices_known: bool = True
     ) -> Iterator[tuple[Host, ...]]:
-        """Yield what the hosts of the job may be, the likeliest first: like each kind of host that
-        the project's inventory has (``listed``), then like none of them. Yield nothing where the
-        number of nodes cannot be read, as in ``nodes=1k``.
+        """Yield possible hosts of the job, the likeliest first.
 
-        The number of GPUs is that of the options, if these give one. Else it may be any: a
-        partition may add GPUs to a job, as may a variable of sbatch. Nor is it known with
-        ``exclusive``, or without ``devices_known``, for which see ``--devices``.
+        First they are like each kind of host in the project's inventory (``listed``), then like
+        none of them. Yield nothing if the number of nodes cannot be read, as in ``nodes=1k``.
+
+        If the options give a number of GPUs, it applies. Otherwise it may be any: a partition or a
+        variable of sbatch may add GPUs to a job. It is also unknown with ``exclusive``, or without
+        ``devices_known`` (see ``--devices``).
         """
         if not self._most:
             return

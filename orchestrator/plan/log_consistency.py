@@ -1,5 +1,5 @@
-"""What the keys of ``log:`` in a ``framework.yaml`` must be together: patterns and groups, metrics
-and their lines.
+"""Consistency of the keys of ``log:`` in a ``framework.yaml``: patterns and groups, metrics and
+their lines.
 
 Each fault is the path of its key, what was expected and what came, and a hint.
 """

@@ -55,13 +55,14 @@ _PEAK_MEMORY = Metric("peak_memory", "GiB", "lower", help="largest memory of a r
 class Measure:
     """A kind of measurement.
 
-    ``speed``: the throughput of a run that computes samples in steps, None without them,
-    ``derived``: the metrics that follow from it, ``reported``: what its program reports at its end,
-    ``sampled``: what follows from samples of its nodes. ``is_diagnosis``: its result is tables and
-    verdicts and no metric, so intervals, comparisons and history do not apply. ``fixed``: choices
-    without meaning for this kind, which users cannot make, and the values that a spec has for them.
-    ``noun`` names in words what is measured. ``gpus``: the default number of ranks per node, None
-    for one per GPU. ``repeats_within``: each run contains its own repeats, so one run is enough.
+    ``speed``: the throughput of a run that computes samples in steps, None without them.
+    ``derived``: the metrics computed from it. ``reported``: results that the program prints at its
+    end. ``sampled``: metrics computed from samples of its nodes. ``is_diagnosis``: its result is
+    tables and verdicts and no metric, so intervals, comparisons and history do not apply.
+    ``fixed``: choices without meaning for this kind, which users cannot make, and the values that a
+    spec has for them. ``noun`` names the measured quantity in words. ``gpus``: the default number
+    of ranks per node, None for one per GPU. ``repeats_within``: each run contains its own repeats,
+    so one run is enough.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Measure:
 
     @property
     def has_samples(self) -> bool:
-        """Whether a run computes samples in steps."""
+        """Return whether a run computes samples in steps."""
         return self.speed is not None
 
 

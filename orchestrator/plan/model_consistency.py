@@ -1,5 +1,5 @@
-"""What models and options of a ``framework.yaml`` must be together: defaults, and the sizes and
-steps of language models.
+"""Consistency of models and options of a ``framework.yaml``: defaults, and the sizes and steps of
+language models.
 """
 
 from __future__ import annotations

@@ -27,8 +27,10 @@ FIRST, WHAT, OFTEN, LIMITS, WHERE, OUTPUT = GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class InRunFile:
-    """How an option stands in a run file: under ``key``, by default its name, with a value of one
-    of ``types``, in a message ``expected``. ``place``:
+    """The place of an option in a run file.
+
+    It stands under ``key``, by default its name, and its value has one of ``types``, which messages
+    call ``expected``. ``place``:
 
     - ``list``: of a run; several values make as many configurations
     - ``run``: of a run; an entry of ``include`` may have another value
@@ -44,12 +46,12 @@ class InRunFile:
 
 @dataclass(frozen=True, slots=True)
 class DefaultKey:
-    """How an option stands in a file of defaults.
+    """The place of an option in a file of defaults.
 
     ``kind`` is a kind of value in `orchestrator.record.defaults`, ``limit`` the field of `Limits`
-    that it sets. ``commands`` says whose command line takes it: ``all`` that have the option, those
-    that start ``runs``, or none, where other code does. ``note`` follows the help in the JSON
-    Schema, for what holds in a file alone.
+    that it sets. ``commands`` says whose command line takes it: ``all`` commands with the option,
+    those that start ``runs``, or, if empty, none, because other code applies it. ``note`` follows
+    the help in the JSON Schema, for rules that hold only in a file.
     """
 
     kind: str

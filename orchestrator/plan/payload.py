@@ -1,5 +1,5 @@
-"""What is sent to nodes, as bytes: the files of a framework folder's payload, the node runner, and
-the rank wrapper.
+"""Files sent to nodes, as bytes: a framework folder's payload, the node runner, and the rank
+wrapper.
 
 Files are looked up in the framework folder, then by their bare names among orch's own, below
 ``remote/trainers/``, which is in the package when it is installed and next to it in a source tree.
@@ -53,12 +53,12 @@ def is_payload_name(name: object) -> bool:
 def payload_files(
     places: Mapping[str, str], folder: Path
 ) -> tuple[dict[str, bytes], list[ConfigError]]:
-    """Return the files of a folder's payload by name in the set, and every fault of what is listed.
+    """Return the files of a folder's payload by name in the set, and every fault of the list.
 
-    ``places`` maps each name under ``payload:`` to file, line and key, where its faults are. A name
-    is looked up in the folder, then among orch's own; one that ends with a slash means all files
-    below that folder. A missing or unreadable file, a link, a name that is not allowed, and files
-    beyond the limits are faults.
+    ``places`` maps each name under ``payload:`` to file, line and key, where faults are reported. A
+    name is looked up in the folder, then among orch's own; a name that ends with a slash means all
+    files below that folder. A missing or unreadable file, a link, a name that is not allowed, and
+    files beyond the limits are faults.
     """
     files: dict[str, bytes] = {}
     faults: list[ConfigError] = []

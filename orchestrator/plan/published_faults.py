@@ -1,6 +1,4 @@
-"""What the keys of a published rule in a ``framework.yaml`` must be together: names, patterns,
-groups, and the window.
-"""
+"""Consistency of a published rule in a ``framework.yaml``: names, patterns, groups, and the window."""
 
 from __future__ import annotations
 

@@ -32,14 +32,16 @@ _SHAPING = ("nodes", "gpus", "shape", "framework", "options", "env")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request on a command line. Empty axes and ``repeats`` fall back to the run file, then to
-    the framework.
+    """A request on a command line.
 
-    ``axes`` hold the values of a choice by name, those of options and variables as
-    ``options.<name>`` and ``env.<name>``; ``single`` hold one value. ``order``, ``until_ci`` and
-    ``budget`` are unparsed text: which values are valid depends on the repeats, which may come from
-    the framework. ``strict`` refuses the bench if a configuration is impossible. ``origins`` name
-    the files of those choices in ``run_file`` that are defaults of the project or the user.
+    Empty axes and ``repeats`` fall back to the run file, then to the framework.
+
+    ``axes`` hold the values of a choice by name; options and variables are called
+    ``options.<name>`` and ``env.<name>``. ``single`` holds one value for a name. ``order``,
+    ``until_ci`` and ``budget`` are unparsed text: the valid values depend on the repeats, which may
+    come from the framework. ``strict`` refuses the bench if a configuration is impossible.
+    ``origins`` names the files of the choices in ``run_file`` that are defaults of the project or
+    the user.
     """
 
     model: str

@@ -229,7 +229,7 @@ class _Reader:
     def _check_types(
         self, content: Mapping[str, Any], table: _Types, path: _KeyPath
     ) -> dict[str, Any]:
-        """Return the values of the keys in ``table``; those of another type are faults."""
+        """Return the values of the keys in ``table``; values of another type are faults."""
         values = {}
         for key, (types, expected) in table.items():
             if key in content and type(content[key]) in types:

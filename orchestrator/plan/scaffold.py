@@ -1,8 +1,8 @@
 """The files of a new framework folder, as text: for a training command, or a small example that
 runs anywhere.
 
-What is generated passes ``orch framework check`` and runs as it is; comments say what to change for
-a program of one's own.
+Generated files pass ``orch framework check`` and run unchanged; comments say what to change for
+another program.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ def _result_lines(name: str, metrics: Sequence[Metric]) -> str:
 
 
 def _libraries(command: TrainingCommand, payload: Mapping[str, bytes]) -> list[str]:
-    """Return the libraries whose versions matter: those that the program imports, and that of its
-    launcher.
+    """Return the libraries whose versions matter: the program's imports, and its launcher's
+    library.
     """
     found = {"torch"} if command.launcher == "torchrun" else set[str]()
     for file, content in payload.items():

@@ -1,6 +1,4 @@
-"""The texts from which `orchestrator.plan.scaffold` makes new framework folders, with what is
-filled in between braces.
-"""
+"""Text templates of new framework folders; `orchestrator.plan.scaffold` fills in the braces."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How the work of a step is spread over ranks: copies of the model, micro-batches, and what keeps
-the global batch constant.
+"""The distribution of a step's work over ranks: copies of the model, micro-batches, and the choice
+that keeps the global batch constant.
 
 With weak scaling, each rank computes as much in every shape. With strong scaling, the global batch
 is the same in every shape, and the batch size of a rank or the number of micro-batches follows from
@@ -24,11 +24,14 @@ _RANKS = Option("int", 1, minimum=1)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step of a language model computes, from its options. A sample is a sequence of
-    ``tokens``, 0 for a program whose samples are not made of tokens. Each copy of the model is
-    computed by ``model_ranks`` ranks together, in ``micro_batches`` forward passes per step.
-    ``recomputation`` is one of `transformer.RECOMPUTATIONS`. ``batch_size_up_to``: a run finds its
-    batch size itself, up to this one, and reports it; 0: it trains with the planned one."""
+    """The computation of a language model's step, from its options.
+
+    A sample is a sequence of ``tokens``, 0 for a program whose samples are not made of tokens. Each
+    copy of the model is computed by ``model_ranks`` ranks together, in ``micro_batches`` forward
+    passes per step. ``recomputation`` is one of `transformer.RECOMPUTATIONS`. ``batch_size_up_to``:
+    a run finds its batch size itself, up to this one, and reports it; 0: it trains with the planned
+    one.
+    """
 
     tokens: int = 0
     micro_batches: int = 1

@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def adapts(self) -> bool:
-        """Whether the number of runs depends on how the bench goes."""
+        """Return whether the number of runs depends on how the bench goes."""
         return self.until_ci is not None or self.budget_s is not None
 
     def fits(self, used_s: float, expected_s: float) -> bool:

@@ -1,5 +1,5 @@
-"""What is wrong with the types and keys of a ``framework.yaml``: each error of the schema as a
-sentence for its reader.
+"""Messages for wrong types and keys in a ``framework.yaml``: each error of the schema as a
+sentence.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def key_path(error: Mapping[str, Any]) -> KeyPath:
 def described(
     error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPath], Any] | None = None
 ) -> ConfigError:
-    """Return an error of pydantic as a fault with its place, what was expected, what came, and what
-    to write.
+    """Return an error of pydantic as a fault: its place, the expected and the actual value, and a
+    hint.
 
     ``model_at`` returns the model of the mapping at a path, by default that of a
     ``framework.yaml``.

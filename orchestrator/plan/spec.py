@@ -1,9 +1,9 @@
-"""What is measured: `RunSpec`, resolved once from framework defaults, a run file and the command
+"""`RunSpec`: one experiment, resolved once from framework defaults, a run file and the command
 line.
 
 Precedence is framework defaults < run file < command line, and every value records its origin.
 Facts of the cluster are not part of a spec; they are in `orchestrator.inventory`. Environment
-variables belong to the hosts, except those that an experiment varies: these are part of the spec
+variables belong to the hosts, except the ones that an experiment varies: these are part of the spec
 and take precedence.
 """
 
@@ -41,15 +41,17 @@ either.
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One experiment. ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per
-    copy of the model and forward pass, if ``step`` says that these differ.
+    """One experiment.
+
+    ``gpus`` is ranks per node, ``batch_size`` samples per device and step: per copy of the model
+    and forward pass, if ``step`` says that these differ.
 
     ``env`` holds the variables that this experiment sets on all nodes; they win over the hosts'.
     ``follows`` names the choice that keeps the global batch constant with strong scaling,
-    ``batch_size`` or ``options.<name>``; it is empty with weak scaling. ``container`` replaces that
-    of the hosts: ``ENGINE:IMAGE``, or ``none`` for the hosts themselves. ``cpu_binding`` is one of
-    `BINDINGS`, or empty for that of each host's ``vars.cpu_binding``. ``hosts`` names the nodes in
-    order of node_rank where the experiment is about them; empty: the first that fit.
+    ``batch_size`` or ``options.<name>``; it is empty with weak scaling. ``container`` replaces the
+    hosts' containers: ``ENGINE:IMAGE``, or ``none`` to run on the hosts themselves. ``cpu_binding``
+    is one of `BINDINGS`, or empty to use each host's ``vars.cpu_binding``. ``hosts`` names the
+    nodes in order of node_rank if the experiment is about them; empty: the first that fit.
     """
 
     framework: str
@@ -85,8 +87,9 @@ class RunSpec:
         )
 
     def is_run_of(self, planned: RunSpec) -> bool:
-        """Whether it is what a run of ``planned`` trained: equal to it, but for a batch size that
-        the run found itself.
+        """Return whether a run of ``planned`` trained this spec.
+
+        They are equal, but for a batch size that the run found itself.
         """
         return (
             replace(self, batch_size=planned.batch_size) if planned.step.batch_size_up_to else self
@@ -94,7 +97,7 @@ class RunSpec:
 
     @property
     def items(self) -> int:
-        """What a sample counts as in a speed: its tokens, or 1."""
+        """Items per sample in a speed: its tokens, or 1."""
         return self.step.tokens or 1
 
     @property
@@ -354,8 +357,9 @@ def default_step(
     device: str = "cuda",
     reported: Mapping[str, Any] | None = None,
 ) -> Step:
-    """Return what a step computes by the defaults of a folder, and by those of its options that a
-    program has ``reported``. Raises ConfigError for a reported value that an option does not take.
+    """Return the step by the defaults of a folder and the options that a program has ``reported``.
+
+    Raises ConfigError for a reported value that an option does not take.
     """
     reported = reported or {}
     options = {

@@ -28,10 +28,13 @@ of matrix products and attention, or all of each layer."""
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """The sizes of a decoder. ``width`` is that of a token between layers, ``head_width`` that of a
-    head's queries, ``mlp`` the hidden width of an MLP or of one expert, ``gated``: the MLP has a
-    third matrix (SwiGLU). ``tied``: the output layer is the embedding table. Of ``experts``, each
-    token passes ``active_experts``."""
+    """The sizes of a decoder.
+
+    ``width`` is the size of a token between layers, ``head_width`` the size of a head's queries,
+    ``mlp`` the hidden width of an MLP or of one expert. ``gated``: the MLP has a third matrix
+    (SwiGLU). ``tied``: the output layer is the embedding table. Of ``experts``, each token passes
+    ``active_experts``.
+    """
 
     layers: int
     width: int
@@ -60,14 +63,18 @@ class Transformer:
 
     @property
     def matmul_parameters(self) -> int:
-        """Weights of all matrix products that a token meets: those of all layers, and the output
-        layer. Embedding tables are looked up and not multiplied, so they do not count."""
+        """Weights of all matrix products that a token meets: all layers and the output layer.
+
+        Embedding tables are looked up and not multiplied, so they do not count.
+        """
         return self.layers * self.layer_parameters + self.width * self.vocab
 
     @property
     def parameters(self) -> int:
-        """Weights of all matrix products, with those of every expert, and of the embedding table, a
-        tied one once; without positions, norms and biases."""
+        """Weights of all matrix products, every expert's included, and of the embedding table.
+
+        A tied table counts once. Positions, norms and biases do not count.
+        """
         unused = (
             (self.experts - self.active_experts) * (3 if self.gated else 2) * self.width * self.mlp
         )
@@ -101,9 +108,11 @@ class Transformer:
 
 
 def transformer_of(content: Mapping[str, Any]) -> Transformer:
-    """Return the transformer that a folder or a manifest describes. Without ``kv_heads`` and
-    ``head_width``, each head has keys of its own, and heads divide the width. Raises KeyError,
-    TypeError or ValueError for what is none."""
+    """Return the transformer that a folder or a manifest describes.
+
+    Without ``kv_heads`` and ``head_width``, each head has keys of its own, and heads divide the
+    width. Raises KeyError, TypeError or ValueError for an invalid description.
+    """
     values = {"kv_heads": content["heads"], **content}
     if "head_width" not in values:
         values["head_width"] = values["width"] // values["heads"]
