@@ -222,11 +222,9 @@ def recorded_error(value: Any, run_id: str) -> OrchError:
     refers to the node.
     """
     names = ("message", "kind", "where", "hint", "cause", "host", "phase")
-    fields = (
-        {name: str(value[name]) for name in names if name in value}
-        if isinstance(value, dict)
-        else {}
-    )
+    fields = {}
+    if isinstance(value, dict):
+        fields = {name: str(value[name]) for name in names if name in value}
     message, kind = (
         fields.pop("message", "no cause was recorded"),
         fields.pop("kind", "rank_failed"),

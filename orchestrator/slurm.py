@@ -84,11 +84,9 @@ def job(job_id: str, environment: Mapping[str, str] = os.environ) -> Job | None:
         raise
     records = [record for record in re.split(r"\n(?=JobId=)", text.strip()) if record]
     first = parse(records[0] if records else text)
-    return (
-        replace(first, components=tuple(parse(record).id for record in records))
-        if len(records) > 1
-        else first
-    )
+    if len(records) > 1:
+        return replace(first, components=tuple(parse(record).id for record in records))
+    return first
 
 
 def job_id(text: str, where: str) -> str:
@@ -162,11 +160,9 @@ def parse(text: str) -> Job:
 
 def _tasks_per_node(fields: Mapping[str, str]) -> int:
     tasks, nodes = fields.get("NumTasks", "1"), fields.get("NumNodes", "1").partition("-")[0]
-    return (
-        max(1, int(tasks) // int(nodes))
-        if tasks.isdigit() and nodes.isdigit() and int(nodes)
-        else 1
-    )
+    if tasks.isdigit() and nodes.isdigit() and int(nodes):
+        return max(1, int(tasks) // int(nodes))
+    return 1
 
 
 def _devices(gres: str) -> tuple[str, int] | None:

@@ -340,7 +340,9 @@ def _shorten_tag(tag: str) -> str:
     """Return a tag for a message. What follows a '!' may be text that needs quotes, such as a
     password.
     """
-    return f"'{tag}'" if tag == "!" or tag.startswith("tag:yaml.org,") else "'!…'"
+    if tag == "!" or tag.startswith("tag:yaml.org,"):
+        return f"'{tag}'"
+    return "'!…'"
 
 
 def _line(event: yaml.Event) -> int:

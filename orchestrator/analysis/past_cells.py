@@ -188,7 +188,9 @@ def _past_cell(row: Row, record: BenchRecord, bench_id: str, spec: Mapping[str, 
 
 def title_of(cell: PastCell) -> str:
     """Return the title of the table that a cell is in."""
-    return cell.series if cell.metric == SPEED else f"{cell.series}, {cell.unit}"
+    if cell.metric == SPEED:
+        return cell.series
+    return f"{cell.series}, {cell.unit}"
 
 
 def in_title_order(cells: Sequence[PastCell]) -> list[str]:

@@ -63,11 +63,9 @@ def allocated(
     write_atomic(path, text.encode(), hint=PROJECT_HINT)
     until = f", until {job.end}" if job.end else ""
     counts = sorted({count for _, _, count in job.devices})
-    gpus = (
-        f"{' or '.join(map(str, counts))} GPU{'' if counts == [1] else 's'} a node"
-        if counts
-        else "no GPUs"
-    )
+    gpus = "no GPUs"
+    if counts:
+        gpus = f"{' or '.join(map(str, counts))} GPU{'' if counts == [1] else 's'} a node"
     say(f"slurm: job {job.id}, {fold(names)}, {gpus}{until}")
     return str(path), fold(names)
 

@@ -66,7 +66,9 @@ def _read(name: str, value: Any) -> Any:
     if row.is_list:
         if row.type == "texts":
             return _assignments(value, option)
-        return value if isinstance(value, str) else ",".join(map(as_written, _items(value, option)))
+        if isinstance(value, str):
+            return value
+        return ",".join(map(as_written, _items(value, option)))
     if row.type == "hosts":
         return ",".join(map(str, _items(value, option)))
     if row.type in ("texts", "paths"):

@@ -62,11 +62,9 @@ def bench_path(project: Project, name: str) -> Path:
         )
     if not (labelled or folders):
         listed = "orch status lists the benches; the path of a bench directory also works"
-        hint = (
-            "unpack an archive with tar -xf, and use its directory"
-            if name.endswith(".tar")
-            else listed
-        )
+        hint = listed
+        if name.endswith(".tar"):
+            hint = "unpack an archive with tar -xf, and use its directory"
         raise ConfigError(f"no bench {name!r}", where=str(runs), hint=hint)
     if not labelled and not _has_record(folders[0]):
         raise DataError(

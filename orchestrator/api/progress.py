@@ -218,11 +218,9 @@ class Progress:
         if result.has_failed:
             return ", no number"
         lines, sum_of_inverse = self.measured
-        return (
-            f", about {lines / sum_of_inverse:.1f} {self.unit}"
-            if lines and result.state == "incomplete"
-            else ""
-        )
+        if lines and result.state == "incomplete":
+            return f", about {lines / sum_of_inverse:.1f} {self.unit}"
+        return ""
 
     def _read(self, data: bytes) -> None:
         """Read current step and speed from the first rank's log, for display only; results come

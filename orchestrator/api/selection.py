@@ -85,7 +85,9 @@ def select(
     from orchestrator.report.text import one_line
 
     def file_of(named: str, bench: str = "") -> tuple[str, str]:
-        return allocated(project, named, bench, say=say) if job_in(named) else (named, "")
+        if job_in(named):
+            return allocated(project, named, bench, say=say)
+        return (named, "")
 
     remembered, why = project.inventory_source(hosts, os.environ)
     why = source_of or why

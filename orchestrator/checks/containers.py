@@ -125,9 +125,7 @@ def _leftovers(host: Host, container: ContainerFacts, left: Sequence[Sequence[An
     listed = ", ".join(f"{name} ({state})" for name, state in left)
     engine = container.engine
     hint = f"orch cancel removes what a run has left; if that fails, {engine} rm -f {' '.join(str(name) for name, _ in left)}"
-    verdict = (
-        failed
-        if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left)
-        else warning
-    )
+    verdict = warning
+    if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left):
+        verdict = failed
     return [verdict(host.name, "leftovers", listed, "no containers of earlier runs", hint)]

@@ -202,4 +202,6 @@ def _entries(name: str, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str,
 
 def _shorten(value: str) -> str:
     text = value or "''"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return text[: _SHOWN_CHARACTERS - 1] + "…"

@@ -89,7 +89,9 @@ def _format_value(value: Any, unit: str) -> str:
     if value in ("unlimited", float("inf")):
         return "unlimited"
     if isinstance(value, (int, float)):
-        return f"{value:.0f}{unit}" if value == int(value) else f"{value:.5g}{unit}"
+        if value == int(value):
+            return f"{value:.0f}{unit}"
+        return f"{value:.5g}{unit}"
     return str(value)
 
 

@@ -56,7 +56,9 @@ def gpu_checks(host: Host, facts: NodeFacts | Mapping[str, Any], ranks: int | No
     """Return every check of a machine that is measured on its GPUs."""
     known = node_facts(facts)
     count = count_check(host, known, ranks)
-    return [count] if count.verdict == "failed" else [count, *conditions(host.name, known)]
+    if count.verdict == "failed":
+        return [count]
+    return [count, *conditions(host.name, known)]
 
 
 def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
@@ -110,7 +112,9 @@ def _no_tool() -> str:
 
 
 def _memory(gpu: GpuFacts) -> str:
-    return "" if gpu.memory_mib is None else f" {gpu.memory_mib / 1024:.0f} GiB"
+    if gpu.memory_mib is None:
+        return ""
+    return f" {gpu.memory_mib / 1024:.0f} GiB"
 
 
 def conditions(host: str, facts: NodeFacts) -> list[Check]:
@@ -317,7 +321,9 @@ def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | Non
     modes |= {f"partition {gpu.partition}" for gpu in gpus if gpu.partition}
     modes |= {f"memory partition {gpu.memory_partition}" for gpu in gpus if gpu.memory_partition}
     held = {f"persistence {str(gpu.persistence).lower()}" for gpu in gpus if gpu.persistence}
-    return ok(host, "modes", ", ".join([*sorted(modes), *sorted(held)])) if modes or held else None
+    if modes or held:
+        return ok(host, "modes", ", ".join([*sorted(modes), *sorted(held)]))
+    return None
 
 
 def _pcie(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:

@@ -204,7 +204,9 @@ def _size(size_bytes: int) -> str:
     """Return a size as text, rounded so far that equal nodes are folded even if one of them has
     just written a log.
     """
-    return f"{size_bytes >> 30} GiB" if size_bytes >= 10 << 30 else f"{size_bytes >> 20} MiB"
+    if size_bytes >= 10 << 30:
+        return f"{size_bytes >> 30} GiB"
+    return f"{size_bytes >> 20} MiB"
 
 
 def _limits(host: Host, facts: NodeFacts) -> Check | None:

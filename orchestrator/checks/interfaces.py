@@ -183,4 +183,6 @@ def _adapters(facts: NodeFacts) -> str:
     """Return which InfiniBand devices NCCL uses for data by itself; empty without any."""
     active = [port.device for port in facts.infiniband if port.state == "ACTIVE"]
     names = ", ".join(list(dict.fromkeys(active))[:8])
-    return f"; NCCL's data goes over {names} unless NCCL_IB_DISABLE is set" if names else ""
+    if not names:
+        return ""
+    return f"; NCCL's data goes over {names} unless NCCL_IB_DISABLE is set"

@@ -123,11 +123,9 @@ def collect(
     incomplete = [collected for _, collected in report if not collected.complete]
     if incomplete:
         lives = any(collected.lives for collected in incomplete)
-        hint = (
-            "a run that is still running has no exit record; see orch status"
-            if lives
-            else _NO_RECORD
-        )
+        hint = _NO_RECORD
+        if lives:
+            hint = "a run that is still running has no exit record; see orch status"
         raise DataError(
             f"{len(incomplete)} records of runs are not complete yet",
             kind="result_invalid",

@@ -60,11 +60,9 @@ def hosts(ctx: typer.Context, last: str) -> Iterable[str]:
     given = ctx.params.get("hosts") or ""
     source, _ = project.inventory_source(given, os.environ)
     names = _hosts_of(project, Path(source).expanduser())
-    return (
-        names
-        if last
-        else [name for name in names if not name.startswith("@") or len(names) < _MOST_NAMES]
-    )
+    if last:
+        return names
+    return [name for name in names if not name.startswith("@") or len(names) < _MOST_NAMES]
 
 
 def _hosts_of(project: Project, path: Path) -> list[str]:

@@ -132,11 +132,9 @@ def check(
     from orchestrator.nodes.fanout import each_or_raise
 
     named = _check_names(only)
-    folders = (
-        open_frameworks(words(framework, "--framework"), template_bases(templates))
-        if named != {"reach"}
-        else []
-    )
+    folders = []
+    if named != {"reach"}:
+        folders = open_frameworks(words(framework, "--framework"), template_bases(templates))
     selection = select(hosts, exclude, devices=devices or [])
     with ConnectionCache() as opened:
         if skip_unreachable:

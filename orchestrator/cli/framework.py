@@ -246,9 +246,11 @@ def _payload(command: TrainingCommand) -> dict[str, bytes]:
 def _module(dotted: str) -> list[str]:
     """Return the payload entry of a module that is here, none if it is somewhere else."""
     top = dotted.split(".")[0]
-    return (
-        [f"{top}/"] if Path(top).is_dir() else [f"{top}.py"] if Path(f"{top}.py").is_file() else []
-    )
+    if Path(top).is_dir():
+        return [f"{top}/"]
+    if not Path(f"{top}.py").is_file():
+        return []
+    return [f"{top}.py"]
 
 
 @app.command()

@@ -230,13 +230,11 @@ def _complaint(script: str) -> str:
         env={"LC_ALL": "C"},
     )
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return (
-        said[0].removeprefix("bash: ")
-        if said
-        else f"exit status {done.returncode}"
-        if done.returncode
-        else ""
-    )
+    if said:
+        return said[0].removeprefix("bash: ")
+    if not done.returncode:
+        return ""
+    return f"exit status {done.returncode}"
 
 
 def _notes(folder: FrameworkFolder, log: LogMatches | None, log_path: str) -> Iterator[str]:
@@ -280,7 +278,9 @@ def lines(result: Checked) -> Iterator[str]:
 
 
 def _faults(result: Checked) -> str:
-    return _count(len(result.faults), "fault", "faults") if result.faults else "no fault"
+    if not result.faults:
+        return "no fault"
+    return _count(len(result.faults), "fault", "faults")
 
 
 def _count(number: int, singular: str, plural: str) -> str:
@@ -304,16 +304,16 @@ def _log_lines(log: LogMatches, path: str) -> Iterator[str]:
         yield from _pattern_lines(pattern)
     for metric in log.metrics:
         key = "".join(f" {name}={_short(value)}" for name, value in (metric.key or {}).items())
-        first = (
-            f", the first is {_short(metric.first)} {metric.unit}{f' at{key}' if key else ''}"
-            if metric.count
-            else ""
-        )
+        first = ""
+        if metric.count:
+            first = (
+                f", the first is {_short(metric.first)} {metric.unit}{f' at{key}' if key else ''}"
+            )
         yield f"    metric {metric.name}: {_count(metric.count, 'value', 'values')}{first}"
     if log.unmatched:
-        more = (
-            f", the first {len(log.unmatched)}" if log.unmatched_count > len(log.unmatched) else ""
-        )
+        more = ""
+        if log.unmatched_count > len(log.unmatched):
+            more = f", the first {len(log.unmatched)}"
         yield f"    no pattern matches {_count(log.unmatched_count, 'line', 'lines')}{more}:"
         yield from (f"      {number}: {_short(line)}" for number, line in log.unmatched)
 

@@ -67,7 +67,12 @@ def logs(
     from orchestrator.report.text import lines_of, visible
 
     if everything and (follow or raw or rank):
-        other = "--follow" if follow else "--raw" if raw else "--rank"
+        if follow:
+            other = "--follow"
+        elif raw:
+            other = "--raw"
+        else:
+            other = "--rank"
         raise ConfigError(f"expected it without {other}, got both", where="--all")
     directory = find_bench("")
     chosen = _run(directory, run)

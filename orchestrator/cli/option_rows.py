@@ -50,11 +50,9 @@ def duration(option: str, least: float | None = None, *, limit: str = "") -> Cal
     def parse(value: Any) -> float:
         from orchestrator.plan import Limits
 
-        return (
-            Limits.read(value, option, limit, least=least)
-            if isinstance(value, str)
-            else float(value)
-        )
+        if isinstance(value, str):
+            return Limits.read(value, option, limit, least=least)
+        return float(value)
 
     return parse
 

@@ -106,11 +106,9 @@ def status(
         host for host, answer in answers.items() if not answer["owner"]
     ]  # who holds a node has a process there
     if not is_asked:
-        reason = (
-            "a lab: orch lab exec -- orch status"
-            if project.is_outside_its_lab(os.environ)
-            else "no inventory"
-        )
+        reason = "no inventory"
+        if project.is_outside_its_lab(os.environ):
+            reason = "a lab: orch lab exec -- orch status"
         typer.echo(f"no node is asked: this project has {reason}; --hosts names one", err=True)
     elif not answers:
         typer.echo("no node answers")

@@ -127,11 +127,9 @@ def _rests(answers: Mapping[str, dict[str, Any]]) -> list[str]:
     for host, answer in answers.items():
         if not answer.get("absent"):
             rest = _name_leftovers(answer.get("remains", ()))
-            done = (
-                "removed"
-                if answer["payload"] or answer["runs"] or not rest
-                else "nothing to remove"
-            )
+            done = "nothing to remove"
+            if answer["payload"] or answer["runs"] or not rest:
+                done = "removed"
             words = f"{answer['root']}: {done}; remains: {rest or 'nothing'}"
             lines.setdefault(words, []).append(host)
     return _fold_lines(lines)

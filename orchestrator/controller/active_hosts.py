@@ -204,11 +204,9 @@ class ActiveHosts:
         if len(fit) >= len(lost):
             return f"{fold(names)} {'is' if len(fit) == 1 else 'are'} of another device type, or too small for a configuration"
         needed = "1 is needed" if len(lost) == 1 else f"{len(lost)} are needed"
-        count = (
-            f"{len(fit)} {'is' if len(fit) == 1 else 'are'} fit ({fold(names)})"
-            if fit
-            else "none is"
-        )
+        count = "none is"
+        if fit:
+            count = f"{len(fit)} {'is' if len(fit) == 1 else 'are'} fit ({fold(names)})"
         unfit = [
             f"{name} is not: {why}" for name, why in self._against.items() if name not in names
         ]

@@ -325,7 +325,9 @@ def _not_met(results: Sequence[RunResult], expect: Sequence[Expectation]) -> lis
     from orchestrator.results.expectations import errors_of, judged
     from orchestrator.results.summary import summarize
 
-    return errors_of(judged(expect, summarize(results).rows, results)) if expect else []
+    if not expect:
+        return []
+    return errors_of(judged(expect, summarize(results).rows, results))
 
 
 def _private(path: str, flags: int) -> int:

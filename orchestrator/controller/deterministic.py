@@ -49,7 +49,9 @@ class DeterministicFailure:
 
     def concerns(self, spec: RunSpec) -> bool:
         """Return whether runs of this spec would fail in the same way."""
-        return spec.framework == self.framework if self.spec is None else spec == self.spec
+        if self.spec is None:
+            return spec.framework == self.framework
+        return spec == self.spec
 
 
 def deterministic_failure(

@@ -58,7 +58,9 @@ def usable_baseline(
 
 def _started_in(facts: Mapping[str, Any]) -> str:
     container = facts.get("container")
-    return str(container.get("what")) if isinstance(container, Mapping) else ""
+    if not isinstance(container, Mapping):
+        return ""
+    return str(container.get("what"))
 
 
 def _starts_in(host: Host, spec: RunSpec) -> str:
@@ -84,4 +86,6 @@ def expected_times(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, 
 
 def earlier_times(root: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
     """Return `expected_times` for the cells of a plan with a budget; an empty list without one."""
-    return expected_times(root, plan.cells) if plan.schedule.budget_s is not None else []
+    if plan.schedule.budget_s is None:
+        return []
+    return expected_times(root, plan.cells)

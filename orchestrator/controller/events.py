@@ -76,11 +76,9 @@ class Started:
         most = f"≤ {(self.skew_s + self.bound_s) * 1e3:.1f} ms"
         if len(self.hosts) < 2:
             return ""
-        return (
-            f", skew {most}"
-            if self.bound_s >= self.skew_s
-            else f", skew {self.skew_s * 1e3:.1f} ms, {most}"
-        )
+        if self.bound_s >= self.skew_s:
+            return f", skew {most}"
+        return f", skew {self.skew_s * 1e3:.1f} ms, {most}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,9 @@ class Look:
     def against(self, host: str) -> list[OrchError]:
         """Return what keeps a host from a run now: its faults, and that another run holds it."""
         holder = self.facts.get(host, {}).get("held_by")
-        busy = (
-            [RunError(f"another run holds this node: {holder}", kind="node_busy", host=host)]
-            if holder
-            else []
-        )
+        busy = []
+        if holder:
+            busy = [RunError(f"another run holds this node: {holder}", kind="node_busy", host=host)]
         return [*self.faults.get(host, ()), *busy]
 
 

@@ -192,7 +192,9 @@ def _decisive(causes: list[tuple[float, str, str, str]]) -> tuple[float, str, st
     cancelled = [
         cause for cause in causes if cause[3].startswith(CANCELLED) and cause[0] - at <= _CLOSE_S
     ]
-    return cancelled[0] if cancelled and text.endswith("SIGTERM") else causes[0]
+    if cancelled and text.endswith("SIGTERM"):
+        return cancelled[0]
+    return causes[0]
 
 
 def close_seconds(peers: Mapping[str, Peer], run_id: str) -> tuple[OrchError, ...]:

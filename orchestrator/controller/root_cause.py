@@ -311,7 +311,9 @@ def _hint_lines(death: _Death, finding: Failure | None, facts: _Facts) -> Iterat
 def _short(line: str) -> str:
     """Return a long line without its middle: the failure is named at its beginning or at its end."""
     half = _SHOWN_CHARACTERS // 2
-    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
+    if len(line) <= _SHOWN_CHARACTERS:
+        return line
+    return f"{line[:half]} […] {line[-half:]}"
 
 
 def _last_words(error: OrchError, run: RunDir) -> _Death:
@@ -339,6 +341,6 @@ def _last_lines(run: RunDir, host: str, name: str) -> list[str]:
 
 def _rank(error: OrchError) -> int | None:
     words = error.message.split()
-    return (
-        int(words[1]) if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit() else None
-    )
+    if words[:1] == ["rank"] and len(words) > 1 and words[1].isdigit():
+        return int(words[1])
+    return None

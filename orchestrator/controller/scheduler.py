@@ -221,9 +221,9 @@ class BlockScheduler:
 
     def _show_block(self, repeat: int) -> None:
         schedule = self.plan.schedule
-        left_s = (
-            None if schedule.budget_s is None else max(0.0, schedule.budget_s - self.tally.used_s())
-        )
+        left_s = None
+        if schedule.budget_s is not None:
+            left_s = max(0.0, schedule.budget_s - self.tally.used_s())
         self._observe(BlockOver(repeat, widest(self._results()), schedule, left_s))
 
     def _end(self, reason: str, waiting: Sequence[PlannedRun]) -> None:

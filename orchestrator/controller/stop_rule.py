@@ -64,11 +64,9 @@ def decide(
         decision = Decision(
             blocks < schedule.max_repeats, "wide" if blocks < schedule.max_repeats else "most"
         )
-    return (
-        decision
-        if not decision.goes_on or schedule.fits(used_s, block_s)
-        else Decision(False, "budget")
-    )
+    if not decision.goes_on or schedule.fits(used_s, block_s):
+        return decision
+    return Decision(False, "budget")
 
 
 def widest(results: Sequence[RunResult]) -> Width | None:
@@ -134,11 +132,9 @@ def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str
     if schedule.until_ci is not None:
         words.append(f"until every 95 % interval is within {schedule.aim}")
     if schedule.budget_s is not None:
-        fits = (
-            f", enough for about {plural(int(schedule.budget_s / block_s), 'repeat')} by earlier runs"
-            if block_s
-            else ""
-        )
+        fits = ""
+        if block_s:
+            fits = f", enough for about {plural(int(schedule.budget_s / block_s), 'repeat')} by earlier runs"
         words.append(f"a budget of {schedule.budget_s:g} s{fits}")
     if schedule.order == "random":
         words.append(f"random order in blocks, seed {schedule.seed}")
@@ -206,4 +202,8 @@ def _share(interval: Interval | None, middle: float | None) -> float:
     if interval is None or middle is None:
         return math.inf
     half = (interval.high - interval.low) / 2
-    return half / abs(middle) if middle else math.inf if half else 0.0
+    if middle:
+        return half / abs(middle)
+    if not half:
+        return 0.0
+    return math.inf

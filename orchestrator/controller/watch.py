@@ -223,9 +223,9 @@ class Watch:
         limits = self.stage.limits
         doubt_s = limits.doubt_s if peer.greeted_at > peer.last_answer else 0.0
         if peer.silence_s > limits.lost_s + doubt_s and not self._unread(name):
-            via = (
-                f"{peer.line.via}, or this host behind it: " if peer.line and peer.line.via else ""
-            )
+            via = ""
+            if peer.line and peer.line.via:
+                via = f"{peer.line.via}, or this host behind it: "
             error = TransportError(
                 f"{via}no sign of life for {peer.silence_s:.1f} s; it stops the run by itself within {limits.lease_s:g} s",
                 kind="node_lost",

@@ -163,7 +163,9 @@ def measure(value: Any) -> float | int | None:
     number = float(match[1]) if match else None
     if number is not None and not math.isfinite(number):
         return None
-    return int(number) if number is not None and number.is_integer() else number
+    if number is not None and number.is_integer():
+        return int(number)
+    return number
 
 
 def _document(text: str) -> Any:
@@ -181,11 +183,9 @@ def _entries(text: str) -> list[Mapping[str, Any]]:
     """Return an entry for each GPU: a list up to ROCm 6.4, and later ``gpu_data`` of an object."""
     whole = _document(text)
     entries = whole.get("gpu_data") if isinstance(whole, Mapping) else whole
-    return (
-        [entry for entry in entries if isinstance(entry, Mapping)]
-        if isinstance(entries, list)
-        else []
-    )
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, Mapping)]
 
 
 def _entries_if_any(text: str) -> list[Mapping[str, Any]]:
@@ -280,11 +280,9 @@ def _uuid(text: Any) -> str | None:
     serial of the die.
     """
     digits = str(text or "").lower().removeprefix("0x")
-    return (
-        f"GPU-{digits:0>16}"
-        if re.fullmatch(r"[0-9a-f]{1,16}", digits) and digits.strip("0")
-        else None
-    )
+    if re.fullmatch(r"[0-9a-f]{1,16}", digits) and digits.strip("0"):
+        return f"GPU-{digits:0>16}"
+    return None
 
 
 def _processes_of(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:

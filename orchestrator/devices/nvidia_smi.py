@@ -171,11 +171,9 @@ def topology(text: str) -> dict[str, Any] | None:
         cpus.append(places[0] if _PLACES.fullmatch(places[0]) else "")
         numa.append(places[1] if _PLACES.fullmatch(places[1]) else "")
     nics = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", "\n".join(lines), re.MULTILINE))
-    return (
-        {"devices": devices, "links": links, "nics": nics, "cpus": cpus, "numa": numa}
-        if links
-        else None
-    )
+    if not links:
+        return None
+    return {"devices": devices, "links": links, "nics": nics, "cpus": cpus, "numa": numa}
 
 
 def pairs(matrix: Any) -> dict[tuple[str, str], str]:

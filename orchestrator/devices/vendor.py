@@ -37,11 +37,9 @@ class Device:
     def rate(self, dtype: str) -> float | None:
         """Return the most operations per second that a program can reach with a dtype, None for one
         that does not determine the arithmetic: many programs compute fp32 in TF32 by default."""
-        return (
-            self.peak({"amp": "fp16", "bf16": "fp16"}.get(dtype, dtype))
-            if dtype != "fp32"
-            else max(self.fp32, self.tf32)
-        )
+        if dtype != "fp32":
+            return self.peak({"amp": "fp16", "bf16": "fp16"}.get(dtype, dtype))
+        return max(self.fp32, self.tf32)
 
     def peak(self, dtype: str) -> float | None:
         """Return the peak of exactly this arithmetic, the divisor of an MFU; None if it is not

@@ -116,9 +116,8 @@ def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
 
 
 def _with(host: Host, settings: Mapping[str, Any]) -> Host:
-    settings = (
-        {**settings, "vars": public_vars(settings["vars"])} if "vars" in settings else settings
-    )
+    if "vars" in settings:
+        settings = {**settings, "vars": public_vars(settings["vars"])}
     merged = {
         key: {**getattr(host, key), **settings[key]} for key in ("env", "vars") if key in settings
     }

@@ -125,14 +125,18 @@ def character(match: re.Match[bytes]) -> bytes:
         number = 0x10000 + ((int(match["u"], 16) - 0xD800) << 10) + int(text, 16) - 0xDC00
     else:
         number = int(text, 10 if kind == "decimal" else 16)
-    return chr(number).encode("utf-8", "surrogatepass") if 0 <= number < 0x110000 else b""
+    if 0 <= number < 0x110000:
+        return chr(number).encode("utf-8", "surrogatepass")
+    return b""
 
 
 def _point(match: re.Match[bytes]) -> bytes:
     """Return what an escape stands for in Python's ``repr`` of a text, where \\xe9 is U+00E9 and
     not a byte.
     """
-    return chr(int(match["x"], 16)).encode() if match["x"] else character(match)
+    if match["x"]:
+        return chr(int(match["x"], 16)).encode()
+    return character(match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +189,9 @@ class Reading:
         if self.starts[index + 1] - self.starts[index] == stop - start:  # not an escape
             start += offset - self.starts[index]
             stop = start + 1
-        return (
-            (self.within.raw(start)[0], self.within.raw(stop - 1)[1])
-            if self.within
-            else (start, stop)
-        )
+        if self.within:
+            return (self.within.raw(start)[0], self.within.raw(stop - 1)[1])
+        return (start, stop)
 
 
 def _split_wraps(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:

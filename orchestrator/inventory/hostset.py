@@ -216,7 +216,9 @@ def same_machine_key(address: str) -> str:
     >>> same_machine_key("FD00::0001") == same_machine_key("fd00::1"), same_machine_key("Node1.")
     (True, 'node1')
     """
-    return str(IPv6Address(address)) if is_ipv6(address) else address.lower().rstrip(".")
+    if is_ipv6(address):
+        return str(IPv6Address(address))
+    return address.lower().rstrip(".")
 
 
 def check_alias(name: str, where: str) -> None:

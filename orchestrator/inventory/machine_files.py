@@ -101,11 +101,9 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
         entries = [entry for word in words for entry in _entries(word, None, place, faults)]
     else:
         entries = list(_entries(expression, None, place, faults))
-    return (
-        build(expression, _apart(_without_repeats(entries)), faults=faults)
-        if entries
-        else refuse(faults)
-    )
+    if entries:
+        return build(expression, _apart(_without_repeats(entries)), faults=faults)
+    return refuse(faults)
 
 
 def is_list_of_slots(words: Sequence[str]) -> bool:

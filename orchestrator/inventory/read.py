@@ -67,11 +67,9 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
         if inventory:
             return inventory
     text = yamlfile.read_text(path)
-    document = (
-        yamlfile.loads(text, source)
-        if _BASE.search(text) and formats.recognise(text) == "orch"
-        else None
-    )
+    document = None
+    if _BASE.search(text) and formats.recognise(text) == "orch":
+        document = yamlfile.loads(text, source)
     over = base.overlay(document.value, document.line, source) if document else None
     if over is None:
         return formats.parse_text(text, source, yamlfile.loads, str(path))

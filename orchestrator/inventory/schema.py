@@ -105,11 +105,9 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
         unknown_key(key, TOP_KEYS, where((key,))) for key in document_value if key not in TOP_KEYS
     ]
     if type(version := document_value.get("schema")) is not int or version != _SCHEMA:
-        hint = (
-            "a higher number needs a newer orch"
-            if type(version) is int
-            else f"write schema: {_SCHEMA}"
-        )
+        hint = "a higher number needs a newer orch"
+        if type(version) is not int:
+            hint = f"write schema: {_SCHEMA}"
         faults.append(
             ConfigError(
                 f"expected {_SCHEMA}, got {shown_value(version)}",
@@ -193,7 +191,9 @@ def secrets_note(declared: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...
         if keeps_secret(name, value)
     }
     reason = "may be secret; what programs need goes under env:, where such values are hidden"
-    return (f"not read: {', '.join(sorted(map(shown_key, names)))} ({reason})",) if names else ()
+    if not names:
+        return ()
+    return (f"not read: {', '.join(sorted(map(shown_key, names)))} ({reason})",)
 
 
 def _vars_of(values: Any) -> Mapping[str, Any] | None:
@@ -237,11 +237,9 @@ def _keep_fault(faults: list[ConfigError], judge: Callable[..., None], *argument
 def refuse(faults: Sequence[ConfigError]) -> NoReturn:
     """Raise the first hundred faults together, with the number of the remaining ones."""
     remaining = len(faults) - _MAX_FAULTS
-    rest = (
-        [ConfigError(f"expected a valid inventory, got {remaining} more faults")]
-        if remaining > 0
-        else []
-    )
+    rest = []
+    if remaining > 0:
+        rest = [ConfigError(f"expected a valid inventory, got {remaining} more faults")]
     raise Faults([*faults[:_MAX_FAULTS], *rest])
 
 
@@ -317,9 +315,9 @@ def _hosts(
         if entry.hosts.strip() != entry.hosts or "@" in entry.hosts:
             check_alias(entry.hosts, place)
         words = _expand_names(entry.hosts, place)
-        addresses = (
-            _expand_names(values["address"], address_place) if "address" in values else words
-        )
+        addresses = words
+        if "address" in values:
+            addresses = _expand_names(values["address"], address_place)
         if len(addresses) != len(words):
             hint = "the ranges in the name and in address: expand in parallel"
             raise ConfigError(

@@ -85,7 +85,9 @@ class Redaction:
             return text
         data = _bytes(text)
         spans = self.spans(data)
-        return spliced(data, spans).decode("utf-8", "surrogatepass") if spans else text
+        if spans:
+            return spliced(data, spans).decode("utf-8", "surrogatepass")
+        return text
 
     def data(self, data: bytes) -> bytes:
         """Return the bytes with every secret value replaced by `SHOWN`."""
@@ -98,7 +100,9 @@ class Redaction:
         nodes, such as "error".
         """
         if isinstance(value, str):
-            return value if len(value) < _WORD and value.isalpha() else self.text(value)
+            if len(value) < _WORD and value.isalpha():
+                return value
+            return self.text(value)
         if isinstance(value, Mapping):
             return {self.value(str(key)): self.value(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -146,7 +150,9 @@ class Redaction:
         """Bytes before a place in a log in which a value may begin that ends behind it; 0 without
         needles.
         """
-        return 16 * max(len(needle.text) for needle in self.needles) + 1024 if self.needles else 0
+        if not self.needles:
+            return 0
+        return 16 * max(len(needle.text) for needle in self.needles) + 1024
 
     def within(self, data: bytes, cut: int) -> bytes:
         """Return a piece of a log that still grows, from ``cut`` on, with every secret value
@@ -158,11 +164,8 @@ class Redaction:
         """
         spans = self.spans(data)
         stop = self._unfinished_from(data)
-        stop = (
-            next((start for start, end in spans if start <= stop < end), stop)
-            if stop < len(data)
-            else stop
-        )
+        if stop < len(data):
+            stop = next((start for start, end in spans if start <= stop < end), stop)
         start = next((begin for begin, end in spans if begin < cut < end), cut)
         return spliced(
             data[start:stop],

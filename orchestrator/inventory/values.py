@@ -55,7 +55,9 @@ def _is_jump(value: Any) -> bool:
 
 
 def _is_lines(value: Any) -> bool:
-    return all(map(is_text, value)) if isinstance(value, list) else is_text(value)
+    if isinstance(value, list):
+        return all(map(is_text, value))
+    return is_text(value)
 
 
 def _is_value(value: Any) -> bool:
@@ -252,10 +254,10 @@ def checked(
     except ValidationError as error:
         faults.extend(_fault(detail, model, where) for detail in error.errors(include_url=False))
         invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
-        return (
-            checked(model, {key: value[key] for key in value if key not in invalid}, where, faults)
-            if invalid
-            else {}
+        if not invalid:
+            return {}
+        return checked(
+            model, {key: value[key] for key in value if key not in invalid}, where, faults
         )
 
 

@@ -44,9 +44,9 @@ def _gpus() -> int:
     listed = subprocess.run(
         [program, "-L"], capture_output=True, text=True, timeout=60, check=False
     )
-    return (
-        len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE)) if listed.returncode == 0 else 0
-    )
+    if listed.returncode != 0:
+        return 0
+    return len(re.findall(r"^GPU \d+:", listed.stdout, re.MULTILINE))
 
 
 def gpu_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -88,11 +88,9 @@ def _ssh_config(lab: Lab) -> str:
 
 def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
     """Return the environment variables that a session on a node gets in addition to sshd's own."""
-    kept = (
-        {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
-        if os.environ.get("LD_LIBRARY_PATH")
-        else {}
-    )
+    kept = {}
+    if os.environ.get("LD_LIBRARY_PATH"):
+        kept = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
     if lab.kind == "namespaces":
         return {**kept, "SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else kept
     return {"HOME": str(node.home), "ORCH_LAB": lab.marker, "ORCH_LAB_NODE": node.name, **kept}
@@ -126,11 +124,9 @@ def write_sshd_config(lab: Lab, node: LabNode, sshd: str) -> None:
 
 def _set_env(values: Mapping[str, str]) -> list[str]:
     """Return the SetEnv line with all variables, because sshd uses only the first such line."""
-    return (
-        ["SetEnv " + " ".join(f'"{name}={value}"' for name, value in values.items())]
-        if values
-        else []
-    )
+    if not values:
+        return []
+    return ["SetEnv " + " ".join(f'"{name}={value}"' for name, value in values.items())]
 
 
 def _own_home(node: LabNode) -> list[str]:

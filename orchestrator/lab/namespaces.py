@@ -114,11 +114,9 @@ def _program_folders(sshd: str) -> list[Path]:
 
 
 def _node_plan(lab: Lab, node: LabNode, shares: Sequence[Path], sshd: str) -> dict[str, Any]:
-    libraries = (
-        {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
-        if os.environ.get("LD_LIBRARY_PATH")
-        else {}
-    )
+    libraries = {}
+    if os.environ.get("LD_LIBRARY_PATH"):
+        libraries = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
     return {
         "name": node.name,
         "address": node.address,
@@ -162,9 +160,9 @@ def _start_holder(lab: Lab, plan: Path) -> None:
 def _wait_for_pid(pid_file: Path, log: Path, program: str) -> int:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not (pid := live_pid(pid_file)):
-        output = (
-            log.read_text(encoding="utf-8", errors="replace")[-800:].strip() if log.exists() else ""
-        )
+        output = ""
+        if log.exists():
+            output = log.read_text(encoding="utf-8", errors="replace")[-800:].strip()
         if "Traceback" in output or time.monotonic() > deadline:
             raise RunError(f"{program} did not start: {output or 'no output'}", kind="node_unfit")
         time.sleep(0.002)

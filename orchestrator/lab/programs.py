@@ -102,11 +102,9 @@ def _obstacle(kind: Kind) -> str:
         return _missing(missing) or _namespaces_obstacle()
     if kind == "loopback":
         return _missing(missing) or (_root_sshd_obstacle() if os.geteuid() == 0 else "")
-    return (
-        ""
-        if importlib.util.find_spec("asyncssh")
-        else "needs the Python package asyncssh (pip install asyncssh)"
-    )
+    if importlib.util.find_spec("asyncssh"):
+        return ""
+    return "needs the Python package asyncssh (pip install asyncssh)"
 
 
 def _is_installed(name: str) -> bool:
@@ -117,7 +115,9 @@ def _is_installed(name: str) -> bool:
 
 
 def _missing(names: Sequence[str]) -> str:
-    return f"missing {', '.join(names)} ({_install_hint(names)})" if names else ""
+    if not names:
+        return ""
+    return f"missing {', '.join(names)} ({_install_hint(names)})"
 
 
 def _install_hint(names: Sequence[str]) -> str:
@@ -147,8 +147,6 @@ def _root_sshd_obstacle() -> str:
         return "sshd as root needs the directory /run/sshd (mkdir /run/sshd)"
     shadow = Path("/etc/shadow")
     lines = shadow.read_text(encoding="utf-8").splitlines() if shadow.exists() else []
-    return (
-        "the root account is locked, sshd refuses it"
-        if any(line.startswith("root:!") for line in lines)
-        else ""
-    )
+    if any(line.startswith("root:!") for line in lines):
+        return "the root account is locked, sshd refuses it"
+    return ""

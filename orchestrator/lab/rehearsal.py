@@ -198,7 +198,9 @@ def argv_inside(lab: Lab, argv: Sequence[str]) -> list[str]:
     """Return the argv that runs ``argv`` on the controller's side, under the same process id; see
     also `environment`.
     """
-    return [*namespaces.inside(lab), *argv] if lab.kind == "namespaces" else list(argv)
+    if lab.kind == "namespaces":
+        return [*namespaces.inside(lab), *argv]
+    return list(argv)
 
 
 def argv_on(lab: Lab, node: str, argv: Sequence[str]) -> list[str]:

@@ -78,7 +78,9 @@ class Row:
     def _printed(self, name: str) -> tuple[float, float]:
         text = name if name.isdecimal() else self.said.get(name, "")
         number = self.form.number(text)
-        return (math.nan, 0.0) if number is None else (number, self.form.resolution(text))
+        if number is None:
+            return (math.nan, 0.0)
+        return (number, self.form.resolution(text))
 
 
 def contradiction_in(verdicts: Sequence[str | None]) -> str:

@@ -51,11 +51,9 @@ class RankColumns:
         """Return the steps and columns of the rows from ``start`` to ``stop``."""
         whole = (start, stop) == (0, len(self.steps))
         columns = {name: self._column(name) for name in self.values}
-        return (
-            (self.steps, columns)
-            if whole
-            else (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
-        )
+        if whole:
+            return (self.steps, columns)
+        return (self.steps[start:stop], {n: c[start:stop] for n, c in columns.items()})
 
     def _column(self, name: str) -> list[Any]:
         """Return the values of a name, padded with None to the number of steps."""

@@ -302,7 +302,9 @@ class _Stream:
             is_ignored = number > 0 and self.texts[number - 1].startswith("Exception ignored in")
             return None if is_ignored else self._exception_place(number)
         is_shown = self.lines[number].place != Place.HARMLESS and number not in self.boxes
-        return number if is_shown and EXCEPTION.match(self.texts[number]) else None
+        if is_shown and EXCEPTION.match(self.texts[number]):
+            return number
+        return None
 
     def _exception_place(self, header: int) -> int | None:
         """Return the place of the first line that is not further in than the header."""

@@ -147,7 +147,9 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     sentences += map(_sentence, statements)
     sentences += reversed([line.text for line in said])
     sentence = next(filter(None, sentences), "")
-    return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}" if sentence else ""
+    if not sentence:
+        return ""
+    return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}"
 
 
 def _by_form(line: Line) -> tuple[int, int]:
@@ -182,11 +184,9 @@ def _is_said(text: str) -> bool:
 
 def _both_ends(sentence: str) -> str:
     half = _SHOWN_CHARACTERS // 2
-    return (
-        sentence
-        if len(sentence) <= _SHOWN_CHARACTERS
-        else f"{sentence[:half]} […] {sentence[-half:]}"
-    )
+    if len(sentence) <= _SHOWN_CHARACTERS:
+        return sentence
+    return f"{sentence[:half]} […] {sentence[-half:]}"
 
 
 def _known_in(text: str) -> KnownFailure | None:
@@ -242,7 +242,9 @@ def _says_something_else(ends: Sequence[Line], find: _Find) -> bool:
 
 
 def _shorten(line: str) -> str:
-    return line if len(line) <= _SHOWN_CHARACTERS else line[: _SHOWN_CHARACTERS - 1] + "…"
+    if len(line) <= _SHOWN_CHARACTERS:
+        return line
+    return line[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def _killed_for_memory(kills: int) -> Failure:

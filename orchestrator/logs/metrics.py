@@ -27,7 +27,9 @@ def _harmonic_mean(values: Sequence[float]) -> float:
     """
     if min(values) < 0:
         raise ValueError("a harmonic mean of negative values")
-    return len(values) / math.fsum(1 / value for value in values) if min(values) > 0 else 0.0
+    if min(values) > 0:
+        return len(values) / math.fsum(1 / value for value in values)
+    return 0.0
 
 
 COMBINED: Mapping[str, Callable[[Sequence[float]], float]] = {

@@ -190,21 +190,17 @@ def fallbacks(
     if "SHM" in chosen.paths and (
         chosen.p2p_refused or chosen.settings.get("NCCL_P2P_DISABLE") == "1"
     ):
-        reason = (
-            "the driver forbids P2P between connected GPUs"
-            if chosen.p2p_refused
-            else "NCCL_P2P_DISABLE is 1"
-        )
+        reason = "NCCL_P2P_DISABLE is 1"
+        if chosen.p2p_refused:
+            reason = "the driver forbids P2P between connected GPUs"
         notes.append(NCCL_SHARED_MEMORY(reason=reason))
     return notes
 
 
 def _socket(name: str, active: list[str], settings: Mapping[str, str]) -> Note:
-    why = (
-        ": that interface is IP over InfiniBand"
-        if name.partition(" on ")[2].startswith("ib")
-        else ""
-    )
+    why = ""
+    if name.partition(" on ")[2].startswith("ib"):
+        why = ": that interface is IP over InfiniBand"
     if active:
         why = f", although {fold(active)} {'have' if len(active) > 1 else 'has'} active ports"
         why += "; NCCL_IB_DISABLE is 1" if settings.get("NCCL_IB_DISABLE") == "1" else ""

@@ -125,8 +125,12 @@ def _beginnings(pattern: str) -> Iterator[tuple[int, re.Pattern[str]]]:
 
 
 def _start_of(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _end_of(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else f"…{text[-_SHOWN_CHARACTERS:]}"
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"…{text[-_SHOWN_CHARACTERS:]}"

@@ -97,9 +97,9 @@ class NumberForm:
         separator = self.thousands
         if separator and separator in text:
             # A separator in any other place, as in 5,76, may be a decimal comma.
-            return (
-                text.replace(separator, "") if _grouped_number(separator).fullmatch(text) else "?"
-            )
+            if not _grouped_number(separator).fullmatch(text):
+                return "?"
+            return text.replace(separator, "")
         return text
 
 

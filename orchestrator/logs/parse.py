@@ -91,7 +91,9 @@ class Parsed:
     @property
     def samples(self) -> tuple[StepSample, ...]:
         """The samples, averaged over the ranks if each line is about one process."""
-        return self.said.samples() if isinstance(self.said, RankAggregate) else self.said
+        if isinstance(self.said, RankAggregate):
+            return self.said.samples()
+        return self.said
 
 
 def parse(
@@ -282,11 +284,9 @@ class _Collector:
             if factor := self.factors.get(name):
                 values = [value * factor for value in values]
         remaining = iter(values)
-        return (
-            values
-            if len(present) == len(texts)
-            else [None if text is None else next(remaining) for text in texts]
-        )
+        if len(present) == len(texts):
+            return values
+        return [None if text is None else next(remaining) for text in texts]
 
     def _piece(self, tag: int | None, text: str, cut_at: int) -> None:
         searched = [

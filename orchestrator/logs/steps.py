@@ -263,7 +263,9 @@ def _invalid_mean(name: str, mean: Any) -> float | None:
     """Return the combined value of ranks of which one was at rest or went backwards, or which
     disagree on the samples.
     """
-    return None if name == "samples" else mean if math.isnan(mean) else 0.0
+    if name == "samples":
+        return None
+    return mean if math.isnan(mean) else 0.0
 
 
 def _sample(step: int, parts: Sequence[tuple[_Part, int]]) -> StepSample:

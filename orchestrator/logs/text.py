@@ -168,11 +168,9 @@ def _day(text: str) -> int | None:
 
 def whole(text: str | None) -> int | None:
     """Return the number if the text consists of 1 to 15 digits, else None."""
-    return (
-        int(text)
-        if text is not None and len(text) <= 15 and text.isascii() and text.isdigit()
-        else None
-    )
+    if text is not None and len(text) <= 15 and text.isascii() and text.isdigit():
+        return int(text)
+    return None
 
 
 def wholes(texts: Sequence[str]) -> list[int]:
@@ -203,7 +201,9 @@ def _even_numbers(texts: Sequence[str]) -> list[int]:
     if stop > _MOST_COUNTED:
         return []
     numbers, decimals = _counting((stop - 1).bit_length())
-    return numbers[first:stop:apart] if decimals[first:stop:apart] == texts else []
+    if decimals[first:stop:apart] != texts:
+        return []
+    return numbers[first:stop:apart]
 
 
 @cache

@@ -169,18 +169,14 @@ def _collect_once(
     mark_secrets(run, host, node.redaction, fetched.exit_record)
     if fetched.exit_record:  # last of all, because a run with all its exit records is read
         run.write_log(host, "exit.json", fetched.exit_record)
-    note = (
-        f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out"
-        if fetched.left_out
-        else ""
-    )
+    note = ""
+    if fetched.left_out:
+        note = f"{fetched.left_out} files beyond the limit of {_MAX_FILES} were left out"
     lives = fetched.alive and not fetched.exit_record
     if not fetched.exit_record:
-        note = (
-            "still running on the node"
-            if fetched.alive
-            else "without an exit record: its supervisor is gone"
-        )
+        note = "without an exit record: its supervisor is gone"
+        if fetched.alive:
+            note = "still running on the node"
     if fetched.odd:
         note = "; ".join(
             [

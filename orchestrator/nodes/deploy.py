@@ -111,7 +111,9 @@ class Memory:
             deployed = Deployed(**self._all[host.name])
         except (KeyError, TypeError):
             return None
-        return deployed if deployed.key == self._key(host) and deployed.sets == self._sets else None
+        if deployed.key == self._key(host) and deployed.sets == self._sets:
+            return deployed
+        return None
 
     def note(
         self, host: Host, facts: Mapping[str, Mapping[str, Any]], standing: Mapping[str, Any]

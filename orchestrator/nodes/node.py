@@ -88,7 +88,9 @@ class Upload:
             "sha256": self.sha256,
             "mode": self.mode,
         }
-        return {**fields, "elsewhere": self.elsewhere} if self.elsewhere else fields
+        if self.elsewhere:
+            return {**fields, "elsewhere": self.elsewhere}
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

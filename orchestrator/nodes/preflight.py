@@ -50,15 +50,13 @@ def capture(
         node.ask("status", timeout_s=30)
         around = container_of(node.host, container)
         host = inside(node.host, around)
-        look = (
-            {
+        look = {}
+        if around:
+            look = {
                 "container": around.look(
                     f"orch-preflight-{capture_id}-{name}", probe_source().decode()
                 )
             }
-            if around
-            else {}
-        )
         earliest = time.time()
         answer = node.ask(
             "facts",

@@ -146,7 +146,9 @@ def _is_backwards(repeat: int, planned: int) -> bool:
     drift, and of a linear one the part within one block over the number of blocks is left, for the
     analysis to take out.
     """
-    return repeat % 2 == 0 if planned % 2 else (repeat - 1).bit_count() % 2 == 1
+    if planned % 2:
+        return repeat % 2 == 0
+    return (repeat - 1).bit_count() % 2 == 1
 
 
 def plan_run(

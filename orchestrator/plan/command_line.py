@@ -110,9 +110,12 @@ def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
         )
     flags: list[str] = []
     rest = words[1:]
-    launcher = (
-        "torchrun" if name == "torchrun" else "python" if _PYTHON.fullmatch(words[0]) else "program"
-    )
+    if name == "torchrun":
+        launcher = "torchrun"
+    elif _PYTHON.fullmatch(words[0]):
+        launcher = "python"
+    else:
+        launcher = "program"
     if launcher == "python":
         if words[0] not in ("python", "python3"):
             left_out.append(words[0])

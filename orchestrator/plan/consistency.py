@@ -294,11 +294,9 @@ def _probe(source: str) -> Iterator[Fault]:
             tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         got = error.msg if isinstance(error, SyntaxError) else str(error)
-        line = (
-            f" in its line {error.lineno}"
-            if isinstance(error, SyntaxError) and error.lineno
-            else ""
-        )
+        line = ""
+        if isinstance(error, SyntaxError) and error.lineno:
+            line = f" in its line {error.lineno}"
         yield ("probe",), f"expected Python, got {got}{line}", ""
         return
     if not any(isinstance(node, ast.Call) for node in ast.walk(tree)):

@@ -84,11 +84,9 @@ class Container:
     @property
     def program(self) -> tuple[str, ...]:
         """The words that start the engine; none for a wrap."""
-        return (
-            tuple(shlex.split(self.values.get("program") or self.engine))
-            if self.engine != "wrap"
-            else ()
-        )
+        if self.engine == "wrap":
+            return ()
+        return tuple(shlex.split(self.values.get("program") or self.engine))
 
     @property
     def python(self) -> str:
@@ -206,7 +204,9 @@ class Container:
 
     @property
     def _gpus(self) -> str:
-        return "--gpus all" if self.engine == "docker" else "--device nvidia.com/gpu=all"
+        if self.engine == "docker":
+            return "--gpus all"
+        return "--device nvidia.com/gpu=all"
 
     def _mounts(self, option: str) -> list[str]:
         mounts = [

@@ -50,7 +50,9 @@ class Expectation:
         """Return whether a value is within the bound, up to the rounding of a mean of logarithms."""
         if math.isclose(value, self.number, rel_tol=_ROUNDING):
             return True
-        return value >= self.number if self.bound == ">=" else value <= self.number
+        if self.bound == ">=":
+            return value >= self.number
+        return value <= self.number
 
 
 def as_value(value: str) -> str:

@@ -125,7 +125,9 @@ def folders_with(name: str, framework: Framework) -> str:
         for other in _own_frameworks()
         if other.measures == framework.measures and name in {*other.options, *other.models}
     ]
-    return f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {name}" if others else ""
+    if not others:
+        return ""
+    return f"; {', '.join(others)} {'has' if len(others) == 1 else 'have'} {name}"
 
 
 @cache

@@ -295,11 +295,9 @@ def nearest_dtype(dtype: str, choices: Iterable[str]) -> str:
     ("; did you mean 'fp16'?", '')
     """
     known = _OTHER_DTYPES.get(dtype.lower(), dtype)
-    return (
-        f"; did you mean {known!r}?"
-        if known != dtype and known in choices
-        else nearest(dtype, choices)
-    )
+    if known != dtype and known in choices:
+        return f"; did you mean {known!r}?"
+    return nearest(dtype, choices)
 
 
 def payload_digest(files: Mapping[str, str]) -> str:

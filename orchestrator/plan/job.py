@@ -220,7 +220,9 @@ def _gpus(asked: Mapping[str, str]) -> int | None:
         "tres-per-task",
         "tres-per-socket",
     )
-    return None if not counts and any(name in asked for name in total) else sum(counts)
+    if not counts and any(name in asked for name in total):
+        return None
+    return sum(counts)
 
 
 def _parts(text: str) -> list[str]:
@@ -366,4 +368,6 @@ def _minutes(text: str) -> str:
     """Return a duration in whole minutes, as Slurm counts them; its own forms, such as 2-12 or
     1:30:00, stay.
     """
-    return str(math.ceil(seconds(text, "--slurm time") / 60)) if _DURATION.fullmatch(text) else text
+    if _DURATION.fullmatch(text):
+        return str(math.ceil(seconds(text, "--slurm time") / 60))
+    return text

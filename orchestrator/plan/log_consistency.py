@@ -174,7 +174,9 @@ def _metrics_of_pattern(
 
 
 def _reading(log: LogEntry, index: int) -> KeyPath:
-    return ("log", "readings") if isinstance(log.readings, str) else ("log", "readings", index)
+    if isinstance(log.readings, str):
+        return ("log", "readings")
+    return ("log", "readings", index)
 
 
 def _metrics(file: FrameworkFile) -> Iterator[Fault]:
@@ -272,11 +274,9 @@ def _figure(name: str, metric: MetricEntry, file: FrameworkFile) -> Iterator[Fau
         return
     (own,) = (own for own in (measure.speed, *measure.derived) if own and own.name == metric.says)
     if metric.unit != own.unit:
-        hint = (
-            "write factor: 100 if the program prints a fraction"
-            if own.unit == "%"
-            else "write factor: if it prints another unit"
-        )
+        hint = "write factor: if it prints another unit"
+        if own.unit == "%":
+            hint = "write factor: 100 if the program prints a fraction"
         yield ("unit",), f"expected the unit of {own.name}, {own.unit!r}, got {metric.unit!r}", hint
     if metric.better != own.better:
         yield ("better",), f"expected {own.better}, as for {own.name}, got {metric.better}", ""

@@ -52,9 +52,9 @@ def combine(
         alternatives for alternatives in given if names_of([alternatives]) & names_of(lists)
     ]
     own = [alternatives for alternatives in lists if not names_of([alternatives]) & names_of(given)]
-    combinations = (
-        [_merge(parts) for parts in product(*own, *replaced)] if lists or not include else []
-    )
+    combinations = []
+    if lists or not include:
+        combinations = [_merge(parts) for parts in product(*own, *replaced)]
     kept = [
         combination
         for combination in combinations

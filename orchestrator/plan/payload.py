@@ -116,11 +116,9 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
         yield ConfigError(f"expected a payload {kind}, found no {name}", where=place, hint=hint)
     elif path.is_dir() != (kind == "folder"):
         came = "file" if kind == "folder" else "folder"
-        hint = (
-            "remove the slash after the name"
-            if kind == "folder"
-            else f"write {name}/ to send all files below it"
-        )
+        hint = "remove the slash after the name"
+        if kind != "folder":
+            hint = f"write {name}/ to send all files below it"
         yield ConfigError(f"expected a payload {kind}, {path} is a {came}", where=place, hint=hint)
     else:
         yield from _files_at(path, name.rstrip("/"), place)

@@ -88,11 +88,9 @@ def _schedule(
     repeats = request.repeats or request.run_file.repeats
     if repeats is None:
         least = min(LEAST, max_repeats or LEAST)
-        repeats = (
-            least
-            if until_ci
-            else max(framework.default("repeats", device)[0] for framework in frameworks)
-        )
+        repeats = least
+        if not until_ci:
+            repeats = max(framework.default("repeats", device)[0] for framework in frameworks)
     if request.order not in ORDERS:
         raise ConfigError(
             f"expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, got {request.order!r}",

@@ -142,14 +142,15 @@ def _window(rule: RuleEntry, by: Sequence[str]) -> Iterator[Fault]:
                     "write how many lines count: take_lines: 100",
                 )
         if start is None or window.last is None:
-            missing = (
-                "last:" if start is not None else "first:" if window.total else "after: or first:"
-            )
-            hint = (
-                "such as {total: true, first: 1, last: 100}"
-                if window.total
-                else "such as {after: 20, last: 120}"
-            )
+            if start is not None:
+                missing = "last:"
+            elif window.total:
+                missing = "first:"
+            else:
+                missing = "after: or first:"
+            hint = "such as {after: 20, last: 120}"
+            if window.total:
+                hint = "such as {total: true, first: 1, last: 100}"
             yield ("window",), f"expected {missing} in the window, got none", hint
         elif window.after is not None and window.first is not None:
             hint = "after: 20 begins at the line of step 20, first: 20 counts step 20 itself"

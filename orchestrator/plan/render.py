@@ -213,11 +213,9 @@ def _container_files(container: Container, run_id: str, slot: Slot) -> list[Rend
     )
     variables = {"ORCH_RUN_ID": run_id, "ORCH_NODE_RANK": str(slot.node_rank)}
     files = [RenderedFile(SCRIPT, container.script(name, labels, variables), 0o700)]
-    return (
-        [*files, RenderedFile(RECORD, container.record(name, labels), 0o600)]
-        if container.is_object
-        else files
-    )
+    if container.is_object:
+        return [*files, RenderedFile(RECORD, container.record(name, labels), 0o600)]
+    return files
 
 
 def _check_identity(text: str, source: str, template: str) -> None:
@@ -239,7 +237,9 @@ def _check_identity(text: str, source: str, template: str) -> None:
 
 
 def _change_of_identity(line: str) -> re.Match[str] | None:
-    return None if line.lstrip().startswith("#") else _CHANGES_IDENTITY.search(line)
+    if line.lstrip().startswith("#"):
+        return None
+    return _CHANGES_IDENTITY.search(line)
 
 
 def _refusal(framework: Framework) -> Callable[[str, str], None]:

@@ -205,11 +205,9 @@ class _Reader:
             if key == "env" and value is None and may_be_unset:
                 parts = {name: None}
             elif type(value) not in types:
-                hint = (
-                    "put quotes around it"
-                    if key == "env" and isinstance(value, bool | float)
-                    else ""
-                )
+                hint = ""
+                if key == "env" and isinstance(value, bool | float):
+                    hint = "put quotes around it"
                 raise ConfigError(f"expected {expected}, got {value!r}", hint=hint)
             elif key == "shape":
                 pairs = shapes(value)

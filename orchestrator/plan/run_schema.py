@@ -51,7 +51,9 @@ def _value(types: tuple[type, ...], words: str) -> dict[str, Any]:
 
 def _null_too(key: str, value: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a value; a variable may be null, which means that it is not set."""
-    return {**value, "type": [*value["type"], "null"]} if key == "env" else value
+    if key == "env":
+        return {**value, "type": [*value["type"], "null"]}
+    return value
 
 
 def _or_list(value: dict[str, Any]) -> dict[str, Any]:

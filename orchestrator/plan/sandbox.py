@@ -219,7 +219,9 @@ def command(words: Sequence[str]) -> Any:
 
 
 def _from_home(value: Any) -> Any:
-    return _FromHome(value) if isinstance(value, str) and value.startswith("~/") else value
+    if isinstance(value, str) and value.startswith("~/"):
+        return _FromHome(value)
+    return value
 
 
 def _word(value: Any) -> str:
@@ -249,7 +251,9 @@ def _shell(value: Any) -> Any:
 
 
 def _json(value: Any) -> Any:
-    return value if _is_undefined(value) else json.dumps(value, ensure_ascii=False)
+    if _is_undefined(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _is_undefined(value: Any) -> bool:

@@ -281,7 +281,9 @@ def _probe(libraries: Sequence[str]) -> str:
 
 def _env(env: Mapping[str, str]) -> str:
     lines = "".join(f"  {variable}: {json.dumps(value)}\n" for variable, value in env.items())
-    return f"\n# Variables of every run; those of the inventory win.\nenv:\n{lines}" if env else ""
+    if not env:
+        return ""
+    return f"\n# Variables of every run; those of the inventory win.\nenv:\n{lines}"
 
 
 def _entry(file: str) -> str:
@@ -302,7 +304,9 @@ def _base(path: str) -> str:
 
 def _literal(word: str) -> str:
     """Return a word for a shell script that is a template as well."""
-    return f"{{{{ {json.dumps(word)} }}}}" if re.search(r"\{[{%#]", word) else shlex.quote(word)
+    if re.search(r"\{[{%#]", word):
+        return f"{{{{ {json.dumps(word)} }}}}"
+    return shlex.quote(word)
 
 
 class _Arguments:

@@ -88,11 +88,9 @@ def _unknown(path: KeyPath, where: str, model_at: Callable[[KeyPath], Any]) -> C
     if path[0] == "published" and len(path) > 1:
         homes = {"window": WindowEntry.model_fields, "rules: NAME": RuleEntry.model_fields}
         homes["published"] = PublishedEntry.model_fields
-    home = (
-        next((name for name, fields in homes.items() if key in fields), None)
-        if model_at is _model
-        else None
-    )
+    home = None
+    if model_at is _model:
+        home = next((name for name, fields in homes.items() if key in fields), None)
     if home is None:
         return unknown_key(key, keys, where)
     return unknown_key(
@@ -140,4 +138,6 @@ def _field(model: Any, key: str) -> Any:
 
 
 def _either(words: list[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    if len(words) > 1:
+        return f"{', '.join(words[:-1])} or {words[-1]}"
+    return words[0]

@@ -96,11 +96,9 @@ class Transformer:
         """Return the operations that the hardware executes for one token: with full recomputation,
         the forward pass of all layers twice, 2 N + 4·L·d·T more, where N are the weights of the
         layers. Attention counts in full."""
-        again = (
-            2 * self.layers * self.layer_parameters + 4 * self._attention(tokens)
-            if recomputation == "full"
-            else 0
-        )
+        again = 0
+        if recomputation == "full":
+            again = 2 * self.layers * self.layer_parameters + 4 * self._attention(tokens)
         return self.flops_per_token(tokens) + again
 
     def _attention(self, tokens: int) -> int:

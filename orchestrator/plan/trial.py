@@ -86,7 +86,9 @@ def _trial(
         plan = plan_run(folder, spec, hosts, run_id="check")
     except ConfigError as error:
         is_of_template = error.kind == "template_error"
-        return replace(trial, error=error) if is_of_template else replace(trial, refused=str(error))
+        if is_of_template:
+            return replace(trial, error=error)
+        return replace(trial, refused=str(error))
     return replace(trial, files=tuple(fold_files(plan.nodes)))
 
 

@@ -121,11 +121,9 @@ def in_seconds(number: float) -> str:
 
 
 def _positive(text: str) -> float | None:
-    return (
-        float(text)
-        if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0
-        else None
-    )
+    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0:
+        return float(text)
+    return None
 
 
 def assignments(pairs: Sequence[str], option: str) -> dict[str, tuple[str, ...]]:
@@ -185,7 +183,9 @@ def unquoted(text: str) -> str:
     >>> unquoted('"say ""hi"", twice"'), unquoted("'1024,4096'"), unquoted("1024")
     ('say "hi", twice', '1024,4096', '1024')
     """
-    return text[1:-1].replace(text[0] * 2, text[0]) if text[:1] in ('"', "'") else text
+    if text[:1] in ('"', "'"):
+        return text[1:-1].replace(text[0] * 2, text[0])
+    return text
 
 
 def _values(key: str, text: str, option: str) -> tuple[str, ...]:

@@ -129,7 +129,9 @@ def _benches(folder: Sealable) -> list[BenchDir]:
 
 
 def _id(folder: Sealable) -> str:
-    return folder.record().bench_id if isinstance(folder, BenchDir) else folder.group_id
+    if isinstance(folder, BenchDir):
+        return folder.record().bench_id
+    return folder.group_id
 
 
 def _open_sealable(path: Path) -> Sealable:
@@ -244,11 +246,9 @@ def _verify_folder(folder: Path, where: str, contents: Contents, quoted: str) ->
     digests = digests_of(sums, where, quoted)
     sealed_names = digests.keys() - {RECORD}
     for name in sorted(sealed_names ^ set(_files(folder, where))):
-        message = (
-            "expected this sealed file, it is missing"
-            if name in sealed_names
-            else "expected only sealed files, found this one too"
-        )
+        message = "expected only sealed files, found this one too"
+        if name in sealed_names:
+            message = "expected this sealed file, it is missing"
         raise damaged(f"{where}: {name}", message)
     for name, digest in digests.items():
         _, actual = _size_and_digest(folder / name)
@@ -297,7 +297,12 @@ def _files(root: Path, where: str) -> list[str]:
         inside = Path(folder).relative_to(root)
         at = len(inside.parts) - depth
         folders[:] = [name for name in folders if name[0] != "." and (at, name) != (1, "results")]
-        passing = _PASSING if at == 0 else of_group if at < 0 else set()
+        if at == 0:
+            passing = _PASSING
+        elif at < 0:
+            passing = of_group
+        else:
+            passing = set()
         names = [name for name in names if name[0] != "." and name not in passing]
         for name in (*folders, *names):
             check_name(name, f"{where}: {inside}")

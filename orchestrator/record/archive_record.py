@@ -82,11 +82,9 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        data = (
-            self._ranged(self._at, min(len(buffer), self._size - self._at))
-            if self._at < self._size
-            else b""
-        )
+        data = b""
+        if self._at < self._size:
+            data = self._ranged(self._at, min(len(buffer), self._size - self._at))
         buffer[: len(data)] = data
         self._at += len(data)
         return len(data)

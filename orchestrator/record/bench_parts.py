@@ -100,9 +100,9 @@ class PlannedWith:
                 else value
                 for name, value in env.items()
             }
-            kept = (
-                {"vars": public_vars(host["vars"])} if isinstance(host.get("vars"), Mapping) else {}
-            )
+            kept = {}
+            if isinstance(host.get("vars"), Mapping):
+                kept = {"vars": public_vars(host["vars"])}
             return {**host, **kept, **({"env": public} if env else {})}
 
         return PlannedWith(

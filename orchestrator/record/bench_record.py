@@ -230,12 +230,10 @@ def kind_of(keys: Collection[str]) -> Any:
     """Return the module of the feature that carries out a bench with these keys in its record; None
     if no feature does.
     """
-    return (
-        next(
-            (module for module in providers("bench_kind") if not module.KEYS.isdisjoint(keys)), None
-        )
-        if keys
-        else None
+    if not keys:
+        return None
+    return next(
+        (module for module in providers("bench_kind") if not module.KEYS.isdisjoint(keys)), None
     )
 
 

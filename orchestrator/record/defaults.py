@@ -73,7 +73,12 @@ def defaults(root: Path, environment: Mapping[str, str]) -> dict[str, Default]:
     """
     home = environment.get("HOME", "")
     base = environment.get("XDG_CONFIG_HOME", "")
-    users = Path(base) if base.startswith("/") else Path(home, ".config") if home else None
+    if base.startswith("/"):
+        users = Path(base)
+    elif home:
+        users = Path(home, ".config")
+    else:
+        users = None
     by_key: dict[str, Default] = {}
     if users:
         path = users / "orch" / "config.yaml"

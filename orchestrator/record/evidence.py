@@ -151,7 +151,9 @@ def rendered_texts(run: RunDir, host: str) -> dict[str, str]:
 
 def _forget(data: bytes | mmap) -> Callable[[], None]:
     """Return a function that releases the pages of a mapped log that have been read."""
-    return (lambda: data.madvise(MADV_DONTNEED)) if isinstance(data, mmap) else lambda: None
+    if isinstance(data, mmap):
+        return lambda: data.madvise(MADV_DONTNEED)
+    return lambda: None
 
 
 def deadline(log: str, data: bytes | mmap) -> Callable[[], None]:

@@ -129,11 +129,9 @@ class Entry:
     def errors(self) -> tuple[Mapping[str, Any], ...]:
         """The errors of a bench that is over, each in the form of `OrchError.as_dict`."""
         errors = self.fields.get("errors")
-        return (
-            tuple(error for error in errors if isinstance(error, dict))
-            if isinstance(errors, list)
-            else ()
-        )
+        if not isinstance(errors, list):
+            return ()
+        return tuple(error for error in errors if isinstance(error, dict))
 
     @property
     def code(self) -> int:
@@ -228,7 +226,9 @@ def last_controller(entries: Sequence[Entry]) -> Sequence[Entry]:
     says how.
     """
     begun = [index for index, entry in enumerate(entries) if entry.event == Event.BEGUN]
-    return [entry for entry in entries[begun[-1] :] if entry.event != Event.PRUNED] if begun else []
+    if not begun:
+        return []
+    return [entry for entry in entries[begun[-1] :] if entry.event != Event.PRUNED]
 
 
 def _whole_lines(file: int) -> int:

@@ -77,7 +77,9 @@ class Clean:
     def as_dict(self) -> dict[str, Any]:
         """Return the check for JSON; without ``unverified`` if there is nothing of the kind."""
         content = {"checked": self.checked, "left": list(self.left)}
-        return content | {"unverified": list(self.unverified)} if self.unverified else content
+        if self.unverified:
+            return content | {"unverified": list(self.unverified)}
+        return content
 
 
 @dataclass(frozen=True, slots=True)

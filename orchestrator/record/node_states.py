@@ -141,11 +141,9 @@ def judged(
         if before and before.state == OUT and before.is_of(host, address):
             continue
         if verdict == "fail":
-            kept = (
-                before.since
-                if before and before.state == SUSPECT and before.address == address
-                else since
-            )
+            kept = since
+            if before and before.state == SUSPECT and before.address == address:
+                kept = before.since
             after[host] = NodeState(SUSPECT, address, reason, evidence, kept)
         elif verdict == "pass" and not (
             before and before.state == GOOD and before.address == address

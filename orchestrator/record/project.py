@@ -89,7 +89,9 @@ class Project:
         """The project's own framework folders, which may be missing; relative in the current
         directory.
         """
-        return Path(_TEMPLATES) if self.root == Path.cwd() else self.root / _TEMPLATES
+        if self.root == Path.cwd():
+            return Path(_TEMPLATES)
+        return self.root / _TEMPLATES
 
     def defaults(self, environment: Mapping[str, str]) -> dict[str, Default]:
         """Return the defaults of options that the files of this project and of the user set, by

@@ -18,9 +18,9 @@ def errors_before_runs(bench: BenchDir) -> list[OrchError]:
     """Return the errors with which a bench ended before its first run; none if it has runs or is
     being run.
     """
-    return (
-        [recorded_error(error, "") for error in _last_errors(bench)] if not _has_runs(bench) else []
-    )
+    if _has_runs(bench):
+        return []
+    return [recorded_error(error, "") for error in _last_errors(bench)]
 
 
 def errors_between_runs(bench: BenchDir) -> list[OrchError]:

@@ -57,20 +57,16 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
         if not (path / _RECORD).is_file():
             group = group_at(path)
-            hint = (
-                f"remove {with_article(group.noun)} with rm -r, after orch collect --prune of its benches"
-                if group
-                else ""
-            )
+            hint = ""
+            if group:
+                hint = f"remove {with_article(group.noun)} with rm -r, after orch collect --prune of its benches"
             message = f"expected a bench, got a folder without {_RECORD}"
             raise ConfigError(message, kind="unsafe_path", where=str(path), hint=hint)
     going = {path.resolve().name: BenchDir(root / path.resolve().name) for path in paths}
     for other in benches(root):
-        lenders = (
-            sorted(set(other.record().borrowed.values()) & set(going))
-            if other.path.name not in going
-            else []
-        )
+        lenders = []
+        if other.path.name not in going:
+            lenders = sorted(set(other.record().borrowed.values()) & set(going))
         if lenders:
             message = f"expected a bench that has lent no runs, but {other.path.name} borrowed runs of {', '.join(lenders)}"
             raise ConfigError(

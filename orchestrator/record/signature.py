@@ -150,7 +150,9 @@ def _no_signer(allowed: Path, complaints: list[str]) -> str:
     if refused:
         return f"ssh-keygen says: {refused[:300]}"
     lines = map(bytes.strip, allowed.read_bytes().splitlines())
-    return "" if any(line and not line.startswith(b"#") for line in lines) else "found none"
+    if any(line and not line.startswith(b"#") for line in lines):
+        return ""
+    return "found none"
 
 
 def _keygen(argv: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:

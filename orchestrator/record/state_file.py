@@ -117,11 +117,9 @@ def map_bytes(path: Path, limit: int, *, above: int) -> bytes | mmap:
             raise OSError(errno.EINVAL, "not a regular file")
         if status.st_size > limit:
             raise OSError(errno.EFBIG, f"{status.st_size} bytes, the limit is {limit}")
-        return (
-            mmap(file, 0, access=ACCESS_READ)
-            if status.st_size > above
-            else stream.read(status.st_size)
-        )
+        if status.st_size > above:
+            return mmap(file, 0, access=ACCESS_READ)
+        return stream.read(status.st_size)
 
 
 def json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:

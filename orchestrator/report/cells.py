@@ -165,7 +165,9 @@ def comparison(row: Row) -> tuple[str, str, str]:
 
 def count(row: Row) -> str:
     """Return the number of repeats with a number, and of those without: ``3 (1 failed)``."""
-    return f"{row.n} ({', '.join(lacking(row))})" if lacking(row) else str(row.n)
+    if lacking(row):
+        return f"{row.n} ({', '.join(lacking(row))})"
+    return str(row.n)
 
 
 def cells_by_name(row: Row) -> dict[str, str]:
@@ -244,7 +246,9 @@ def share(value: float | None) -> str:
 
 def reach(interval: Interval | None) -> str:
     """Return both ends of an interval, a dash for None."""
-    return NOTHING if interval is None else f"{number(interval.low)} to {number(interval.high)}"
+    if interval is None:
+        return NOTHING
+    return f"{number(interval.low)} to {number(interval.high)}"
 
 
 def result(cell: PastCell | None) -> str:
@@ -316,7 +320,9 @@ def _baseline_line(group: Group, summary: Summary) -> str:
     ]
     of_same = f" of the same {', '.join(map(one_line, alike))}" if alike else ""
     same = f"baseline {' or '.join(shapes)}{of_same}"
-    return same if len(measured) == len(series) else f"{same}; without one, no speedup"
+    if len(measured) == len(series):
+        return same
+    return f"{same}; without one, no speedup"
 
 
 def _work_lines(rows: Sequence[Row]) -> list[str]:
@@ -325,13 +331,13 @@ def _work_lines(rows: Sequence[Row]) -> list[str]:
     lengths = ", ".join(str(tokens) for tokens in sorted({row.tokens for row in rows} - {0}))
     batches = ", ".join(map(str, sorted({row.global_batch for row in rows})))
     strong = f"strong scaling: a global batch of {batches} in every shape"
-    scaling = (
-        strong
-        if rows[0].scaling == "strong"
-        else "weak scaling: each rank computes as much in every shape"
-    )
+    scaling = "weak scaling: each rank computes as much in every shape"
+    if rows[0].scaling == "strong":
+        scaling = strong
     words = [f"speeds in {rows[0].unit}, of sequences of {lengths} tokens"] if lengths else []
-    return ["; ".join([*words, scaling])] if lengths or rows[0].scaling == "strong" else []
+    if lengths or rows[0].scaling == "strong":
+        return ["; ".join([*words, scaling])]
+    return []
 
 
 def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:

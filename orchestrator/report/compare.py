@@ -261,4 +261,6 @@ def _percent(ratio: float | None) -> str:
 
 
 def _range(interval: Interval | None) -> str:
-    return NOTHING if interval is None else f"{_percent(interval.low)} to {_percent(interval.high)}"
+    if interval is None:
+        return NOTHING
+    return f"{_percent(interval.low)} to {_percent(interval.high)}"

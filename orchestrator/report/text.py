@@ -57,7 +57,9 @@ def stdout_console() -> Console:
     """Return the console of standard output."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(file=cast(Any, _Trimmed(sys.stdout)))
+    if sys.stdout.isatty():
+        return Console()
+    return Console(file=cast(Any, _Trimmed(sys.stdout)))
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:

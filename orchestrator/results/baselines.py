@@ -79,11 +79,9 @@ def no_baseline(
     }
     if not tried and of_shape in impossible:
         return BASELINE_IMPOSSIBLE(series=series, shape=shape)
-    other = (
-        ""
-        if shape == "1n1g"
-        else "; if no node has so many devices, --baseline-shape chooses another one"
-    )
+    other = "; if no node has so many devices, --baseline-shape chooses another one"
+    if shape == "1n1g":
+        other = ""
     rerun = f"orch bench without --no-baseline measures one, or borrows a good run of the same spec{other}"
     again = sorted({run.repeated_by for run in tried} - {"", REREAD})
     retry = f"{' or '.join(again)} repeats it" if again else "a new orch bench measures a new one"

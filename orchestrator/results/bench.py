@@ -90,11 +90,9 @@ def store(run: RunDir, result: RunResult) -> None:
     storage_failed.
     """
     measured = result.throughput
-    values = (
-        {field.name: getattr(measured, field.name) for field in fields(measured)}
-        if measured
-        else None
-    )
+    values = None
+    if measured:
+        values = {field.name: getattr(measured, field.name) for field in fields(measured)}
     run.write_result(
         "throughput.json",
         {

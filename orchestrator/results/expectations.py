@@ -177,11 +177,9 @@ def _check_together(expected: Expectation, candidates: Sequence[Candidate]) -> N
         for values, keys in by_agreement
     )
     shown = "; ".join(list(described)[:_SHOWN_CONFIGURATIONS])
-    more = (
-        f"; and {len(described) - _SHOWN_CONFIGURATIONS} more"
-        if len(described) > _SHOWN_CONFIGURATIONS
-        else ""
-    )
+    more = ""
+    if len(described) > _SHOWN_CONFIGURATIONS:
+        more = f"; and {len(described) - _SHOWN_CONFIGURATIONS} more"
     message = f"expected values that a configuration of this bench has together in {str(expected)!r}, none has all of them"
     raise ConfigError(
         message, where="--expect", hint=f"the nearest configurations have {shown}{more}"

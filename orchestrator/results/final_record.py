@@ -75,11 +75,9 @@ def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
 def remarks(observed: Mapping[str, Any]) -> list[Note]:
     """Return the program's own notes on its numbers: ``remarks`` of its last line."""
     remarks = observed.get("remarks")
-    return (
-        [PROGRAM_REMARK(text=text[:300]) for text in remarks if isinstance(text, str)]
-        if isinstance(remarks, list)
-        else []
-    )
+    if not isinstance(remarks, list):
+        return []
+    return [PROGRAM_REMARK(text=text[:300]) for text in remarks if isinstance(text, str)]
 
 
 def arithmetic(dtype: str, output_dtype: Any) -> list[Note]:

@@ -351,11 +351,9 @@ def _with_counted_batches(spec: RunSpec, samples: int) -> RunSpec:
         return spec
     at_once = spec.global_batch // spec.step.micro_batches
     if samples % at_once or not spec.step.tokens:
-        ranks = (
-            f" with {spec.step.model_ranks} ranks for each copy of the model"
-            if spec.step.model_ranks > 1
-            else ""
-        )
+        ranks = ""
+        if spec.step.model_ranks > 1:
+            ranks = f" with {spec.step.model_ranks} ranks for each copy of the model"
         raise DataError(
             f"expected {spec.global_batch} samples per step, by {spec.shape} and batch size {spec.batch_size}{ranks}, "
             f"the log counts {samples}",

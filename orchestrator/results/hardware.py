@@ -152,11 +152,9 @@ def slowed_in(runs: Sequence[RunResult]) -> list[Note]:
             reach = _reach(min(share.least for share in worst), max(share.most for share in worst))
             lives = [share.of_run for share in worst if share.of_run is not None]
             of_life = [f"{_reach(min(lives), max(lives))} of the run"] if lives else []
-            of_window = (
-                [f"{reach} of the measured window"]
-                if any(run.throughput for run in affected)
-                else []
-            )
+            of_window = []
+            if any(run.throughput for run in affected):
+                of_window = [f"{reach} of the measured window"]
             hosts = fold(sorted(set().union(*(run.slowed[name] for run in affected))))
             counted = f", in {len(affected)} of {len(runs)} runs" if len(runs) > 1 else ""
             shares = ", ".join(of_life + of_window)
@@ -231,13 +229,12 @@ def quiet(
     of one machine that meet at a loopback address use none.
     """
     model = MODELS.get(spec.model)
-    known = (
-        parameters
-        if type(parameters) is int and parameters > 0
-        else model.parameters
-        if model
-        else 0
-    )
+    if type(parameters) is int and parameters > 0:
+        known = parameters
+    elif model:
+        known = model.parameters
+    else:
+        known = 0
     least = max(_LEAST_BYTES, 2 * known * _LEAST_SENT)
     sent = {
         host: record.meter.sent_bytes
@@ -328,9 +325,9 @@ def hardware(runs: Iterable[RunResult], spec: RunSpec) -> str:
 
 def _transport_words(seen: Mapping[str, Any]) -> list[str]:
     transport = seen.get("transport")
-    return (
-        [str(word) for word in transport.get("words", ())] if isinstance(transport, Mapping) else []
-    )
+    if not isinstance(transport, Mapping):
+        return []
+    return [str(word) for word in transport.get("words", ())]
 
 
 def _preflight_devices(run: RunResult, device: str) -> list[str]:
@@ -362,13 +359,12 @@ def device_names(devices: Any) -> list[str]:
     """
     names = []
     for item in devices if isinstance(devices, (list, tuple, Mapping)) else ():
-        first = (
-            item.get("name", "")
-            if isinstance(item, Mapping)
-            else item[0]
-            if isinstance(item, list) and item
-            else item
-        )
+        if isinstance(item, Mapping):
+            first = item.get("name", "")
+        elif isinstance(item, list) and item:
+            first = item[0]
+        else:
+            first = item
         names.append(str(first))
     return names
 

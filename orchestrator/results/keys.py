@@ -51,8 +51,6 @@ def _ranks(column: Sequence[str | int]) -> dict[str | int, float]:
     """Return the place of each part of a column."""
     distinct = list(dict.fromkeys(column))
     numbers = {part: number for part in distinct if (number := key_number(part)) is not None}
-    return (
-        numbers
-        if len(numbers) == len(distinct)
-        else {part: float(place) for place, part in enumerate(distinct)}
-    )
+    if len(numbers) == len(distinct):
+        return numbers
+    return {part: float(place) for place, part in enumerate(distinct)}

@@ -89,11 +89,9 @@ def layout_note(spec: RunSpec, observed: Mapping[str, Any]) -> list[Note]:
     (``parallel=auto``).
     """
     kind = observed.get("parallel")
-    return (
-        [PARALLEL_LAYOUT(layout=kind)]
-        if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp")
-        else []
-    )
+    if spec.options.get("parallel") == "auto" and kind in ("ddp", "fsdp"):
+        return [PARALLEL_LAYOUT(layout=kind)]
+    return []
 
 
 def device_of(observed: Mapping[str, Any]) -> Device | None:
@@ -106,7 +104,9 @@ def device_of(observed: Mapping[str, Any]) -> Device | None:
     known = [
         name for name in _names(observed) if devices_in(name) and not _PARTS & set(name.split())
     ]
-    return next(iter(devices.values())) if len(devices) == 1 and known == _names(observed) else None
+    if len(devices) == 1 and known == _names(observed):
+        return next(iter(devices.values()))
+    return None
 
 
 def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[str, Any]:
@@ -114,15 +114,15 @@ def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[st
     name its devices, or if these are partitions, to which HIP gives the name of the whole GPU."""
     names = list(gpus)
     is_told = "devices" in observed and not any(_PARTITIONS & set(name.split()) for name in names)
-    return observed if is_told else {**observed, "devices": [{"name": name} for name in names]}
+    if is_told:
+        return observed
+    return {**observed, "devices": [{"name": name} for name in names]}
 
 
 def _names(observed: Mapping[str, Any]) -> list[str]:
     """Return the names of the devices that the program reports."""
     entries = observed.get("devices")
-    names = (
-        [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
-        if isinstance(entries, list)
-        else []
-    )
+    names = []
+    if isinstance(entries, list):
+        names = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))

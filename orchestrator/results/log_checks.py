@@ -191,11 +191,9 @@ def _verify_end(samples: Sequence[StepSample], terms: Terms) -> None:
     if last <= terms.steps:
         return
     times, rest = divmod(last, terms.steps)
-    parts = (
-        f"{times} numbers are one step, such as micro-batches, write micro_batches: {times}"
-        if not rest
-        else ""
-    )
+    parts = ""
+    if not rest:
+        parts = f"{times} numbers are one step, such as micro-batches, write micro_batches: {times}"
     parts = parts or "several numbers are one step, such as micro-batches, write micro_batches:"
     raise DataError(
         f"expected steps up to {terms.steps} as planned, the log goes to step {last}",
@@ -234,11 +232,9 @@ def _is_same(expected: Any, said: Any) -> bool:
 
 
 def _of_size(name: str) -> str:
-    return (
-        ""
-        if name not in ("world_size", "global_batch", "nodes", "gpus")
-        else "did each rank run on its own?"
-    )
+    if name not in ("world_size", "global_batch", "nodes", "gpus"):
+        return ""
+    return "did each rank run on its own?"
 
 
 def _refusal(message: str, hint: str = "") -> DataError:

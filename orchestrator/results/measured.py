@@ -36,7 +36,9 @@ def readings_of(
 ) -> tuple[Any, ...]:
     """Return the parsed readings of collectives and pairs. Raises DataError if they are incomplete."""
     reader = _READERS.get(planned.measure.name)
-    return reader(planned.spec, lines, {**observed, "nodes": planned.hosts}) if reader else ()
+    if not reader:
+        return ()
+    return reader(planned.spec, lines, {**observed, "nodes": planned.hosts})
 
 
 def measured_values(
@@ -99,7 +101,9 @@ def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
 
 def content_of(cell: Cell) -> Content:
     """Return the tables of a diagnosis, computed from the readings of the good runs of a cell."""
-    return pair_tables.content(cell.spec, _repeats(cell)) if cell.good else Content()
+    if cell.good:
+        return pair_tables.content(cell.spec, _repeats(cell))
+    return Content()
 
 
 def doubts_at(cell: Cell) -> list[Note]:

@@ -127,11 +127,8 @@ def _arrivals(
     time of its steps.
     """
     marks = growth[:-1]
-    marks = (
-        [marks[len(marks) * number // _ARRIVALS] for number in range(_ARRIVALS)]
-        if len(marks) > _ARRIVALS
-        else marks
-    )
+    if len(marks) > _ARRIVALS:
+        marks = [marks[len(marks) * number // _ARRIVALS] for number in range(_ARRIVALS)]
     arrivals = []
     for seconds, size in marks:
         tail = data[max(0, size - _TAIL_BYTES) : size]

@@ -129,11 +129,9 @@ def _with_found_batch_sizes(results: Sequence[RunResult]) -> list[RunResult]:
         alike = {
             other.batch_size: other for other in specs if other and spec and other.is_run_of(spec)
         }
-        return (
-            replace(run, spec=next(iter(alike.values())))
-            if len(alike) == 1 and not run.is_good
-            else run
-        )
+        if len(alike) == 1 and not run.is_good:
+            return replace(run, spec=next(iter(alike.values())))
+        return run
 
     return list(map(placed, results))
 

@@ -109,9 +109,9 @@ def read_run(run: RunDir) -> RunResult:
             error.host or holders_of(planned)[0].host,
             error.where or ", ".join(planned.grammar.files),
         )
-        state = (
-            "incomplete" if not outcome.state and not _ended_everywhere(run, planned) else "failed"
-        )
+        state = "failed"
+        if not outcome.state and not _ended_everywhere(run, planned):
+            state = "incomplete"
         # A run that finished is never made again in its bench, even if its evidence is found
         # damaged later.
         again = "" if outcome.state else RESUME

@@ -103,9 +103,9 @@ class RunContext:
         conventions = []
         if says in ("tflops_per_device", "mfu"):
             is_done = self.spec.step.recomputation == "full"
-            experts = (
-                " and of all experts" if self.transformer and self.transformer.experts > 1 else ""
-            )
+            experts = ""
+            if self.transformer and self.transformer.experts > 1:
+                experts = " and of all experts"
             conventions += [
                 Convention("attention", "half of the attention, as in mfu_causal", 0.5),
                 Convention("attention", "no attention, 6 N alone", 0.0),
@@ -194,11 +194,9 @@ class Figure:
         named = list(explanations[:_NAMED])
         if more := len(explanations) - len(named):
             named.append(f"{plural(more, 'other explanation')}")
-        why = (
-            f"it matches a computation with {', or with '.join(named)}"
-            if named
-            else "no known convention explains it"
-        )
+        why = "no known convention explains it"
+        if named:
+            why = f"it matches a computation with {', or with '.join(named)}"
         unit = "%" if self.unit == "%" else f" {self.unit}"
         said, computed = (f"{written(figure)}{unit}" for figure in (self.said, self.computed))
         return PROGRAM_FIGURE(name=self.says, said=said, computed=computed, why=why)
@@ -252,7 +250,9 @@ def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
         for rate in rates[1:]:
             average += metric.ema * (rate - average)
         return average
-    return COMBINED[metric.over](rates) if metric.over in _OF_STEPS and rates else 0.0
+    if metric.over in _OF_STEPS and rates:
+        return COMBINED[metric.over](rates)
+    return 0.0
 
 
 def doubts_about(repeats: Sequence[Figure]) -> list[Note]:
@@ -288,7 +288,9 @@ def verify_tokens(said: Sequence[Figure], context: RunContext, *, is_assumed: bo
 
 def _distance(figure: Figure) -> float:
     """Return how far apart the two numbers of a figure are, as the logarithm of a ratio."""
-    return abs(math.log(figure.said / figure.computed)) if figure.said > 0 else math.inf
+    if figure.said > 0:
+        return abs(math.log(figure.said / figure.computed))
+    return math.inf
 
 
 def _operations(transformer: Transformer, tokens: int, conventions: Mapping[str, float]) -> float:
@@ -351,11 +353,9 @@ def _scales(spec: RunSpec, says: str) -> list[Convention]:
         Convention("scale", f"the tokens of {' or '.join(of)}", factor)
         for factor, of in names.items()
     ]
-    twice = (
-        []
-        if says == "tokens_per_s"
-        else [
+    twice = []
+    if says != "tokens_per_s":
+        twice = [
             Convention("scale", "the tokens of a device, divided by all devices again", 1 / world)
         ]
-    )
     return conventions + twice

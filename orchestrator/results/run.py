@@ -105,28 +105,26 @@ class RunResult:
     def values(self) -> tuple[Value, ...]:
         """Its numbers, one for each metric and key; of a training, its speed first."""
         metric, resolution = self.measure.speed, self.resolution and self.resolution * self._items
-        speed = (
-            [Value(metric.name, (), self.speed, resolution)]
-            if metric and self.speed is not None
-            else []
-        )
+        speed = []
+        if metric and self.speed is not None:
+            speed = [Value(metric.name, (), self.speed, resolution)]
         return (*speed, *self.metric_values)
 
     @property
     def speed(self) -> float | None:
         """Its throughput in the unit of its measure's speed; None without one."""
-        return self.throughput.samples_per_s * self._items if self.throughput else None
+        if not self.throughput:
+            return None
+        return self.throughput.samples_per_s * self._items
 
     @property
     def pace(self) -> tuple[tuple[float, float], ...]:
         """The points of its tempo with speeds in the unit of its measure's speed; empty without
         steps.
         """
-        return (
-            tuple((at, speed * self._items) for at, speed in self.tempo.points)
-            if self.tempo
-            else ()
-        )
+        if not self.tempo:
+            return ()
+        return tuple((at, speed * self._items) for at, speed in self.tempo.points)
 
     @property
     def begins_too_early(self) -> bool:

@@ -213,4 +213,8 @@ def verify_ranks(planned: Manifest, parsed: Mapping[str, Mapping[str, Parsed]]) 
 
 
 def _span(ranks: range) -> str:
-    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0]) if ranks else "none"
+    if len(ranks) > 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    if not ranks:
+        return "none"
+    return str(ranks[0])

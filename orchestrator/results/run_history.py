@@ -201,9 +201,9 @@ def _phases(events: Iterable[Entry]) -> dict[str, float]:
         name = "over" if event.event in ENDS else event.event
         if name in PHASES and event.at is not None:
             at[name] = event.at
-    return (
-        {name: at[name] - at["started"] for name in PHASES if name in at} if "started" in at else {}
-    )
+    if "started" not in at:
+        return {}
+    return {name: at[name] - at["started"] for name in PHASES if name in at}
 
 
 def _spans(run: RunDir, start: StartRecord) -> dict[str, tuple[float, float, float]]:

@@ -133,16 +133,16 @@ def _group(rows: list[Row]) -> Group:
     )
     # With strong scaling, one of the columns follows from the shape: rows come by program and then
     # by size.
-    ordered = (
-        rows
-        if first.scaling == "strong"
-        else sorted(rows, key=lambda row: [_rank(_value(row, n)) for n in columns])
-    )
+    ordered = rows
+    if first.scaling != "strong":
+        ordered = sorted(rows, key=lambda row: [_rank(_value(row, n)) for n in columns])
     return Group(title, tuple(columns), tuple(ordered))
 
 
 def _value(row: Row, name: str) -> Any:
-    return getattr(row, name) if name in ("batch_size", "loader") else row.options.get(name)
+    if name in ("batch_size", "loader"):
+        return getattr(row, name)
+    return row.options.get(name)
 
 
 def _rank(value: Any) -> tuple[int, float, str]:

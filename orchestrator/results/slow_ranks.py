@@ -166,7 +166,9 @@ def _unseen(slow: Mapping[_Member, Excess], named: Sequence[SlowRank], runs: int
 def _incomparable(by_rank: Sequence[Sequence[RankParts]]) -> Note | None:
     """Return why the ranks cannot be compared by how long they compute, None if they can."""
     share, rank, host = max((_gpu_waits(own) or 0.0, -own[0].rank, own[0].host) for own in by_rank)
-    return RANKS_NOT_COMPARED(rank=-rank, host=host, share=share) if share >= _WAITING else None
+    if share >= _WAITING:
+        return RANKS_NOT_COMPARED(rank=-rank, host=host, share=share)
+    return None
 
 
 def _gpu_waits(own: Sequence[RankParts]) -> float | None:

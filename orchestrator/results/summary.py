@@ -303,11 +303,9 @@ def _ratio(cell: Cell, base: Cell | None) -> Estimate | None:
 
 
 def _ratio_of_medians(cell: Cell, base: Cell | None) -> Estimate | None:
-    return (
-        Estimate(speedup(cell.median, base.median), None)
-        if cell.median and base and base.median
-        else None
-    )
+    if cell.median and base and base.median:
+        return Estimate(speedup(cell.median, base.median), None)
+    return None
 
 
 def _row(

@@ -225,7 +225,9 @@ def _of_run(metric: Metric, sources: Mapping[str, _Source]) -> dict[str, _Source
 
 
 def _format_numbers(numbers: Sequence[float] | None) -> str:
-    return ", ".join(f"{number:g}" for number in numbers[:3]) if numbers else "none"
+    if not numbers:
+        return "none"
+    return ", ".join(f"{number:g}" for number in numbers[:3])
 
 
 def _source(metric: Metric, log: Log, line: Mapping[str, str]) -> str:
@@ -256,9 +258,9 @@ def _verify_complete(
     if len(by_source) == count:
         return
     missing = [name for name in sources if name not in by_source]
-    words = (
-        f"; none of {'rank ' if metric.scope == 'rank' else ''}{fold(missing)}" if missing else ""
-    )
+    words = ""
+    if missing:
+        words = f"; none of {'rank ' if metric.scope == 'rank' else ''}{fold(missing)}"
     hint = f"every {metric.scope} must print it, log.files must name all their logs, and log.nodes must be every"
     message = f"expected {metric.name}{_at(metric, key)} of {count} {metric.scope}s, got it of {len(by_source)}{words}"
     raise _invalid(message, sources[missing[0] if missing else next(iter(sources))].log, hint)
@@ -287,11 +289,9 @@ def _magnitude(number: float) -> int:
 
 def _part(text: str) -> str | int:
     """Return a part of a key: a whole number if it is written as one."""
-    return (
-        int(text)
-        if text.isascii() and text.isdigit() and len(text) <= 18 and str(int(text)) == text
-        else text
-    )
+    if text.isascii() and text.isdigit() and len(text) <= 18 and str(int(text)) == text:
+        return int(text)
+    return text
 
 
 def _at(metric: Metric, key: Key) -> str:

@@ -318,7 +318,9 @@ def _undecidable(before: Cell, after: Cell) -> str:
     if not (before.is_positive and after.is_positive):
         return NOT_POSITIVE
     repeats = len(before.values), len(after.values)
-    return TOO_FEW if min(repeats) < 2 or least_chance(*repeats) >= LIMIT else ""
+    if min(repeats) < 2 or least_chance(*repeats) >= LIMIT:
+        return TOO_FEW
+    return ""
 
 
 def is_other_quantity(before: Metric, after: Metric) -> bool:

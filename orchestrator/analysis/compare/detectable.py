@@ -80,4 +80,6 @@ def repeats_to_settle(pair: CellPair, margin: float) -> int | None:
     if pair.scatter is None or pair.gain_ratio is None:
         return None
     needed = repeats_to_exclude(pair.scatter, abs(math.log(pair.gain_ratio) - math.log1p(-margin)))
-    return None if needed is None else max(needed, min(pair.before.n, pair.after.n) + 1)
+    if needed is None:
+        return None
+    return max(needed, min(pair.before.n, pair.after.n) + 1)

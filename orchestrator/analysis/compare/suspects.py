@@ -139,7 +139,11 @@ def _suspect(
 
 def _kind(name: str) -> str:
     kind = name.partition(".")[0]
-    return CHOICE if kind in _CHOICES else FACT if kind in _FACTS else AROUND
+    if kind in _CHOICES:
+        return CHOICE
+    if kind in _FACTS:
+        return FACT
+    return AROUND
 
 
 def _source(name: str, before: Cell, after: Cell) -> str:

@@ -63,11 +63,9 @@ class _Compared:
             lower_is_better=self.group.lower_is_better,
         )
         made = self.peers.repeats
-        return (
-            f"{repeats} repeats of this stage instead of {made}, on otherwise idle nodes"
-            if repeats
-            else _LESS_NOISE
-        )
+        if repeats:
+            return f"{repeats} repeats of this stage instead of {made}, on otherwise idle nodes"
+        return _LESS_NOISE
 
 
 def against_others(stage: str, group: Group, margin: float, comparisons: int) -> Judged | str:
@@ -368,12 +366,12 @@ def _misses(values: Sequence[float], limit: float, lower_is_better: bool, level:
 
 
 def _times_slower(slower: float) -> str:
-    return f"{slower:.1%} slower" if slower >= 0 else f"{1 / (1 + slower) - 1:.1%} faster"
+    if slower >= 0:
+        return f"{slower:.1%} slower"
+    return f"{1 / (1 + slower) - 1:.1%} faster"
 
 
 def _reach(reach: Interval) -> str:
-    return (
-        f"{reach.low:.1%} to {reach.high:.1%}"
-        if math.isfinite(reach.high)
-        else f"{reach.low:.1%} and more"
-    )
+    if math.isfinite(reach.high):
+        return f"{reach.low:.1%} to {reach.high:.1%}"
+    return f"{reach.low:.1%} and more"

@@ -309,9 +309,9 @@ def _bars(
             )
         for against, outcome in outcomes.items():
             if isinstance(outcome, str):
-                of_group = (
-                    f"{stage.name}, {group.title} " if record.earlier or against == _PEERS else ""
-                )
+                of_group = ""
+                if record.earlier or against == _PEERS:
+                    of_group = f"{stage.name}, {group.title} "
                 not_compared[f"{of_group}against {against}"] = outcome
             else:
                 judged.append(outcome)

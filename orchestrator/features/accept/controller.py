@@ -316,7 +316,9 @@ class Acceptance:
 
     def _runs(self, attempt: Attempt) -> list[RunDir]:
         """Return the runs of an attempt that have begun."""
-        return self.folder.bench(attempt.bench_id).runs() if self._has_bench(attempt) else []
+        if not self._has_bench(attempt):
+            return []
+        return self.folder.bench(attempt.bench_id).runs()
 
     def _has_bench(self, attempt: Attempt) -> bool:
         return (self.folder.path / attempt.bench_id / "bench.json").exists()

@@ -182,11 +182,9 @@ def _change(bar: _Bar, old: Sequence[float], new: Sequence[float]) -> tuple[bool
 def _reach(bar: _Bar, old: Sequence[float], new: Sequence[float], level: float) -> Interval | None:
     """Return the interval of how many times slower values are than they were."""
     found = change_interval(list(old), list(new), level)
-    return (
-        found
-        if found is None or bar.group.lower_is_better
-        else Interval(1 / found.high, 1 / found.low, level)
-    )
+    if found is None or bar.group.lower_is_better:
+        return found
+    return Interval(1 / found.high, 1 / found.low, level)
 
 
 def _smallest_change(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> float:
@@ -199,16 +197,16 @@ def _smallest_change(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]
             _half(_reach(bar, old, unit.values, level)) for level in (bar.level, 2 * OFTEN - 1)
         )
         least.append(math.expm1(max(math.log1p(bar.share), certain) + often))
-    return sorted(least)[math.ceil(OFTEN * len(least)) - 1] if least else math.inf
+    if least:
+        return sorted(least)[math.ceil(OFTEN * len(least)) - 1]
+    return math.inf
 
 
 def _half(reach: Interval | None) -> float:
     """Return half of the width of an interval, as a logarithm."""
-    return (
-        math.log(reach.high / reach.low) / 2
-        if reach and reach.low > 0 and math.isfinite(reach.high)
-        else _UNKNOWN
-    )
+    if reach and reach.low > 0 and math.isfinite(reach.high):
+        return math.log(reach.high / reach.low) / 2
+    return _UNKNOWN
 
 
 def _times_slower(group: Group, old: float, new: float) -> float:
@@ -216,7 +214,9 @@ def _times_slower(group: Group, old: float, new: float) -> float:
 
 
 def _more(times: float) -> str:
-    return f"{times - 1:.1%} slower" if times >= 1 else f"{1 - times:.1%} faster"
+    if times >= 1:
+        return f"{times - 1:.1%} slower"
+    return f"{1 - times:.1%} faster"
 
 
 def measured(stage: str, group: Group) -> tuple[str, dict[str, Any]]:

@@ -51,11 +51,11 @@ def by_checks(
         is_open = check["verdict"] == "warning" and check["name"] in _ABOUT_THE_NODE
         if check["verdict"] == "failed" or is_open:
             text = f"{check['name']}: expected {check['expected']}, found {check['found']}"
-            decides = (
-                f"{check['hint']}; or state the right value under expect: in the inventory"
-                if is_open
-                else ""
-            )
+            decides = ""
+            if is_open:
+                decides = (
+                    f"{check['hint']}; or state the right value under expect: in the inventory"
+                )
             findings.append(
                 Finding(
                     "node",
@@ -179,11 +179,9 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
             elif host in affected:
                 findings.append(Finding("node", host, (host,), FAIL, text, "", runs))
     lost = sum(count for names in counts.values() for count in names.values())
-    got = (
-        f"links were lost {times(lost)}, on {len(counts)} of {len(hosts)} nodes"
-        if lost
-        else "no link was lost"
-    )
+    got = "no link was lost"
+    if lost:
+        got = f"links were lost {times(lost)}, on {len(counts)} of {len(hosts)} nodes"
     return Judged(stage, "lost links", "no network interface loses its link during a run", got, "docs/accept.md",
                   tuple(hosts), tuple(findings))  # fmt: skip
 

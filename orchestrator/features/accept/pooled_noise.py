@@ -95,7 +95,9 @@ class PooledNoise:
         expected = of_all * share * share
         doubt = _DOUBT if share < _FEW else 0.0
         beyond = pairs - expected - doubt * math.sqrt(max(1.0, expected))
-        return min(0.99, beyond / (of_all * share * (1 - share))) if beyond > 0 else 0.0
+        if beyond > 0:
+            return min(0.99, beyond / (of_all * share * (1 - share)))
+        return 0.0
 
 
 def pooled_noise(over: Sequence[Sequence[float]], least: int) -> PooledNoise:

@@ -64,11 +64,9 @@ def found(certificate: Certificate) -> list[str]:
     words = []
     for bar in certificate.judged:
         if bar.kind in _AGAINST:
-            least = (
-                "no unit, however slow,"
-                if bar.least is None
-                else f"one {percent(bar.least, up=True)} slower"
-            )
+            least = "no unit, however slow,"
+            if bar.least is not None:
+                least = f"one {percent(bar.least, up=True)} slower"
             words.append(
                 f"{bar.stage}: {bar.group}: {least} than {_AGAINST[bar.kind]}, in 9 of 10 cases"
             )

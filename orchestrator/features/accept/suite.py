@@ -366,7 +366,9 @@ class _Reader:
             self.fault(
                 paths[key], f"expected no {key} beside checks, which are judged by what they find"
             )
-        return ("all",) if checks == "all" else self.texts(checks, (*path, "checks"))
+        if checks == "all":
+            return ("all",)
+        return self.texts(checks, (*path, "checks"))
 
     def bar(self, value: Any, path: _Path) -> Bar:
         content = self.mapping(value, path, _OF_BAR)

@@ -75,13 +75,12 @@ class _Checker:
             yield
         except (ConfigError, Faults) as error:
             for fault in error.errors:
-                where = (
-                    model
-                    if fault.where == "model"
-                    else option
-                    if fault.where.startswith("--")
-                    else fault.where
-                )
+                if fault.where == "model":
+                    where = model
+                elif fault.where.startswith("--"):
+                    where = option
+                else:
+                    where = fault.where
                 placed = ConfigError(fault.message, kind=fault.kind, where=where, hint=fault.hint)
                 self.faults.setdefault(where or fault.message, placed)
 
@@ -104,7 +103,9 @@ class _Checker:
                 check_choices(request, folders, device, shape)
 
     def _where(self, stage: SuiteStage, key: str, *keys: str | int) -> str:
-        return self.document.where((*stage.paths[key], *keys)) if key in stage.paths else ""
+        if key not in stage.paths:
+            return ""
+        return self.document.where((*stage.paths[key], *keys))
 
     def _folders(self, stage: SuiteStage, request: Request) -> list[FrameworkFolder]:
         """Return the framework folders of a stage; none if one of them cannot be opened."""

@@ -104,11 +104,9 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
         return
     typer.echo(f"{suite.name}: {suite.title}; {plural(nodes, 'node')}, {_about(plans, nodes)}")
     for stage, bench in plans:
-        runs = (
-            f"{plural(len(bench.planned()), 'run')} of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
-            if bench
-            else "checks"
-        )
+        runs = "checks"
+        if bench:
+            runs = f"{plural(len(bench.planned()), 'run')} of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
         typer.echo(f"  {stage.name}: {stage.title}; {runs}, {_about([(stage, bench)], nodes)}")
         for bar in stage.bars:
             limits = [
@@ -116,9 +114,9 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
                 for share, than in ((bar.peers, "peers"), (bar.earlier, "before"))
                 if share
             ]
-            judged_by = (
-                f"at most {' and '.join(limits)}" if limits else "by reference figures alone"
-            )
+            judged_by = "by reference figures alone"
+            if limits:
+                judged_by = f"at most {' and '.join(limits)}"
             typer.echo(f"    bar: {bar.words}, {judged_by}")
     for name, reason in left_out.items():
         typer.echo(f"  left out: {name}: {reason}")
@@ -169,18 +167,18 @@ def _reason(error: ConfigError) -> str:
     """Return why a stage is impossible. That no option was given is not the reason: what a suite
     chooses has a place in it.
     """
-    return (
-        f"{error.where}: {error.message}"
-        if error.where and not error.where.startswith("--")
-        else error.message
-    )
+    if error.where and not error.where.startswith("--"):
+        return f"{error.where}: {error.message}"
+    return error.message
 
 
 def _about(stages: Sequence[tuple[SuiteStage, Bench | None]], nodes: int) -> str:
     from orchestrator.plan.words import shortest
 
     total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in stages)
-    return "no time given (run:)" if stages and not total_s else f"about {shortest(round(total_s))}"
+    if stages and not total_s:
+        return "no time given (run:)"
+    return f"about {shortest(round(total_s))}"
 
 
 def _estimate_s(stage: SuiteStage, bench: Bench | None, nodes: int) -> float:

@@ -50,7 +50,9 @@ def read_path(path: Path, source: str) -> Inventory | None:
         return _ask_ansible(path, source, "a directory")
     if _is_program(path):
         return _ask_ansible(path, source, "a program that prints one")
-    return _read_printed(path.read_bytes(), source) if _begins(path, b"{") else None
+    if not _begins(path, b"{"):
+        return None
+    return _read_printed(path.read_bytes(), source)
 
 
 def _is_of_orch(path: Path) -> bool:
@@ -151,7 +153,9 @@ def _safe(value: Any) -> Any:
         if isinstance(text := value.get("__ansible_unsafe"), str):
             return text
         return {key: _safe(item) for key, item in value.items()}
-    return [_safe(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_safe(item) for item in value]
+    return value
 
 
 def _is_program(path: Path) -> bool:

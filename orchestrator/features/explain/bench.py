@@ -90,11 +90,9 @@ def _missing(
     for link, largest in sorted(largest_by_link.items()):
         if link in measured and measured[link].curve.reaches(largest):
             continue
-        groups = (
-            f" --set group_ranks={link.ranks} --set group_distance={link.distance}"
-            if link.ranks
-            else ""
-        )
+        groups = ""
+        if link.ranks:
+            groups = f" --set group_ranks={link.ranks} --set group_distance={link.distance}"
         most = 1 << (max(largest, _LEAST_BYTES) - 1).bit_length()
         commands.append(
             f"orch bench {link.collective} --shape {row.shape}{groups} --set max_bytes={most}"
@@ -132,4 +130,6 @@ def _startup(runs: Sequence[RunResult], histories: Mapping[str, RunHistory]) -> 
                     max(node.began_s + node.took_s for node in history.nodes),
                 )
             )
-    return Startup(*(median(times) for times in zip(*both, strict=True))) if both else None
+    if not both:
+        return None
+    return Startup(*(median(times) for times in zip(*both, strict=True)))

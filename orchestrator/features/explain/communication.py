@@ -132,11 +132,9 @@ def model_of(
     text = f"{_count(parts.transfers)}, in {ms(made.sent_s())} according to {sources}"
     if all(transfer.begins == transfer.needed for transfer in parts.transfers):
         return made, f"{text}, during which nothing is computed"
-    in_runs = (
-        f" (those of the last backward pass in {ms(parts.reduce_s)} in these runs)"
-        if parts.reduce_s
-        else ""
-    )
+    in_runs = ""
+    if parts.reduce_s:
+        in_runs = f" (those of the last backward pass in {ms(parts.reduce_s)} in these runs)"
     return made, f"{text}{in_runs}, at measured times, {_slowdown(parts, slowed, assumed)}"
 
 
@@ -168,7 +166,9 @@ def _count(transfers: tuple[Transfer, ...]) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 50_000 else f"{size_bytes} bytes"
+    if size_bytes >= 50_000:
+        return f"{size_bytes / 1e6:.1f} MB"
+    return f"{size_bytes} bytes"
 
 
 def _too_short(link: Link, collective: Collective, largest_bytes: int) -> str:
@@ -183,7 +183,9 @@ def _slowdown(parts: StepParts, slowed: float, assumed: bool) -> str:
     if parts.sharing:
         lost = f"{parts.sharing.compute:.0%} of its speed and reducing {parts.sharing.reduce:.0%}"
         text = f"during which computing loses {lost} (measured)"
-        return f"{text}; the whole step {slowed - 1:.1%} slower" if slowed > 1.0005 else text
+        if slowed > 1.0005:
+            return f"{text}; the whole step {slowed - 1:.1%} slower"
+        return text
     if assumed:
         return f"computing {slowed:g} times as slow with sockets (assumed)"
     return "neither slowing the other (assumed)"

@@ -132,4 +132,6 @@ def _uncertain(cell: Cell, in_place: bool) -> float:
     ):
         times.setdefault(point.size_bytes, []).append(point.time_s)
     intervals = [ends for repeats in times.values() if (ends := interval(repeats))]
-    return median([math.sqrt(ends.high / ends.low) - 1 for ends in intervals]) if intervals else 0.0
+    if not intervals:
+        return 0.0
+    return median([math.sqrt(ends.high / ends.low) - 1 for ends in intervals])

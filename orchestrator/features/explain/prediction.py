@@ -84,7 +84,9 @@ class Explanation:
     @property
     def off(self) -> float | None:
         """Relative deviation of the prediction from the measured speed."""
-        return None if self.predicted is None else self.predicted / self.measured - 1
+        if self.predicted is None:
+            return None
+        return self.predicted / self.measured - 1
 
 
 def explanation(
@@ -116,12 +118,15 @@ def explanation(
     straggler, contention = _straggler(shape), _contention(shape, base)
     busy_s = ideal_s + math.fsum(part.seconds or 0.0 for part in (straggler, contention))
     model, behind = _model(row, shape, busy_s, measured, sockets)
-    predicted_s = busy_s if row.world_size == 1 else model.step_s() if model else None
-    steps_s = (
-        [_step_s(row, typical([run]), base, ideal_s, measured, sockets) for run in runs]
-        if model
-        else []
-    )
+    if row.world_size == 1:
+        predicted_s = busy_s
+    elif model:
+        predicted_s = model.step_s()
+    else:
+        predicted_s = None
+    steps_s = []
+    if model:
+        steps_s = [_step_s(row, typical([run]), base, ideal_s, measured, sockets) for run in runs]
     scatter = _scatter([step for step in steps_s if step is not None and step > 0], baseline)
     communication = Part(
         "communication", None if predicted_s is None else predicted_s - busy_s, behind
@@ -129,7 +134,12 @@ def explanation(
     parts = [communication, _input(shape, base), straggler, contention]
     left_s = row.step_s - ideal_s - math.fsum(part.seconds or 0.0 for part in parts)
     alone = _model(row, replace(shape, sharing=None, slowed=None), ideal_s, measured, sockets)[0]
-    alone_s = ideal_s if row.world_size == 1 else alone.step_s() if alone else None
+    if row.world_size == 1:
+        alone_s = ideal_s
+    elif alone:
+        alone_s = alone.step_s()
+    else:
+        alone_s = None
     return Explanation(
         series=row.series,
         case=row.shape,
@@ -155,7 +165,9 @@ def _share(row: Row, baseline: Row) -> float:
     """Return what a rank computes in a step, as a share of the same in the baseline: all of it with
     weak scaling.
     """
-    return baseline.world_size / row.world_size if row.scaling == "strong" else 1.0
+    if row.scaling != "strong":
+        return 1.0
+    return baseline.world_size / row.world_size
 
 
 def _for_share(base: StepParts, share: float) -> StepParts:

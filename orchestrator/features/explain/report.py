@@ -71,11 +71,9 @@ def _cells(explanation: Explanation) -> tuple[str, ...]:
 
 
 def _time_and_share(part: Part, step_s: float) -> tuple[str, str]:
-    return (
-        (NOTHING, NOTHING)
-        if part.seconds is None
-        else (number(1e3 * part.seconds), f"{part.seconds / step_s:.1%}")
-    )
+    if part.seconds is None:
+        return (NOTHING, NOTHING)
+    return (number(1e3 * part.seconds), f"{part.seconds / step_s:.1%}")
 
 
 def _evidence(explanation: Explanation) -> Iterator[str]:

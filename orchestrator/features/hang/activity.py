@@ -142,12 +142,16 @@ def _doing(seen: RankSeen, of: str) -> tuple[str, str]:
     if seen.io_bytes > _READING_BYTES:
         return "reads", f"reads or writes ({seen.io_bytes} bytes in {seen.window_s:.2f} s)"
     where = f" in {seen.call}" if seen.call else ""
-    return ("input", f"waits{of}, asleep{where}") if of else ("asleep", f"sleeps{where}")
+    if of:
+        return ("input", f"waits{of}, asleep{where}")
+    return ("asleep", f"sleeps{where}")
 
 
 def _share(seen: RankSeen) -> float:
     """Return the processors that a rank and what it has started used."""
-    return (seen.cpu_s + seen.children_cpu_s) / seen.window_s if seen.window_s else 0.0
+    if not seen.window_s:
+        return 0.0
+    return (seen.cpu_s + seen.children_cpu_s) / seen.window_s
 
 
 def _computes(seen: RankSeen) -> bool:
@@ -193,7 +197,9 @@ def _name(collective: Collective) -> str:
 
 
 def _step(seen: RankSeen) -> str:
-    return f" in step {seen.progress.step}" if seen.progress and seen.progress.step > 0 else ""
+    if seen.progress and seen.progress.step > 0:
+        return f" in step {seen.progress.step}"
+    return ""
 
 
 def _read_by(seen: RankSeen) -> str:

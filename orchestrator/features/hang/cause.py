@@ -55,20 +55,16 @@ class Verdict:
     def sentence(self) -> str:
         """The verdict with the node of the named ranks."""
         on = f" on {self.host}" if self.host else ""
-        return (
-            f"{subject(self.ranks)}{on} {self.words}{self.rest}"
-            if self.ranks
-            else self.words + self.rest
-        )
+        if self.ranks:
+            return f"{subject(self.ranks)}{on} {self.words}{self.rest}"
+        return self.words + self.rest
 
     @property
     def message(self) -> str:
         """The verdict for an error that has the node as its host."""
-        return (
-            f"{subject(self.ranks)} {self.words}{self.rest}"
-            if self.ranks
-            else self.words + self.rest
-        )
+        if self.ranks:
+            return f"{subject(self.ranks)} {self.words}{self.rest}"
+        return self.words + self.rest
 
     @property
     def key(self) -> tuple[str, str, tuple[int, ...]]:
@@ -85,4 +81,6 @@ def subject(numbers: tuple[int, ...]) -> str:
     shown = [str(number) for number in numbers[:MOST_NAMED]] + (
         ["others"] if len(numbers) > MOST_NAMED else []
     )
-    return f"rank {shown[0]}" if len(numbers) == 1 else f"ranks {', '.join(shown)}"
+    if len(numbers) == 1:
+        return f"rank {shown[0]}"
+    return f"ranks {', '.join(shown)}"

@@ -98,4 +98,6 @@ def _row(own: RankAccount) -> tuple[str, ...]:
 
 
 def _after(seconds: float | None) -> str:
-    return "while it ran" if seconds is None else f"{seconds:.1f} s after the start"
+    if seconds is None:
+        return "while it ran"
+    return f"{seconds:.1f} s after the start"

@@ -93,11 +93,9 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return left
     if waiting and outside and len(waiting) + len(outside) + len(pausing) == len(ranks):
         named = [number for number in outside if ranks[number].does.kind == "worker"] or outside
-        return (
-            _of(named, ranks)
-            if _may_be_named(named, ranks)
-            else _untold(ranks, "most ranks do not wait")
-        )
+        if _may_be_named(named, ranks):
+            return _of(named, ranks)
+        return _untold(ranks, "most ranks do not wait")
     if len(waiting) == len(ranks):
         return _links(reports, ranks) or _places(ranks) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
@@ -237,9 +235,9 @@ def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
         for n in gone
         if ranks[n].silent_s + _LATER_S < stopped_s and ranks[n].does.collective not in waited
     ]
-    return (
-        gone if len(gone) * 2 <= len(ranks) and not set(gone) & set(_behind(waiting, ranks)) else []
-    )
+    if len(gone) * 2 <= len(ranks) and not set(gone) & set(_behind(waiting, ranks)):
+        return gone
+    return []
 
 
 def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
@@ -267,7 +265,9 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
     }
     if len(recorded) == len(ranks):
         calls = {(entry.group, entry.name, entry.number) for entry in recorded.values()}
-        return _untold(ranks, "their collectives differ") if len(calls) > 1 else None
+        if len(calls) > 1:
+            return _untold(ranks, "their collectives differ")
+        return None
     # Where a GPU works on collectives, or the recorders of some ranks are not known, the name of a
     # call proves nothing.
     alike = bool(recorded) or any(rank.seen.uses_device for rank in ranks.values())
@@ -330,11 +330,9 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
 
 
 def _untold(ranks: Mapping[int, _Rank], why: str = "", kind: str = "unknown") -> Verdict:
-    words = (
-        "it cannot be determined which rank is the cause"
-        if kind == "unknown"
-        else "a rank reports a pause"
-    )
+    words = "a rank reports a pause"
+    if kind == "unknown":
+        words = "it cannot be determined which rank is the cause"
     return Verdict(kind, words + (f" ({why})" if why else ""), f": {_others(list(ranks), ranks)}")
 
 

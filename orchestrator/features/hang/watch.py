@@ -62,11 +62,9 @@ def patience_s(kind: str, usual_s: float, pause_s: float, *, declares: bool = Tr
         return float("inf")
     if kind in SOON:
         return max(60.0 if may_pause else 10.0, 20 * usual_s, 3 * pause_s)
-    return (
-        max(180.0 if may_pause else 30.0, 50 * usual_s, 5 * pause_s)
-        if kind in LATE
-        else float("inf")
-    )
+    if kind in LATE:
+        return max(180.0 if may_pause else 30.0, 50 * usual_s, 5 * pause_s)
+    return float("inf")
 
 
 class HangWatch:
@@ -181,11 +179,9 @@ class HangWatch:
         if found is None:
             conflict = describe_conflict(self._last_calls)
             text = f"{conflict}; {error.host}: {error.message}"
-            return (
-                RunError(text, kind="rank_failed", run_id=self.run_id, phase="watch")
-                if conflict
-                else error
-            )
+            if conflict:
+                return RunError(text, kind="rank_failed", run_id=self.run_id, phase="watch")
+            return error
         odd, words = found
         hosts = sorted({self.placed[rank] for rank in odd if rank in self.placed})
         text = f"{subject(tuple(odd))} {words}; {error.host}: {error.message}"
@@ -199,7 +195,9 @@ class HangWatch:
         """Return the verdict for which the run was ended; None if it was not, or if something
         failed before.
         """
-        return self.ended_by if error is not None and error.kind == "run_timeout" else None
+        if error is not None and error.kind == "run_timeout":
+            return self.ended_by
+        return None
 
     def evidence(self, error: OrchError | None) -> Mapping[str, Any]:
         """Return the verdict for the manifest, empty for a run that was not ended for one."""

@@ -80,11 +80,9 @@ def read_extra_runs(text: str) -> Profile:
     """Return what ``--profile torch[:steps=N][:ranks=R,…]`` asks for. Raises ConfigError."""
     tool, *settings = text.split(":")
     if tool != "torch":
-        hint = (
-            "nsys is not supported"
-            if tool == "nsys"
-            else "steps and ranks may follow: torch:steps=5:ranks=0,3"
-        )
+        hint = "steps and ranks may follow: torch:steps=5:ranks=0,3"
+        if tool == "nsys":
+            hint = "nsys is not supported"
         raise ConfigError(f"expected torch, got {tool!r}", where="--profile", hint=hint)
     given = {}
     for setting in settings:

@@ -18,7 +18,9 @@ ORDER = 30
 def section_of(asked: Asked) -> ProfileSection | None:
     """Return the traces of a bench, None for one without any."""
     profiles = profiled_bench(asked.bench, asked.summary, asked.results)
-    return ProfileSection(profiles, dict(asked.predicted)) if profiles else None
+    if not profiles:
+        return None
+    return ProfileSection(profiles, dict(asked.predicted))
 
 
 @dataclass(frozen=True, slots=True)

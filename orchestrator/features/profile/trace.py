@@ -67,7 +67,9 @@ class Trace:
     @property
     def overlapped(self) -> float | None:
         """The share of the communication that runs beside computing; None without communication."""
-        return 1 - self.exposed / self.communication if self.communication else None
+        if not self.communication:
+            return None
+        return 1 - self.exposed / self.communication
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,9 @@ def _events(document: Any) -> Iterator[_Event]:
 
 
 def _time(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and 0 <= value < _LATEST_US else None
+    if type(value) in (int, float) and 0 <= value < _LATEST_US:
+        return float(value)
+    return None
 
 
 def _computing(operators: Iterable[_Event]) -> list[Span]:

@@ -131,7 +131,9 @@ class LanguageTable:
     def bounds(self, record: LanguageRecord, kind: str) -> Bounds | None:
         """Return what a printed figure says of its true number; None if it is not printed."""
         printed = record.figures.get(kind)
-        return None if printed is None else self.printing.get(kind, Printing()).bounds(printed)
+        if printed is None:
+            return None
+        return self.printing.get(kind, Printing()).bounds(printed)
 
     def flops_per_token(self, record: LanguageRecord) -> int:
         """Return the operations of training on one token, as the document counts them."""
@@ -209,7 +211,9 @@ def _checks(table: LanguageTable, record: LanguageRecord) -> list[FigureCheck]:
 
 
 def _whole(number: int | None) -> Bounds | None:
-    return None if number is None else Bounds(Fraction(number), Fraction(number))
+    if number is None:
+        return None
+    return Bounds(Fraction(number), Fraction(number))
 
 
 def _product(of: Bounds | None, factor: Fraction | None) -> Bounds | None:
@@ -264,7 +268,9 @@ def speed_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | N
     """
     printed = table.bounds(record, "tokens_per_s_per_device")
     of_all = _tokens_per_s_per_device(table, record)
-    return of_all if "tokens_per_s" in record.figures and of_all else printed or of_all
+    if "tokens_per_s" in record.figures and of_all:
+        return of_all
+    return printed or of_all
 
 
 def _tflops_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:

@@ -76,13 +76,11 @@ def _comparable(record: LanguageRecord, other: LanguageRecord) -> bool:
         return False
     ours, theirs = record.micro_batches or 1, other.micro_batches or 1
     size, other_size = record.gpus or 0, other.gpus or 0
-    return (
-        theirs >= ours
-        if other_size < size
-        else theirs <= ours
-        if other_size == size
-        else theirs == ours
-    )
+    if other_size < size:
+        return theirs >= ours
+    if other_size == size:
+        return theirs <= ours
+    return theirs == ours
 
 
 def _measured_cell(table: LanguageTable, record: LanguageRecord) -> Measured | None:

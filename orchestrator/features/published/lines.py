@@ -136,7 +136,9 @@ def _text(log: bytes) -> bytes:
     text = log[: max(log.rfind(b"\n"), log.rfind(b"\r")) + 1]
     if b"\x1b" in text:
         text = _ESCAPES.sub(b"", text)
-    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
+    if b"\r" in text:
+        return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return text
 
 
 def with_steps(lines: Sequence[Line]) -> list[tuple[int, Line]]:
@@ -175,9 +177,9 @@ def last_attempt(
 
 def steps_said(steps: Sequence[int]) -> str:
     """Return as text which steps a log has."""
-    return (
-        f"the log goes from {min(steps)} to {max(steps)}" if steps else "the log has no such line"
-    )
+    if not steps:
+        return "the log has no such line"
+    return f"the log goes from {min(steps)} to {max(steps)}"
 
 
 def refused(expected: str, got: str, hint: str = "") -> DataError:

@@ -245,11 +245,9 @@ def _results(
         try:
             data = read_bytes(log.path, _MAX_LOG_BYTES)
         except OSError as error:
-            why = (
-                "expected a file, got a symbolic link"
-                if log.path.is_symlink()
-                else f"cannot be read: {error.strerror}"
-            )
+            why = "expected a file, got a symbolic link"
+            if not log.path.is_symlink():
+                why = f"cannot be read: {error.strerror}"
             results.append(replace(result, error=DataError(why, kind="result_invalid")))
             continue
         original = first.setdefault(hashlib.sha256(data).hexdigest(), log.name)
@@ -347,6 +345,6 @@ def _misnamed_note(names: Sequence[str]) -> list[Note]:
 def _run_counts(framework: Framework, summary: Summary) -> list[Note]:
     published_runs = framework.published["runs"]
     odd = [f"{row.shape} has {row.n}" for row in summary.rows if row.n != published_runs]
-    return (
-        [OTHER_RUN_COUNTS(runs=plural(published_runs, "run"), counts=", ".join(odd))] if odd else []
-    )
+    if not odd:
+        return []
+    return [OTHER_RUN_COUNTS(runs=plural(published_runs, "run"), counts=", ".join(odd))]

@@ -63,9 +63,11 @@ class _Cell:
         computed again; empty if not known.
         """
         mfu, hfu = self.values.get("mfu"), self.values.get("hfu")
-        return (
-            () if not mfu or not hfu else ("full",) if hfu > 1.001 * mfu else ("none", "selective")
-        )
+        if not mfu or not hfu:
+            return ()
+        if hfu > 1.001 * mfu:
+            return ("full",)
+        return ("none", "selective")
 
     @property
     def device(self) -> Device | None:
@@ -138,7 +140,9 @@ def _share(table: LanguageTable) -> float:
     """
     device = _device(table)
     peak = device.peak(table.dtype) if device else None
-    return table.peak_tflops * 1e12 / peak if table.peak_tflops and peak else 1.0
+    if table.peak_tflops and peak:
+        return table.peak_tflops * 1e12 / peak
+    return 1.0
 
 
 def _device(table: LanguageTable) -> Device | None:
@@ -150,11 +154,9 @@ def _beside(
     cell: _Cell, file: PublishedFile, table: LanguageTable, record: LanguageRecord
 ) -> NearestRecord:
     printed = record.figures.get("mfu")
-    published = (
-        printed * _flops(table, record) / table.flops_per_token(record) * _share(table)
-        if printed
-        else None
-    )
+    published = None
+    if printed:
+        published = printed * _flops(table, record) / table.flops_per_token(record) * _share(table)
     ours = cell.values.get("mfu")
     notes = []
     if cell.row.simulated:
@@ -183,11 +185,9 @@ def _differences(
     row, device, other = cell.row, cell.device, _device(table)
     ours, theirs = cell.flops_per_token, _flops(table, record)
     micro_batches = record.micro_batches or 1
-    step = (
-        record.batch_size * micro_batches * record.gpus * record.seq_len
-        if record.batch_size and record.gpus
-        else None
-    )
+    step = None
+    if record.batch_size and record.gpus:
+        step = record.batch_size * micro_batches * record.gpus * record.seq_len
     pairs = (
         ("program", row.framework, file.framework),
         ("model", row.model, record.model),

@@ -94,8 +94,6 @@ def _offer(files: Iterable[PublishedFile]) -> str:
             for table in file.tables
         }
     )
-    return (
-        f"the published tables have {', '.join(offers)}"
-        if offers
-        else "its framework has no published tables"
-    )
+    if not offers:
+        return "its framework has no published tables"
+    return f"the published tables have {', '.join(offers)}"

@@ -70,7 +70,9 @@ class Rounding:
 
     def rounded(self, value: float) -> float:
         """Return the rounded value."""
-        return published(value, self.places) if self.by == "numpy" else round(value, self.places)
+        if self.by == "numpy":
+            return published(value, self.places)
+        return round(value, self.places)
 
 
 @dataclass(frozen=True)

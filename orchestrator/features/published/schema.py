@@ -305,4 +305,6 @@ def _cell(case: str, cell: _Cell) -> PublishedCell:
 
 
 def _run(number: int, run: float | list[int | float]) -> tuple[int, float]:
-    return (int(run[0]), float(run[1])) if isinstance(run, list) else (number, float(run))
+    if isinstance(run, list):
+        return (int(run[0]), float(run[1]))
+    return (number, float(run))

@@ -84,11 +84,9 @@ class Window:
         those at the two ends.
         """
         start, last = self.ends
-        return (
-            (start, last)
-            if only_ends and self.every is None
-            else range(start, last + 1, self.every or 1)
-        )
+        if only_ends and self.every is None:
+            return (start, last)
+        return range(start, last + 1, self.every or 1)
 
 
 def steps_of(

@@ -54,4 +54,6 @@ def _finite(value: Any) -> Any:
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

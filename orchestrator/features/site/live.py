@@ -266,7 +266,9 @@ def _state(events: Sequence[Entry], is_held: bool) -> str:
         return "not begun"
     if last[-1].event != Event.OVER:
         return "its controller is gone; orch resume continues it"
-    return "over" if last[-1].code == 0 else f"over, exit status {last[-1].code}"
+    if last[-1].code == 0:
+        return "over"
+    return f"over, exit status {last[-1].code}"
 
 
 def _bar(results: Sequence[RunResult], planned: int) -> str:
@@ -279,11 +281,9 @@ def _bar(results: Sequence[RunResult], planned: int) -> str:
     label = (
         f"{good} measured, {failed} failed, {stopped} interrupted, {running} running, of {planned}"
     )
-    return (
-        bar([(colour, count / planned) for colour, count in shares if count], label)
-        if planned
-        else ""
-    )
+    if not planned:
+        return ""
+    return bar([(colour, count / planned) for colour, count in shares if count], label)
 
 
 def _estimate_rest(events: Sequence[Entry], planned: int, is_held: bool) -> list[str]:
@@ -316,11 +316,9 @@ def _run_words(
     )
     words = []
     if phase:
-        ago = (
-            f" {shortest(max(1, round(time.time() - phase.at)))} ago"
-            if phase.at and not is_over
-            else ""
-        )
+        ago = ""
+        if phase.at and not is_over:
+            ago = f" {shortest(max(1, round(time.time() - phase.at)))} ago"
         words.append(f"{phase.event.replace('_', ' ')}{ago}")
     if (
         manifest
@@ -342,9 +340,9 @@ def _step(manifest: Manifest, log: bytes) -> list[str]:
     spec, measured, last = manifest.spec, manifest.measure.speed, samples[-1]
     speed = speed_of_line(last, Terms.of(spec, manifest.grammar))
     words = [f"step {last.step} of {spec.steps}"]
-    return (
-        [*words, f"{speed * spec.items:.1f} {measured.unit} in it"] if speed and measured else words
-    )
+    if speed and measured:
+        return [*words, f"{speed * spec.items:.1f} {measured.unit} in it"]
+    return words
 
 
 def _nodes(

@@ -203,7 +203,9 @@ class Builder:
             ):
                 self._start()
                 return "The site is being made: reading the benches"
-            return f"The site could not be made: {' '.join(self._said)}" if failed else ""
+            if not failed:
+                return ""
+            return f"The site could not be made: {' '.join(self._said)}"
 
     def _start(self) -> None:
         from subprocess import DEVNULL, PIPE, Popen

@@ -180,11 +180,9 @@ class _Asked:
             recent = node.recent(watched.run_id, log, most_bytes=most, timeout_s=_ANSWER_S)
         except Exception as error:
             return self._error(error)
-        return (
-            Seen(recent.lives, recent.sizes, recent.log, recent.samples)
-            if recent
-            else Seen(error="it has nothing of this run")
-        )
+        if recent:
+            return Seen(recent.lives, recent.sizes, recent.log, recent.samples)
+        return Seen(error="it has nothing of this run")
 
     def _connection(self, watched: Watched) -> Cluster:
         """Return the cluster of a bench. Raises ConfigError for an inventory that cannot be used

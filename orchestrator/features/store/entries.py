@@ -58,7 +58,9 @@ class Entry:
     @property
     def result(self) -> str:
         """The value of that cell, or the verdict of an acceptance, in words; empty for neither."""
-        return self.acceptance.verdict if self.acceptance else result(self.headline)
+        if self.acceptance:
+            return self.acceptance.verdict
+        return result(self.headline)
 
     @property
     def interval(self) -> Interval | None:

@@ -76,7 +76,9 @@ def _lines(field: str, gauge: tuple[str, str], rows: Sequence[Row]) -> list[str]
 
 def _number(row: Row, field: str, end: str) -> float | None:
     value = getattr(row, field)
-    return None if value is None else float(getattr(value, end) if end else value)
+    if value is None:
+        return None
+    return float(getattr(value, end) if end else value)
 
 
 def _labels(row: Row) -> str:

@@ -143,7 +143,9 @@ def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
         (row for row in rows if row.speedup == 1 and row.speedup_interval is None and row.value),
         None,
     )
-    return (1.0 if speedup else base.value or 0.0) / base.world_size if base else None
+    if not base:
+        return None
+    return (1.0 if speedup else base.value or 0.0) / base.world_size
 
 
 def repeats(turns: Sequence[Turn], row: Row, prefix: str) -> str:

@@ -143,7 +143,9 @@ def subject(summary: Summary) -> str:
     shown = ", ".join(
         shapes if len(shapes) <= _SHAPES else [*shapes[: _SHAPES - 1], "…", shapes[-1]]
     )
-    return f"{words[0]} {words[1]} with {words[2]} on {shown}" if entries else ""
+    if not entries:
+        return ""
+    return f"{words[0]} {words[1]} with {words[2]} on {shown}"
 
 
 class _Arranged(NamedTuple):

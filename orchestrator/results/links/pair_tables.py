@@ -87,11 +87,9 @@ def _culprits(
 
 
 def _node_words(score: NodeScore, names: Mapping[int, str], ways: Mapping[Way, float]) -> str:
-    partners = (
-        "every partner"
-        if score.slow_to == score.partners
-        else f"{score.slow_to} of {score.partners} partners"
-    )
+    partners = "every partner"
+    if score.slow_to != score.partners:
+        partners = f"{score.slow_to} of {score.partners} partners"
     direction = _slow_direction(
         _sending(ways, score.node),
         _receiving(ways, score.node),

@@ -142,11 +142,9 @@ def _compare_arrivals(
 
 
 def _refusal(words: str, grammar: str) -> DataError:
-    hint = (
-        f"if {grammar} under log:"
-        if grammar
-        else "see units, scope and summed_over of the log grammar in docs/programs.md"
-    )
+    hint = "see units, scope and summed_over of the log grammar in docs/programs.md"
+    if grammar:
+        hint = f"if {grammar} under log:"
     return DataError(
         f"expected times that agree with the clock, got {words}",
         # A mistake of the log grammar: its correction gives the number, without another run.

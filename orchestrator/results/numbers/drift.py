@@ -92,7 +92,9 @@ class Drift:
         """Return the distance of a run from the middle of the bench, in runs; 0 if it ran in
         another bench.
         """
-        return 0.0 if run.place is None or not self.slope else run.place - self.middle
+        if run.place is None or not self.slope:
+            return 0.0
+        return run.place - self.middle
 
 
 STEADY = Drift()

@@ -99,11 +99,9 @@ def excesses(
         candidates = {
             member for member in found if found[member] > max(halves[member], between[member])
         }
-        dealt = (
-            _of_deals(means, found, candidates, max(comparisons, len(values)))
-            if candidates
-            else 0.0
-        )
+        dealt = 0.0
+        if candidates:
+            dealt = _of_deals(means, found, candidates, max(comparisons, len(values)))
         halves = {member: max(half, between[member], dealt) for member, half in halves.items()}
     else:
         alone = _of_one_run(levels, found, chance, usual)

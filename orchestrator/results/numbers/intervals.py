@@ -84,11 +84,9 @@ def times_exp(unit: float, log: float) -> float:
     float.
     """
     total = math.log(unit) + log
-    return (
-        unit * math.exp(log)
-        if max(abs(log), abs(total)) < _LARGEST
-        else math.exp(max(-_LARGEST, min(total, _LARGEST)))
-    )
+    if max(abs(log), abs(total)) < _LARGEST:
+        return unit * math.exp(log)
+    return math.exp(max(-_LARGEST, min(total, _LARGEST)))
 
 
 def plain_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -201,7 +199,9 @@ def change_interval(
     """
     sides = [centre_of(logarithms(speeds), unit=speeds[0]) for speeds in (before, after) if speeds]
     found = [side for side in sides if side]
-    return change_between(found[0], found[1], level).interval if len(found) == 2 else None
+    if len(found) != 2:
+        return None
+    return change_between(found[0], found[1], level).interval
 
 
 def chance(before: Sequence[float], after: Sequence[float]) -> float:

@@ -20,7 +20,9 @@ def written(value: float, separator: str = "") -> str:
     ('0.00', '-0.00213', '1,234,567.00', '1.20e-07', '1.00')
     """
     rounded = published(value)
-    return f"{value:#.3g}" if value and abs(rounded) < 1 else f"{rounded + 0.0:{separator}.2f}"
+    if value and abs(rounded) < 1:
+        return f"{value:#.3g}"
+    return f"{rounded + 0.0:{separator}.2f}"
 
 
 def percent(share: float, up: bool = False) -> str:

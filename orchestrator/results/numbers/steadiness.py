@@ -127,11 +127,9 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
     # begins with it.
     first, last = (start + 1) * width if start else 0, min(len(step_times), (stop + 1) * width)
     inside, outside = step_times[first:last], [*step_times[:first], *step_times[last:]]
-    return (
-        _refine(step_times, first, last)
-        if abs(median(inside) / median(outside) - 1) >= WORTH
-        else None
-    )
+    if abs(median(inside) / median(outside) - 1) >= WORTH:
+        return _refine(step_times, first, last)
+    return None
 
 
 def trend(step_times: Sequence[float]) -> float | None:
@@ -158,7 +156,9 @@ def trend(step_times: Sequence[float]) -> float | None:
     )
     fifth = _PARTS // 5
     grown = mean(parts[-fifth:]) / mean(parts[:fifth]) - 1
-    return grown if abs(slower) >= _TOO_ONE_SIDED and abs(grown) >= WORTH else None
+    if abs(slower) >= _TOO_ONE_SIDED and abs(grown) >= WORTH:
+        return grown
+    return None
 
 
 # -- words
@@ -193,11 +193,9 @@ def _of_trend(times: Sequence[float], grown: float) -> Note:
     fifth = len(times) // 5
     usual = median(times[:fifth] if grown > 0 else times[-fifth:])
     lost = math.fsum(time - usual for time in times) / math.fsum(times)
-    return (
-        SLOWING_DOWN(longer=grown, lost=lost)
-        if grown > 0
-        else SPEEDING_UP(shorter=-grown, lost=lost)
-    )
+    if grown > 0:
+        return SLOWING_DOWN(longer=grown, lost=lost)
+    return SPEEDING_UP(shorter=-grown, lost=lost)
 
 
 def _typical(times: Sequence[float], places: Sequence[int]) -> float:

@@ -62,11 +62,9 @@ def fisher(ratio: float, above: float, below: float) -> float:
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     )
-    return (
-        front / a * _fraction(a, b, x)
-        if x < (a + 1) / (a + b + 2)
-        else 1 - front / b * _fraction(b, a, rest)
-    )
+    if x < (a + 1) / (a + b + 2):
+        return front / a * _fraction(a, b, x)
+    return 1 - front / b * _fraction(b, a, rest)
 
 
 def _far(freedom: float, tail: float) -> float:

@@ -125,7 +125,9 @@ def speed_of_line(sample: StepSample, terms: Terms) -> float | None:
         return speed * terms.ranks
     if sample.steps_per_s:
         return sample.steps_per_s / terms.steps_in_one * terms.global_batch
-    return terms.global_batch / sample.step_time_s if sample.step_time_s else None
+    if not sample.step_time_s:
+        return None
+    return terms.global_batch / sample.step_time_s
 
 
 def window_of(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
@@ -190,7 +192,9 @@ def stretches(
     def elapsed(sample: StepSample) -> float | None:
         if sample.elapsed_s is not None or not cumulative:
             return sample.elapsed_s
-        return 0.0 if sample.step == 0 else _quotient(sample.step, rate(sample), sample.step)
+        if sample.step == 0:
+            return 0.0
+        return _quotient(sample.step, rate(sample), sample.step)
 
     clocks: tuple[Callable[[StepSample], float | None], ...] = (
         lambda sample: sample.timestamp,
@@ -285,7 +289,9 @@ def median(values: Sequence[float]) -> float:
         raise ValueError("median of no values")
     ordered = sorted(values)
     half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    if len(ordered) % 2:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2
 
 
 def published(value: float, places: int = 2) -> float:

@@ -36,7 +36,9 @@ class Link:
     def __str__(self) -> str:
         """Return its name among those of a step."""
         apart = f" {self.distance} apart" if self.distance > 1 else ""
-        return f"{self.collective} of {self.ranks} ranks{apart}" if self.ranks else self.collective
+        if self.ranks:
+            return f"{self.collective} of {self.ranks} ranks{apart}"
+        return self.collective
 
 
 ALL_REDUCE = Link("allreduce")

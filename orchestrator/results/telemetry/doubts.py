@@ -276,9 +276,9 @@ def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
         if not others:
             continue
         usual = median(others)
-        scatter = (
-            _NORMAL * median([abs(other - usual) for other in others]) if len(others) > 2 else 0.0
-        )
+        scatter = 0.0
+        if len(others) > 2:
+            scatter = _NORMAL * median([abs(other - usual) for other in others])
         if usual > 0 and watts < usual - max(_APART * usual, _FAR * scatter):
             less[name] = Less(watts, usual)
     return less

@@ -166,11 +166,9 @@ class Answers:
                 with login.asking():
                     self._await_touch(login, str(question["prompt"]), line)
                 return
-            answer = (
-                None
-                if question["kind"] == "confirm"
-                else self._answer(login, str(question["prompt"]))
-            )
+            answer = None
+            if question["kind"] != "confirm":
+                answer = self._answer(login, str(question["prompt"]))
             line.sendall(json.dumps({"answer": answer}).encode() + b"\n")
 
     def _answer(self, login: Login, prompt: str) -> str | None:
@@ -317,11 +315,9 @@ def _asked_by_program(text: str) -> str | None:
         )
     except OSError:
         return None
-    return (
-        done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n")
-        if done.returncode == 0
-        else None
-    )
+    if done.returncode != 0:
+        return None
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\r\n")
 
 
 def _show(text: str) -> str:
@@ -331,4 +327,6 @@ def _show(text: str) -> str:
     line = "".join(
         character if character.isprintable() else "?" for character in " ".join(text.split())
     )
-    return line if len(line) <= _SHOWN_CHARACTERS else f"{line[:_SHOWN_CHARACTERS]}…"
+    if len(line) <= _SHOWN_CHARACTERS:
+        return line
+    return f"{line[:_SHOWN_CHARACTERS]}…"

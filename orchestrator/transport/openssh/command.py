@@ -88,7 +88,9 @@ def forward_command(socket: Path, name: str) -> str:
 
 
 def _options_of_host(host: Host) -> list[str]:
-    return ["-F", str(Path(host.ssh.config).expanduser())] if host.ssh.config is not None else []
+    if host.ssh.config is None:
+        return []
+    return ["-F", str(Path(host.ssh.config).expanduser())]
 
 
 def _literal(path: Path) -> str:
@@ -97,4 +99,6 @@ def _literal(path: Path) -> str:
 
 
 def _quote(word: str) -> str:
-    return word if word == "[%h]:%p" else "'" + word.replace("%", "%%").replace("'", "'\\''") + "'"
+    if word == "[%h]:%p":
+        return word
+    return "'" + word.replace("%", "%%").replace("'", "'\\''") + "'"

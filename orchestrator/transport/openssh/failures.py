@@ -132,9 +132,9 @@ def _not_vouched_for(key: str, authority: str, log: str) -> tuple[str, str]:
 def _say_key_changed(match: re.Match[str], log: str) -> _Words:
     offered = _OFFERED.findall(log)
     place = re.search(r"^Offending (\S+) key in (\S+)", log, re.MULTILINE)
-    known = (
-        f"{place[2]} has another {place[1]} key" if place else "a known-hosts file has another key"
-    )
+    known = "a known-hosts file has another key"
+    if place:
+        known = f"{place[2]} has another {place[1]} key"
     return (
         "host_key_changed",
         f"the host key changed: {known}, the host offers {' '.join(offered[-1]) if offered else '?'}",
@@ -144,11 +144,9 @@ def _say_key_changed(match: re.Match[str], log: str) -> _Words:
 
 def _say_refused(match: re.Match[str], log: str) -> _Words:
     tried = re.findall(r"^debug1: Offering public key: (\S+) \S+ (SHA256:\S+)", log, re.MULTILINE)
-    keys = (
-        f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}"
-        if tried
-        else ""
-    )
+    keys = ""
+    if tried:
+        keys = f"; offered keys: {', '.join(' '.join(key) for key in dict.fromkeys(tried))}"
     hint = (
         "orch -v shows each step; is it the right user, key and password? A user whose login shell does not exist there is"
         " refused in the same way: the host's sshd log says which"

@@ -52,7 +52,9 @@ def exit_code(code: int, stderr: bytes) -> Outcome:
     """Return the outcome of a program whose exit code is always that of the command, and which
     nobody else kills.
     """
-    return (code, None) if code >= 0 else TransportError("the connection broke", kind="node_lost")
+    if code >= 0:
+        return (code, None)
+    return TransportError("the connection broke", kind="node_lost")
 
 
 class _LimitedInbox(Inbox):

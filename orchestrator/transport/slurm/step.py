@@ -92,7 +92,9 @@ def outcome(job: str, code: int, stderr: bytes) -> Outcome:
         words = [f"srun was ended by {_name(-code)}"]
     if words:
         return TransportError(f"the step ended: {words[-1]}{_of_job(job)}", kind="node_lost")
-    return (None, _name(code - 128)) if 128 < code < 128 + signal.NSIG else (code, None)
+    if 128 < code < 128 + signal.NSIG:
+        return (None, _name(code - 128))
+    return (code, None)
 
 
 def _name(number: int) -> str:
@@ -111,4 +113,6 @@ def _of_job(job: str) -> str:
     if record is None:
         return f"; Slurm no longer knows job {job}"
     reason = f" ({record.reason})" if record.reason else ""
-    return "" if record.state == "RUNNING" else f"; Slurm's job {job} is {record.state}{reason}"
+    if record.state == "RUNNING":
+        return ""
+    return f"; Slurm's job {job} is {record.state}{reason}"

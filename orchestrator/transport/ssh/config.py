@@ -204,7 +204,9 @@ def _settings(host: Host, name: str, user: str | None, port: int | None) -> Sett
     if settings.get("hostname") != [
         first_address
     ]:  # `likeness` did not interpret the configuration as ssh does
-        return settings if first == name else _ask_ssh(ssh, host, name, user, port)
+        if first == name:
+            return settings
+        return _ask_ssh(ssh, host, name, user, port)
     return {**settings, "hostname": [address]}
 
 
@@ -327,11 +329,9 @@ def _connect_timeout(ssh: SshSettings, settings: Settings) -> float:
     configuration's.
     """
     named = _one(settings, "connecttimeout", "none")
-    return (
-        min(ssh.connect_timeout_s, float(named))
-        if named.isdigit() and int(named)
-        else ssh.connect_timeout_s
-    )
+    if named.isdigit() and int(named):
+        return min(ssh.connect_timeout_s, float(named))
+    return ssh.connect_timeout_s
 
 
 def _control_path(settings: Settings) -> str:
@@ -359,11 +359,9 @@ def _tokens(name: str, address: str, port: int, user: str, alias: str) -> dict[s
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
-    return (
-        ""
-        if text == "none"
-        else re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
-    )
+    if text == "none":
+        return ""
+    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
 
 
 def _one(settings: Settings, option: str, default: str) -> str:
@@ -380,12 +378,16 @@ def _program(path: str) -> str | None:
 
 @lru_cache(maxsize=256)
 def _path(text: str) -> Path:
-    return _home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
+    if text.startswith("~/"):
+        return _home() / text[2:]
+    return Path(text).expanduser()
 
 
 def _local_user() -> str:
     account = _account(os.getuid())
-    return account.pw_name if account else os.environ.get("USER", str(os.getuid()))
+    if account:
+        return account.pw_name
+    return os.environ.get("USER", str(os.getuid()))
 
 
 def _home() -> Path:

@@ -39,11 +39,9 @@ def likeness(config: str | None, home: Path, name: str) -> tuple[tuple[object, .
     )
     places += [] if config else [(_SYSTEM, _SYSTEM.parent)]
     try:
-        lines = (
-            [line for path, base in places for line in _in_effect(path, base, name, 0)]
-            if config != "none"
-            else []
-        )
+        lines = []
+        if config != "none":
+            lines = [line for path, base in places for line in _in_effect(path, base, name, 0)]
     except (_Unclear, OSError, UnicodeError):
         return None
     address = next((value for keyword, value in lines if keyword == "hostname"), name)

@@ -163,7 +163,9 @@ class Transport:
     @property
     def via(self) -> str:
         """The last jump host on the way to the host, as messages name it; empty without one."""
-        return str(self._line.gateway.endpoint.label) if self._line.gateway else ""
+        if not self._line.gateway:
+            return ""
+        return str(self._line.gateway.endpoint.label)
 
     def close(self) -> None:
         """Disconnect at once, also from jump hosts, and free threads and sockets. May be called

@@ -233,9 +233,12 @@ def _changed_key(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey)
 
 
 def _unknown(endpoint: Endpoint, trust: Trust, offered: HostKey) -> TransportError:
-    short = (
-        "ed25519" if "ed25519" in offered.type else "ecdsa" if "ecdsa" in offered.type else "rsa"
-    )
+    if "ed25519" in offered.type:
+        short = "ed25519"
+    elif "ecdsa" in offered.type:
+        short = "ecdsa"
+    else:
+        short = "rsa"
     torn = known_keys((*endpoint.known_hosts, trust.store), endpoint.known_as).torn
     damaged = f"; damaged lines: {', '.join(torn[:3])}" if torn else ""
     return endpoint.error(
@@ -285,7 +288,9 @@ def _key(fields: Sequence[str]) -> HostKey | None:
         return None
     parts = _parts(blob)
     inner = fields[1].encode("utf-8", "surrogateescape")
-    return HostKey(fields[1], blob) if len(parts) > 1 and parts[0] == inner else None
+    if len(parts) > 1 and parts[0] == inner:
+        return HostKey(fields[1], blob)
+    return None
 
 
 def _parts(blob: bytes) -> list[bytes]:

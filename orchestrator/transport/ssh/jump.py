@@ -62,9 +62,7 @@ class Through(Line, fabric.Connection):  # type: ignore[misc]  # fabric has no t
             text = f"{via} cannot reach it on port {endpoint.port} ({wire.refusal or error.text})"
             raise endpoint.error("host_unreachable", text) from error
         except (paramiko.SSHException, EOFError, OSError) as error:
-            text = (
-                f"did not reach port {endpoint.port} in time"
-                if wire.is_active()
-                else "closed the connection"
-            )
+            text = "closed the connection"
+            if wire.is_active():
+                text = f"did not reach port {endpoint.port} in time"
             raise endpoint.error("host_unreachable", f"{via} {text}") from error

@@ -157,11 +157,9 @@ class Wire(_Base):  # type: ignore[misc]
         greeting = self._wrapped.head.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
         quote = f"; it sent {greeting!r}" if greeting and not greeting.startswith("SSH-") else ""
         if not in_time:
-            stage = (
-                "the key exchange did not finish"
-                if self.remote_version
-                else "connected, but no SSH banner came"
-            )
+            stage = "connected, but no SSH banner came"
+            if self.remote_version:
+                stage = "the key exchange did not finish"
             text = f"{stage} within {endpoint.connect_timeout_s:g} s{quote}"
             return endpoint.error(
                 "host_unreachable", text, "is the host, or its sshd, overloaded or frozen?"

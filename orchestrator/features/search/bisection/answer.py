@@ -194,7 +194,9 @@ def _list_tried(record: BisectRecord, state: State, verified: Speeds) -> list[Tr
 
 
 def _typical(speeds: Speeds, candidate: Candidate) -> float | None:
-    return geometric_mean(list(speeds[candidate].values())) if candidate in speeds else None
+    if candidate not in speeds:
+        return None
+    return geometric_mean(list(speeds[candidate].values()))
 
 
 # --- in words ------------------------------------------------------------------------------------

@@ -259,9 +259,9 @@ class _Known:
             return None
         if measured.low >= MOST or measured.high < MOST:
             return measured.low >= MOST
-        return (
-            measured.value >= MOST if measured.half <= _EXACT or measured.blocks >= _LAST else None
-        )
+        if measured.half <= _EXACT or measured.blocks >= _LAST:
+            return measured.value >= MOST
+        return None
 
     def _share(self, candidate: Candidate) -> Share:
         """Return the share of a candidate; one without any runs may be anything."""

@@ -175,11 +175,9 @@ def answer(tuned: Tuned) -> str:
         ends = f"95 % {gain.interval.low:.3f} to {gain.interval.high:.3f}, {plural(gain.pairs, 'pair')} of runs"
         speeds = f"medians {tuned.median_speed:.1f} against {tuned.default_speed:.1f} {tuned.unit}"
         before, after = tuned.global_batches
-        work = (
-            f"; a step computes a global batch of {after} instead of {before}"
-            if after != before
-            else ""
-        )
+        work = ""
+        if after != before:
+            work = f"; a step computes a global batch of {after} instead of {before}"
         measured = f"{gain.ratio:.3f} times the speed of the default ({ends}; {speeds}{work}): {tuned.best}"
     return one_line(
         {

@@ -110,7 +110,9 @@ def following(
     if not any(order[0]):
         return DEFAULT_FASTEST
     repeats = confirming(times, steps, left_s)
-    return Rung((order[0],), repeats, steps, confirms=True) if repeats else NOT_CONFIRMED
+    if repeats:
+        return Rung((order[0],), repeats, steps, confirms=True)
+    return NOT_CONFIRMED
 
 
 def least_s(times: Times, steps: int) -> float:
