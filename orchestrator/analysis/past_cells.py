@@ -25,7 +25,7 @@ from orchestrator.strictjson import strict_json
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What lists need of the spec of a cell."""
+    """The part of a cell's spec that lists need."""
 
     key: Mapping[str, str | int | float] = field(default_factory=dict)
 
@@ -38,11 +38,12 @@ def _read_spec(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PastCell:
-    """One cell of one bench: typical value of a metric and its 95 % interval in ``unit``, of ``n``
-    good repeats, None if there is none. ``primary``: the metric stands for the run.
+    """One cell of one bench: a metric's typical value and its 95 % interval in ``unit``, of ``n``
+    good repeats.
 
-    ``spec`` is the whole spec as text, with metric, unit and key: cells with equal ones are
-    comparable. ``created`` is when the bench was planned, in UTC, ``label`` is that of the bench.
+    The value is None without good repeats. ``primary``: the metric stands for the run. ``spec`` is
+    the whole spec as text, with metric, unit and key: cells with equal ones are comparable.
+    ``created`` is the time in UTC when the bench was planned, and ``label`` is the bench's.
     """
 
     created: str
@@ -149,8 +150,11 @@ def damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
 def past_cells(
     bench_id: str, record: BenchRecord, results: Sequence[RunResult], rows: Sequence[Row]
 ) -> list[PastCell]:
-    """Return the cells of a bench from the rows of its summary, except borrowed ones, which the
-    lender lists, and those of which no run has begun."""
+    """Return the cells of a bench from the rows of its summary.
+
+    Borrowed cells are left out, because the lender lists them, and so are cells without a run that
+    began.
+    """
     specs = {run.run_id: run.spec.as_dict() for run in results if run.spec}
     measured = [
         row

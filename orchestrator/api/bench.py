@@ -50,7 +50,7 @@ class Bench:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What qualifies the bench as a whole; each row has its own ``qualifications``."""
+        """Qualifications of the bench as a whole; each row has its own ``qualifications``."""
         return tuple(self.document["notes"])
 
     def rows(self) -> list[dict[str, Any]]:
@@ -136,8 +136,10 @@ def project_of(folder: str | Path | None) -> Project:
 
 
 def of_folder(folder: BenchDir, errors: tuple[OrchError, ...] | None = None) -> Bench:
-    """Return the bench in a folder. ``errors``: those with which its controller ended, in place of
-    those of its evidence.
+    """Return the bench in a folder.
+
+    ``errors`` are the errors with which its controller ended; they replace the ones in its
+    evidence.
     """
     from orchestrator.report.formats.json import render
     from orchestrator.results import NEVER_RUN

@@ -1,6 +1,4 @@
-"""What a command connects to before it knows all hosts of its work, and what that work goes on
-with.
-"""
+"""Connections opened while planning, handed to the run."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ class ConnectionCache:
     spares: tuple[Host, ...] = ()
 
     def of(self, selection: Selection, accept_new: bool, hosts: Sequence[Host] = ()) -> Cluster:
-        """Return connections to some hosts, or to those of a selection; the ones that are open stay
-        so, others are not opened."""
+        """Return connections to some hosts, or to a selection's hosts; open ones stay open, no
+        others open.
+        """
         self.cluster = self.cluster or selection.cluster(accept_new)
         return self.cluster.keep(hosts or selection.hosts)
 

@@ -77,7 +77,9 @@ class Plan:
 
     @property
     def configurations(self) -> tuple[RunSpec, ...]:
-        """What is measured, each once, with baselines that no earlier bench of the project lends."""
+        """The specs to measure, each once, with the baselines that no earlier bench of the project
+        lends.
+        """
         return self._prepared.plan.cells
 
     @property
@@ -126,13 +128,13 @@ def prepare(
 ) -> Plan:
     """Return the plan of a bench; contact no host and write nothing.
 
-    ``options`` are those of `orch bench`, as `Options` lists them; one that is None is not given.
-    What is not given falls back to the defaults of the project and the user, as on the command
-    line. ``limits`` holds the options that limit a run in time and output. ``project`` is a folder:
-    by default ``ORCH_PROJECT`` or the current directory.
+    ``options`` are the options of `orch bench`, as `Options` lists them; None means not given. An
+    option that is not given falls back to the defaults of the project and the user, as on the
+    command line. ``limits`` holds the options that limit a run in time and output. ``project`` is a
+    folder: by default ``ORCH_PROJECT`` or the current directory.
 
-    Raises ConfigError, or Faults of it, naming the option and what it expects; TypeError for a name
-    that is no option.
+    Raises ConfigError, or Faults with several, naming the option and the expected value; TypeError
+    for an unknown option.
     """
     given = read_options(options)
     if not isinstance(model, str):

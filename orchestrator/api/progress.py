@@ -1,4 +1,4 @@
-"""What a running bench tells, in lines of text."""
+"""Progress of a running bench, in lines of text."""
 
 from __future__ import annotations
 
@@ -205,8 +205,11 @@ class Progress:
         return f"  {event.state} in {took:.1f} s{speed}{cause}"
 
     def _speed(self, result: RunResult) -> str:
-        """Return the speed of a run over its window, as in the table, or its first metrics, or that
-        it has none; without collected logs, that of its live log."""
+        """Return the speed of a run over its window, as in the table, or its first metrics, or a
+        remark that it has none.
+
+        Without collected logs, the speed comes from the live log.
+        """
         if result.speed is not None and result.measure.speed:
             return f", {number(result.speed)} {result.measure.speed.unit}"
         if result.values and not any(value.key for value in result.values):

@@ -1,4 +1,4 @@
-"""What an archive holds besides files, for everything that seals or verifies one."""
+"""Contents of an archive besides files, for all code that seals or verifies one."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ deviate from it.
 
 A collective job runs at the pace of its slowest node, and fails on the one that differs; so the
 first question after a failure, and before a comparison, is which node is not like the others. Facts
-that always differ are left out: names, clocks, what is free or in use at the moment.
+that always differ are left out: names, clocks, and resources that are free or in use at the moment.
 
 >>> facts = {"n1": {"cores": 64}, "n2": {"cores": 64}, "n3": {"cores": 32}}
 >>> [str(difference) for difference in differences(facts)]

@@ -1,5 +1,4 @@
-"""What the inventory expects of a host, under ``expect:``, compared with what was found on the
-host.
+"""Checks of a host against the inventory's ``expect:``.
 
 Each key has one row in a table: which facts it reads, and when they meet the expectation. If a
 value is expected and nothing is known about it, the check fails: an expectation that cannot be
@@ -26,9 +25,11 @@ Look = Callable[[NodeFacts], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Expectation:
-    """How one key is checked. ``look`` returns all values that must meet the expectation, in its
-    unit;
-    ``fits(value, expected)`` is true if a value does. ``least``: the expectation is a minimum."""
+    """The check of one key.
+
+    ``look`` returns all values that must meet the expectation, in its unit; ``fits(value,
+    expected)`` is true if a value does. ``least``: the expectation is a minimum.
+    """
 
     look: Look
     fits: Callable[[Any, Any], bool]

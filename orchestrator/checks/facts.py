@@ -214,10 +214,10 @@ class LoadFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is known of a node; None or empty for what it, or an older runner, did not tell.
+    """Known facts of a node; None or empty if the node, or an older runner, did not report them.
 
-    ``told`` are the names of all facts that it told. ``gpus`` is None and ``gpu_fault`` says why if
-    their tool did not list them; so is ``xids``, and ``kernel_log``.
+    ``told`` holds the names of all facts that it reported. If the GPU tool listed no GPUs, ``gpus``
+    is None and ``gpu_fault`` says why; likewise ``xids`` and ``kernel_log``.
     """
 
     told: frozenset[str]

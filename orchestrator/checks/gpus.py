@@ -156,8 +156,8 @@ def _idle(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check:
 
 
 def _unknown_use(gpus: Sequence[GpuFacts]) -> str:
-    """Return what is not told of the use of which GPUs. A part of one has no utilization of its
-    own.
+    """Return a phrase that names the GPUs whose use is unknown. A part of a GPU has no utilization
+    of its own.
     """
     by_words: dict[str, list[str]] = {}
     for gpu in gpus:

@@ -1,4 +1,4 @@
-"""How much of a node's processors is used by anything but what was measured there."""
+"""Processor use on a node by programs other than the measured one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LEAST_S = 0.2
 
 
 class Load(NamedTuple):
-    """A look at a node's processors: their number, its seconds, the processor seconds in use, and
-    those of what was measured.
+    """A sample of a node's processors.
 
-    ``switches``: the machine's count of context switches at both ends. Nodes of a lab are one
-    machine, and overlap in it.
+    It has their number, the seconds it covers, the processor seconds in use, and how many of these
+    the measured program used. ``switches``: the machine's count of context switches at both ends.
+    Nodes of a lab are one machine, so their counts overlap.
     """
 
     processors: int
@@ -31,7 +31,7 @@ class Load(NamedTuple):
     switches: tuple[int, int]
 
     def is_same_machine(self, other: Load) -> bool:
-        """Whether two looks at the same time were at one machine."""
+        """Return whether two samples of the same time come from one machine."""
         return self.switches[0] <= other.switches[1] and other.switches[0] <= self.switches[1]
 
 

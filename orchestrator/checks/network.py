@@ -33,9 +33,7 @@ def network_checks(host: Host, facts: NodeFacts) -> list[Check]:
 
 
 def training_interface(facts: NodeFacts) -> InterfaceFacts | RouteFacts | None:
-    """Return the facts of the interface of the training traffic: that of the inventory, else the
-    one towards the master.
-    """
+    """Return the facts of the training interface: the inventory's, else the one towards the master."""
     return facts.interface or facts.route
 
 

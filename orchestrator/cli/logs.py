@@ -1,4 +1,4 @@
-"""`orch logs`: print the log of one rank, or those of all ranks with equal lines folded."""
+"""`orch logs`: print the log of one rank, or all ranks' logs with equal lines folded."""
 
 from __future__ import annotations
 

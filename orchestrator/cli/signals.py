@@ -28,8 +28,8 @@ def handled(act: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def interrupted_with(state: str) -> Iterator[None]:
-    """Raise Interrupted at such a signal, so that what a command has begun is cleared away;
-    ``state`` says what is there then.
+    """Raise Interrupted at a signal, so that the command cleans up; ``state`` describes what is
+    left.
     """
 
     def stop(number: int, _: object) -> None:

@@ -17,7 +17,7 @@ _POLL_S = 1.0
 
 
 def is_busy(error: OrchError | None) -> bool:
-    """Whether a run was not started because another run holds a node."""
+    """Return whether a run was not started because another run holds a node."""
     return error is not None and any(fault.kind == "node_busy" for fault in error.errors)
 
 

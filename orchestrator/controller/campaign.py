@@ -337,10 +337,10 @@ class Campaign:
         self.stage.cluster.reconnect(host).ask("status", timeout_s=self.stage.limits.ask_s)
 
     def _collect(self, rundir: RunDir, host: str, remains: dict[str, Leftovers]) -> Clean:
-        """Collect one host's evidence, and enter in ``remains`` what is left of the run there, also
-        if that fails.
+        """Collect one host's evidence, and enter leftovers of the run there in ``remains``, even on
+        failure.
 
-        A connection that has broken since the run ended is made again, once.
+        A connection that broke after the run is made again, once.
         """
         cluster = self.stage.cluster
         node = cluster.nodes[host]

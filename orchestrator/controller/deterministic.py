@@ -37,9 +37,11 @@ argument parsers exit.
 
 @dataclass(frozen=True, slots=True)
 class DeterministicFailure:
-    """A failure that further runs would repeat, shown by the run ``run_id``: those of
-    ``framework``, or only those of one configuration, ``spec``. ``reason`` says why, in words;
-    ``is_crash``: the run itself failed, and not only its log."""
+    """A failure that further runs would repeat, shown by the run ``run_id``.
+
+    It affects all runs of ``framework`` or, if ``spec`` is set, only this configuration. ``reason``
+    says why, in words. ``is_crash``: the run itself failed, and not only its log.
+    """
 
     run_id: str
     framework: str
@@ -59,8 +61,8 @@ def deterministic_failure(
 ) -> DeterministicFailure | None:
     """Return the deterministic failure that a run has shown, None if it has shown none.
 
-    ``made`` are the results of the runs made since the command was given, in order, the last of
-    them that of ``run``, and ``known`` those of all runs of the bench.
+    ``made`` are the results of the runs made since the command was given, in order, with ``run``'s
+    own last. ``known`` are the results of all runs of the bench.
     """
     result = made[-1]
     if (

@@ -1,6 +1,4 @@
-"""Whether hosts are fit for the runs of a bench: what preflight captures of them, and what it finds
-wrong with each.
-"""
+"""Fitness of hosts for the runs of a bench: the facts that preflight captures, and its findings."""
 
 from __future__ import annotations
 
@@ -21,9 +19,11 @@ from orchestrator.plan.bench import PlannedRun
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The runs of one framework: the most ranks on a node (None: not known yet), whether they read
-    a data set, and the container that replaces that of the hosts, one choice for all runs of a
-    bench."""
+    """The runs of one framework, as far as preflight distinguishes them.
+
+    ``ranks`` is the most ranks on a node (None: not known yet). ``with_data``: the runs read a data
+    set. ``container`` replaces the hosts' container, one choice for all runs of a bench.
+    """
 
     framework: Framework
     ranks: int | None = None

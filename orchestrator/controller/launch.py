@@ -39,15 +39,16 @@ start, and all see the same.
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: finished, failed, lost or interrupted, with the first cause and the record
-    of the start.
+    """The outcome of a run: finished, failed, lost or interrupted, with the first cause and the
+    record of the start.
 
     ``rivals`` are failures of ranks that may have preceded that cause within the precision of the
     clocks; ``answers`` is the result of `Watch.answers`. Unless ``released``, nothing has run on
     any node. ``leftovers`` says on which nodes processes still run, or where their end could not be
-    verified. ``evidence`` is what monitors of the run leave in its manifest. ``faults`` are those
-    of nodes that were given up in the run, or do not answer at its end; ``unreached`` those of
-    nodes that could not be asked after it, although the run has no such error.
+    verified. ``evidence`` is what monitors of the run leave in its manifest. ``faults`` are the
+    errors of nodes that were given up in the run, or do not answer at its end. ``unreached`` are
+    the errors of nodes that could not be asked afterwards, although the run itself has no such
+    error.
     """
 
     state: str

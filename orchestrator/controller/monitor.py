@@ -1,4 +1,4 @@
-"""What a feature watches in a run besides the failures of its nodes, and may end the run for."""
+"""Monitors: features that watch a run for more than failures of its nodes, and may end it."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Peer:
 
     @property
     def over(self) -> bool:
-        """Whether the node has ended its part or is given up."""
+        """Return whether the node has ended its part or is given up."""
         return self.record is not None or self.error is not None
 
     @property

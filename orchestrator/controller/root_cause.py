@@ -63,7 +63,7 @@ class _Death:
 
     @property
     def is_by_itself(self) -> bool:
-        """Whether the program ended by itself, so that its last lines are about its end."""
+        """Return whether the program ended by itself, so that its last lines explain its end."""
         return _BY_ITSELF.search(self.error.message) is not None
 
 
@@ -274,8 +274,9 @@ def _hosts_by_address(run: RunDir, facts: _Facts) -> Mapping[str, str]:
 
 
 def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
-    """Return the failure that the last lines of a log show, None if they show none or only that of
-    another process.
+    """Return the failure that the last lines of a log show.
+
+    None if they show no failure, or only the failure of another process.
     """
     record: ExitRecord | None = None
     with suppress(DataError):

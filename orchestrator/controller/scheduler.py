@@ -1,5 +1,5 @@
-"""Which run of a bench comes next, and whether there is time for it: `stopping` decides, this
-module asks and records.
+"""Schedule the runs of a bench, block by block, within its time: `stop_rule` decides, this module
+asks and records.
 
 Decisions depend only on the bench directory, so a controller that continues a bench decides as the
 previous one would have. Added runs are listed in ``bench.json`` before the first of them starts.

@@ -15,7 +15,7 @@ from orchestrator.plan import Limits
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where and how runs are executed.
+    """The environment in which runs are executed.
 
     ``journal(event, **fields)`` records a transition durably. ``observe(event)`` shows progress and
     never decides anything. ``interrupt`` is set by a signal, including during a run.

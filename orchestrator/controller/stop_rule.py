@@ -1,5 +1,5 @@
-"""When a bench has measured enough: the decision after a block, from the intervals so far and the
-elapsed time.
+"""The stop rule of a bench: after each block, decide from the intervals so far and the elapsed time
+whether another block follows.
 
 A block is one repeat of every cell, including cells whose interval is already narrow: a speedup is
 computed from pairs within a block, and unequal numbers of repeats would qualify the numbers. Only a
@@ -40,8 +40,9 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether another block follows; ``reason`` is planned, wide, narrow, most, budget, or failing
-    if no cell is left.
+    """The decision about another block.
+
+    ``reason`` is planned, wide, narrow, most, budget, or failing if no cell is left.
     """
 
     goes_on: bool

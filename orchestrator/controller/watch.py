@@ -238,8 +238,9 @@ class Watch:
             peer.give_up(error, peer.alive_at, self._stopping_since)
 
     def _unread(self, name: str) -> bool:
-        """Whether a node's connection has unread data because its reader was delayed; then the node
-        is not silent.
+        """Return whether a node's connection has unread data because its reader was delayed.
+
+        Such a node is not silent.
         """
         node = self.stage.cluster.nodes.get(name)
         return node is not None and node.transport.unread

@@ -248,8 +248,8 @@ def settle(run: RunDir, hosts: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a node still has of a run: its exit record, whether its supervisor is alive, whether the
-    run was ever started.
+    """The state that a run left on a node: its exit record, whether its supervisor is alive,
+    whether the run was ever started.
     """
 
     record: ExitRecord | None

@@ -109,9 +109,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What a node has of a run that is under way: whether its supervisor is alive, the sizes of its
-    logs in bytes, the end of one of them without secret values, and the first line and the last
-    ones of ``telemetry.jsonl`` as they are so far."""
+    """The state of a run in progress on a node.
+
+    It has whether its supervisor is alive, the sizes of its logs in bytes, the end of one log
+    without secret values, and the first and last lines of ``telemetry.jsonl`` so far.
+    """
 
     lives: bool
     sizes: Mapping[str, int]

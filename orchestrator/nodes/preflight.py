@@ -109,9 +109,12 @@ def capture(
 
 
 def _peers(hosts: Sequence[Host], name: str) -> list[str]:
-    """Return the addresses to which a node must have a route: the master's (for the master that of
-    the second node), and those of its neighbours and of the node across in a ring. A few nodes show
-    which network leads to all. None for one host."""
+    """Return the addresses to which a node must have a route: the master, both neighbours in a
+    ring, and the node across.
+
+    The master itself needs a route to the second node. These few show which network leads to all.
+    Empty for one host.
+    """
     place = next(place for place, host in enumerate(hosts) if host.name == name)
     count = len(hosts)
     others = [hosts[other % count] for other in (0, place + 1, place - 1, place + count // 2)]

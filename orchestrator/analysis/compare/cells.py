@@ -70,10 +70,10 @@ class CellPair:
 
     ``permutation_p`` is the uncorrected value of this pair, ``corrected_p`` Welch's, corrected for
     the number of pairs, and ``p`` the larger one: both must be small. All are None if no values
-    could lead to a verdict. ``better`` is ``higher`` or ``lower``: a larger value of the second
-    kind is slower. A metric of the same name that is declared as another quantity has neither ratio
-    nor interval; ``unit`` is that of the first bench. ``scatter`` is that of a run, from both
-    benches.
+    could lead to a verdict. ``better`` is ``higher`` or ``lower``; if ``lower``, a larger value is
+    slower. If the second bench declares a metric of this name as another quantity, there is no
+    ratio and no interval; ``unit`` is the first bench's. ``scatter`` is the scatter of a single
+    run, from both benches.
     """
 
     case: str

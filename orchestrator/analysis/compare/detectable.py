@@ -1,7 +1,8 @@
-"""Plan the power of a comparison: how small a change the repeats of a bench can show, and how many
-repeats a change takes.
+"""Plan the power of a comparison: the smallest change that the repeats of a bench can show, and the
+repeats that a change takes.
 
-The scatter is that of the bench, without its drift; `results/numbers/power.py` has the arithmetic.
+The scatter is measured in the bench, without its drift; `results/numbers/power.py` has the
+arithmetic.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from orchestrator.results.numbers.power import least_change, repeats_to_exclude,
 
 @dataclass(frozen=True, slots=True)
 class Detectable:
-    """What ``repeats`` of a configuration in each of two benches can show.
+    """The changes that ``repeats`` of a configuration in each of two benches can show.
 
-    Shares of 1: the ``scatter`` of a run, ``least`` change that is found in nine of ten
-    comparisons, ``least_failing`` regression that fails `orch gate` in nine of ten. Repeats of each
-    bench, None if 200 would not do: ``needed`` to find the planned change in nine of ten,
+    Shares of 1: the ``scatter`` of a run, the ``least`` change found in nine of ten comparisons,
+    and ``least_failing``, the least regression that fails `orch gate` in nine of ten. Repeats of
+    each bench, None if 200 would not do: ``needed`` to find the planned change in nine of ten,
     ``to_pass`` for an unchanged configuration to pass `orch gate` in nine of ten. ``freedom`` are
-    the degrees of freedom from which the scatter is known. All are None with fewer than two
-    repeats.
+    the degrees of freedom of the scatter. All are None with fewer than two repeats.
     """
 
     case: str

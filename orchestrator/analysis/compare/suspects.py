@@ -1,8 +1,7 @@
-"""What may have made one cell slower or faster, ranked: what was measured first, then what was
-chosen, then facts.
+"""Possible causes of a change in one cell, ranked: measurements first, then choices, then facts.
 
-A list of suspects with their evidence, never a proof; `orch bisect` proves. The order, of which
-``docs/compare.md`` tells:
+This is a list of suspects with their evidence, never a proof; `orch bisect` proves.
+``docs/compare.md`` documents the order:
 
 1. parts of a step that were measured and changed with it, by the share of the change that each
    accounts for;
@@ -63,9 +62,12 @@ _BITS = {"fp32": 32, "tf32": 19, "fp16": 16, "bf16": 16, "fp8": 8}
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One difference that may explain a change. ``kind``: measured (a part of a step), condition,
-    choice, fact, or around (what starts and watches a run). ``share`` is that of the change which
-    it accounts for, None where nothing measures it."""
+    """One difference that may explain a change.
+
+    ``kind``: measured (a part of a step), condition, choice, fact, or around (programs that start
+    and watch a run). ``share`` is the share of the change that it accounts for, None if it is not
+    measured.
+    """
 
     name: str
     before: str
@@ -87,8 +89,10 @@ class CellSuspects:
 def suspects(
     before: Cell, after: Cell, is_slower: bool, distinctions: Sequence[Distinction]
 ) -> tuple[Suspect, ...]:
-    """Return what may explain that a cell became slower or faster, the likeliest first.
-    ``distinctions`` are what is known to differ, in the order of `causes.RANKING`."""
+    """Return possible causes of a slower or faster cell, the likeliest first.
+
+    ``distinctions`` are the known differences, in the order of `causes.RANKING`.
+    """
     parts = _parts(before, after)
     conditions = _conditions(before, after, is_slower)
     by_name = {distinction.name: distinction for distinction in distinctions}
@@ -203,10 +207,10 @@ def _sign(value: int) -> int:
 
 
 def _parts(before: Cell, after: Cell) -> list[Suspect]:
-    """Return the parts of a step that account for a tenth or more of its change, where the programs
-    of both cells tell them.
+    """Return the parts of a step that account for a tenth or more of its change, if both programs
+    report them.
 
-    With another global batch, times of the second cell are those of as many samples as a step of
+    With another global batch, times of the second cell are scaled to as many samples as a step of
     the first has.
     """
     if not (before.is_speed_of_training and after.is_speed_of_training):

@@ -1,4 +1,4 @@
-"""Whether nodes and links are what they should be: a suite of benches, its bars, and a certificate."""
+"""Acceptance of nodes and links: a suite of benches, its bars, and a certificate."""
 
 from orchestrator.feature import Feature
 

@@ -145,8 +145,9 @@ def _finding(
 
 
 def _of_units(compared: _Compared, units: Sequence[Unit], asked: float) -> Iterator[Finding]:
-    """Yield what is said of units that do not pass: those that are certainly slower, and those that
-    measured slower than the bar allows, whatever made them so."""
+    """Yield findings about units that do not pass: certainly slower, or measured slower than the
+    bar allows, for whatever reason.
+    """
     judged = compared.peers.units
     unclear = [judged[unit.name].slower for unit in units if _is_unclear(judged[unit.name])]
     more = compared.decides(min([asked, *unclear])) if unclear else ""

@@ -1,4 +1,4 @@
-"""Whether a node was to blame for a failed run: such runs succeed in a repetition without it."""
+"""Blame a node for a failed run if such runs succeed when repeated without it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ def succeeds_without(
     host: str,
     failed: RunResult | None,
 ) -> bool:
-    """Whether runs like one that failed, or any for None, were made without a host in later
-    attempts, and none of them failed. ``later`` has the hosts and the results of these;
-    ``by_hosts`` are the options and variables that depend on what hosts an attempt has. Runs on
-    fewer nodes or ranks are not alike, unless all nodes of the attempt are in them."""
+    """Return whether later attempts made such runs without a host, and none of them failed.
+
+    Such runs are like ``failed``, or any runs if it is None. ``later`` has the hosts and the
+    results of the later attempts; ``by_hosts`` names the options and variables that depend on an
+    attempt's hosts. Runs on fewer nodes or ranks are not alike, unless they use all nodes of the
+    attempt.
+    """
 
     def kind(spec: RunSpec) -> object:
         options, env = (

@@ -92,10 +92,12 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The verdicts of one acceptance. ``verdict`` is that of the cluster; ``links`` holds the links
-    that did not pass. ``not_tested`` names stages and what else was left out, with the reasons.
-    ``figures`` has the numbers that bars are about; ``measured`` the values that a later acceptance
-    is compared with."""
+    """The verdicts of one acceptance.
+
+    ``verdict`` is the cluster's; ``links`` holds the links that did not pass. ``not_tested`` names
+    stages and other tests that were left out, with the reasons. ``figures`` has the numbers that
+    bars are about; ``measured`` the values that a later acceptance is compared with.
+    """
 
     acceptance_id: str
     created: str
@@ -273,8 +275,11 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
 
 @dataclass(frozen=True, slots=True)
 class _OfBars:
-    """What came of all bars: the values that they are about, as figures and for a later acceptance,
-    the judgement of each, and why nodes could not be compared by others."""
+    """The results of all bars.
+
+    These are the measured values, as figures and for a later acceptance, the judgement of each bar,
+    and the reasons why nodes could not be compared with others.
+    """
 
     measured: Mapping[str, Any]
     figures: tuple[UnitFigure, ...]

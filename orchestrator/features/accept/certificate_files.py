@@ -1,5 +1,5 @@
-"""The certificate of an acceptance in its folder: written, sealed, and that of the last accepted
-run of the same hosts.
+"""Certificates in their folders: write and seal one, and find the last accepted one of the same
+hosts.
 """
 
 from __future__ import annotations

@@ -333,8 +333,11 @@ class Acceptance:
 
 
 def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:
-    """Return the hosts that failed runs name, those of an earlier process too, and that refusals
-    do, with the reasons. That an end could not be verified is no failure of a run."""
+    """Return the hosts that failed runs and refusals name, with the reasons; earlier processes'
+    included.
+
+    An end that could not be verified is no failure of a run.
+    """
     of_runs = [result.error for result in results if result.has_failed and result.error]
     named = [*of_runs, *(error for error in errors if error.kind != "not_verified")]
     return {

@@ -107,7 +107,7 @@ def against_earlier(
 
 
 def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> Iterator[Finding]:
-    """Yield what is said of units that have no peers: each by itself."""
+    """Yield findings about units without peers, each compared with itself."""
     for old, unit in known.values():
         if change := _change(bar, old, unit.values):
             is_certain, text = change
@@ -118,7 +118,8 @@ def _one_by_one(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) ->
 
 
 def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> list[Finding] | None:
-    """Return what is said of all units together, and of those that changed more than their peers;
+    """Return findings about all units together, and about units that changed more than their peers.
+
     None without peers.
     """
     changes = {
@@ -161,7 +162,7 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
 def _finding(
     bar: _Bar, kind: str, subject: str, hosts: tuple[str, ...], text: str, is_certain: bool
 ) -> Finding:
-    """Return what is said of what is slower than the bar allows, certainly or not."""
+    """Return the finding that a subject is slower than the bar allows, certainly or not."""
     verdict, decides = (FAIL, "") if is_certain else (UNDECIDED, MORE)
     return Finding(
         kind, subject, hosts, verdict, f"{bar.group.title}: {text}", decides, bar.group.runs

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
-    """Return what the suite would run on these hosts, in words. Raises ConfigError for what is
-    wrong in it.
+    """Return what the suite would run on these hosts, in words. Raises ConfigError for an invalid
+    suite.
     """
     plan = planned_suite(suite, selection, bases, None, "--gate")
     return in_words(plan, len(selection.hosts))

@@ -1,4 +1,4 @@
-"""What an acceptance found out about nodes, in what the project remembers about them."""
+"""Verdicts of an acceptance, entered in the project's memory of nodes."""
 
 from __future__ import annotations
 

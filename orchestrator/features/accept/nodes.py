@@ -1,4 +1,4 @@
-"""What needs no number: the checks of every node, the links between them, and runs that failed."""
+"""Findings that need no measurement: checks of every node, links between nodes, and failed runs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _DECIDES = "more steps of pairs, on otherwise idle nodes"
 
 
 def is_chosen(check: str, names: Sequence[str]) -> bool:
-    """Whether a stage that inspects nodes judges them by a check: by one that it names, and always
-    by whether they answer.
+    """Return whether a stage that inspects nodes judges them by a check.
+
+    It does if it names the check; whether a node answers is always judged.
     """
     return check == "reach" or "all" in names or check in names
 

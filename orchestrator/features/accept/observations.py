@@ -1,4 +1,4 @@
-"""What the runs of an acceptance showed of each node beside their numbers, which no bar judges."""
+"""Observations about nodes beside their numbers, which no bar judges."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which slow unit a comparison with peers would have found, and how many repeats find a given one.
+"""Power of a comparison with peers: the slow unit that it would have found, and the repeats that
+find a given one.
 
 Units are made slower on paper, each in turn in all of its repeats, and judged by the rule that
-judges all (`peers`). For other numbers of repeats, the noise of each unit is drawn from that of all
-of them, with a fixed seed.
+judges all (`peers`). For other numbers of repeats, the noise of each unit is drawn from the noise
+of all, with a fixed seed.
 
 >>> values = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
 >>> f"{least_named(values, against_peers(values, margin=0.03), margin=0.03):.3f}"

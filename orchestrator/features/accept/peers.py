@@ -1,26 +1,26 @@
-"""Which of many equal nodes or devices is slower than its peers, judged so that a large cluster
-gives no false accusations.
+"""Find nodes or devices that are slower than their peers, without false accusations in a large
+cluster.
 
     log(value of a unit in a repeat) = level + drift of the repeat + unit + noise
 
 All units are measured at the same time, in every repeat. The drift of a repeat is its median unit.
-The effect of a unit is the median over repeats of how far it is below that. A unit is blamed only
-if it is slow in four of five repeats, because some other work may disturb a node for a while.
+The effect of a unit is the median, over repeats, of its distance below that drift. A unit is blamed
+only if it is slow in four of five repeats, because some other work may disturb a node for a while.
 
 Two things make equal units differ. The noise of repeats is whatever the repeats of all units show,
-of any shape (`pooled_noise`). What units naturally differ by is estimated from the scatter of the
-effects; few units hardly show it, so it is moderated by the margin: a third of it counts as the
+of any shape (`pooled_noise`). The natural difference of units is estimated from the scatter of the
+effects. Few units hardly show it, so it is moderated by the margin: a third of it counts as the
 natural standard deviation with `PRIOR` degrees of freedom (the moderated t of G. K. Smyth,
-Statistical Applications in Genetics and Molecular Biology 3, 2004). That scatter is a median, which
+Statistical Applications in Genetics and Molecular Biology 3, 2004). The scatter is a median, which
 a slow third of the units does not move far.
 
 A unit is named if its effect is larger than the margin and, at the level `LEVEL` for all
 comparisons together (C. E. Bonferroni, 1936), neither of both makes it as slow in nearly all of its
 repeats. It is suspect if the same holds at `SUSPECT`. Neither holds if slow periods that last over
-several repeats, as other units show, explain it (`may_pass`). The worst unit is named first and is
-then left out of what the others are compared with. Where units differ among themselves as much, as
-when half of them are slow, it is neither, and apart: larger than the margin, and not by the noise
-of repeats alone.
+several repeats, as other units show, explain it (`may_pass`). The worst unit is named first, and
+the others are then compared without it. If units differ among themselves as much, as when half of
+them are slow, it is neither named nor suspect, but apart: slower by more than the margin, and by
+more than the noise of repeats alone explains.
 
 >>> alike = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
 >>> judged = against_peers(alike | {"node9": [88.0, 89.0, 88.5, 88.2, 89.1]}, margin=0.03)
@@ -80,12 +80,15 @@ _LEAST = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How much slower a node or device is than its peers (``slower``, a share: 0.05 is 5 % more
-    time), and the 95 % interval of that. ``beyond``: slower by more than the margin, by chance or
-    not; ``suspect``: probably not by chance; ``named``: certainly not; ``apart``: certainly not by
-    the noise of repeats, whatever peers differ by among themselves. ``ahead`` is the same for a
-    unit that is faster. ``passing``: it would be suspect or named, but others are as slow for
-    several repeats and then are not, and so may this one be."""
+    """A node or device compared with its peers.
+
+    ``slower`` is a share (0.05 is 5 % more time), ``interval`` its 95 % interval. ``beyond``:
+    slower by more than the margin, by chance or not. ``suspect``: probably not by chance.
+    ``named``: certainly not by chance. ``apart``: certainly not by the noise of repeats, however
+    much peers differ among themselves. ``ahead`` is the same for a faster unit. ``passing``: it
+    would be suspect or named, but other units are as slow for several repeats and then recover, and
+    so may this one.
+    """
 
     slower: float
     interval: Interval
@@ -118,10 +121,12 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What a unit is judged by: the ``level`` of each repeat, in logarithms that are larger for a
-    slower unit, how far each of the ``others`` is above it, the ``pooled`` noise of all units, what
-    they differ by for good (``lasting``, as in `offsets`; ``level_alone``: as if they did not), and
-    the least chance of a unit that is named, and of one that is suspect.
+    """The standard by which a unit is judged.
+
+    ``level`` is the level of each repeat, in logarithms that are larger for a slower unit.
+    ``others`` are the distances of the other units above it, ``pooled`` is the noise of all units,
+    and ``lasting`` their permanent differences, as in `offsets`; ``level_alone`` leaves these out.
+    The two chances are the least ones of a named and of a suspect unit.
     """
 
     level: Sequence[float]
@@ -138,7 +143,7 @@ class Standard:
         return [log - usual for log, usual in zip(logs, self.level, strict=True)]
 
     def stands_out(self, over: Sequence[float]) -> bool:
-        """Whether a unit is slower by more than the margin, and by half of it in nearly all
+        """Return whether a unit is slower by more than the margin, and by half of it in nearly all
         repeats.
         """
         steadily = sum(height > self.margin / 2 for height in over) >= self.pooled.least
@@ -149,8 +154,9 @@ class Standard:
         return self.pooled.chance(over, self.lasting)
 
     def is_beyond_noise(self, over: Sequence[float]) -> bool:
-        """Whether noise, if equal units differed by nothing else, certainly makes none slower than
-        the margin as often.
+        """Return whether noise alone is certainly not why a unit exceeds the margin so often.
+
+        It assumes that equal units differ by nothing but noise.
         """
         return (
             self.pooled.chance([min(height, self.margin) for height in over], self.level_alone)
@@ -158,11 +164,13 @@ class Standard:
         )
 
     def may_pass(self, over: Sequence[float]) -> bool:
-        """Whether a unit may be slow for a while only, as others are seen to be."""
+        """Return whether a unit may be slow only for a while, as others were."""
         return may_pass([*self.others, over], median(over), self.pooled.least)
 
     def names(self, over: Sequence[float]) -> bool:
-        """Whether a unit is certainly slower than its peers, for good, and by more than the margin."""
+        """Return whether a unit is certainly and permanently slower than its peers by more than the
+        margin.
+        """
         return (
             self.stands_out(over) and self.chance(over) <= self.certain and not self.may_pass(over)
         )
@@ -175,10 +183,12 @@ def against_peers(
     comparisons: int = 0,
     lower_is_better: bool = False,
 ) -> Peers | None:
-    """Judge units by their values, above 0, each a sequence over the same repeats. None for fewer
-    than three units or two repeats, or if a unit lacks a value: there is nothing to compare.
+    """Judge units by their values, above 0, each a sequence over the same repeats.
 
-    ``comparisons`` counts those of the whole acceptance, at least the number of units."""
+    Return None for fewer than three units or two repeats, or if a unit lacks a value: there is
+    nothing to compare. ``comparisons`` counts the comparisons of the whole acceptance, at least the
+    number of units.
+    """
     if not _are_comparable(values):
         return None
     logs, several = logarithms(values, lower_is_better), max(comparisons, len(values))
@@ -305,7 +315,7 @@ def _standard(scales: _Scales, margin: float, comparisons: int, name: str = "") 
 def _judge(
     logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: float, comparisons: int
 ) -> Peers:
-    """Judge all units by those of ``peers``."""
+    """Judge all units, with ``peers`` as the standard."""
     scales = _scales(logs, peers, margin)
     behind = _standard(scales, margin, comparisons)
     ahead = _ahead(logs, behind, scales)

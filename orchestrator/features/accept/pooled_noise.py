@@ -1,15 +1,15 @@
-"""How often noise alone makes a member of a group as slow as it was, told from the noise of all
-members together.
+"""The probability that noise alone makes a member of a group as slow as it was, from all members'
+noise.
 
 Noise of measurements is rarely normal: one measurement in four may be 6 % slow, or all of it may
-lie on one side. So no shape is assumed. Each repeat of each member is a cell: how far it is above
-the level of its repeat. If members are equal and repeats are independent, a member has ``c`` of its
-``n`` cells above some height as often as a binomial with the share of all cells that are above it.
-Where cells above it come together, in few members, repeats are not independent, or some members
-have more noise than others: then it is a beta-binomial, with the correlation of two cells of a
-member (J. G. Skellam, JRSS B 10, 1948). Members that are above the height in nearly all their
-repeats show no noise and are left out, as in a slow third of a cluster. A share of which nothing
-was seen is not 0: it is (k + 1) / (n + 1) (P. S. de Laplace).
+lie on one side. So no shape is assumed. Each repeat of each member is a cell: its distance above
+the level of its repeat. If members are equal and repeats are independent, the number of a member's
+``n`` cells above some height is binomial, with the share of all cells above it. If the cells above
+it come together in few members, then repeats are not independent, or some members have more noise
+than others. The number is then beta-binomial, with the correlation of two cells of a member (J. G.
+Skellam, JRSS B 10, 1948). Members that are above the height in nearly all their repeats show no
+noise and are left out, as in a slow third of a cluster. A share without any observation is not 0:
+it is (k + 1) / (n + 1) (P. S. de Laplace).
 
 >>> quiet = pooled_noise([[0.01, -0.02, 0.0, 0.01, -0.01]] * 15 + [[0.06, 0.07, 0.06, 0.08, 0.07]], 4)
 >>> often = pooled_noise([[0.06, -0.02, 0.0, 0.07, -0.01]] * 15 + [[0.06, 0.07, 0.06, 0.08, 0.07]], 4)
@@ -45,10 +45,13 @@ not slow up to that share.
 
 @dataclass(frozen=True, slots=True)
 class PooledNoise:
-    """The cells of a group, each member with ``repeats`` of them. ``heights`` are those of all
-    cells, negated and ascending; after each of them, ``above`` counts the cells that are as high,
-    ``pairs`` those of one member, and ``members`` those that are not in nearly all their repeats,
-    ``least`` or more."""
+    """The cells of a group, each member with ``repeats`` of them.
+
+    ``heights`` are the heights of all cells, negated and ascending. For each of them, ``above``
+    counts the cells that are as high, ``pairs`` the pairs of these in one member, and ``members``
+    the members with fewer than ``least`` such cells: the others are that high in nearly all their
+    repeats.
+    """
 
     repeats: int
     least: int

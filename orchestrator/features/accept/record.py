@@ -90,7 +90,7 @@ class AcceptanceRecord:
 
     @property
     def is_over(self) -> bool:
-        """Whether every stage is over."""
+        """Return whether every stage is over."""
         return set(self.stages) <= set(self.over)
 
     @classmethod
@@ -132,7 +132,7 @@ class AcceptanceDir:
 
     @property
     def is_one(self) -> bool:
-        """Whether the folder is that of an acceptance."""
+        """Return whether the folder belongs to an acceptance."""
         return is_file(self.path / _RECORD)
 
     @property
@@ -142,7 +142,7 @@ class AcceptanceDir:
 
     @property
     def is_over(self) -> bool:
-        """Whether every stage is over."""
+        """Return whether every stage is over."""
         return self.record().is_over
 
     @property
@@ -151,7 +151,7 @@ class AcceptanceDir:
         return self.path / f"{CERTIFICATE}.tar"
 
     def record(self) -> AcceptanceRecord:
-        """Return what is planned and done. Raises DataError (state_damaged)."""
+        """Return the record of planned and finished stages. Raises DataError (state_damaged)."""
         return AcceptanceRecord.of(read_state(self.path / _RECORD), str(self.path / _RECORD))
 
     def change(self, change: Callable[[AcceptanceRecord], AcceptanceRecord]) -> AcceptanceRecord:
@@ -173,9 +173,7 @@ class AcceptanceDir:
     def write_checks(
         self, stage: str, facts: Mapping[str, Any], checks: Sequence[Mapping[str, str]]
     ) -> None:
-        """Store the facts of every node that a stage captured, and what was made of them; those of
-        other stages stay.
-        """
+        """Store the facts of every node that a stage captured, and its checks; other stages' stay."""
         stages = self._stages_of_checks()
         stages[stage] = {"facts": dict(facts), "checks": [dict(check) for check in checks]}
         write_state(self.path / _CHECKS, {"stages": stages})

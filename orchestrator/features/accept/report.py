@@ -48,8 +48,11 @@ def subjects(certificate: Certificate) -> list[tuple[str, str, list[Finding]]]:
 
 
 def seen(certificate: Certificate) -> list[tuple[str, str]]:
-    """Return (nodes, text) of what was seen of nodes and no bar judges: once for all nodes of which
-    the same was seen, with their names where the text has that of the node."""
+    """Return (nodes, text) of observations about nodes that no bar judges.
+
+    Equal observations are returned once for all their nodes; where the text names a node, it then
+    names them all.
+    """
     hosts: dict[str, list[str]] = {}
     for node in certificate.nodes:
         for text in node.seen:

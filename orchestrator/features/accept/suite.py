@@ -35,9 +35,12 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What the values of one metric are judged by, where ``at`` holds: ``peers`` and ``earlier``
-    are the shares by which a node or device may be worse than its peers, and than itself in the
-    last accepted run; None: not compared. Reference figures of the metric count besides."""
+    """The bar for the values of one metric, where ``at`` holds.
+
+    ``peers`` and ``earlier`` are the shares by which a node or device may be worse than its peers,
+    and than itself in the last accepted run; None: not compared. Reference figures of the metric
+    are judged as well.
+    """
 
     metric: str
     at: Mapping[str, str]

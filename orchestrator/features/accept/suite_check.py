@@ -1,7 +1,6 @@
-"""What is wrong in a suite whatever the hosts are: said before any is contacted, with file and
-line.
+"""Check a suite for faults on any hosts, before one is contacted, and report file and line.
 
-What is only impossible on these hosts is left out by `suite_plan`.
+`suite_plan` leaves out stages that are impossible only on these hosts.
 """
 
 from __future__ import annotations
@@ -39,10 +38,12 @@ def check_suite(
     bases: Sequence[Path],
     read: Callable[[str], FrameworkFolder],
 ) -> None:
-    """Raise ConfigError, or Faults with several, for what is wrong in the suite of a document, also
-    in what other devices than those of these hosts would do: a name of a check, framework, model,
-    option or metric that there is not, a value that no host makes possible, a variable that is
-    secret, a bar that nothing could be judged by. ``read`` opens a framework folder."""
+    """Raise ConfigError, or Faults with several, for faults in the suite of a document.
+
+    This includes stages for other devices than these hosts have. Faults are an unknown check,
+    framework, model, option or metric, a value that no host makes possible, a secret variable, and
+    a bar that nothing could be judged by. ``read`` opens a framework folder.
+    """
     checker = _Checker(document, hosts, inventory, references, bases, read)
     device = hosts[0].device
     other = "cuda" if device == "cpu" else "cpu"

@@ -1,5 +1,5 @@
-"""A suite planned on hosts, before any is contacted: its stages with their benches, and what is
-left out and why.
+"""Plan a suite on hosts, before any is contacted: its stages with their benches, and the stages
+left out with the reasons.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ def planned_suite(
     budget_s: float | None,
     where: str = "suite",
 ) -> SuitePlan:
-    """Return what a suite, by name or file, measures on these hosts within a budget; ``where`` is
-    what names it. Raises ConfigError, or Faults with several, for what is wrong in it."""
+    """Return the plan of a suite, by name or file, on these hosts within a budget.
+
+    ``where`` is the option that names the suite. Raises ConfigError, or Faults with several, for an
+    invalid suite.
+    """
     from functools import cache
     from pathlib import Path
 
@@ -76,14 +79,14 @@ def planned_suite(
 
 
 def in_words(plan: SuitePlan, nodes: int) -> str:
-    """Return what would be run, and what is left out, in one line."""
+    """Return the stages that would run, and the ones left out, in one line."""
     stages = ", ".join(stage.name for stage, _ in plan.stages) or "no stage"
     left_out = f"; left out: {', '.join(plan.left_out)}" if plan.left_out else ""
     return f"{plan.suite.name} on {plural(nodes, 'node')}, {_about(plan.stages, nodes)}: {stages}{left_out}"
 
 
 def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
-    """Print what would be run, and what is left out."""
+    """Print the stages that would run, and the ones left out."""
     suite, plans, left_out = plan.suite, plan.stages, plan.left_out
     if as_json:
         total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)

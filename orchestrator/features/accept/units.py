@@ -39,11 +39,13 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The units of one metric at one place, such as the matrices of one size in one type. ``at``
-    has the values that name the place; ``key`` those of the metric, and those in which
-    configurations of the bench differ; ``spec`` identifies what was run, so that another acceptance
-    can be compared. ``runs`` are the ids of the good runs, ``loaded`` the hosts whose processors
-    others used during any of them."""
+    """The units of one metric at one place, such as the matrices of one size in one type.
+
+    ``at`` has the values that name the place, ``key`` the metric's keys and the values in which
+    configurations of the bench differ. ``spec`` identifies the spec, so that another acceptance can
+    be compared. ``runs`` are the ids of the good runs, ``loaded`` the hosts whose processors others
+    used during any of them.
+    """
 
     framework: str
     model: str

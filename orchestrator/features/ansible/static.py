@@ -39,8 +39,9 @@ _PRIORITY = "ansible_group_priority"
 def read_inventory(
     kind: str, text: str, source: str, load_yaml: LoadYaml, folder: Path | None
 ) -> Inventory:
-    """Return the inventory in a text; ``folder`` is that of its file. Raises ConfigError or Faults
-    of it.
+    """Return the inventory in a text; ``folder`` is its file's folder.
+
+    Raises ConfigError, or Faults with several.
     """
     if text.startswith(_VAULT):
         raise needs_ansible("an encrypted inventory", source)

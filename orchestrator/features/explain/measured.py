@@ -54,15 +54,15 @@ def newest_curve(
     device: str = "",
     reaching: int = 0,
 ) -> MeasuredCurve | None:
-    """Return the newest curve that was measured with this shape (``4n8g``) on exactly these hosts
-    with these NCCL settings; None if there is no such measurement. Curves that cover ``reaching``
-    bytes are preferred to those that end too far below.
+    """Return the newest curve measured with this shape (``4n8g``) on exactly these hosts, with
+    these NCCL settings.
 
-    ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``, empty for
-    any. What is scattered goes to another buffer, all else stays in place, as
-    DistributedDataParallel and FSDP call them. Among several types the one with the most good
-    repeats is taken, then fp32. A bench that cannot be read is skipped: `orch summarize` names its
-    fault.
+    None if there is no such measurement. Curves that cover ``reaching`` bytes are preferred to
+    shorter ones. ``runs`` is the project's directory of benches. ``device`` is ``cuda`` or ``cpu``,
+    empty for any. A reduce-scatter must go to another buffer, and any other collective must be in
+    place, as DistributedDataParallel and FSDP call them. Among several types the one with the most
+    good repeats is taken, then fp32. A bench that cannot be read is skipped: `orch summarize` names
+    its fault.
     """
     in_place = link.collective != "reduce_scatter"
     short: list[MeasuredCurve] = []

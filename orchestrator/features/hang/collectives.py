@@ -1,8 +1,8 @@
 """Find the rank whose collectives differ from most others', in the flight recorders of all.
 
 A rank that leaves a collective out, or gives another size, often ends another rank with an error,
-or hangs only at a later collective: what differs first is what counts. Numbers are those of one
-process group.
+or hangs only at a later collective: the first difference is what counts. Collectives are numbered
+within one process group.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def history(
 def _of_store(
     where: str, signers: Path | None, accept_new: bool
 ) -> tuple[History, list[OrchError]]:
-    """Return the history in a store, and what is wrong with its archives."""
+    """Return the history in a store, and the errors of its archives."""
     from orchestrator.errors import ConfigError
     from orchestrator.feature import providers
 

@@ -31,10 +31,10 @@ each.
 
 
 def render(cells: Sequence[PastCell], console: Console) -> None:
-    """Print a table per series, as wide as the console; ``notes`` is the number of qualifications.
+    """Print a table per series, as wide as the console; the column ``notes`` counts qualifications.
 
-    Cells of equal specs are in one table: that of the newest one, because a series names only what
-    differs within its bench. Cells with other units have a table of their own.
+    Cells of equal specs share the newest cell's table, because a series names only the differences
+    within its bench. Cells with other units have a table of their own.
     """
     newest = {cell.spec: cell for cell in cells}
     titles = {spec: title_of(cell) for spec, cell in newest.items()}
@@ -56,8 +56,8 @@ def render(cells: Sequence[PastCell], console: Console) -> None:
 
 
 def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> None:
-    """Print a list of acceptances for each set of hosts, the oldest first, with what failed and
-    what is open.
+    """Print a list of acceptances for each set of hosts, oldest first, with failed and open
+    verdicts.
     """
     by_hosts: dict[str, list[PastAcceptance]] = {}
     for past in accepted:

@@ -30,15 +30,15 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A model, as much of it as operations are counted from.
+    """The sizes of a model from which operations are counted.
 
-    ``weights``: those of the matrix products that a token passes. ``attention_width``: L·d, summed
-    over the layers with attention, where d is heads times the mean width of a head's keys and
-    values: they differ in multi-head latent attention (DeepSeek-V2, 2024), and hybrid models have
-    layers without attention. ``transformer``: the sizes, None of a model that these two numbers
-    describe. Besides the weights it has vectors of the width, such as norms and biases: so many
-    ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence; None
-    if that is not stated.
+    ``weights``: the weights of the matrix products that a token passes. ``attention_width``: L·d,
+    summed over the layers with attention, where d is heads times the mean width of a head's keys
+    and values: they differ in multi-head latent attention (DeepSeek-V2, 2024), and hybrid models
+    have layers without attention. ``transformer``: the sizes, None if the two numbers describe the
+    model. Besides the weights it has vectors of the width, such as norms and biases:
+    ``vectors_per_layer``, ``vectors_per_model``, and ``vectors_per_position`` of a sequence, each
+    None if not stated.
     """
 
     weights: int
@@ -106,11 +106,13 @@ class LanguageRecord:
 
 @dataclass(frozen=True, slots=True)
 class LanguageTable:
-    """One table. ``peak_tflops`` is the peak that its MFU is a share of, None if it is not stated.
-    ``operations`` are those of training without recomputation, ``recomputed`` what else the
-    hardware executes by kind of recomputation; ``counts_all``: N are all parameters, not the
-    weights of matrix products. ``printing`` is how each figure was printed, ``known`` are
-    differences that are known."""
+    """One table.
+
+    ``peak_tflops`` is the peak that its MFU is a share of, None if it is not stated. ``operations``
+    counts training without recomputation, ``recomputed`` the additional operations of the hardware
+    by kind of recomputation. ``counts_all``: N counts all parameters, not the weights of matrix
+    products. ``printing`` describes how each figure was printed, ``known`` lists known differences.
+    """
 
     name: str
     title: str
@@ -261,10 +263,10 @@ def _tokens_per_s_per_device(table: LanguageTable, record: LanguageRecord) -> Bo
 
 
 def speed_per_device(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
-    """Return the tokens per second and device of a row, from whichever figure of speed it has; None
-    if it has none.
+    """Return the tokens per second and device of a row, from any figure of speed; None if it has
+    none.
 
-    That of all devices comes first: it has most digits.
+    The figure for all devices is preferred: it has most digits.
     """
     printed = table.bounds(record, "tokens_per_s_per_device")
     of_all = _tokens_per_s_per_device(table, record)

@@ -223,8 +223,8 @@ def language_entry(path: KeyPath) -> type[BaseModel]:
 
 
 def language_inconsistencies(entry: LanguageModels) -> Iterator[tuple[KeyPath, str, str]]:
-    """Yield what the keys of ``language_models`` must be together: the path of a key, what is
-    wrong, a hint.
+    """Yield inconsistencies between the keys of ``language_models``: the path of a key, its fault,
+    a hint.
     """
     for name, table in entry.tables.items():
         at: KeyPath = ("language_models", "tables", name, "records")

@@ -77,8 +77,9 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Rule:
-    """One published rule, with the fields of ``published: rules:`` in a ``framework.yaml``;
-    ``title`` says what is measured.
+    """One published rule, with the fields of ``published: rules:`` in a ``framework.yaml``.
+
+    ``title`` describes the measured quantity.
     """
 
     name: str

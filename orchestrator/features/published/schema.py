@@ -164,10 +164,10 @@ def json_schema() -> dict[str, Any]:
 def parse(
     value: Any, framework: str, where: str, line_of: Callable[[KeyPath], int] = lambda path: 0
 ) -> PublishedFile:
-    """Return the tables of one file. Raise Faults of ConfigError, each with the file, its line and
-    key, and what is wrong.
+    """Return the tables of one file.
 
-    ``line_of`` returns the line of the value at a path of keys, 0 if it is not known.
+    Raises Faults of ConfigError, each with the file, its line and key, and the fault. ``line_of``
+    returns the line of the value at a path of keys, 0 if it is not known.
     """
 
     def place(path: KeyPath) -> str:

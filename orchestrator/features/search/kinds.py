@@ -44,8 +44,9 @@ def show(bench: BenchDir, as_json: bool) -> None:
 def in_short(
     bench: BenchDir, planned: Sequence[RunResult], results: Sequence[RunResult]
 ) -> tuple[Sequence[RunResult], list[str]]:
-    """Return the runs of a search that a table for people shows, those of its last round, and
-    notes: its result, and where the others are.
+    """Return the runs of a search that a table for people shows, and notes.
+
+    The table shows the last round. The notes give the result, and where the other runs are.
     """
     from orchestrator.features.search.reading import open_search
 

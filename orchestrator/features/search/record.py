@@ -1,4 +1,4 @@
-"""What a search adds to ``bench.json``: the parameters of a tune or the sides of a bisect, and the
+"""Records of a search in ``bench.json``: the parameters of a tune or the sides of a bisect, and the
 rounds so far.
 """
 
@@ -27,13 +27,14 @@ difference in a bisect. (0, 0, …) is the default, or A."""
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A round (rung) of a search, as its strategy proposes it and as it stands in the record.
+    """A round (rung) of a search, as its strategy proposes it and as the record keeps it.
 
-    ``candidates`` run beside the default, or beside A and B; ``steps`` are 0 as long as they are
-    those of the bench. ``confirms``: its runs alone are the evidence for the first candidate.
-    ``is_early``: the time was too short for a further round before that. The record adds
-    ``cells``, of the default and of the candidates, ``refused``, further candidates that cannot be
-    run, with the reason, and ``verifies``, the candidate that it confirms."""
+    ``candidates`` run beside the default, or beside A and B. ``steps`` is 0 while the bench's
+    number applies. ``confirms``: its runs alone are the evidence for the first candidate.
+    ``is_early``: the time was too short for a further round before that. The record adds ``cells``,
+    of the default and of the candidates, ``refused``, further candidates that cannot be run, with
+    the reason, and ``verifies``, the candidate that it confirms.
+    """
 
     candidates: tuple[Candidate, ...]
     repeats: int
@@ -81,9 +82,10 @@ class TuneRecord:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between A and B that a run can have either way. ``name`` is that of the spec's
-    field, ``options.<name>`` or
-    ``env.<name>``."""
+    """A difference between A and B that a run can have either way.
+
+    ``name`` is the spec's field, ``options.<name>`` or ``env.<name>``.
+    """
 
     name: str
     before: Setting

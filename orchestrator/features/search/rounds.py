@@ -1,10 +1,10 @@
-"""A bench whose cells come round by round, as a `Strategy` decides: this module asks it, keeps the
-time and records.
+"""A bench whose cells come round by round: this module asks a `Strategy`, keeps the time and
+records.
 
 A round (rung) is listed in ``bench.json`` before its first run starts, and decisions depend only on
 the bench directory, so a controller that continues such a bench ends it as the previous one would
 have. A block, one run of every candidate of a round and of its default, has a repeat number that is
-unique in the bench, so a value is compared only with those of its own block.
+unique in the bench, so a value is compared only within its own block.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Rounds:
         self._all: list[PlannedRun] = []
 
     def needs(self, owed: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return a run of every kind that may follow: all are like those of the first cells."""
+        """Return a run of every kind that may follow: all are like the first cells."""
         return [*owed, *self.plan.block(1)[:2]]
 
     def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
@@ -79,7 +79,7 @@ class Rounds:
         return [*kept, *self.errors]
 
     def runs(self, owed: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
-        """Yield the runs that are owed, then those of further rounds; each is over when the next is
+        """Yield the pending runs, then the runs of further rounds; each is over when the next is
         requested.
         """
         waiting = self._all = list(owed)
@@ -206,7 +206,7 @@ class Rounds:
         return math.inf if budget_s is None else budget_s - self.tally.used_s()
 
     def _in_time(self, search: Strategy, results: Sequence[RunResult], run: PlannedRun) -> bool:
-        """Return True if a run would end within the budget and leave time for what is reserved."""
+        """Return True if a run would end within the budget and leave the reserved time."""
         times, default = self._times(results), self.plan.cells[0]
         alike = []
         for _, spec, step_s in _good(results):

@@ -30,8 +30,9 @@ Speeds = Mapping[Candidate, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times of a run: seconds before and after its steps, and seconds per step; ``first_s`` are
-    those of the first run.
+    """Times of a run: seconds before and after its steps, and seconds per step.
+
+    ``first_s`` is the duration of the first run.
     """
 
     start_s: float = 0.0
@@ -112,9 +113,7 @@ def good(*parts: Values) -> Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The typical value of one candidate over that of another, from ``pairs`` of runs one after the
-    other.
-    """
+    """The ratio of one candidate's typical value to another's, from ``pairs`` of consecutive runs."""
 
     ratio: float
     interval: Interval
@@ -122,17 +121,17 @@ class Change:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the interval is on one side of 1."""
+        """Return whether the interval is on one side of 1."""
         return not self.interval.low <= 1 <= self.interval.high
 
     @property
     def decides(self) -> bool:
-        """Whether there are enough pairs to decide if the candidate is faster."""
+        """Return whether there are enough pairs to decide if the candidate is faster."""
         return self.pairs >= ENOUGH_PAIRS
 
     @property
     def is_faster(self) -> bool:
-        """Whether the candidate is certainly faster, by enough pairs."""
+        """Return whether the candidate is certainly faster, by enough pairs."""
         return self.decides and self.interval.low > 1
 
 
@@ -150,8 +149,10 @@ def change(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a search in words: tables of its runs, those of the last round in the last one,
-    the answer in one sentence, and what it leaves open. ``result`` is the same for programs.
+    """The result of a search in words: tables of its runs, the answer in one sentence, open
+    questions.
+
+    The last table shows the last round. ``result`` is the same for programs.
     """
 
     result: Any
@@ -161,10 +162,10 @@ class Outcome:
 
 
 class Strategy(ABC):
-    """What may follow in a search, and what it has found, from its state alone.
+    """Decides the next round of a search, and its result, from its state alone.
 
-    ``beside`` names the candidates that run in every round, ``order`` is that of the runs of a
-    round, and ``ended`` is why there is no further one, empty before that.
+    ``beside`` names the candidates that run in every round, ``order`` describes the order of a
+    round's runs, and ``ended`` says why no round follows, empty before that.
     """
 
     noun: ClassVar[str]

@@ -31,8 +31,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a store is: ``kind`` is directory, machine or bucket; ``path`` is the folder there, or
-    the URL.
+    """The place of a store.
+
+    ``kind`` is directory, machine or bucket; ``path`` is the folder there, or the URL.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What a list of a store shows of an archive: `Entry`, from the head that its seal proves."""
+"""Entries in the list of a store: `Entry`, from the head of an archive that its seal proves."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""Which differences between two benches explain that one is slower: what is run again, and what is
-proven by it.
-"""
+"""Bisect: prove which differences between two benches explain that one is slower."""

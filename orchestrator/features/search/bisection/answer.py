@@ -1,5 +1,5 @@
-"""The result of a bisect, from the files of its bench alone: an answer, what is left open, and the
-evidence for it.
+"""The result of a bisect, from the files of its bench alone: the answer, its evidence, and open
+questions.
 """
 
 from __future__ import annotations
@@ -48,17 +48,19 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Bisected:
-    """The result. ``verdict``: ``explained`` if it is certain that the verified set explains more
-    than half of the change, ``part`` if it certainly explains some of it, ``unproven``, ``gone`` if
-    the change was not seen again, ``failed`` if A or B has no number, or ``unfinished``.
+    """The result.
 
-    ``causes`` are settings of B of which it is certain that they take part, ``doubtful`` others of
-    the verified set; ``untested`` are those of them without which the set was not run, because the
-    time was too short. ``is_early``: it was too short for a further round of the search as well,
-    which might have found another set. ``share`` is that of the set, of the verification alone;
-    None for all differences together. ``change`` is that from A to B in the verification, or before
-    it in the search; ``before`` and ``after`` are typical values of the same runs, in ``unit``.
-    ``alone`` are shares of single settings, of all runs.
+    ``verdict``: ``explained`` if it is certain that the verified set explains more than half of the
+    change, ``part`` if it certainly explains some of it, ``unproven``, ``gone`` if the change was
+    not seen again, ``failed`` if A or B has no number, or ``unfinished``.
+
+    ``causes`` are the settings of B that certainly contribute, ``doubtful`` the others of the
+    verified set. ``untested`` are settings without which the set was not run, for lack of time.
+    ``is_early``: there was no time either for a further round of the search, which might have found
+    another set. ``share`` is the set's, from the verification alone; None for all differences
+    together. ``change`` is the change from A to B in the verification or, before it, in the search;
+    ``before`` and ``after`` are typical values of the same runs, in ``unit``. ``alone`` has the
+    shares of single settings, from all runs.
     """
 
     bench_id: str

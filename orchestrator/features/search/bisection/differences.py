@@ -1,5 +1,5 @@
-"""How two measured cells differ: what a run can have either way, and what no run can, each
-likeliest cause first.
+"""Differences of two measured cells: those a run can have either way, and the rest, likeliest cause
+first.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _spec(
     changed: list[Difference],
     fixed: list[Fixed],
 ) -> None:
-    """Note the differences of two specs, without those of variables."""
+    """Note the differences of two specs, except their variables."""
     for name in ("framework", "model", "device"):
         own, other = getattr(before, name), getattr(after, name)
         if own != other:
@@ -220,9 +220,7 @@ def _variables(
     changed: list[Difference],
     fixed: list[Fixed],
 ) -> None:
-    """Note the variables of the two sides, of hosts and of specs, that differ; a spec's value wins
-    over that of a host.
-    """
+    """Note the variables that differ between the sides; a spec's value wins over a host's."""
     before, after = _effective(first), _effective(second)
     for name in dict.fromkeys([*before, *after]):
         own, other = before.get(name, {None}), after.get(name, {None})

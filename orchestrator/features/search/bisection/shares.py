@@ -1,11 +1,11 @@
-"""How much of the change from A to B a candidate explains, from runs in common blocks.
+"""The share of the change from A to B that a candidate explains, from runs in common blocks.
 
 A candidate runs some differences as B has them and all others as A has them. In a block, A, B and
 the candidates run once each, one after the other, so drift is common to them. The share of a
-candidate is its change over that of B, of logarithms: log(candidate / A) / log(B / A), each the
-mean over blocks. Its interval is that of a ratio of two means with correlated errors (E. C.
-Fieller, "Some problems in interval estimation", Journal of the Royal Statistical Society B 16,
-1954), with Student's t.
+candidate is its change over B's, of logarithms: log(candidate / A) / log(B / A), each the mean over
+blocks. Its interval is that of a ratio of two means with correlated errors (E. C. Fieller, "Some
+problems in interval estimation", Journal of the Royal Statistical Society B 16, 1954), with
+Student's t.
 
 >>> speeds = {(0, 0): {1: 100.0, 2: 102.0, 3: 99.0}, (1, 0): {1: 90.0, 2: 91.0, 3: 90.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 79.5}}
 >>> found = share(speeds, (1, 0))

@@ -1,13 +1,13 @@
-"""Which candidates a bisect runs next, as pure functions, and which set of differences it verifies.
+"""The next candidates of a bisect, and the set of differences that it verifies, as pure functions.
 
-First A and B again, until it is certain that they still differ. Then each difference alone, the
-likeliest first; then all of those together that have an effect alone; then B without one difference
-at a time, which shows those that work only together; then halves, as in delta debugging (A. Zeller
-and R. Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE Transactions on
-Software Engineering 28, 2002, algorithm ddmin). The search ends with the smallest set that explains
-`MOST` of the change. What it has measured until then selected that set, so nothing is claimed from
-it: A, B, the set, and the set without each of its members are run again, a number of blocks that is
-chosen before, and the answer is that of these runs alone.
+First A and B run again, until it is certain that they still differ. Then each difference runs
+alone, the likeliest first; then all differences together that have an effect alone; then B without
+one difference at a time, which shows differences that work only together; then halves, as in delta
+debugging (A. Zeller and R. Hildebrandt, "Simplifying and isolating failure-inducing input", IEEE
+Transactions on Software Engineering 28, 2002, algorithm ddmin). The search ends with the smallest
+set that explains `MOST` of the change. Its measurements selected that set, so nothing is claimed
+from them: A, B, the set, and the set without each of its members run again in a number of blocks
+chosen before, and the answer comes from these runs alone.
 
 >>> speeds = {(0, 0): {1: 100.0, 2: 101.0, 3: 99.0, 4: 100.0}, (1, 1): {1: 80.0, 2: 81.0, 3: 80.0, 4: 79.0}}
 >>> following(2, speeds, Limit(run_s=1.0, left_s=900.0)).candidates
@@ -70,9 +70,9 @@ def following(
     """Return the next round, or why there is none: `GONE` or `NO_TIME`.
 
     A round has candidates besides A and B, which run in every block. ``count`` is the number of
-    differences; ``speeds`` are all values so far, those of A and B among them; ``refused`` are the candidates that cannot be
-    run; ``recorded`` is the logarithm of B over A as they were first measured, None if that was
-    within chance.
+    differences. ``speeds`` are all values so far, including A's and B's. ``refused`` are the
+    candidates that cannot be run. ``recorded`` is the logarithm of B over A as first measured, None
+    if that was within chance.
     """
     b = (1,) * count
     there = _still_there(speeds, b, recorded)
@@ -124,7 +124,7 @@ def reduced_sets(chosen: Candidate) -> dict[int, Candidate]:
 
 
 class _Known:
-    """What the values so far say of each candidate, and what the search needs to know next."""
+    """The evidence on each candidate so far, and the next candidates that the search needs."""
 
     def __init__(self, count: int, speeds: Speeds, refused: Collection[Candidate]) -> None:
         self._count, self._speeds, self._refused = count, speeds, refused
@@ -154,11 +154,12 @@ class _Known:
         return self._halve()
 
     def guess(self) -> Candidate:
-        """Return the set that the values so far speak for most: the smallest that explains the
-        change, or what is left of B if all are taken out of it without which it is as much changed;
-        without any all with an effect alone, or the default.
+        """Return the set that the values so far support best.
 
-        What is left of B may not have run itself: the verification runs it.
+        This is the smallest set that explains the change, or B without the differences that it does
+        not need. Without such a set, it is all differences with an effect alone or, if that was
+        refused, the one with the largest share. The reduced B may not have run itself: the
+        verification runs it.
         """
         explaining = [
             candidate

@@ -42,12 +42,15 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result. ``verdict``: ``faster`` with the settings, ``default`` if no candidate was
-    faster, ``unconfirmed`` if time or good runs were too few to decide, or ``unfinished``. ``gain``
-    is that of the confirmation, whatever its outcome. ``chosen`` are the options from the command
-    line, ``batch_size`` is None if it stays that of the spec. ``global_batches`` are those that the
-    default and the best candidate trained with, most often if runs find their own batch size.
-    Speeds are in ``unit``: samples/s, or tokens/s of a language model."""
+    """The result.
+
+    ``verdict``: ``faster`` with the settings, ``default`` if no candidate was faster,
+    ``unconfirmed`` if time or good runs were too few to decide, or ``unfinished``. ``gain`` is from
+    the confirmation, whatever its outcome. ``chosen`` are the options from the command line;
+    ``batch_size`` is None if the spec's stays. ``global_batches`` are the most frequent global
+    batches of the default and the best candidate, whose runs may find their own batch size. Speeds
+    are in ``unit``: samples/s, or tokens/s of a language model.
+    """
 
     bench_id: str
     created: str
@@ -130,9 +133,11 @@ def _verdict(ended: str, final: Round | None, gain: Change | None) -> str:
 
 
 def _global_batch(planned: RunSpec, runs: Sequence[RunResult]) -> int:
-    """Return the global batch of those of ``runs`` that are of a planned spec: they may have found
-    their batch size themselves. If repeats found different ones, the most frequent; the planned one
-    if none has a number."""
+    """Return the global batch of the ``runs`` of a planned spec, which may have found their batch
+    size themselves.
+
+    If repeats found different ones, the most frequent; the planned one if no run has a number.
+    """
     batches = [
         run.spec.global_batch
         for run in runs

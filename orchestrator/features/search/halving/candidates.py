@@ -28,8 +28,9 @@ DEFAULT = "the default"
 
 
 class Settings(NamedTuple):
-    """What a candidate sets: environment variables, options, and the batch size, None if it is that
-    of the default.
+    """The settings of a candidate: environment variables, options, and the batch size.
+
+    ``batch_size`` is None if the default's stays.
     """
 
     env: dict[str, str]

@@ -7,7 +7,7 @@ previous round, the others are new ones derived from these (K. Jamieson and A. T
 "Non-stochastic best arm identification and hyperparameter optimization", 2016, halve without new
 ones). The default runs in every round. The best of many noisy speeds is too high by selection, so
 no gain is reported from these rounds: the last candidate and the default are run again,
-alternately, and the gain is that of these runs alone.
+alternately, and the gain comes from these runs alone.
 
 >>> stages(8, warmup_steps=20, steps=120, times=Times(20.0, 0.07), left_s=420.0)
 (Stage(candidates=8, repeats=1, steps=45), Stage(candidates=4, repeats=1, steps=70), Stage(candidates=2, repeats=1, steps=120))
