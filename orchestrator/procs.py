@@ -300,7 +300,8 @@ def _outputs_of(pid: int, stdout: int, stderr: int, timeout_s: float) -> list[by
             if is_over and not ready:
                 return list(map(bytes, outputs.values()))
             for key, _ in ready:
-                if not (piece := os.read(key.fd, 1 << 16)):
+                piece = os.read(key.fd, 1 << 16)
+                if not piece:
                     selector.unregister(key.fd)
                 outputs[key.fd] += piece
             if sum(map(len, outputs.values())) > _MOST_OUTPUT_BYTES:

@@ -74,7 +74,8 @@ def _read(name: str, value: Any) -> Any:
     if row.type in ("texts", "paths"):
         types, what = (str, "texts") if row.type == "texts" else (str | Path, "paths")
         items = _items(value, option) if value else []
-        if odd := [item for item in items if not isinstance(item, types)]:
+        odd = [item for item in items if not isinstance(item, types)]
+        if odd:
             raise expected(what, odd[0], option)
         return items
     least = row.least or 0

@@ -67,9 +67,10 @@ def prepare_bench(
     lent = []
     for spec in borrowable(plan):
         folder = plan.folders[spec.framework]
-        if runs := usable_baseline(
+        runs = usable_baseline(
             selection.project.runs, spec, folder, selection.hosts, plan.schedule.repeats
-        ):
+        )
+        if runs:
             lent.append((spec, runs))
             say(
                 f"baseline {spec.shape}: borrowed from {runs[0].path.parent.name}, good runs: {len(runs)}"

@@ -189,10 +189,11 @@ def _per_gpu(gpus: Sequence[GpuFacts], describe: Callable[[GpuFacts], str]) -> s
 
 
 def _ecc(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
-    if bad := _per_gpu(
+    bad = _per_gpu(
         gpus,
         lambda gpu: "a memory row could not be remapped" if gpu.rows_failed == "Yes" else "",
-    ):
+    )
+    if bad:
         return failed(host, "ecc", bad, "memory that can be repaired", "have this GPU replaced")
 
     def memory_faults(gpu: GpuFacts) -> str:
@@ -297,14 +298,16 @@ def _watts(gpu: GpuFacts) -> str:
 
 
 def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
-    if bad := _per_gpu(
+    bad = _per_gpu(
         gpus,
         lambda gpu: "compute mode Prohibited" if gpu.compute_mode == "Prohibited" else "",
-    ):
+    )
+    if bad:
         return failed(
             host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root"
         )
-    if bad := _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.mig == "Enabled" else ""):
+    bad = _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.mig == "Enabled" else "")
+    if bad:
         return warning(
             host,
             "modes",
@@ -312,9 +315,10 @@ def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | Non
             "whole GPUs",
             "each rank gets only a slice of a GPU; disable MIG with nvidia-smi -mig 0, as root",
         )
-    if bad := _per_gpu(
+    bad = _per_gpu(
         gpus, lambda gpu: f"in partitions ({gpu.partition})" if is_partition(gpu.partition) else ""
-    ):
+    )
+    if bad:
         hint = "each rank gets only a partition of a GPU; amd-smi set --compute-partition SPX, as root, makes it one device"
         return warning(host, "modes", bad, "whole GPUs (SPX)", hint)
     modes = {f"compute mode {gpu.compute_mode}" for gpu in gpus if gpu.compute_mode}
@@ -354,7 +358,8 @@ def _fabric(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
     if not states:
         return None
     complete = ("", "Completed", "Completed/Success")
-    if bad := _per_gpu(gpus, lambda gpu: "" if gpu.fabric in complete else gpu.fabric):
+    bad = _per_gpu(gpus, lambda gpu: "" if gpu.fabric in complete else gpu.fabric)
+    if bad:
         hint = "CUDA cannot start; see systemctl status nvidia-fabricmanager, whose version must equal the driver's"
         return failed(host, "fabric", bad, "Completed/Success", hint)
     return ok(host, "fabric", "NVSwitch fabric complete")

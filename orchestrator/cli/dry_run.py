@@ -47,7 +47,8 @@ def show_plan(plan: Bench, selection: Selection, as_json: bool) -> None:
         print_json(plan_documents(plan, selection))
         return
     of_runs = render_plans(plan, selection)
-    if words := plan_words(plan, earlier_times(selection.project.runs, plan)):
+    words = plan_words(plan, earlier_times(selection.project.runs, plan))
+    if words:
         typer.echo(f"plan: {words}")
     if plan.extra:
         count = len(plan.extra_runs())

@@ -152,7 +152,8 @@ def new(
         )
     metrics, sample = [new_metric(text) for text in metric or ()], _sample(log)
     names = [declared.name for declared in metrics]
-    if twice := [metric_name for metric_name in names if names.count(metric_name) > 1]:
+    twice = [metric_name for metric_name in names if names.count(metric_name) > 1]
+    if twice:
         raise ConfigError(
             f"expected each metric once, got {twice[0]} again",
             where="--metric",
@@ -299,11 +300,14 @@ def check(
         for result in results:
             for line in lines(result):
                 typer.echo(line)
-    if faults := [fault for result in results for fault in result.faults]:
+    faults = [fault for result in results for fault in result.faults]
+    if faults:
         raise Faults(faults)
-    if refusals := [result.refusal for result in results if result.refusal]:
+    refusals = [result.refusal for result in results if result.refusal]
+    if refusals:
         raise Faults(refusals)
-    if silent := [result for result in results if result.log and not result.log.has_number]:
+    silent = [result for result in results if result.log and not result.log.has_number]
+    if silent:
         message = "expected lines that give a number, found none"
         hint = "correct the patterns, or name another log of the program with --log FILE"
         raise Faults([

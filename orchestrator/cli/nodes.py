@@ -85,7 +85,8 @@ def nodes(
             }
 
         before, known = change(project.nodes, changing)
-        if gone := [name for name in changed if name not in known]:
+        gone = [name for name in changed if name not in known]
+        if gone:
             typer.echo(
                 one_line(f"{fold(gone)}: in no inventory, so its state is forgotten"), err=True
             )

@@ -73,7 +73,8 @@ def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> No
     """
     from orchestrator.errors import ConfigError
 
-    if changed := record.planned_with.changed_secrets(hosts) if record.planned_with else []:
+    changed = record.planned_with.changed_secrets(hosts) if record.planned_with else []
+    if changed:
         message = f"expected the secrets that the bench was planned with, got other values of {', '.join(changed)}"
         hint = f"the former values cannot be recognised in logs: put them back until the logs are collected, or {remedy}"
         raise ConfigError(message, where=record.inventory, hint=hint)

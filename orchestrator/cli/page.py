@@ -43,5 +43,6 @@ def show(
             typer.echo("orch: no browser on this machine; open the file above in one", err=True)
     else:
         typer.echo(text, nl=False)
-    if damaged := [result.error for result in whole.results if isinstance(result.error, DataError)]:
+    damaged = [result.error for result in whole.results if isinstance(result.error, DataError)]
+    if damaged:
         raise Faults(damaged)

@@ -46,7 +46,8 @@ def resume(
     from orchestrator.record.bench_groups import provider_of, unfinished_group
     from orchestrator.record.bench_record import reached_inventory
 
-    if group := unfinished_group(Project.here(os.environ).runs, bench):
+    group = unfinished_group(Project.here(os.environ).runs, bench)
+    if group:
         provider_of(group).resume(
             group, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json
         )

@@ -65,9 +65,10 @@ def with_spares(
         name: [error] for name, error in cluster.open_what_answers().items()
     }
     errors = [error for errors in faults.values() for error in errors]
-    if doubtful := [
+    doubtful = [
         error for error in errors if isinstance(error, TransportError) and error.is_of_identity
-    ]:
+    ]
+    if doubtful:
         raise Faults(doubtful)
     for kind in kinds_of(plan.planned()):
         look = look_at(cluster, kind, everyone)

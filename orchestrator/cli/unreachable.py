@@ -29,11 +29,12 @@ def select_reachable(selection: Selection, accept_new: bool, opened: ConnectionC
 
     errors = opened.of(selection, accept_new).open_what_answers()
     gone = {name: error for name, error in errors.items() if error.kind == "host_unreachable"}
-    if serious := [
+    serious = [
         error
         for name, error in errors.items()
         if name not in gone or len(gone) == len(selection.hosts)
-    ]:
+    ]
+    if serious:
         raise Faults(serious)
     if not gone:
         return selection

@@ -133,11 +133,8 @@ def rocm_gpu_facts(text: str, owners: Mapping[str, str]) -> dict[str, Any]:
     ]
     processes = []
     for name, value in system.items():
-        if (
-            (match := _PROCESS.fullmatch(name))
-            and len(words := str(value).split(", ")) >= 3
-            and words[1] != "0"
-        ):
+        match = _PROCESS.fullmatch(name)
+        if match and len(words := str(value).split(", ")) >= 3 and words[1] != "0":
             process = {
                 "gpu": UNKNOWN_GPU,
                 "pid": match[1],

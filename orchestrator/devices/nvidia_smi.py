@@ -103,7 +103,8 @@ def gpu_facts(text: str, owners: Mapping[str, str] | None = None) -> dict[str, A
     """
     if "<!ENTITY" in text:
         raise ValueError("declarations of entities")
-    if (at := text.find("<nvidia_smi_log")) < 0:
+    at = text.find("<nvidia_smi_log")
+    if at < 0:
         raise ValueError("no <nvidia_smi_log>")
     try:
         root = ElementTree.fromstring(text[at:])
@@ -292,7 +293,8 @@ def _uncorrected_errors(node: ElementTree.Element | None) -> int | None:
     """
     if node is None:
         return None
-    if (total := _number(node, "double_bit/total")) is not None:
+    total = _number(node, "double_bit/total")
+    if total is not None:
         return int(total)
     counts = [
         _number(node, child.tag) for child in node if re.match(r"[sd]ram_uncorrectable", child.tag)

@@ -240,7 +240,8 @@ def _holder(lab: Lab) -> int:
 
 def on_node(node: LabNode) -> list[str]:
     """Return the argv prefix that runs a program on a node, as root, in its home."""
-    if not (pid := node.pid):
+    pid = node.pid
+    if not pid:
         raise ConfigError(f"{node.name} is down")
     enter = [find("nsenter"), "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid"]
     clock = ["--time"] if clock_of(node).exists() else []

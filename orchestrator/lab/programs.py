@@ -37,9 +37,8 @@ _NEEDED: dict[Kind, tuple[str, ...]] = {
 
 def find(name: str) -> str:
     """Return the path of a program. Raises ConfigError with the command that installs it."""
-    if path := shutil.which(
-        name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
-    ):
+    path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS]))
+    if path:
         return str(Path(path).absolute())
     raise ConfigError(
         f"lab: expected the program {name}, which is not installed", hint=_install_hint([name])
@@ -50,7 +49,8 @@ def need(names: Sequence[str], where: str) -> None:
     """Raise ConfigError, with the command that installs them, if some of these programs are not
     installed.
     """
-    if missing := [name for name in names if not _is_installed(name)]:
+    missing = [name for name in names if not _is_installed(name)]
+    if missing:
         raise ConfigError(
             f"not installed: {', '.join(missing)}", where=where, hint=_install_hint(missing)
         )
@@ -85,7 +85,8 @@ def choose_kind(requested: str | None) -> tuple[Kind, list[str]]:
     for kind in KINDS:
         if requested not in (None, kind):
             continue
-        if not (obstacle := _obstacle(kind)):
+        obstacle = _obstacle(kind)
+        if not obstacle:
             return kind, reasons
         reasons.append(f"{kind}: {obstacle}")
     raise ConfigError("no lab can be built on this machine. " + "; ".join(reasons))

@@ -159,7 +159,8 @@ def _by_form(line: Line) -> tuple[int, int]:
 
 def _sentence(texts: Sequence[str]) -> str:
     """Return the sentence of a statement: to the end of its paragraph, or NCCL's own."""
-    if own := nccl_sentence([Line(text, Place.END) for text in texts]):
+    own = nccl_sentence([Line(text, Place.END) for text in texts])
+    if own:
         return own
     words: list[str] = []
     for text in texts:

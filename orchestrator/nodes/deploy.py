@@ -192,7 +192,8 @@ def deploy(
         }
         facts[name] = with_interfaces(cluster.hosts, all_facts)
         sent[name] = {host: fresh.get(host, 0) for host in hosts}
-        if wrong := [*errors.values(), *same_machine(facts[name])]:
+        wrong = [*errors.values(), *same_machine(facts[name])]
+        if wrong:
             raise Faults(wrong)
     for host in changed:
         standing = [by_host[host].pop("standing") for by_host in facts.values()][-1]

@@ -38,7 +38,8 @@ def disk_room(folder: Path, runs: int, hosts: int) -> None:
     needed = _PLAN_BYTES + runs * hosts * _PLAN_BYTES_PER_NODE
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     system = os.statvfs(existing)
-    if (free := system.f_bavail * system.f_frsize) < needed:
+    free = system.f_bavail * system.f_frsize
+    if free < needed:
         plan = f"the plan of {plural(runs, 'run')} on up to {plural(hosts, 'host')}"
         message = f"{plan} needs {needed >> 20} MiB, but only {free >> 20} MiB are free"
         raise ConfigError(

@@ -92,7 +92,8 @@ def check_choices(
     errors = []
     for choice in _choices(request, folders, given, request.run_file.lists, device):
         folder = by_name[choice.get("framework", folders[0].framework.name)]
-        if error := refused_everywhere(folder, request.model, device, choice, shape):
+        error = refused_everywhere(folder, request.model, device, choice, shape)
+        if error:
             errors.append(_with_place(error, choice, request.run_file.places))
     _raise_each_once(errors)
 
@@ -116,7 +117,8 @@ def _choices(
     errors = []
     for choices in (*entries, *file.include, file.single, request.single):
         for name, value in choices.items():
-            if error := _refused_by_all(folders, device, name, value):
+            error = _refused_by_all(folders, device, name, value)
+            if error:
                 place = file.places.get((name, value), error.where)
                 errors.append(ConfigError(error.message, where=place, hint=error.hint))
     _raise_each_once(errors)

@@ -342,9 +342,10 @@ def _knob(
     elif short := [row for row in rows if len(row) != len(names)]:
         yield f"expected values of {' and '.join(names)}, got {_format_row(short[0])}", ""
     elif knob.multiplies:
-        if odd := [
+        odd = [
             value for (value,) in rows if isinstance(value, bool | str) or not 0 < value < math.inf
-        ]:
+        ]
+        if odd:
             yield f"expected factors above 0, got {_format_row(odd)}", ""
     elif knob.option:
         for (value,) in rows:

@@ -79,7 +79,8 @@ def expectation_of(text: str, where: str = "") -> Expectation:
         )
     values = [(name, unquoted(value)) for name, value in _VALUE.findall(match[4])]
     names = [name for name, _ in values]
-    if twice := [name for name in names if names.count(name) > 1]:
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
         message = f"expected each name once, got {twice[0]} again in {text[:80]!r}"
         raise ConfigError(message, where=where, hint="give a bound of its own for each value")
     expected = Expectation(match[1], match[2], number, dict(values))

@@ -164,7 +164,8 @@ def framework_for(
                 models[name] = _named_models(folders[name])
             if name in USUAL and model in models[name]:
                 return name
-        if candidates := [name for name, names in models.items() if model in names]:
+        candidates = [name for name, names in models.items() if model in names]
+        if candidates:
             break
     if len(candidates) == 1:
         return candidates[0]

@@ -93,7 +93,8 @@ def _refuse_loopback(slots: Sequence[Slot]) -> None:
 
 def _named_hosts(spec: RunSpec, hosts: Sequence[Host]) -> list[Host]:
     by_name = {host.name: host for host in hosts}
-    if missing := [name for name in spec.hosts if name not in by_name]:
+    missing = [name for name in spec.hosts if name not in by_name]
+    if missing:
         raise ConfigError(
             f"expected {fold(spec.hosts)}, {fold(missing)} is not selected", where="--hosts"
         )

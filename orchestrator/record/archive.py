@@ -143,7 +143,8 @@ def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     ``target``.
     """
     benches = _benches(bench)
-    if who := next(filter(None, map(holder, [bench, *benches])), None):
+    who = next(filter(None, map(holder, [bench, *benches])), None)
+    if who:
         hint = "wait until it has finished, or stop it with orch cancel"
         raise RunError(
             f"a controller is running this {bench.noun}: {who}",

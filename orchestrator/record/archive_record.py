@@ -55,7 +55,8 @@ def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str)
     sums = tar.small(f"{check_name(root, where)}/{SUMS}", MAX_OWN_BYTES)
     digests = digests_of(sums, where, seal)
     own = tar.small(f"{root}/{RECORD}", MAX_OWN_BYTES)
-    if (actual := hashlib.sha256(own).hexdigest()) != digests[RECORD]:
+    actual = hashlib.sha256(own).hexdigest()
+    if actual != digests[RECORD]:
         raise damaged(
             f"{where}: {RECORD}", f"expected SHA-256 {digests[RECORD]} as sealed, found {actual}"
         )

@@ -155,7 +155,8 @@ class Journal:
         """
         if event not in FIELDS:
             raise ValueError(f"expected an event of the journal, got {event!r}")
-        if unknown := [name for name in fields if name not in ("at", *FIELDS[event])]:
+        unknown = [name for name in fields if name not in ("at", *FIELDS[event])]
+        if unknown:
             raise ValueError(
                 f"event {event}: expected {', '.join(FIELDS[event])}, got {', '.join(unknown)}"
             )

@@ -55,7 +55,8 @@ def reopen(bench: BenchDir) -> Reopened:
         )
         raise damaged(path, message, "orch collect fetches the logs of its runs")
     order = [run_id for run_id in record.runs if run_id not in record.borrowed]
-    if missing_runs := [run_id for run_id in order if run_id not in record.plan]:
+    missing_runs = [run_id for run_id in order if run_id not in record.plan]
+    if missing_runs:
         raise damaged(path, f"plan: expected every run of the bench, {missing_runs[0]} is missing")
     folders = folders_of(bench, ())
     inventory = open_inventory(reached_inventory(record))
@@ -109,9 +110,10 @@ def check_frameworks(bench: BenchDir) -> None:
 
 
 def _compare(before: PlannedWith, now: PlannedWith, path: Path) -> None:
-    if changes := list(
+    changes = list(
         _differences(asdict(before), json.loads(json.dumps(asdict(now.as_launched(before)))))
-    ):
+    )
+    if changes:
         raise _plan_changed(changes, str(path))
 
 

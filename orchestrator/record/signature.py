@@ -132,7 +132,8 @@ def signer(seal: str, signature: Path, allowed: Path) -> str:
                 return name
             answer = verified
     complaints = answer.stderr.decode("utf-8", "backslashreplace").splitlines()
-    if broken := next((line for line in complaints if line.startswith("Couldn't ")), ""):
+    broken = next((line for line in complaints if line.startswith("Couldn't ")), "")
+    if broken:
         raise DataError(
             f"expected a signature, ssh-keygen says: {broken[:300]}",
             kind="state_damaged",

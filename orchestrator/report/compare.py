@@ -69,9 +69,8 @@ def render(comparison: Comparison, console: Console) -> None:
     shown = {suspect.name for cell in comparison.suspects for suspect in cell.suspects}
     for cell in comparison.suspects:
         _print_suspects(cell, comparison, console)
-    if others := [
-        difference for difference in comparison.distinctions if difference.name not in shown
-    ]:
+    others = [difference for difference in comparison.distinctions if difference.name not in shown]
+    if others:
         console.print()
         title = "other differences" if shown else "differences"
         console.print(Text(f"{title}, the likeliest cause first", style="bold"))

@@ -79,7 +79,8 @@ def sections_of(
     made: list[Section] = []
     predicted: dict[tuple[str, str], PredictedStep] = {}
     for module in sorted(providers("section"), key=lambda module: int(module.ORDER)):
-        if section := module.section_of(Asked(bench, summary, results, options, predicted)):
+        section = module.section_of(Asked(bench, summary, results, options, predicted))
+        if section:
             made.append(section)
             predicted |= section.predicted
     return tuple(made)

@@ -84,7 +84,8 @@ def fitting(
         _columns(part, console.width)
         for part in _stack_columns(kept, keys or _keys(rows), console.width)
     ]
-    if hidden := ", ".join(name for name in columns if name not in kept):
+    hidden = ", ".join(name for name in columns if name not in kept)
+    if hidden:
         wider = (
             "" if console.is_dumb_terminal else f"COLUMNS={needed} shows them, or "
         )  # which is always 80 wide for rich

@@ -64,7 +64,8 @@ def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
     """Return what a run of ``spec`` trained: with the batch size that its program found, if it was
     to find one. ``closing`` are the values of its closing line. Raises ValueError, saying what was
     expected, if that has no such batch size."""
-    if not (most := spec.step.batch_size_up_to):
+    most = spec.step.batch_size_up_to
+    if not most:
         return spec
     batch_size = closing.get("batch_size")
     if type(batch_size) is not int or not 1 <= batch_size <= most:

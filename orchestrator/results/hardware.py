@@ -145,7 +145,8 @@ def slowed_in(runs: Sequence[RunResult]) -> list[Note]:
     """
     texts = []
     for name, words in _SLOWDOWNS.items():
-        if affected := [run for run in runs if name in run.slowed]:
+        affected = [run for run in runs if name in run.slowed]
+        if affected:
             worst = [
                 max(run.slowed[name].values(), key=lambda share: share.most) for run in affected
             ]

@@ -45,7 +45,8 @@ def language_values(
     if transformer:
         flops = transformer.flops_per_token(spec.step.tokens)
         numbers["tflops_per_device"] = per_device * flops / 1e12
-        if (device := device_of(observed)) and (peak := device.peak(spec.dtype)):
+        device = device_of(observed)
+        if device and (peak := device.peak(spec.dtype)):
             executed = transformer.hardware_flops_per_token(
                 spec.step.tokens, spec.step.recomputation
             )

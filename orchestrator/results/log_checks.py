@@ -126,7 +126,8 @@ def verify_statements(log: Parsed, sizes: Mapping[str, Any]) -> None:
     known = {"world_size": len(log.listed), **known, **sizes}
     void = [*log.void]
     for row, alternatives in log.open_rows:
-        if reason := row.with_known(known).contradiction(alternatives):
+        reason = row.with_known(known).contradiction(alternatives)
+        if reason:
             void.append(reason)
     if void:
         more = len(void) - _NAMED

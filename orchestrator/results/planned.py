@@ -82,7 +82,8 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
     is_held = holder(bench) is not None
     planned, unknown = [], 0
     for run_id in record.runs:
-        if (result := by_id.get(run_id)) is not None:
+        result = by_id.get(run_id)
+        if result is not None:
             planned.append(_running(result) if is_held and not _is_over(bench, result) else result)
             continue
         entry = (record.plan or {}).get(run_id)

@@ -124,7 +124,8 @@ class RunContext:
         conventions += [
             convention for convention in _scales(self.spec, says) if convention.value != 1
         ]
-        if (count := self.spec.step.micro_batches) > 1:
+        count = self.spec.step.micro_batches
+        if count > 1:
             conventions.append(
                 Convention("micro-batch", f"the tokens of one micro-batch of {count}", 1 / count)
             )

@@ -92,7 +92,8 @@ class Summary:
         """Return the speed of the baseline of a series that its speedups are divided by, in its
         unit; None without one.
         """
-        if (base := self.baseline.get(series)) is None:
+        base = self.baseline.get(series)
+        if base is None:
             return None
         return base.median if self.of_medians else base.value
 

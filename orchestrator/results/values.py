@@ -105,7 +105,8 @@ def _step(line: Mapping[str, str], log: Log, expected: Expected) -> int | None:
     """Return the step of a line, counted from 1; None if it has none, or lines have no steps."""
     if expected.window is None or (text := line.get("step")) is None:
         return None
-    if (step := expected.form.whole(text)) is None:
+    step = expected.form.whole(text)
+    if step is None:
         raise _unread("step", text, log)
     return step + expected.shift
 
@@ -274,7 +275,8 @@ def _over(metric: Metric, numbers: Sequence[float], log: Log) -> float:
 
 
 def _number(metric: Metric, text: str, log: Log, form: NumberForm) -> float:
-    if (printed := form.number(text)) is None:
+    printed = form.number(text)
+    if printed is None:
         raise _unread(metric.group, text, log)
     number = printed * metric.factor
     if not math.isfinite(number):

@@ -247,7 +247,8 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         replace(node, seen=tuple(seen.get(node.host, ())))
         for node in _nodes(record, last_facts, judged, findings)
     )
-    if unjudged := [node.host for node in nodes if node.why == (_UNJUDGED,)]:
+    unjudged = [node.host for node in nodes if node.why == (_UNJUDGED,)]
+    if unjudged:
         not_tested[fold(unjudged)] = _UNJUDGED
     verdict = worst([*(finding.verdict for finding in findings), *(node.verdict for node in nodes)])
     if verdict == PASS and (not made or set(record.stages) - set(record.over)):

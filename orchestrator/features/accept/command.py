@@ -243,12 +243,14 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
         reached_inventory(BenchDir.open(folder.path / attempt.bench_id).record())
     selection = select(record.inventory, source_of=f"acceptance {folder.path.name}")
     known = {host.name: host for host in selection.hosts}
-    if gone := [name for name in record.hosts if name not in known]:
+    gone = [name for name in record.hosts if name not in known]
+    if gone:
         raise ConfigError(
             f"expected all hosts of the acceptance, {', '.join(gone)} are no longer in the inventory",
             where=record.inventory,
         )
-    if moved := [name for name, address in record.hosts.items() if known[name].address != address]:
+    moved = [name for name, address in record.hosts.items() if known[name].address != address]
+    if moved:
         message = f"expected the machines of the acceptance, the address of {', '.join(moved)} has changed"
         raise ConfigError(
             message, where=record.inventory, hint="correct the address, or start a new orch accept"

@@ -118,7 +118,8 @@ class Acceptance:
         empty if it can.
         """
         record = self.folder.record()
-        if missing := [name for name in stage.needs if record.over.get(name, "left out")]:
+        missing = [name for name in stage.needs if record.over.get(name, "left out")]
+        if missing:
             return f"needs {missing[0]}, which has no result"
         if record.of_stage(stage.name):
             return ""
@@ -275,7 +276,8 @@ class Acceptance:
     def _run(self, controller: Controller) -> tuple[list[OrchError], list[RunResult]]:
         """Run a bench. Raises Interrupted after a signal, and Faults if its hosts are busy."""
         errors, results = run(controller)
-        if stopped := next((error for error in errors if isinstance(error, Interrupted)), None):
+        stopped = next((error for error in errors if isinstance(error, Interrupted)), None)
+        if stopped:
             stopped.hint = f"to continue: orch resume {shlex.quote(self.folder.path.name)}"
             raise stopped
         if any(is_busy(error) for error in errors):

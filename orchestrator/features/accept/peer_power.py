@@ -98,7 +98,8 @@ def repeats_that_find(
     """Return with how many repeats a unit that is slower by a share would be named in nine of ten
     cases, by the noise that is there; None if `against_peers` cannot compare, or no number up to 30
     is enough. Takes what `against_peers` takes."""
-    if (measured := against_peers(values, margin=margin)) is None:
+    measured = against_peers(values, margin=margin)
+    if measured is None:
         return None
     several = max(comparisons, len(values))
     logs = logarithms(values, lower_is_better)

@@ -118,7 +118,8 @@ def _figure_lines(figures: list[UnitFigure]) -> Iterator[str]:
         shown = sorted(figures, key=lambda figure: -abs(1 - (figure.of_median or 1.0)))[:_SHOWN]
     for figure in shown:
         yield "      " + "  ".join(figure_cells(figure))
-    if rest := [figure.value for figure in figures if figure not in shown]:
+    rest = [figure.value for figure in figures if figure not in shown]
+    if rest:
         yield f"      the other {len(rest)}: {written(min(rest))} to {written(max(rest))}; certificate.html has all"
 
 

@@ -34,7 +34,8 @@ def bench_of(
     ConfigError if that is not possible there."""
     if len(hosts) < stage.least_nodes:
         raise ConfigError(f"needs {plural(stage.least_nodes, 'node')}, {len(hosts)} left")
-    if (ranks := ranks_of(hosts)) < stage.least_ranks:
+    ranks = ranks_of(hosts)
+    if ranks < stage.least_ranks:
         raise ConfigError(
             f"needs {plural(stage.least_ranks, 'rank')} on each node, the smallest has {ranks}"
         )

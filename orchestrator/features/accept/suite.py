@@ -170,7 +170,8 @@ def fitted(
     left_out = dict(impossible)
     spent = 0.0
     for stage, estimate_s in stages:
-        if missing := [name for name in stage.needs if name in left_out]:
+        missing = [name for name in stage.needs if name in left_out]
+        if missing:
             left_out[stage.name] = f"needs {missing[0]}, which is left out"
         elif budget_s is not None and spent + estimate_s > budget_s:
             left = max(0.0, budget_s - spent)

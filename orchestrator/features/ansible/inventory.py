@@ -40,11 +40,13 @@ def read_path(path: Path, source: str) -> Inventory | None:
     Raises ConfigError or Faults of it.
     """
     if path.is_dir():
-        if own := next((file for file in sorted(path.glob("*.y*ml")) if _is_of_orch(file)), None):
+        own = next((file for file in sorted(path.glob("*.y*ml")) if _is_of_orch(file)), None)
+        if own:
             message = f"expected a file, got a directory with {own.name}"
             raise ConfigError(message, where=source, hint="name a file in it")
         # Ansible starts the programs in a directory, which may have been named by mistake.
-        if program := next(filter(_is_program, path.rglob("*")), None):
+        program = next(filter(_is_program, path.rglob("*")), None)
+        if program:
             message = f"expected a directory of inventories, found the program {program.name!r}"
             raise ConfigError(message, where=source, hint="name the inventory itself")
         return _ask_ansible(path, source, "a directory")

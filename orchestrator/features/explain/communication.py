@@ -104,7 +104,8 @@ def model_of(
     if parts.transfers is None and not parts.buckets_bytes:
         return None, "the program did not report what ranks send each other in a step"
     largest = largest_sizes(parts)
-    if lacking := [str(link) for link in sorted(largest) if link not in measured]:
+    lacking = [str(link) for link in sorted(largest) if link not in measured]
+    if lacking:
         return (
             None,
             f"{' and '.join(lacking)} of this shape {'was' if len(lacking) == 1 else 'were'} not measured",

@@ -67,7 +67,8 @@ def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
         return pipe
     if waits is not None:
         return waits
-    if worker := next((child for child in seen.children if child.state == "T"), None):
+    worker = next((child for child in seen.children if child.state == "T"), None)
+    if worker:
         return Activity(
             "worker",
             f"has a stopped process{step}: {worker.name}, {worker.pid} (state T)",

@@ -63,7 +63,8 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
     ranks = dict(sorted(by_rank.items()))
     missing = sorted(set(placed.values()) - set(reports))
     for kinds in (("stopped", "frozen"), ("unread",)):
-        if named := [number for number, rank in ranks.items() if rank.does.kind in kinds]:
+        named = [number for number, rank in ranks.items() if rank.does.kind in kinds]
+        if named:
             return _of(named, ranks)
     if halted := _launchers(reports, placed, ranks):
         return halted
@@ -249,7 +250,8 @@ def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
     """Return the verdict where all ranks wait, but not in the same place. One that is in the next
     collective already proves nothing: the root of a broadcast is done before the others are. One
     that waits at a store, or in a collective while most wait at the store, has left the others."""
-    if found := differing({number: rank.seen for number, rank in ranks.items()}):
+    found = differing({number: rank.seen for number, rank in ranks.items()})
+    if found:
         odd, words = found
         homes = {number: ranks[number].host for number in odd}
         return _name_ranks(
@@ -304,7 +306,8 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         """Return where a connection leads to: several nodes may have the same address, such as a
         bridge's.
         """
-        if found := ends.get((c.remote, c.remote_port, c.local, c.local_port)):
+        found = ends.get((c.remote, c.remote_port, c.local, c.local_port))
+        if found:
             return found
         owners = homes.get(c.remote, set())
         return next(iter(owners)) if len(owners) == 1 else host

@@ -118,7 +118,8 @@ def _words(profile: Profiled, predicted: _Predicted) -> str:
         words.append(
             f"of that, {trace.waiting:.1%} is waiting for other ranks and {trace.exposed - trace.waiting:.1%} transfer"
         )
-    if (share := _predicted_share(profile, predicted)) is not None:
+    share = _predicted_share(profile, predicted)
+    if share is not None:
         words.append(f"--explain predicts {share:.1%} transfer")
     longest = ", ".join(f"{operator.name} {operator.share:.1%}" for operator in trace.top[:_SHOWN])
     return "; ".join([*words, f"idle {trace.idle:.1%}", f"longest: {longest}"])

@@ -104,6 +104,7 @@ def rule_names(bases: Sequence[Path] = ()) -> dict[str, list[str]]:
     names = {}
     for name, path in frameworks(bases).items():
         with suppress(OrchError):
-            if rules := read_folder(path).framework.published.get("rules"):
+            rules = read_folder(path).framework.published.get("rules")
+            if rules:
                 names[name] = list(rules)
     return names

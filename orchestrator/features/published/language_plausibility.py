@@ -124,7 +124,8 @@ def _of_row(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
         yield Finding(
             "hfu", hfu / mfu, f"HFU {hfu:g} % is more than MFU {mfu:g} %, but nothing is recomputed"
         )
-    if executed := max(mfu or 0.0, hfu or 0.0) / 100:
+    executed = max(mfu or 0.0, hfu or 0.0) / 100
+    if executed:
         # Half of attention is masked, and some kernels leave it out: the least that computes the
         # same.
         sizes = table.sizes[record.model]

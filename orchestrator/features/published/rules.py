@@ -222,7 +222,8 @@ class Rule:
         seconds = between(starts, ends) * unit
         counted = [line for step, lines in by_step.items() if window.counts(step) for line in lines]
         for other in RATES:
-            if values := [value for line in counted if (value := line.optional(other)) is not None]:
+            values = [value for line in counted if (value := line.optional(other)) is not None]
+            if values:
                 otherwise = steps * mean(self._seconds(other, values, case))
                 warnings += contradiction(steps * case.global_batch, seconds, otherwise, other)
         return _per_second(case.global_batch, steps, seconds), warnings

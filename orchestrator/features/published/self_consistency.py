@@ -34,7 +34,8 @@ def check_sizes(log: bytes, patterns: Sequence[re.Pattern[bytes]], case: Case) -
     }
     for line in lines_of(log[:_HEADER_BYTES], patterns):
         for name in line.groups():
-            if (said := line.whole(name)) != sizes[name]:
+            said = line.whole(name)
+            if said != sizes[name]:
                 raise refused(f"expected {name} {sizes[name]}", f"the log says {said}")
 
 

@@ -193,7 +193,8 @@ def _exchanged(first: Path, second: Path) -> bool:
         return False
     if rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
         return True
-    if (number := ctypes.get_errno()) in _NO_EXCHANGE:
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
         return False
     raise OSError(number, os.strerror(number), str(first))
 

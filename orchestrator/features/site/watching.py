@@ -88,7 +88,8 @@ class Nodes:
                     break
                 seen = asked.answers(watched)
                 with self._lock:
-                    if (key := _key(watched)) in bench.looked_at:
+                    key = _key(watched)
+                    if key in bench.looked_at:
                         bench.seen[key] = seen
             if bench.looked_at:
                 self._is_over.wait(_PERIOD_S)

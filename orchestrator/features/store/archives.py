@@ -95,7 +95,8 @@ class Store:
         self.place.make()
         if self._is_one():
             return False
-        if strangers := sorted(set(self.place.sizes("")) - {_MARKER, _ARCHIVES, NAMES}):
+        strangers = sorted(set(self.place.sizes("")) - {_MARKER, _ARCHIVES, NAMES})
+        if strangers:
             message = f"expected a store or an empty folder, found {', '.join(strangers[:3])}"
             raise ConfigError(
                 message, kind="unsafe_path", where=self.title, hint="name a new folder in it"
@@ -121,7 +122,8 @@ class Store:
         if self._size(name) == size and not again:
             return False
         self.place.publish(f"{_ARCHIVES}/{name}", path)
-        if (stored := self._size(name)) != size:
+        stored = self._size(name)
+        if stored != size:
             message = (
                 f"expected {size} bytes as sent, found {stored if stored is not None else 'none'}"
             )

@@ -37,7 +37,8 @@ class Entry:
 
     def __post_init__(self) -> None:
         for name, bench in self.benches.items():
-            if others := [cell.bench_id for cell in bench.cells if cell.bench_id != name]:
+            others = [cell.bench_id for cell in bench.cells if cell.bench_id != name]
+            if others:
                 raise Invalid(
                     f"expected cells of it alone, got one of {others[0]!r}", "benches", name
                 )

@@ -54,7 +54,8 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
     if missing or window[-1].step != steps or len(window) != len(expected):
         detail = f"; the first missing is step {missing[0]}" if missing else ""
         message = f"expected {len(expected)} lines for {span}, found {len(window)}, the last for step {window[-1].step}{detail}"
-        if hint := _counted_otherwise(samples, warmup_steps, steps):
+        hint = _counted_otherwise(samples, warmup_steps, steps)
+        if hint:
             raise _unmatched_error(message, hint)
         raise DataError(message, kind="result_invalid", hint="the log is incomplete")
     return window

@@ -92,7 +92,8 @@ def _samples(
             try:
                 if record.files[TELEMETRY].bytes > MOST_BYTES:
                     raise too_large(record.files[TELEMETRY].bytes, host)
-                if of_node := telemetry_of(log_bytes(run, host, TELEMETRY), host):
+                of_node = telemetry_of(log_bytes(run, host, TELEMETRY), host)
+                if of_node:
                     samples[host] = of_node
             except (DataError, OSError) as error:
                 notes.append(TELEMETRY_UNREAD(host=host, fault=str(error)))

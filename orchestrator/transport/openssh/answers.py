@@ -150,7 +150,8 @@ class Answers:
         ):  # ssh, and with it the helper, may end before there is an answer
             data = b""
             while not data.endswith(b"\n") and len(data) < _LIMIT_BYTES:
-                if not (piece := line.recv(4096)):
+                piece = line.recv(4096)
+                if not piece:
                     return
                 data += piece
             try:
@@ -179,7 +180,8 @@ class Answers:
             return None
         secret = _secret_of(prompt, login)
         with login.asking():
-            if (known := self._find_verified(login, secret)) is not None:
+            known = self._find_verified(login, secret)
+            if known is not None:
                 return known
             self._take_turn(login)
             if login.over:

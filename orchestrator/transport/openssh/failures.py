@@ -78,7 +78,8 @@ def failure(
     if _NOT_FORWARDED in words:
         return endpoint.error("host_unreachable", *_why_not_forwarded(endpoint, gateway_log))
     for pattern, make in _FAILURES:
-        if match := re.search(pattern, words, re.MULTILINE | re.IGNORECASE):
+        match = re.search(pattern, words, re.MULTILINE | re.IGNORECASE)
+        if match:
             kind, message, hint = make(match, log)
             return endpoint.error(kind, message.replace("{user}", endpoint.user), hint)
     return endpoint.error("host_unreachable", lines[-1] if lines else "ssh ended without a message")

@@ -49,7 +49,8 @@ def prepare(host: Host, trust: Trust) -> Endpoint:
                 error.message, kind=error.kind, where=where, hint=error.hint, host=host.name
             ) from error
         refuse_authorities(step, lines)
-        if damaged := [entry.place for entry in lines.entries if entry.key is None]:
+        damaged = [entry.place for entry in lines.entries if entry.key is None]
+        if damaged:
             message = "the line about this host is damaged"
             raise ConfigError(
                 message, where=damaged[0], hint="repair or remove that line", host=host.name

@@ -170,7 +170,8 @@ def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
     lines = known_keys(files, endpoint.known_as)
     _check_revocation(endpoint, lines, offered)
     keys = [(entry.place, entry.key) for entry in lines.entries if not entry.mark and entry.key]
-    if place := next((place for place, key in keys if key == offered), ""):
+    place = next((place for place, key in keys if key == offered), "")
+    if place:
         return place
     refuse_authorities(endpoint, lines)
     damaged = next((entry.place for entry in lines.entries if entry.key is None), None)

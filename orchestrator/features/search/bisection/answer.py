@@ -113,7 +113,8 @@ def answer_of(bench_id: str, record: BisectRecord, state: State) -> Bisected:
     pooled = good(state.opening, *(each.values for each in state.rounds))
     alone = {}
     for place in places if len(b) > 1 else ():
-        if of_single := share(pooled, tuple(int(place == other) for other in places)):
+        of_single = share(pooled, tuple(int(place == other) for other in places))
+        if of_single:
             alone[texts[place]] = of_single
     ran = {*final.rung.candidates, *state.refused} if final else set()
     reduced = reduced_sets(chosen)

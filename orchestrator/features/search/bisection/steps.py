@@ -140,7 +140,8 @@ class _Known:
         for batch in (
             singles[start : start + _TOGETHER] for start in range(0, self._count, _TOGETHER)
         ):
-            if hits := [candidate for candidate in batch if self._explains(candidate)]:
+            hits = [candidate for candidate in batch if self._explains(candidate)]
+            if hits:
                 return max(hits, key=lambda candidate: self._share(candidate).value)
             if unknown := self._unknown(batch):
                 return unknown
@@ -220,7 +221,8 @@ class _Known:
                 for candidate in dict.fromkeys(tried)
                 if any(candidate) and candidate != smallest
             ]
-            if hits := [candidate for candidate in tried if self._explains(candidate)]:
+            hits = [candidate for candidate in tried if self._explains(candidate)]
+            if hits:
                 smallest, parts = (
                     min(
                         hits, key=lambda candidate: (sum(candidate), -self._share(candidate).value)
