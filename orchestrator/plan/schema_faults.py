@@ -40,7 +40,7 @@ def described(
     """Return an error of pydantic as a fault: its place, the expected and the actual value, and a
     hint.
 
-    ``model_at`` returns the model of the mapping at a path, by default that of a
+    ``model_at`` returns the model of the mapping at a path, by default the model of a
     ``framework.yaml``.
     """
     model_at = model_at or _model

@@ -197,8 +197,8 @@ def unpack(path: Path, into: Path, contents: Contents, quoted: str = "") -> Unpa
     """Write the files of a packed archive into a folder of their own below ``into``, and verify it
     as `verify` does.
 
-    If another version of orch sealed it, other tables are no error. Raises DataError; what is below
-    ``into`` is then worthless.
+    If another version of orch sealed it, other tables are no error. Raises DataError; the files
+    below ``into`` are then worthless.
     """
     folder = _unpack(path, into.absolute(), quoted)
     verified = _verify_folder(folder, str(path), contents, quoted)

@@ -1,4 +1,4 @@
-"""What an archive says of itself: the digests of its files (``SHA256SUMS``), what orch computed
+"""The record of an archive: digests of its files (``SHA256SUMS``), and results that orch computed
 from them (``archive.json``).
 
 The SHA-256 of the first is the seal. It has the digest of the second, so both are proven by a seal
@@ -35,8 +35,11 @@ _PIECE_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the first bytes of an archive say: its number of files, the version of orch that sealed
-    it, and what `orch history` shows of it, empty if that version did not seal it."""
+    """The head of an archive, from its first bytes.
+
+    It has the number of files, the version of orch that sealed it, and its part of `orch history`,
+    empty if another version sealed it.
+    """
 
     files: int
     orch: str

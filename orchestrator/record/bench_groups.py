@@ -31,7 +31,7 @@ class BenchGroup(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is left to do."""
+        """Return whether all of its work is done."""
 
     @property
     def own_archive(self) -> Path:
@@ -91,9 +91,12 @@ def unfinished_group(runs: Path, name: str) -> BenchGroup | None:
 
 
 def stage_of(runs: Path, name: str) -> Path | None:
-    """Return the folder of the last bench of a group, by its name or directory, or of the bench of
-    a stage by its own name; without a name that of the newest group, as long as it is under way.
-    None for anything else. Raises ConfigError for a group without a bench."""
+    """Return the folder of a bench in a group.
+
+    ``name`` is the name or directory of a group, for its last bench, or the name of a stage's
+    bench. Without a name, it is the last bench of the newest group, as long as that is in progress.
+    None for anything else. Raises ConfigError for a group without a bench.
+    """
     if name and "/" not in name:
         for group in groups(runs):
             if is_file(group.path / name / _BENCH):

@@ -36,13 +36,13 @@ class BenchRecord:
     the benches they come from, ``superseded`` maps runs that do not count to the attempts that
     replace them. ``plan``, ``limits`` and ``planned_with`` are None if the version that wrote the
     file did not record them. ``templates`` are the folders, besides orch's own, that its frameworks
-    come from, the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names
-    the runs that the bench ended without. ``skipped`` are the configurations that were requested
-    and are impossible, ``devices`` by host those that options chose, ``job`` the options of sbatch
-    of the job that it submitted. ``spares`` are the hosts that may take the places of others,
-    ``replaced`` those that have, by the host that was lost. ``lab`` is the marker of the lab of
-    namespaces that it ran in: outside, the addresses of its nodes may be those of real machines.
-    ``added`` has by key of the file what a feature adds to it, as that feature reads it.
+    come from; the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names
+    the runs that the bench ended without. ``skipped`` are the requested but impossible
+    configurations, ``devices`` the devices of each host that options chose, ``job`` the options of
+    sbatch of the submitted job. ``spares`` are the hosts that may replace others, ``replaced`` maps
+    lost hosts to their replacements. ``lab`` marks the namespace lab that it ran in: outside, the
+    addresses of its nodes may belong to real machines. ``added`` holds the keys that features add
+    to the file.
     """
 
     bench_id: str
@@ -247,8 +247,8 @@ def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.
 def reached_inventory(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> str:
     """Return the inventory through which the nodes of a bench are reached.
 
-    Raises ConfigError for a bench of a lab outside of any lab: its nodes have private addresses,
-    which there may be those of machines of somebody else.
+    Raises ConfigError for a lab's bench outside of any lab: its nodes have private addresses, which
+    may belong to somebody else's machines there.
     """
     if is_outside_its_lab(record, environment):
         message = "this bench ran in a lab, and its nodes are only reached in there"

@@ -20,8 +20,8 @@ from orchestrator.record.rundir import BenchDir
 
 
 def folders_of(bench: BenchDir, bases: Sequence[Path]) -> dict[str, FrameworkFolder]:
-    """Return the framework folders of a bench as they are now, by name: from ``bases``, else from
-    those of its plan.
+    """Return the current framework folders of a bench by name: from ``bases``, else from its plan's
+    bases.
 
     Raises ConfigError for a folder that is missing or invalid.
     """

@@ -34,8 +34,9 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeStart:
-    """When a node started, in seconds of its own monotonic clock, and that clock's offset ahead of
-    the controller's, accurate to ± ``bound_s`` seconds."""
+    """The start of a node, in seconds of its monotonic clock, and that clock's offset ahead of the
+    controller's, accurate to ± ``bound_s`` seconds.
+    """
 
     started_mono_s: float
     offset_s: float
@@ -84,7 +85,9 @@ class Clean:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a node answered during a run, in seconds; ``silent``: it no longer answered at the end."""
+    """A node's response times during a run, in seconds; ``silent``: it no longer answered at the
+    end.
+    """
 
     longest_silence_s: float = 0.0
     round_trip_s: float = 0.0
@@ -98,9 +101,12 @@ _OUTCOME_KEYS = {"state", "error", "clean", "answers", "released"}
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutcome:
-    """How a run ended: ``state`` is finished, failed, lost or interrupted, ``error`` its first
-    cause. If it was not ``released`` by the start signal, nothing ran on any node. ``evidence`` has
-    by key what monitors of the run left, kept as it is."""
+    """The recorded outcome of a run.
+
+    ``state`` is finished, failed, lost or interrupted, ``error`` its first cause. If it was not
+    ``released`` by the start signal, nothing ran on any node. ``evidence`` holds by key what
+    monitors of the run left, unchanged.
+    """
 
     state: str
     error: OrchError | None = None
@@ -145,13 +151,13 @@ class RecordedOutcome:
 
     @property
     def measured(self) -> bool:
-        """Whether the run finished, or its state was not recorded."""
+        """Return whether the run finished, or its state was not recorded."""
         return self.state in ("", "finished")
 
     @property
     def counts(self) -> bool:
-        """Whether the outcome is a result of the measured program rather than of a lost controller
-        or node.
+        """Return whether the outcome is due to the measured program, not to a lost controller or
+        node.
         """
         return self.state == "finished" or (
             self.error is not None and self.error.kind in _BY_ITSELF
@@ -162,11 +168,11 @@ class RecordedOutcome:
 class Manifest:
     """A run as it was planned; its controller added ``facts``, ``start`` and ``outcome``.
 
-    ``digest`` is that of the framework's files, ``payload`` has the digests of the programs by
-    name. ``grammar`` is the log grammar for the options of the run: the planned one, or that of a
-    later reread, which ``reread`` then names in words; ``planned_units`` are the units of the
-    metrics in the planned one. ``facts`` are the results of preflight by host. ``transformer``
-    holds the sizes of a language model.
+    ``digest`` is the digest of the framework's files, ``payload`` has the digests of the programs
+    by name. ``grammar`` is the log grammar for the options of the run: the planned one, or one with
+    which the logs were read again, which ``reread`` then names in words. ``planned_units`` are the
+    units of the metrics in the planned one. ``facts`` are the results of preflight by host.
+    ``transformer`` holds the sizes of a language model.
     """
 
     run_id: str
@@ -200,7 +206,7 @@ class Manifest:
 
     @property
     def was_released(self) -> bool:
-        """Whether any process of the run may have run on a node."""
+        """Return whether any process of the run may have run on a node."""
         return self.outcome is None or self.outcome.released
 
     @classmethod

@@ -89,7 +89,7 @@ class RankRecord:
 
     @property
     def how(self) -> str:
-        """What ended it: a signal, or its exit code."""
+        """The way it ended: a signal, or its exit code."""
         return self.signal or f"exit code {self.code}"
 
 
@@ -124,10 +124,12 @@ def _losses(value: Any) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """What a node measured of a run. ``growth``: by log with samples, when it was seen to have
-    grown, in seconds of the node's monotonic clock, and its bytes then. ``sent_bytes``: what the
-    node sent over its networks, None if it did not say.
-    ``links_lost``: by network interface, how often it lost its link, without zeros."""
+    """A node's own measurements of a run.
+
+    ``growth`` has for each log with samples the times (seconds of the node's monotonic clock) when
+    it had grown, with its bytes then. ``sent_bytes``: bytes that the node sent over its networks,
+    None if not reported. ``links_lost`` counts link losses by network interface, without zeros.
+    """
 
     growth: Mapping[str, tuple[tuple[float, int], ...]] = field(
         default_factory=dict, metadata=stored(by=_growth)
@@ -194,7 +196,7 @@ class ExitRecord:
 
     @property
     def how(self) -> str:
-        """What ended its launch script: a signal, or its exit code."""
+        """The way its launch script ended: a signal, or its exit code."""
         return self.signal or f"exit code {self.code}"
 
     def ended_by(self, signal: str) -> list[int]:

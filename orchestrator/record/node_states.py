@@ -1,5 +1,4 @@
-"""What a project remembers of its nodes: which are good, suspect or out, why, by what evidence, and
-since when.
+"""The project's memory of its nodes: good, suspect or out, with reason, evidence and date.
 
 `orch accept` makes a node suspect that fails, and good again when it passes. A person takes a node
 out and back.
@@ -45,8 +44,10 @@ class NodeState:
     since: str
 
     def is_of(self, host: str, address: str) -> bool:
-        """Whether it is about this machine: at its address, or said of its name alone, without an
-        inventory that has an address."""
+        """Return whether the state is about this machine.
+
+        It matches the machine's address, or its name alone if the inventory had no address.
+        """
         return self.address in (address, host)
 
 
@@ -81,11 +82,10 @@ def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
 
 
 def change(path: Path, change: Callable[[States], States]) -> tuple[States, States]:
-    """Write the states that ``change`` makes of those that are known; return these and the new
-    ones. What differs from the states before is kept beside them, as that of the past.
+    """Write the states that ``change`` makes of the known ones; return the old and the new ones.
 
-    Commands that change the states at the same time do so one after the other, so that none takes
-    back what another said.
+    Changed states are kept as past ones. Commands that change the states at the same time take
+    turns, so none undoes another's change.
     """
     make_folder(path.parent, PROJECT_HINT)
     with failures(path.parent, hint=PROJECT_HINT):

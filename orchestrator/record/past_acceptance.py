@@ -1,5 +1,5 @@
-"""What a list of acceptances shows of one, from its certificate as JSON has it: of a project, or
-sealed in an archive.
+"""Entries in a list of acceptances, from a certificate in JSON: of a project, or sealed in an
+archive.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Why a bench has no run, or no further one: it was refused, because a node was unfit, held, or out
-of reach.
-"""
+"""Refusals of runs: a node was unfit, held by another run, or out of reach."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LAST = (_RECORD, "owner.lock")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the folder of a bench holds: its runs, also superseded and borrowed ones, and all files
+    """The contents of a bench's folder: its runs, also superseded and borrowed ones, and all files
     with their bytes.
 
     ``on_nodes`` are the hosts that still have files of a run, by run id.

@@ -1,7 +1,7 @@
 """Signatures of a seal by a key of ssh: `ssh-keygen -Y sign` and `-Y verify`, in the namespace
 ``orch``.
 
-What is signed is the seal as a line of text, so that a signature can be verified without orch:
+The seal is signed as a line of text, so a signature can be verified without orch:
 
     echo SEAL | ssh-keygen -Y verify -f allowed_signers -I WHO -n orch -s certificate.tar.sig
 """
@@ -66,10 +66,10 @@ def sign(seal: str, key: Path) -> bytes:
 
 
 def key_of(signature: bytes) -> str:
-    """Return what tells the key of a signature from others, 16 hexadecimal digits; empty for what
-    is no signature of a seal.
+    """Return 16 hexadecimal digits that identify the key of a signature; empty if it is no
+    signature of a seal.
 
-    The format is that of PROTOCOL.sshsig of OpenSSH: magic, version, public key, namespace, each
+    The format is defined in OpenSSH's PROTOCOL.sshsig: magic, version, public key, namespace, each
     text after its length.
     """
     armoured = _ARMOUR.fullmatch(signature.strip())

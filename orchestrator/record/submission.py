@@ -34,7 +34,7 @@ class Submission:
 
     @property
     def is_attended(self) -> bool:
-        """Whether its controller lives."""
+        """Return whether its controller lives."""
         return is_same_process(self.process, self.ticks)
 
 

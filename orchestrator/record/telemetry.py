@@ -1,9 +1,9 @@
-"""What a node was sampled to be like during a run, ``telemetry.jsonl``: power, clocks, errors, load
-and traffic, about once a second.
+"""Samples of a node during a run, ``telemetry.jsonl``: power, clocks, errors, load and traffic,
+about once a second.
 
 The sampling process of the node runner writes it (``remote/noderun/telemetry.py``). This module is
-its only reader. It only annotates numbers, so whatever is wrong with it costs the samples and never
-a number.
+its only reader. Samples only annotate numbers, so a fault in the file costs the samples and never a
+number.
 
 The first line names the columns; each other line is a row of numbers, or an event. Times are
 seconds of the node's own monotonic clock, counters grow from an arbitrary start.
@@ -32,9 +32,11 @@ _LARGEST = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the run on one node. ``limit_w``: its power limit, ``most_mhz``: its largest clock;
-    None where the driver does not say. ``shared``: the run has an instance of it, and its power is
-    that of all instances."""
+    """A GPU of the run on one node.
+
+    ``limit_w``: its power limit, ``most_mhz``: its largest clock; None if the driver does not say.
+    ``shared``: the run has one instance of the GPU, and the power covers all instances.
+    """
 
     name: str
     uuid: str
@@ -45,10 +47,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened at ``at_s``: ``xid`` (an error of a GPU with its ``code``), ``process`` (one
-    that is not of the run on a GPU), or ``busy`` (one that is not of the run on the processors,
-    using so many ``cores``). ``gpu`` is a place in
-    `Telemetry.gpus`."""
+    """An event at ``at_s``.
+
+    ``kind`` is ``xid`` (an error of a GPU with its ``code``), ``process`` (a foreign process on a
+    GPU), or ``busy`` (a foreign process that uses so many ``cores``). ``gpu`` is a place in
+    `Telemetry.gpus`.
+    """
 
     at_s: float
     kind: str

@@ -132,7 +132,7 @@ def row(pair: CellPair) -> tuple[str, ...]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what a reader of the pairs has to know: why there is no verdict, and what is in one
+    """Return notes for a reader of the pairs: why there is no verdict, and configurations of one
     bench only.
     """
     texts = []

@@ -60,8 +60,9 @@ def metric_tables(group: Group) -> tuple[MetricTable, ...]:
 
 
 def _derived_metrics(group: Group, rows: Sequence[Row]) -> MetricTable:
-    """Return the table of metrics that follow from speeds: a line for each configuration. Its notes
-    are on what the program says of itself; all others are those of the speeds, in the table before.
+    """Return the table of metrics derived from speeds: a line for each configuration.
+
+    Its notes are on the program's own figures; all others are in the table of speeds before it.
     """
     of_speeds = {
         (_place(group, row), text) for row in rows if not row.says for text in row.qualifications

@@ -1,6 +1,4 @@
-"""Figures of others beside those of a bench: on a terminal, in the JSON of a summary, and on its
-page.
-"""
+"""Reference figures beside a bench's own: on a terminal, in the JSON of a summary, and on its page."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ class Reference(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the page says besides."""
+        """Further notes on the page."""
 
     def documents(self) -> Mapping[str, object]:
         """Return the keys that it adds to the JSON of a summary."""

@@ -1,5 +1,5 @@
-"""What features show of a bench beside its tables: on a terminal, in the JSON of a summary, and on
-its page.
+"""Sections that features show beside a bench's tables: on a terminal, in the JSON of a summary, and
+on its page.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ class PredictedStep:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a section is made from. ``options`` are the sections that are shown only if they are
-    asked for. ``predicted`` has by series and shape what earlier sections predict."""
+    """The input of a section.
+
+    ``options`` names the sections that are shown only on request. ``predicted`` has the predictions
+    of earlier sections, by series and shape.
+    """
 
     bench: BenchDir
     summary: Summary
@@ -54,7 +57,7 @@ class Section(Protocol):
 
     @property
     def predicted(self) -> Mapping[tuple[str, str], PredictedStep]:
-        """What it predicts, by series and shape; most predict nothing."""
+        """Its predictions, by series and shape; most sections predict nothing."""
         return {}
 
     def documents(self) -> Mapping[str, object]:

@@ -11,8 +11,8 @@ from orchestrator.results.summary import Summary
 
 
 def tables(summary: Summary) -> tuple[Table, ...]:
-    """Return the tables of each framework, model, dtype and device: that of its speed, then those
-    of its other metrics.
+    """Return the tables of each framework, model, dtype and device: the speed's, then the other
+    metrics'.
     """
     shown: list[Table] = []
     for group in summary.groups():

@@ -151,8 +151,8 @@ def _columns(columns: Mapping[str, Sequence[str]], width: int) -> RichTable:
 
 
 def _broken(title: str, width: int) -> str:
-    """Return a title in lines of this width or that of its longest part, broken at spaces and after
-    ``_``.
+    """Return a title broken at spaces and after ``_``, into lines of this width or of its longest
+    part.
     """
     parts = re.findall("[^_ ]*_|[^_ ]+ ?", title)
     most, lines = max(width, *(cell_len(part.rstrip()) for part in parts)), [""]

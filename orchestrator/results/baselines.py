@@ -32,9 +32,11 @@ def families_of(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
 
 
 def baseline_in(cell: Cell, family: Sequence[Cell]) -> Cell | None:
-    """Return the family's baseline cell with good runs, 1n1g or a requested shape; if there are
-    several, a requested one of equal length, else the longest. None for a metric that is not
-    compared with that of another shape."""
+    """Return the family's baseline cell with good runs, 1n1g or a requested shape.
+
+    If there are several, a requested one of equal length is preferred, else the longest. None for a
+    metric that is not compared with other shapes.
+    """
     if not cell.metric.speedup:
         return None
     candidates = [other for other in family if is_baseline(other.spec) and other.values]

@@ -45,11 +45,10 @@ def read_bench(
 
 
 def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
-    """Return the results of a bench, each with its place in the order of execution; runs of other
-    benches have none.
+    """Return the results of a bench, each with its place in the order of execution.
 
-    The order is that of the journal, or of ``bench.json`` if the journal is damaged or does not
-    have all of these runs.
+    Runs of other benches have no place. The order comes from the journal, or from ``bench.json`` if
+    the journal is damaged or lacks some of these runs.
     """
     began: dict[str, int] = {}
     with suppress(DataError, OSError):

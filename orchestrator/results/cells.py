@@ -41,12 +41,12 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All repeats of one spec, in order of repeat, and the ``numbers`` that they have of one metric
-    and key, by run id.
+    """All repeats of one spec, in order of repeat, and their ``numbers`` of one metric and key, by
+    run id.
 
     ``primary``: the metric is the one that stands for the run. ``metric_key`` has a value for each
-    of `Metric.key_columns`. ``resolutions`` are those of the numbers, 0 where it is not known.
-    ``drift`` is what all cells of its bench have in common that have this metric.
+    of `Metric.key_columns`. ``resolutions`` has the resolution of each number, 0 if unknown.
+    ``drift`` is common to all cells of its bench that have this metric.
     """
 
     spec: RunSpec
@@ -71,19 +71,20 @@ class Cell:
 
     @property
     def measure(self) -> Measure:
-        """What its runs measure."""
+        """The kind of measurement of its runs."""
         return self.runs[0].measure
 
     @property
     def drifts_with(self) -> tuple[str, str, str, bool]:
-        """What cells with one drift have in common: their metric, not only its name, which folders
-        use for different things.
+        """A key for cells that share a drift.
+
+        It is the whole metric, not only its name, which folders use for different things.
         """
         return self.metric.name, self.metric.unit, self.metric.better, bool(self.metric.key_columns)
 
     @property
     def is_speed_of_training(self) -> bool:
-        """Whether its numbers are speeds of a training, which has steps."""
+        """Return whether its numbers are speeds of a training, which has steps."""
         return self.metric.name in SPEEDS
 
     @property
@@ -123,7 +124,7 @@ class Cell:
 
     @property
     def is_positive(self) -> bool:
-        """Whether all values are above 0, so that they can be compared as ratios."""
+        """Return whether all values are above 0, so that they can be compared as ratios."""
         return min(self.numbers.values(), default=1.0) > 0
 
     @property
@@ -157,11 +158,10 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
 
 
 def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
-    """Return the cells of these runs in order of size, those of one metric if it is named; a run
-    without a spec is left out. Runs with a place are those of one bench, whose drift its cells
-    share.
+    """Return the cells of these runs in order of size, only those of ``metric`` if given.
 
-    A spec of which no run has a number has one cell, of its primary metric.
+    A run without a spec is left out. Runs with a place belong to one bench, and their cells share
+    its drift. A spec without any number has one cell, of its primary metric.
     """
     groups: dict[str, list[RunResult]] = {}
     for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):

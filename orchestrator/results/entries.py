@@ -192,19 +192,19 @@ class Row(Entry):
 
     @property
     def is_speed(self) -> bool:
-        """Whether it is a speed of training."""
+        """Return whether it is a speed of training."""
         return self.metric in SPEEDS
 
     @property
     def is_derived(self) -> bool:
-        """Whether it follows from a speed of training, as an MFU does, or is what the program says
-        of such a number.
+        """Return whether it is derived from a speed of training, as an MFU is, or the program's own
+        figure of such a number.
         """
         return bool(self.says) or self.metric in OWN_METRICS and not self.is_speed
 
     @property
     def title(self) -> str:
-        """Its name for people: that of its metric, or of the number that the program says."""
+        """Its name for people: its metric, or the number that the program reports."""
         return f"{self.says} said by the program" if self.says else self.metric
 
     @property

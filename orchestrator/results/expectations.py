@@ -1,9 +1,8 @@
-"""Whether a bench has measured what was expected of it: each bound against the typical value and
-its interval.
+"""Judgements of a bench's expectations: each bound against the typical value and its interval.
 
 A value within the bound whose interval reaches beyond it is not certain: another bench could give a
-value on the other side. Nor is a value in another unit than the metric had when the bound was
-given, before the logs were read again.
+value on the other side. A value in another unit than the metric had when the bound was given,
+before the logs were read again, is not certain either.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Judgement:
 
     @property
     def note(self) -> Note:
-        """What the table says of it."""
+        """The judgement as a note of the table."""
         place = f"{self.series} {self.shape}: " if self.series else ""
         kind = EXPECTATION if self.verdict == MET else EXPECTATION_NOT_MET
         return kind(expected=self.expected, verdict=self.verdict, place=place, got=self.got)
@@ -207,9 +206,11 @@ def values_at(row: Row, run: RunResult) -> dict[str, str]:
 def judged(
     expectations: Sequence[Expectation], rows: Sequence[Row], runs: Sequence[RunResult]
 ) -> tuple[Judgement, ...]:
-    """Return a judgement of each expectation in each configuration and key that it applies to; one
-    that applies to none is not met. ``runs`` are those of the rows. A configuration without any
-    number is concerned by the bounds on all of its metrics."""
+    """Return a judgement of each expectation in each configuration and key that it applies to.
+
+    An expectation that applies to none is not met. ``runs`` are the runs of the rows. To a
+    configuration without any number, the bounds on all of its metrics apply.
+    """
     if not expectations:
         return ()
     by_id = {run.run_id: run for run in runs}

@@ -285,9 +285,11 @@ def _samples_of_step(counts: Throughput, spec: RunSpec, parsed: Parsed) -> int:
 
 
 def _with_report(spec: RunSpec, framework: Framework, parsed: Parsed) -> RunSpec:
-    """Return a spec with the device and the step that the program's closing line reports, else by
-    the defaults of the folder on GPUs. Raises DataError if the log is that of another run than its
-    name says, or a copy of the model takes other ranks."""
+    """Return a spec with the device and the step that the program's closing line reports.
+
+    Without a report, these are the defaults of the folder on GPUs. Raises DataError if the log
+    belongs to another run than its name says, or a copy of the model takes another number of ranks.
+    """
     reported = _read_report(parsed)
     worlds = [
         ("world_size", world_size) for _, world_size in parsed.ranks if world_size is not None
@@ -390,8 +392,9 @@ def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: P
 
 
 def _with_own_notes(read: RunResult, *notes: Note) -> RunResult:
-    """Return a run with notes about it alone, which name its log, the table having those of all
-    repeats in one place.
+    """Return a run with notes about it alone.
+
+    They name its log, because the table has the notes of all repeats in one place.
     """
     return replace(
         read, qualifications=(*read.qualifications, *(note.about(read.run_id) for note in notes))

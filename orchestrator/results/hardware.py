@@ -106,14 +106,14 @@ def slowed(
     window_s: float | None = None,
     sampled: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> dict[str, dict[str, Lowered]]:
-    """Return by reason and host for which share of the window clocks were lowered, if that may be 5
-    % of it.
+    """Return by reason and host the share of the window during which clocks were lowered, if it may
+    be 5 % or more.
 
-    The driver's counters are read at the start and the end of a rank, so it is not known which of
-    the lowered time was in the window: at least what has no room outside of it, at most all. On a
-    node that was ``sampled``, the share of the samples in the window is taken instead. Without a
-    window the shares are those of the rank's life, and equal. Reasons have the names of
-    nvidia-smi's counters.
+    The driver's counters are read at the start and the end of a rank, so it is unknown how much of
+    the lowered time was in the window. The share is a range: the least is the time that does not
+    fit outside the window, the most is all of it. On a node that was ``sampled``, the share of the
+    samples in the window is taken instead. Without a window the shares cover the rank's life, and
+    are equal. Reasons have the names of nvidia-smi's counters.
     """
     shares: dict[str, dict[str, Lowered]] = {}
     for host, by_reason in sampled.items():

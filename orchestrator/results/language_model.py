@@ -35,10 +35,10 @@ def language_values(
     observed: Mapping[str, Any],
     resolution: float = 0.0,
 ) -> tuple[Value, ...]:
-    """Return the values of `METRICS` in a run; those that need unknown sizes, a peak or a reported
-    memory are left out.
+    """Return the values of `METRICS` in a run, except those that need an unknown size, peak or
+    memory.
 
-    ``resolution`` is that of ``samples_per_s``, as its log prints numbers, 0 if it is not known.
+    ``resolution`` is the resolution of ``samples_per_s``, as its log prints numbers, 0 if unknown.
     """
     per_device = samples_per_s * spec.items / spec.world_size
     numbers = {"tokens_per_s_per_device": per_device}

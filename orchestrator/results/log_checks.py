@@ -53,9 +53,11 @@ _TIMES = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s")
 
 @dataclass(frozen=True, slots=True)
 class StepReading:
-    """The steps of a run as its log has them, with ``notes`` about them. ``times`` are the seconds
-    of a step, by lines of the window; other fields are those of `RunResult` with the same names,
-    and ``digest`` is one of its ``digests``."""
+    """The steps of a run from its log, with ``notes`` about them.
+
+    ``times`` are the seconds of a step, by lines of the window; other fields are the same as in
+    `RunResult`, and ``digest`` is one of its ``digests``.
+    """
 
     throughput: Throughput
     resolution: float
@@ -103,12 +105,12 @@ def sizes_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def verify_statements(log: Parsed, sizes: Mapping[str, Any]) -> None:
-    """Check what a log says of itself and of its run. ``sizes`` are those that are known, of
+    """Check the statements of a log about itself and its run. ``sizes`` are the known ones of
     `sizes_of`.
 
-    Raises DataError (result_invalid): the program says that its results are wrong or does not say
-    that they are right, a row contradicts itself or has no header, or the log is that of a run of
-    another size, or of several runs.
+    Raises DataError (result_invalid) if the program says that its results are wrong or does not say
+    that they are right, if a row contradicts itself or has no header, or if the log is from a run
+    of another size, or from several runs.
     """
     # A list of ranks shows best that several programs ran, whose other statements are each about
     # one.
@@ -146,14 +148,16 @@ def read_window(
     sampled: bool = False,
     items: int = 1,
 ) -> StepReading:
-    """Return what the steps of a log say of its window. ``printed`` is the resolution of values by
-    name, ``clock`` what the clock of the node says, if it is known, for a run of a size. A
-    simulated program neither trains nor keeps that clock. Rates in samples are compared with times
-    if the run is ``sized``: its global batch is known. ``sampled``: a step time is that of the
-    printed step alone, as the grammar says. A sample counts as ``items`` tokens.
+    """Return the window as the steps of a log describe it.
+
+    ``printed`` is the resolution of values by name. ``clock`` holds the readings of the node's
+    clock, if known, for a run of a size. A simulated program neither trains nor keeps that clock.
+    Rates in samples are compared with times if the run is ``sized``: its global batch is known.
+    ``sampled``: a step time covers the printed step alone, as the grammar says. A sample counts as
+    ``items`` tokens.
 
     Raises DataError like `throughput`, `verify_training` and `verify_clock`, and log_unmatched for
-    steps beyond the planned.
+    steps beyond the plan.
     """
     _verify_end(samples, terms)
     samples, notes = pauses_once(samples, terms) if sampled else (samples, [])

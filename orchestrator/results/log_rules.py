@@ -15,8 +15,9 @@ from orchestrator.results.summary import Summary
 
 
 class LogRules(Protocol):
-    """The rules of framework folders. ``name`` is that of a folder or of a rule; empty: the rule
-    that each folder names.
+    """The rules of framework folders.
+
+    ``name`` names a folder or a rule; empty: the rule that each folder names.
     """
 
     def rule_names(self, bases: Sequence[Path] = ()) -> dict[str, list[str]]:

@@ -49,13 +49,13 @@ def read_logs(
     grammar: LogGrammar,
     holders: frozenset[str],
 ) -> tuple[dict[str, NodeLogs], RankAggregate]:
-    """Verify every log of every host against the ``files`` of its exit record. Return the parsed
-    logs by host, and the aggregate over ranks if each line describes a single process, whose files
-    then hold no samples of their own, or over nodes if each line describes one node and those of
-    ``every`` node are read.
+    """Verify every log of every host against the ``files`` of its exit record, and return the
+    parsed logs by host, with an aggregate.
 
-    ``holders`` are the hosts whose files hold the samples. Raises DataError result_invalid
-    for the first host in order that has an error.
+    The aggregate is over ranks if each line describes a single process; the ranks' files then hold
+    no samples of their own. It is over nodes if each line describes one node and ``every`` node's
+    lines are read. ``holders`` are the hosts whose files hold the samples. Raises DataError
+    result_invalid for the first host in order that has an error.
     """
     first = next(
         (host for host in records if host in holders), ""

@@ -1,5 +1,5 @@
-"""Which of the planned runs of a bench have a number: every output shows what is missing next to
-what was measured.
+"""Planned runs of a bench, and which of them have a number: every output shows missing results
+beside the measured ones.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The planned runs of a bench: a result for each, their counts, and what is missing (``note``),
-    empty if nothing is.
+    """The planned runs of a bench: a result for each, their counts, and a ``note`` on missing
+    results.
 
-    ``skipped`` are the configurations that the bench left out because they are impossible,
-    ``label`` is its own, and ``expect`` what it is expected to measure.
+    ``note`` is None if nothing is missing. ``skipped`` are the configurations that the bench left
+    out because they are impossible, ``label`` is its own, and ``expect`` are its expectations.
 
     Runs that were never started are in the counts, but have no result if no run of their framework
     shows what it measures.
@@ -73,8 +73,7 @@ def counted(results: Sequence[RunResult]) -> Counts:
 
 
 def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
-    """Return the planned runs of a bench in execution order; ``results`` are those of its runs that
-    have files.
+    """Return the planned runs of a bench in execution order; ``results`` are the runs with files.
 
     A run without an outcome is running while a controller holds the bench.
     """

@@ -1,5 +1,5 @@
-"""What qualifies the numbers of a cell: few or scattered repeats, unlike conditions, and what other
-cells contradict.
+"""Qualifications of a cell's numbers: few or scattered repeats, unlike conditions, and
+contradicting cells.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ _COARSE = 0.5
 def qualifications_of(
     cell: Cell, base: Cell | None, doubts: Sequence[Note], typical: int
 ) -> tuple[Note, ...]:
-    """Return the notes on the numbers of a cell. ``base`` is its baseline, ``doubts`` what is known
-    of it already, and
-    ``typical`` the number of repeats that most cells have."""
+    """Return the notes on the numbers of a cell.
+
+    ``base`` is its baseline, ``doubts`` are known doubts about it, and ``typical`` is the number of
+    repeats that most cells have.
+    """
     notes: list[Note] = []
     if cell.simulated:
         notes.append(SIMULATED())

@@ -232,7 +232,7 @@ def _with_steps(
 
 
 def _read_steps(result: RunResult, spec: RunSpec, evidence: RunEvidence) -> StepReading:
-    """Return the steps of the window. Raises DataError if they are not those of the plan."""
+    """Return the steps of the window. Raises DataError if the log has other steps than the plan."""
     grammar, holders = evidence.planned.grammar, evidence.holders
     terms = Terms.of(spec, grammar)
     files = {node.host: len(evidence.logs[node.host].sampled) for node in holders}

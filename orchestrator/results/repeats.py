@@ -85,7 +85,7 @@ def repeats_apart(cell: Cell) -> list[Note]:
 
 
 def on_other_hosts(runs: Sequence[RunResult]) -> list[Note]:
-    """Return a text if repeats ran on different hosts: then their spread is also that of machines."""
+    """Return a note if repeats ran on different hosts: machines then add to their spread."""
     repeats: dict[tuple[str, ...], list[int]] = {}
     for run in runs:
         if run.facts:

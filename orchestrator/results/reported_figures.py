@@ -1,10 +1,10 @@
-"""What a program says of its own speed beside what follows from its log: where they differ, and
-which convention explains it.
+"""A program's own figures of its speed beside the computed ones, and conventions that explain a
+difference.
 
 Programs that print TFLOP/s or an MFU count half of the attention or all of it, recomputation or
-not, and divide by the peak of one device, whatever runs. A figure that differs from the computed
-one by more than the digits that were printed and 2 % is explained by one of these conventions, or
-by two of them, if that reproduces it within 2 %.
+not, and divide by the peak of one device, whatever runs. A figure may differ from the computed one
+by more than the printed digits and 2 %. It is then explained by one or two of these conventions, if
+they reproduce it within 2 %.
 
 >>> from orchestrator.plan.scaling import Step
 >>> from orchestrator.results.numbers.peaks import devices_in
@@ -61,8 +61,9 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the figures of a run depend on besides its speed; ``device`` is None if it is not known,
-    or ranks have several.
+    """The facts besides speed that the figures of a run depend on.
+
+    ``device`` is None if it is not known, or ranks have several.
     """
 
     spec: RunSpec
@@ -147,7 +148,7 @@ class Figure:
 
     @property
     def differs(self) -> bool:
-        """Whether the difference is more than rounding and 2 %."""
+        """Return whether the difference is more than rounding and 2 %."""
         return not self._is_near(self.computed)
 
     def explanations(self, context: RunContext) -> tuple[str, ...]:
@@ -215,11 +216,11 @@ def figures(
     step_times: Sequence[float],
     context: RunContext,
 ) -> tuple[Figure, ...]:
-    """Return what a program says of itself in one run, with the doubt about each figure.
+    """Return a program's own figures in one run, with the doubt about each.
 
-    ``speed`` is that of the run in tokens/s, ``step_times`` are those of its window (s): where
-    lines become one value as a median or a mean, or the program averages steps itself, so do the
-    steps. Figures without a computed one, as an MFU without a known peak, are left out.
+    ``speed`` is the run's speed in tokens/s, ``step_times`` are the step times of its window (s).
+    If lines become one value as a median or a mean, or the program averages steps itself, so do the
+    steps. Figures without a computed one, such as an MFU without a known peak, are left out.
     """
     rates = [1 / seconds for seconds in step_times]
     by_metric = {value.metric: value for value in values}
@@ -257,8 +258,11 @@ def _of_steps(metric: Metric, rates: Sequence[float]) -> float:
 
 
 def doubts_about(repeats: Sequence[Figure]) -> list[Note]:
-    """Return the doubt about a figure of several runs: that of the run in which it differs as much
-    as it typically does, of two such runs the one in which it differs more."""
+    """Return the doubt about a figure of several runs, taken from the run with the median
+    difference.
+
+    Of two such runs, the one with the larger difference counts.
+    """
     ordered = sorted(repeats, key=lambda figure: figure.said / figure.computed)
     typical = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
     farthest = max(typical, key=_distance, default=None)
@@ -295,8 +299,8 @@ def _distance(figure: Figure) -> float:
 
 
 def _operations(transformer: Transformer, tokens: int, conventions: Mapping[str, float]) -> float:
-    """Return the operations of training on one token; ``conventions`` has the values of those of
-    the program, by kind.
+    """Return the operations of training on one token, by the program's ``conventions`` (values by
+    kind).
     """
     whole = transformer.flops_per_token(tokens)
     attention = 2 * (whole - transformer.flops_per_token(tokens, causal=True))
@@ -311,7 +315,7 @@ def _operations(transformer: Transformer, tokens: int, conventions: Mapping[str,
 
 
 def _peaks(device: Device, dtype: str) -> list[Convention]:
-    """Return other peaks than that of a device for a dtype: its own ones and those of all others,
+    """Return other peaks than a device's own for a dtype: its further peaks and all other devices',
     equal ones together.
     """
     own = device.peak(dtype)

@@ -45,20 +45,21 @@ class Lowered(NamedTuple):
 class RunResult:
     """The result of one run, derived from its evidence.
 
-    ``spec`` is None if the manifest cannot be read. ``resolution`` is that of its samples/s, as its
-    log prints numbers. ``observed`` is what the training program reported at its end,
-    ``step_times`` summarizes the step times in the window, ``unsteady`` is the result of
-    `steadiness.unsteady` for them, ``steady`` that of `steady_start` for all steps. ``metrics`` are what its program measures,
-    ``metric_values`` its numbers besides its speed, ``said`` its program's own figures of some of
-    them, ``planned_units`` their units before its log was read again. ``readings`` are the parsed
-    lines of collectives and pairs, ``slowed`` and ``loaded`` are the results of `hardware.slowed`
-    and `hardware.loaded` for the nodes' clocks and processors, ``lost_links`` that of
-    `lost_links.lost_links`, of failed runs too, ``use`` is what their samples say of the window,
-    None without samples. ``digests`` are SHA-256 of the logs with samples and of the step times in
-    the window, to the microsecond; two runs never have an equal one. ``repeated_by`` is the command
-    that makes a run without a number again in the same bench, such as `RESUME`. ``place`` is the
-    run's place in the order in which its bench ran, None for a run of another bench or of none.
-    ``rank_parts`` are those of all ranks, in order, or empty.
+    ``spec`` is None if the manifest cannot be read. ``resolution`` is the resolution of its
+    samples/s, as its log prints numbers. ``observed`` are the facts that the training program
+    reported at its end, ``step_times`` summarizes the step times in the window. ``unsteady`` is the
+    result of `steadiness.unsteady` for them, ``steady`` the result of `steady_start` for all steps.
+    ``metrics`` are the metrics of its program, ``metric_values`` its numbers besides its speed,
+    ``said`` the program's own figures of some of them, ``planned_units`` their units before its log
+    was read again. ``readings`` are the parsed lines of collectives and pairs. ``slowed`` and
+    ``loaded`` are the results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and
+    processors, ``lost_links`` is the result of `lost_links.lost_links`, of failed runs too. ``use``
+    summarizes their samples over the window, None without samples. ``digests`` are SHA-256 of the
+    logs with samples and of the step times in the window, to the microsecond; two runs never have
+    an equal one. ``repeated_by`` is the command that makes a run without a number again in the same
+    bench, such as `RESUME`. ``place`` is the run's place in the order in which its bench ran, None
+    for a run of another bench or of none. ``rank_parts`` has the parts of all ranks, in order, or
+    is empty.
     """
 
     run_id: str
@@ -128,9 +129,7 @@ class RunResult:
 
     @property
     def begins_too_early(self) -> bool:
-        """Whether its window begins before its steady state, as far as that can be learned from its
-        steps.
-        """
+        """Return whether its window begins before its steady state, as far as its steps show."""
         if self.throughput is None or self.steady is None:
             return False
         return not self.steady.holds_from(self.throughput.first_step)
@@ -141,18 +140,18 @@ class RunResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether the run has measured what it was planned to measure."""
+        """Return whether the run has its planned measurement."""
         return self.error is None and bool(self.values or self.readings)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the run has no number because it was stopped from outside, or its controller died
-        before its end.
+        """Return whether the run has no number because it was stopped from outside, or its
+        controller died before its end.
         """
         stopped = self.error is not None and self.error.kind == "interrupted"
         return not self.is_good and (stopped or self.state in ("interrupted", "incomplete"))
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run was made to its end and has no number."""
+        """Return whether the run was made to its end and has no number."""
         return not (self.is_good or self.is_interrupted or self.state in (NEVER_RUN, RUNNING))

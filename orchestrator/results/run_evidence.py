@@ -55,7 +55,7 @@ class RunEvidence:
 
     @property
     def arrivals(self) -> tuple[tuple[float, int], ...]:
-        """When steps were seen in the logs of the first holder (`NodeLogs`)."""
+        """The times at which steps were seen in the logs of the first holder (`NodeLogs`)."""
         return self.logs[self.holders[0].host].arrivals
 
     @property
@@ -88,8 +88,10 @@ def holders_of(planned: Manifest) -> tuple[Slot, ...]:
 
 
 def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
-    """Return every node's exit record. Raises the error of a node that failed before those of nodes
-    stopped because of it.
+    """Return every node's exit record.
+
+    The error of a node that failed by itself is raised before errors of nodes stopped because of
+    it.
     """
     records: dict[str, ExitRecord] = {}
     errors: list[OrchError] = []

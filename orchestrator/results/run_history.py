@@ -32,8 +32,8 @@ PHASES = ("planned", "staged", "armed", "started", "over", "collected")
 
 @dataclass(frozen=True, slots=True)
 class NodeTimes:
-    """When a node's part of a run began, relative to the run's first node, and how long it took;
-    both in seconds.
+    """The begin of a node's part of a run, relative to the run's first node, and its duration, in
+    seconds.
     """
 
     host: str
@@ -43,10 +43,13 @@ class NodeTimes:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """How one run went. ``phases`` are seconds relative to the start signal by the controller's
-    clock. ``skew_s`` is the start skew of the nodes, ``bound_s`` its error bound; both None without
-    a record of a start. ``first_step_s`` is the time from the start of the first node to the end of
-    the first step, None if the log has no timestamps of its node's clock."""
+    """The course of one run.
+
+    ``phases`` are seconds relative to the start signal by the controller's clock. ``skew_s`` is the
+    start skew of the nodes, ``bound_s`` its error bound; both None without a record of a start.
+    ``first_step_s`` is the time from the start of the first node to the end of the first step, None
+    if the log has no timestamps of its node's clock.
+    """
 
     run_id: str
     phases: Mapping[str, float]
@@ -79,10 +82,12 @@ class RenderedFile:
 
 @dataclass(frozen=True, slots=True)
 class BenchHistory:
-    """The record of a bench besides its summary. ``commands`` are the argv of all controllers that
-    ran it; ``facts`` maps each fact to its values and their hosts; ``files`` are those of the first
-    run of a cell, by run id, and ``unlike`` the runs of the same cell whose files differ from these
-    by more than rendezvous port and run id."""
+    """The record of a bench besides its summary.
+
+    ``commands`` are the argv of all controllers that ran it; ``facts`` maps each fact to its values
+    and their hosts. ``files`` has the files of a cell's first run, by run id, and ``unlike`` the
+    runs of the same cell whose files differ from these by more than rendezvous port and run id.
+    """
 
     bench_id: str
     created: str
@@ -137,9 +142,7 @@ def history_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchHistory:
 
 
 def _commands(record: BenchRecord, events: Iterable[Entry]) -> tuple[tuple[str, ...], ...]:
-    """Return each distinct command line once: that of `orch bench`, and those of the commands that
-    continued it.
-    """
+    """Return each distinct command line once: `orch bench`, and the commands that continued it."""
     lines = [record.argv, *(event.argv for event in events if event.event == Event.BEGUN)]
     return tuple(dict.fromkeys((Path(line[0]).name, *line[1:]) for line in lines if line))
 

@@ -1,6 +1,4 @@
-"""What the cells of a bench have in common and what tells them apart: their series, and the tables
-in which they are shown.
-"""
+"""Series of a bench: the tables in which its cells are shown, and the choices that tell them apart."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether all ranks that log their own steps logged the whole window of a run.
+"""Verify that all ranks that log their own steps logged the whole window of a run.
 
-A synchronous run has the speed of all its ranks: those that stopped logging are not left out of it.
+A synchronous run has the speed of all its ranks, so ranks that stopped logging are not left out.
 """
 
 from __future__ import annotations

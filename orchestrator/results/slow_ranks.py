@@ -1,10 +1,10 @@
-"""Which ranks of a configuration the others wait for: those that compute longer, or wait longer for
-their input.
+"""Find the ranks of a configuration that the others wait for: they compute longer, or wait longer
+for their input.
 
-All steps of a synchronous run take equally long on all ranks; what a rank does before it first
-communicates tells who is slow from who waits. On busy processors how long that takes is chance, and
-the processor time of it is not. On GPUs that wait for their programs it is chance as well, and is
-not compared. docs/slow-ranks.md has the formula.
+All steps of a synchronous run take equally long on all ranks. The time before a rank first
+communicates tells the slow from the waiting. On busy processors that time is a matter of chance,
+but its processor time is not. It is also a matter of chance on GPUs that wait for their programs:
+these are not compared. docs/slow-ranks.md has the formula.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def _find_slow(
 
 
 def _as_fraction(excess: Excess) -> Excess:
-    """Return the excess of logarithms as that of their exponentials."""
+    """Return the excess of logarithms as an excess of their exponentials."""
     value, low, high = (
         math.expm1(min(number, _LARGEST)) for number in (excess.value, excess.low, excess.high)
     )
@@ -335,8 +335,11 @@ def _share(excess: Excess) -> str:
 
 
 def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) -> tuple[str, str]:
-    """Return what slows a node, one of `SlowRank.cause`, and in words what is known of it. What all
-    nodes have alike, as a power limit, slows none of them more than the others."""
+    """Return the cause that slows a node, one of `SlowRank.cause`, and its evidence in words.
+
+    A condition that all nodes share, such as a power limit, slows none of them more than the
+    others.
+    """
     conditions = conditions_against_others(host, [run.use for run in runs])
     of_host = on_host(host, runs)
     lowered, loads = slowed_in(of_host), loaded_in(of_host)
@@ -365,6 +368,6 @@ def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) ->
 
 
 def _has_more(host: str, hosts: Collection[str], shares: Mapping[str, float]) -> bool:
-    """Whether a node has a larger share than the median of the others, by what matters."""
+    """Return whether a node's share is larger than the median of the others by a relevant amount."""
     others = [shares.get(other, 0.0) for other in hosts if other != host]
     return bool(others) and shares.get(host, 0.0) - median(others) >= _WORTH_OF_CONDITIONS

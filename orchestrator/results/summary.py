@@ -125,8 +125,10 @@ def of_bench(planned: Planned, notes: Sequence[Note] = ()) -> Summary:
 
 
 def lacking(summary: Summary, planned: Planned) -> Summary:
-    """Return the table of a bench with its label, the counts of its planned runs, and first among
-    its notes what is missing and what was expected."""
+    """Return the table of a bench with its label and the counts of its planned runs.
+
+    Its notes begin with missing runs and expectations.
+    """
     missing = [*([planned.note] if planned.note else []), *skipped_words(planned.skipped)]
     judgements = judged(planned.expect, summary.rows, planned.results)
     notes = (*missing, *notes_on(judgements), *summary.notes)
@@ -218,9 +220,7 @@ def summarize(
 
 
 def _places(cells: Sequence[Cell], differing: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Return the place of the metric and of the key of each cell among those of its program, by
-    ``id`` of the cell.
-    """
+    """Return the place of each cell's metric and key within its program, by ``id`` of the cell."""
     metrics: dict[str, dict[str, int]] = {}
     keys: dict[tuple[str, str], dict[Key, int]] = {}
     places = {}

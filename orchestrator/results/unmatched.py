@@ -37,11 +37,11 @@ def verify_matched(
     sampled: Mapping[tuple[str, str], Parsed],
     samples: Sequence[StepSample],
 ) -> None:
-    """Raise DataError (log_unmatched) if the grammar of a run found no log, or none of the lines
-    that it has a pattern for.
+    """Raise DataError (log_unmatched) if the grammar of a run found no log, or no line for its
+    patterns.
 
-    ``names`` are all logs of the first node, ``parsed`` those that the grammar names, by host and
-    name, and ``sampled`` those of them that should hold samples.
+    ``names`` are all logs of the first node, ``parsed`` the logs that the grammar names, by host
+    and name, and ``sampled`` the ones among them that should hold samples.
     """
     grammar, spec = planned.grammar, planned.spec
     if not sampled:

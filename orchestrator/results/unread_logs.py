@@ -1,6 +1,4 @@
-"""Lines with results in logs that the log grammar of a run leaves out: those of other nodes, and of
-other ranks.
-"""
+"""Lines with results in logs that a run's log grammar leaves out: logs of other nodes and ranks."""
 
 from __future__ import annotations
 
@@ -31,9 +29,9 @@ def unread_results(
     """Return a note if logs that are not among those ``read``, by host and name, have results of
     their own; empty otherwise.
 
-    Lines that say the same as those that were read are no results of their own: every rank may
-    print those of the run. Logs whose names differ from those of ``files:`` in numbers alone are
-    looked at, up to their first 256 KiB.
+    Lines that repeat a line already read do not count: every rank may print the results of the run.
+    A log is searched, up to its first 256 KiB, if its name differs from a name in ``files:`` only
+    in numbers.
     """
     if not grammar.readings:
         return []

@@ -47,11 +47,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """How many nodes and ranks must have values, and the measured steps, first to last; None if
-    lines have no steps.
+    """The number of nodes and ranks that must have values, and the measured steps, first to last.
 
-    ``shift`` is what has to be added to the number of a printed step, ``form`` how numbers are
-    printed.
+    ``window`` is None if lines have no steps. ``shift`` is added to the number of a printed step;
+    ``form`` is the form of printed numbers.
     """
 
     nodes: int
@@ -64,9 +63,11 @@ class Expected:
 @dataclass(slots=True)
 class _Source:
     """The numbers of one rank, node or run, by key, in the order of their lines, and where the
-    first of them was printed. ``finest`` is the finest resolution of those of each order of
-    magnitude, in the unit of the metric: a program may print a number of decimals, or a number of
-    digits."""
+    first was printed.
+
+    ``finest`` is the finest resolution of each order of magnitude, in the unit of the metric: a
+    program may print a number of decimals, or a number of digits.
+    """
 
     log: Log
     numbers: dict[Key, list[float]] = field(default_factory=dict)

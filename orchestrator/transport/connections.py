@@ -103,8 +103,8 @@ class Connections:
 
 
 def _refuse_outside_its_lab(host: Host) -> None:
-    """Raise ConfigError for a node of a namespace lab outside that lab, where its address may be
-    that of a real machine.
+    """Raise ConfigError for a node of a namespace lab outside that lab, where its address may
+    belong to a real machine.
     """
     if LAB_VARIABLE in host.vars and not os.environ.get("ORCH_LAB"):
         message, hint = (

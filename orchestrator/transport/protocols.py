@@ -1,4 +1,4 @@
-"""What every transport offers, whatever carries its bytes: `Connector`, `Transport`, `Channel`.
+"""The interface of every transport: `Connector`, `Transport`, `Channel`.
 
 A `Connector` belongs to one command and makes its connections; a `Transport` is one connection to
 one host; a `Channel` is one command on that host. All of them may be used from several threads at
@@ -73,7 +73,7 @@ class Channel(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether the command's output ended by itself; False if the connection broke."""
+        """Return whether the command's output ended by itself; False if the connection broke."""
 
     def stderr_tail(self) -> bytes:
         """Return the last bytes, at most 8 KiB, that the command has written to standard error."""
@@ -121,24 +121,26 @@ class Transport(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is up as far as this side knows; a frozen node looks alive."""
+        """Return whether the connection is up as far as this side knows; a frozen node looks alive."""
 
     @property
     def unread(self) -> bool:
-        """Whether data has arrived that its thread has had no processor time to read; False if the
-        connection broke.
+        """Return whether data has arrived that its thread had no processor time to read.
+
+        False if the connection broke.
         """
 
     @property
     def host_key(self) -> str:
-        """What tells machines apart: two names with one value are one machine. Empty if the
-        transport cannot know.
+        """A key that tells machines apart: two names with one value are one machine.
+
+        Empty if the transport cannot know.
         """
 
     @property
     def via(self) -> str:
-        """What stands last between this machine and the host, as messages name it: a jump host.
-        Empty without one.
+        """The last hop between this machine and the host, as messages name it: a jump host. Empty
+        without one.
         """
 
     def close(self) -> None:

@@ -12,8 +12,9 @@ Stream = TypeVar("Stream", bound=Inbox)
 
 
 class Receiver(Generic[Stream]):
-    """What a command writes, in two inboxes that another thread fills; a subclass sends, and says
-    why a connection broke.
+    """The output of a command, in two inboxes that another thread fills.
+
+    A subclass sends, and explains why a connection broke.
     """
 
     def __init__(self, stdout: Stream, stderr: Inbox) -> None:
@@ -53,7 +54,7 @@ class Receiver(Generic[Stream]):
 
     @property
     def ended(self) -> bool:
-        """Whether the command's output ended by itself; False if the connection broke."""
+        """Return whether the command's output ended by itself; False if the connection broke."""
         return self._stdout.ended
 
     def stderr_tail(self) -> bytes:

@@ -28,9 +28,9 @@ class HostKey:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How host keys are verified.
+    """The verification of host keys.
 
-    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new`` the
+    ``store`` is the project's own known-hosts file, which is always read. With ``accept_new``, the
     key of a server that is in no known-hosts file is written to it (mode 0600, locked, replaced
     atomically). A changed or revoked key is always refused. ``verified`` has the last trusted key
     of each server that this process has contacted: no other server is new.

@@ -78,7 +78,7 @@ class _Column:
 
 
 def _columns(kind: type[Entry], entries: Sequence[Entry]) -> Iterator[_Column]:
-    """Yield the columns of a kind of entry, those of parts after their field, but for `_TEXTS`."""
+    """Yield the columns of a kind of entry, except `_TEXTS`; columns of parts follow their field."""
     names = [declared.name for declared in fields(kind)]
     for name, before in _AFTER.items() if kind is Row else ():
         names.remove(name)

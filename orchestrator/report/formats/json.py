@@ -54,7 +54,7 @@ def render(summary: Summary) -> str:
 
 
 def codes_of(notes: Sequence[str]) -> list[dict[str, str]]:
-    """Return the code and severity of each note, for lists beside those of sentences."""
+    """Return the code and severity of each note, parallel to the list of sentences."""
     return [{"code": note.code, "severity": note.severity} for note in map(as_note, notes)]
 
 

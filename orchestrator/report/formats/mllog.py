@@ -25,8 +25,10 @@ _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
 
 
 def render(summary: Summary) -> str:
-    """Return two lines for each row, ASCII only. Numbers are unrounded, in the unit of their
-    metric; the time is that of the export."""
+    """Return two lines for each row, ASCII only.
+
+    Numbers are unrounded, in the unit of their metric. The time is the time of the export.
+    """
     now_ms = time.time_ns() // 1_000_000
     return "".join(f"{line}\n" for row in summary.rows for line in _lines(row, now_ms))
 

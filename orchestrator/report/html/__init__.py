@@ -1,5 +1,5 @@
-"""HTML pages: `page` is that of a bench, for which `charts` draws and `svg` embeds; `certificate`
-that of an acceptance.
+"""HTML pages: `page` renders a bench, with charts from `charts`, embedded by `svg`; `certificate`
+renders an acceptance.
 
-It hands on nothing, because a certificate has no charts, and needs no matplotlib.
+It re-exports nothing, because a certificate has no charts and needs no matplotlib.
 """

@@ -1,4 +1,4 @@
-"""What all charts of a page share: their size, their ticks, and where their words are."""
+"""Axes that all charts of a page share: size, ticks, and places of labels."""
 
 from __future__ import annotations
 

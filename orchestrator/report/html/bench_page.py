@@ -1,4 +1,4 @@
-"""The page of a bench, read from its files: that of `orch summarize --open`."""
+"""The page of `orch summarize --open`: read a bench from its files and render it."""
 
 from __future__ import annotations
 

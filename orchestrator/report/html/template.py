@@ -33,7 +33,7 @@ def fill_page(package: str, template: str, **values: Any) -> str:
 
 @cache
 def _template(name: str, package: str) -> Template:
-    """Return a template of a feature's package that sees those of this one."""
+    """Return a template of a feature's package; it can include the templates of this one."""
     return environment().from_string(read_text(name, package))
 
 

@@ -1,5 +1,4 @@
-"""How nodes and GPUs were used while the steps of a run went by: charts over one axis of time, one
-above the other.
+"""Charts of the use of nodes and GPUs during a run's steps, stacked over one axis of time.
 
 They only draw; every number is computed elsewhere.
 """
@@ -67,9 +66,7 @@ def use(turns: Sequence[Turn], unit: str, prefix: str) -> str:
 
 
 def _limits(quantity: str, lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
-    """Return the ends of the y axis: from 0 on, except for what is never near it and changes by
-    little in the window.
-    """
+    """Return the ends of the y axis: from 0, except for quantities far above it that change little."""
     all_points = [point for points in lines for point in points]
     values = [value for at, value in all_points if at >= 0] or [value for _, value in all_points]
     low, high = min(values), max(values)

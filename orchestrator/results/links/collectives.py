@@ -49,9 +49,12 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class CollectivePoint:
-    """One size in one form (in place or out of place). ``size_bytes`` is the total over all ranks
-    of the data gathered or scattered. ``time_s`` is the mean time of a call over ``iterations`` and
-    ranks; ``max_time_s`` is that of the slowest rank, 0 if unknown."""
+    """One size in one form (in place or out of place).
+
+    ``size_bytes`` is the total over all ranks of the data gathered or scattered. ``time_s`` is the
+    mean time of a call over ``iterations`` and ranks; ``max_time_s`` is the slowest rank's time, 0
+    if unknown.
+    """
 
     collective: str
     size_bytes: int
@@ -86,8 +89,8 @@ def algorithm_bandwidth(point: CollectivePoint) -> float:
 
 
 def bus_bandwidth(point: CollectivePoint, world_size: int) -> float:
-    """Return the bandwidth comparable with that of the hardware, in GB/s of 10^9 bytes; 0 for a
-    single rank.
+    """Return the bandwidth to compare with the hardware's, in GB/s of 10^9 bytes; 0 for a single
+    rank.
     """
     return algorithm_bandwidth(point) * factor(point.collective, world_size)
 
@@ -156,7 +159,7 @@ def planned_sizes(spec: RunSpec) -> list[int]:
 
 
 def calling_ranks(spec: RunSpec) -> int:
-    """Return how many ranks make a call together: those of a group, or all."""
+    """Return how many ranks make a call together: the ranks of a group, or all."""
     return (
         _option(spec, "group_ranks", 0) or spec.world_size
         if "group_ranks" in spec.options

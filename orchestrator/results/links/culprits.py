@@ -1,11 +1,10 @@
-"""From the times of all pairs of nodes to the slow node, link or boundary between groups; no node
-serves as a reference.
+"""Find the slow node, link or boundary between groups from the times of all pairs of nodes.
 
-The model is additive in logarithms: log(time of a pair in a sweep) = level + node + node + link +
-drift of the sweep + noise. Medians keep a slow node from affecting the scores of its partners, and
-a slow link from affecting those of its two nodes. A culprit is named if even the lower end of its
-interval, at a level for all nodes and links together, is slower than the others by more than
-`MARGIN`.
+No node serves as a reference. The model is additive in logarithms: log(time of a pair in a sweep) =
+level + node + node + link + drift of the sweep + noise. Medians keep a slow node from affecting the
+scores of its partners, and a slow link from affecting its two nodes' scores. A culprit is named if
+even the lower end of its interval, at a level for all nodes and links together, is slower than the
+others by more than `MARGIN`.
 
 >>> slow = {pair: [3.0, 3.1, 2.9, 3.0] if 2 in pair else [1.0, 1.1, 0.9, 1.0] for pair in combinations(range(6), 2)}
 >>> [f"{node.node}: {node.slower:.1f}x" for node in diagnosis(slow, 6).nodes if node.named]
@@ -48,11 +47,11 @@ _OF_MEDIAN = math.pi / 2
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """How many times slower a node is to its median partner than an ordinary pair, with the 95 %
-    interval.
+    """The slowdown of a node.
 
-    ``least`` is the lower end at the level of all comparisons together; to ``slow_to`` of its
-    ``partners`` the node is at least half as slow.
+    ``slower`` is how many times slower it is to its median partner than an ordinary pair, with the
+    95 % interval. ``least`` is the lower end at the level of all comparisons together; to
+    ``slow_to`` of its ``partners`` the node is at least half as slow.
     """
 
     node: int
@@ -66,8 +65,8 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How many times slower a pair is than its two nodes explain, with the 95 % interval; ``least``
-    as for a node.
+    """The slowdown of a pair beyond its two nodes' slowdowns, with the 95 % interval; ``least`` as for
+    a node.
     """
 
     pair: Pair
@@ -107,7 +106,7 @@ class Culprits:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing stands out."""
+        """Return whether nothing stands out."""
         return not self.boundary and not any(
             [score.named for score in self.nodes] + [link.named for link in self.links]
         )

@@ -1,5 +1,5 @@
-"""The results of `orch bench pairs` as sentences and tables: what is slow, how certain that is, and
-what was detectable.
+"""The results of `orch bench pairs` as sentences and tables: slow nodes and links, how certain they
+are, and the least slowdown that was detectable.
 """
 
 from __future__ import annotations

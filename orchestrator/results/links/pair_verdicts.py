@@ -1,4 +1,4 @@
-"""What `orch bench pairs` says of each node and link, by their names."""
+"""Verdicts of `orch bench pairs` on each node and link, by name."""
 
 from __future__ import annotations
 

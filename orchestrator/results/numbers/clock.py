@@ -1,6 +1,8 @@
-"""Whether the times in a log agree with a clock that the program has no part in: when its lines arrived, and how long it ran.
+"""Check the times in a log against an independent clock: when its lines arrived, and how long the
+program ran.
 
-A log in milliseconds that is read as seconds, or steps per second that are the sum over all nodes, look like any other number.
+A log in milliseconds that is read as seconds, or steps per second that are the sum over all nodes,
+look like any other number.
 
 >>> from orchestrator.results.numbers.throughput import Terms, throughput, window_of
 >>> log = [StepSample(step, step_time_s=250.0) for step in range(1, 41)]
@@ -37,9 +39,11 @@ _KINDS = ("timestamp", "elapsed_s", "step_time_s", "steps_per_s", "samples_per_s
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What a node's own clock says. ``arrivals``: (seconds, last step in the log then), in order,
-    each less than `POLL_S` after lines had come; ``life_s``: how long the program ran, start-up
-    included."""
+    """Readings of a node's own clock.
+
+    ``arrivals``: (seconds, last step in the log then), in order, each less than `POLL_S` after
+    lines had come; ``life_s``: how long the program ran, start-up included.
+    """
 
     arrivals: Sequence[tuple[float, int]] = ()
     life_s: float | None = None
@@ -59,14 +63,14 @@ def verify_clock(
     clock: Clock,
     sizes: Sizes,
 ) -> list[Note]:
-    """Return a note if the times of the window differ from the clock by a tenth or more, beyond
-    what the clock can tell.
+    """Return a note if the times of the window differ from the clock by a tenth or more, beyond the
+    clock's precision.
 
     ``measured`` and ``intervals`` are the results of `throughput` and `window_of` for the samples.
 
     Raises DataError (result_invalid) for a window that is longer than the run, and for times that
-    are off by half or more, with what to write in the log grammar if the factor is that of a known
-    mistake.
+    are off by half or more. If the factor is a known mistake, it says what to write in the log
+    grammar.
     """
     window = [
         sample for sample in samples if measured.first_step <= sample.step <= measured.last_step

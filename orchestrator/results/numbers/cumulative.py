@@ -1,5 +1,6 @@
-"""Rates that approach a value as means since the start do: a grammar that does not say so reads
-each as that of its own steps.
+"""Rates that approach a value as means since the start do.
+
+Unless the grammar says so, each of them is wrongly read as the rate of its own steps.
 
 >>> log = [StepSample(step, samples_per_s=64 * step / (4 + 0.5 * step)) for step in range(1, 101)]
 >>> cumulative_note(log, Terms(warmup_steps=20, steps=100, global_batch=64))[0].partition(":")[0]

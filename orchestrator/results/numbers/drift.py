@@ -2,8 +2,8 @@
 drift of the machine.
 
 A machine that slows down over a bench makes every configuration slower alike. In the order that
-`orchestrator.plan.bench` plans, most of that falls out of a speedup by itself; the rest, and the
-scatter that a drift adds to the repeats, is taken out by a line: the logarithm of a speed is its
+`orchestrator.plan.bench` plans, most of the drift cancels out of a speedup by itself. A line
+removes the rest, and the scatter that a drift adds to the repeats: the logarithm of a speed is its
 configuration's, plus a slope times the place of the run in the bench, plus noise (analysis of
 covariance; R. A. Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, section
 49.1). The slope is common to all configurations. It is used only if noise alone is unlikely to give
@@ -11,9 +11,8 @@ one as large, because a line that is fitted to noise widens the intervals (T. A.
 biases in estimation due to the use of preliminary tests of significance", Annals of Mathematical
 Statistics 15, 1944).
 
-Speeds are those of the middle of the bench. Without drift they are geometric means, and the
-intervals are those of
-`orchestrator.results.numbers.intervals`.
+Speeds refer to the middle of the bench. Without drift they are geometric means, with the intervals
+of `orchestrator.results.numbers.intervals`.
 
 >>> slow = {n: Placed(place, 100.0 * 0.99**place) for n, place in enumerate((0, 3, 4))}
 >>> fast = {n: Placed(place, 200.0 * 0.99**place) for n, place in enumerate((1, 2, 5))}
@@ -227,9 +226,9 @@ def chance_without_drift(
     """Return the `chance` of a permutation test of two configurations, each without the drift of
     its bench.
 
-    A line that was fitted to runs makes what is left of them smaller than their noise. It is
-    enlarged by as much before runs of the two benches are exchanged (P. Good, "Permutation,
-    Parametric and Bootstrap Tests of Hypotheses", 2005, on residuals).
+    Residuals of a fitted line are smaller than the noise. They are enlarged to make up for that
+    before runs of the two benches are exchanged (P. Good, "Permutation, Parametric and Bootstrap
+    Tests of Hypotheses", 2005, on residuals).
     """
     first, second = (
         _without(runs, drift) for runs, drift in zip((before, after), drifts, strict=True)
@@ -253,11 +252,10 @@ def _without(runs: Sequence[Placed], drift: Drift) -> list[float]:
 def typical_ratio(
     runs: Mapping[int, Placed], others: Mapping[int, Placed], drift: Drift = STEADY
 ) -> Estimate | None:
-    """Return the ratio of two configurations from the repeats that both have, None if they share
-    fewer than two.
+    """Return the ratio of two configurations from the repeats that both have.
 
-    Runs of one repeat are close to each other in time, so that what is common to both, drift or
-    not, falls out of their ratio.
+    None if they share fewer than two. Runs of one repeat are close in time, so whatever both have
+    in common, drift or not, cancels out of their ratio.
     """
     pairs = [(run, others[repeat]) for repeat, run in runs.items() if repeat in others]
     if len(pairs) < 2:

@@ -1,23 +1,20 @@
-"""By how much one member of a group is above the others, from measurements of all of them at the
-same times.
+"""The excess of one member of a group over the others, from measurements of all at the same times.
 
-The mean over blocks and runs of a member is compared with the median of the same means of the
-others: like with like, so that noise with a long tail, of which a mean is above the median, is no
-excess. How uncertain that is follows from the largest of several answers, each of which is too
-small for some shape of noise:
+A member's mean over blocks and runs is compared with the median of the other members' means: like
+with like, so that noise with a long tail, whose mean is above its median, is no excess. The
+uncertainty is the largest of several answers, each of which is too small for some shape of noise:
 
-- what the scatter of blocks allows, after the correlation from block to block;
-- of two or more runs, what the scatter of whole runs allows: by Student's t, pooled over the
-  members, and by how far the
-  highest of all members comes out if what was measured is dealt anew to the members of each run, which keeps the shape of the
-  noise (E. J. G. Pitman, "Significance tests which may be applied to samples from any populations", 1937; the highest of all:
-  P. H. Westfall and S. S. Young, "Resampling-Based Multiple Testing", 1993). An excess is taken out before;
-- of a single run, what its members differ by among themselves, and by how much equal ones usually
-  do from run to run, which one
-  run cannot show.
+- the scatter of blocks, after the correlation from block to block;
+- with two or more runs, the scatter of whole runs: by Student's t, pooled over the members, and by
+  the distribution of the highest member if the measurements of each run are dealt to its members at
+  random, which keeps the shape of the noise (E. J. G. Pitman, "Significance tests which may be
+  applied to samples from any populations", 1937; the highest of all: P. H. Westfall and S. S.
+  Young, "Resampling-Based Multiple Testing", 1993). An excess is taken out before;
+- with a single run, the differences among its members, and the usual differences of equal members
+  from run to run, which one run cannot show.
 
-One of many members is always the highest, so the level of an interval is that of all of them
-together (O. J. Dunn, "Multiple comparisons among means", JASA 56, 1961).
+One of many members is always the highest, so the level of an interval covers all of them together
+(O. J. Dunn, "Multiple comparisons among means", JASA 56, 1961).
 
 >>> slow, usual = [1.1, 1.2, 1.1, 1.0, 1.1, 1.2], [0.0, 0.1, 0.0, -0.1, 0.0, 0.1]
 >>> found = excesses({"a": [slow], "b": [usual], "c": [[-value for value in usual]]})
@@ -65,8 +62,10 @@ Member = TypeVar("Member")
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """How far a member is above the others, and the interval of that; ``is_usual``: it is above
-    them in every run, but for one in six."""
+    """The excess of a member over the others, and its interval.
+
+    ``is_usual``: it is above them in every run, but for one in six.
+    """
 
     value: float
     low: float
@@ -77,12 +76,11 @@ class Excess:
 def excesses(
     values: Mapping[Member, Sequence[Sequence[float]]], comparisons: int = 0, usual: float = _USUAL
 ) -> dict[Member, Excess]:
-    """Return the excess of each member; empty where blocks are too few.
+    """Return the excess of each member; empty if there are too few blocks.
 
-    ``values``: of each member, for each run, those of its blocks, as many for each member.
-    ``comparisons`` counts the members of all groups that are judged together, if there are others.
-    ``usual`` is by how much equal members differ from run to run, a standard deviation, where a
-    single run cannot show it.
+    ``values`` has the blocks of each run of each member, as many for each member. ``comparisons``
+    counts the members of all groups that are judged together, if there are others. ``usual`` is the
+    standard deviation of equal members from run to run, for a single run, which cannot show it.
     """
     runs = min((len(runs) for runs in values.values()), default=0)
     fewest = min((len(blocks) for runs in values.values() for blocks in runs), default=0)

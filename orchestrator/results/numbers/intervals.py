@@ -2,9 +2,9 @@
 
 Only repeats are independent; the steps of a run share its node placement, clocks and caches, so
 even thousands of them do not make a number more certain than the number of runs does. Speeds are
-compared as logarithms, where the interval of a ratio is that of a difference, with Student's t
-(Student, "The probable error of a mean", Biometrika 6, 1908). With the few repeats of a benchmark,
-bootstrap percentiles cover the true value far less often than their nominal level:
+compared as logarithms, where the interval of a ratio becomes the interval of a difference, with
+Student's t (Student, "The probable error of a mean", Biometrika 6, 1908). With the few repeats of a
+benchmark, bootstrap percentiles cover the true value far less often than their nominal level:
 ``benchmarks/coverage.py`` shows both.
 
 >>> speed = interval([98.0, 100.0, 102.0, 99.0, 101.0])
@@ -61,8 +61,8 @@ def interval(speeds: Sequence[float], level: float = LEVEL) -> Interval | None:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of one or more values above 0. That of equal values is exactly
-    their value.
+    """Return the geometric mean of one or more values above 0; of equal values, exactly their
+    value.
 
     >>> geometric_mean([9.0, 9.0, 9.0]), round(geometric_mean([8.0, 2.0]), 9)
     (9.0, 4.0)
@@ -73,8 +73,8 @@ def geometric_mean(values: Sequence[float]) -> float:
 def logarithms(values: Sequence[float]) -> list[float]:
     """Return the logarithms of values in units of the first one.
 
-    Those of equal values are 0, so that nothing is rounded on the way back by `times_exp`:
-    exp(log(9)) is 9.000000000000002.
+    Equal values give 0, so that nothing is rounded on the way back by `times_exp`: exp(log(9)) is
+    9.000000000000002.
     """
     return [math.log(value) - math.log(values[0]) for value in values]
 
@@ -158,8 +158,11 @@ def centre_of(
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The typical value of one group over that of another: the ``ratio``, its interval, and how
-    often groups of equal typical value differ by at least as much, by Welch's t-test."""
+    """The ratio of two groups' typical values.
+
+    It has the ``ratio``, its interval, and the probability that groups of equal typical value
+    differ by at least as much, by Welch's t-test.
+    """
 
     ratio: float
     interval: Interval
@@ -260,12 +263,12 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 def outliers(speeds: Sequence[float], chance: float = 0.01) -> list[int]:
-    """Return the indexes of outliers among speeds, all above 0; ``chance`` is that of reporting any
-    if there is none.
+    """Return the indexes of outliers among speeds, all above 0.
 
-    Each logarithm is compared with mean and deviation of all others (externally studentized
-    residuals; R. D. Cook and S. Weisberg, "Residuals and Influence in Regression", 1982, section
-    2.2.2). Empty for fewer than four speeds.
+    ``chance`` is the probability of reporting any if there is none. Each logarithm is compared with
+    the mean and deviation of all others (externally studentized residuals; R. D. Cook and S.
+    Weisberg, "Residuals and Influence in Regression", 1982, section 2.2.2). Empty for fewer than
+    four speeds.
 
     >>> outliers([100.0, 101.0, 92.0, 100.5, 100.2])
     [2]

@@ -18,15 +18,17 @@ from orchestrator.devices.vendor import Device, peaks
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model. ``multiply_adds`` is the minimum for training on one sample, ``kept`` the number
-    of values per sample that the forward pass keeps for the backward pass.
+    """One model.
+
+    ``multiply_adds`` is the minimum for training on one sample, ``kept`` the number of values per
+    sample that the forward pass keeps for the backward pass.
 
     Training costs three forward passes: the pass itself, the gradients of each layer's input, and
-    those of its weights; the gradient of the image is not needed. Convolutions of 3 x 3 and stride
-    1 count with the multiplications of F(6 x 6, 3 x 3), 64 instead of 324 by definition: a larger
-    saving than in any library (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks",
-    2015; cuDNN has F(4 x 4, 3 x 3), for 16-bit floats as well). ``kept`` counts the input of each
-    layer, without the pixels that its stride skips.
+    the gradients of its weights; the gradient of the image is not needed. Convolutions of 3 x 3 and
+    stride 1 count with the multiplications of F(6 x 6, 3 x 3), 64 instead of 324 by definition: a
+    larger saving than in any library (Lavin and Gray, "Fast Algorithms for Convolutional Neural
+    Networks", 2015; cuDNN has F(4 x 4, 3 x 3), for 16-bit floats as well). ``kept`` counts the
+    input of each layer, without the pixels that its stride skips.
     """
 
     parameters: int

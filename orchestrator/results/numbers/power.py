@@ -99,8 +99,10 @@ def _reaches(scatter: Scatter, repeats: int, distance: float) -> float:
 def _power(
     scatter: Scatter, repeats: int, change: float, allowed: float, comparisons: int
 ) -> float:
-    """Return how often a change is found: beyond what is allowed, and significant after the
-    correction for comparisons.
+    """Return the probability that a change is found.
+
+    It is found if it exceeds the allowed change and is significant after the correction for
+    comparisons.
     """
     if least_chance(repeats, repeats) >= 1 - LEVEL:
         return 0.0

@@ -1,4 +1,4 @@
-"""Steps that a log has twice: the time of neither line is that of the step.
+"""Refuse steps that a log has twice: neither line has the time of the whole step.
 
 >>> log = [StepSample(1, step_time_s=0.5), StepSample(2, step_time_s=0.7), StepSample(2, step_time_s=0.5)]
 >>> verify_once(log, warmup_steps=0, steps=2)  # doctest: +ELLIPSIS

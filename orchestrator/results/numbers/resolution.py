@@ -1,8 +1,7 @@
-"""How finely a log prints what a number is computed from: a value of three digits cannot support a
-narrower interval.
+"""The resolution of numbers computed from a log: three printed digits support no narrower interval.
 
-Roundings of values that differ are independent of each other, so that they average out as noise
-does; the mean of equal ones is as coarse as one of them.
+Roundings of different values are independent of each other, so they average out as noise does; the
+mean of equal ones is as coarse as one of them.
 
 >>> resolution_of("mean", 1.0, [5.0, 6.0, 5.0, 6.0]), resolution_of("mean", 1.0, [5.0, 5.0])
 (0.5, 1.0)
@@ -32,9 +31,12 @@ def resolution_of(combination: str, resolution: float, values: Sequence[float]) 
 def resolution_of_speed(
     samples: Sequence[StepSample], terms: Terms, measured: Throughput, printed: Mapping[str, float]
 ) -> float:
-    """Return the resolution of a throughput in samples/s, from that of the ``printed`` values by
-    name, in seconds or per second; 0 if it is not known. It is that of the values from which
-    `throughput.stretches` takes the time of the window."""
+    """Return the resolution of a throughput in samples/s; 0 if it is not known.
+
+    ``printed`` has the resolution of printed values by name, in seconds or per second. The one that
+    counts is the resolution of the values from which `throughput.stretches` takes the time of the
+    window.
+    """
     window = window_lines(samples, terms.warmup_steps, terms.steps)
     before = [sample for sample in samples if sample.step == terms.warmup_steps]
     for name in ("timestamp", "elapsed_s"):

@@ -1,5 +1,4 @@
-"""How a number is written for people: as published tables round it, and small ones with the digits
-that they have.
+"""Write numbers for people: rounded as in published tables, small ones with their digits.
 
 >>> written(2725.415), written(7.0), written(0.0119), written(0.97)
 ('2725.42', '7.00', '0.0119', '0.970')

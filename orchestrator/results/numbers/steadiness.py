@@ -1,10 +1,9 @@
-"""Whether the steps of a window take equally long, and if not, which of them take longer and what
-that costs.
+"""Find steps of a window that take longer than others, and their cost.
 
-Three ways to be unsteady are looked for: some steps are far slower than all others (a stall), a
+It looks for three ways to be unsteady: some steps are far slower than all others (a stall), a
 stretch of consecutive steps is slower or faster than the rest (a level shift, a late end of the
-warm-up), and all steps drift. Each has to cost `WORTH` of the time, so noise that leaves the
-throughput as it is gives no finding. How often each method is right and wrong is in
+warm-up), and all steps drift. Each has to cost `WORTH` of the time, so noise that does
+not change the throughput gives no finding. How often each method is right and wrong is in
 docs/results/methods.md, measured by ``benchmarks/steadiness.py``.
 
 >>> unsteady([Stretch(step, 1, 50.0 if step == 33 else 0.5) for step in range(21, 121)])
@@ -74,11 +73,12 @@ def unsteady(window: Sequence[Stretch], *, in_seconds: bool = True) -> tuple[Not
 
 def slow_steps(step_times: Sequence[float]) -> list[int]:
     """Return the places of steps that are far slower than the others, if they cost `WORTH` of all
-    time; else an empty list.
+    time.
 
-    A slow step is more than 6 standard deviations above the median, where the deviation is that of
-    the median absolute deviation (F. R. Hampel, "The influence curve and its role in robust
-    estimation", JASA 69, 1974), and 25 % above it. Empty for fewer than 5 values.
+    Otherwise the list is empty. A slow step is more than 6 standard deviations above the median,
+    where the deviation is estimated by the median absolute deviation (F. R. Hampel, "The influence
+    curve and its role in robust estimation", JASA 69, 1974), and 25 % above it. Empty for fewer
+    than 5 values.
 
     >>> slow_steps([0.5, 0.51, 0.49, 5.0, 0.5, 0.52, 0.48])
     [3]
@@ -97,15 +97,14 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
     """Return the bounds (first place, place after the last) of consecutive values that differ from
     the rest, else None.
 
-    Of all stretches the one whose mean logarithm differs most from that of the rest is tested (B.
-    Levin and J. Kline, "The cusum test of homogeneity", Statistics in Medicine 4, 1985).
-    Neighbouring steps are alike without any shift, so before that the series is made independent by
-    its correlation from step to step, which is estimated from differences, in which a shift occurs
-    once only (S. Chakar et al., "A robust approach for estimating change-points in the mean of an
-    AR(1) process", Bernoulli 23, 2017). Values far from their neighbours are clipped. A difference
-    of the medians below `WORTH` is ignored. The stretch that is tested has at least 5 points, the
-    bounds that are returned are those that fit best and may hold fewer. None for fewer than 20
-    values.
+    The stretch whose mean logarithm differs most from the rest's is tested (B. Levin and J. Kline,
+    "The cusum test of homogeneity", Statistics in Medicine 4, 1985). Neighbouring steps are alike
+    without any shift, so the series is first made independent by its correlation from step to step.
+    This is estimated from differences, in which a shift occurs only once (S. Chakar et al., "A
+    robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23,
+    2017). Values far from their neighbours are clipped. A difference of the medians below `WORTH`
+    is ignored. The tested stretch has at least 5 points; the returned bounds fit best and may hold
+    fewer. None for fewer than 20 values.
 
     >>> stretch_apart([0.50, 0.51] * 35 + [0.60, 0.61] * 15)
     (70, 100)

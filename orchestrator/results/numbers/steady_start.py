@@ -1,5 +1,4 @@
-"""Where the steady state of a run began, learned from its step times, and whether its window lies
-in it.
+"""The beginning of a run's steady state, learned from its step times, to check its window.
 
 The number of warm-up steps is declared, not known: compilation, caches, a growing memory pool and
 clocks that fall with temperature may take longer. The series of all step times, warm-up included,

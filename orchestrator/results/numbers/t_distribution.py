@@ -86,17 +86,16 @@ def _far(freedom: float, tail: float) -> float:
 
 
 def _bound(freedom: float, tail: float) -> float:
-    """Return a value beyond which there is less than ``tail``: that of the power law which the
-    density is below.
-    """
+    """Return a value beyond which there is less than ``tail``, from a power law above the density."""
     return math.exp(
         (_log_scale(freedom) + (freedom - 1) / 2 * math.log(freedom) - math.log(tail)) / freedom
     )
 
 
 def _expand(freedom: float, tail: float) -> float:
-    """Return the quantile expanded around that of the normal distribution (Abramowitz and Stegun,
-    "Handbook of Mathematical Functions", 1964, 26.7.5)."""
+    """Return the quantile, expanded around the normal distribution's (Abramowitz and Stegun,
+    "Handbook of Mathematical Functions", 1964, 26.7.5).
+    """
     z = -NormalDist().inv_cdf(tail)
     s = z * z
     terms = (

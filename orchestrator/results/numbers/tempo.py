@@ -22,10 +22,13 @@ _POINTS = 300
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How fast a run was from line to line, warm-up included. ``points`` are (seconds, samples/s)
-    of one or several steps, the seconds at the end of those steps relative to the start of the
-    window, negative during warm-up; ``first_s`` is the end of the first step. ``clock`` is the
-    log's own clock at the start of the window, None if it has none."""
+    """The speed of a run from line to line, warm-up included.
+
+    ``points`` are (seconds, samples/s) of one or several steps, the seconds at the end of those
+    steps relative to the start of the window, negative during warm-up. ``first_s`` is the end of
+    the first step. ``clock`` is the log's own clock at the start of the window, None if it has
+    none.
+    """
 
     points: tuple[tuple[float, float], ...]
     first_s: float

@@ -37,14 +37,14 @@ APART = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What this module needs to know of a run besides its step samples: the window ``warmup_steps +
-    1 … steps``, the global batch, and how to read its rates.
+    """The facts of a run that its throughput depends on besides step samples.
 
-    ``ranks`` is the number of logged rates that add up to the rate of the run: 1 if lines describe
-    the whole run, else the number of processes, or nodes, that log their own; ``counts`` the same
-    for counts of samples, None for the same number. ``steps_in_one``: how often the program counts
-    each step of the run in its steps per second. ``cumulative``: a rate is the mean since the first
-    step. ``tokens``: those of a sample, for rates in tokens.
+    The window is ``warmup_steps + 1 … steps``. ``ranks`` is the number of logged rates that add up
+    to the rate of the run: 1 if lines describe the whole run, else the number of processes, or
+    nodes, that log their own. ``counts`` is the same for counts of samples, None for the same
+    number. ``steps_in_one``: how often the program counts each step of the run in its steps per
+    second. ``cumulative``: a rate is the mean since the first step. ``tokens``: tokens per sample,
+    for rates in tokens.
     """
 
     warmup_steps: int

@@ -1,5 +1,5 @@
-"""Whether the steps of a window trained: a speed of steps that changed nothing, or that computed
-with NaN, is no number.
+"""Verify that the steps of a window trained: steps that changed nothing, or computed NaN, have no
+speed.
 
 >>> log = [StepSample(step, step_time_s=0.5, loss=2.0 / step, skipped=float(step == 3)) for step in range(1, 9)]
 >>> print(verify_training(log, Terms(warmup_steps=2, steps=8, global_batch=64))[0].split('; ')[1])

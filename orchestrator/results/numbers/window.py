@@ -1,7 +1,7 @@
-"""The lines of a log that make up the window of a run, and what is wrong if they do not.
+"""The lines of a log that make up the window of a run, and the errors if they do not.
 
-The window is the steps ``warmup_steps + 1 … steps``. A line that is missing is an error; the window
-never shrinks.
+The window is the steps ``warmup_steps + 1 … steps``. A missing line is an error; the window never
+shrinks.
 
 >>> log = [StepSample(step) for step in range(10, 201, 10)]
 >>> [line.step for line in window_lines(log, warmup_steps=170, steps=200)]
@@ -25,7 +25,7 @@ def window_lines(samples: Sequence[StepSample], warmup_steps: int, steps: int) -
     """Return the lines of the window. They end with the last step and are equally spaced, by 1 or
     more steps.
 
-    Raises DataError: log_unmatched if the program prints other steps than those of the window,
+    Raises DataError: log_unmatched if the program prints other steps than the window's,
     result_invalid if a line of the window is missing, in disorder or there twice.
     """
     numbers = [sample.step for sample in samples]

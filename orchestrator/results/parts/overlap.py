@@ -18,7 +18,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How computing and communicating slow each other: the share of its speed, 0 to 1, that each
+    """The mutual slowdown of computing and communicating: the share of its speed, 0 to 1, that each
     loses while both run.
     """
 

@@ -1,7 +1,6 @@
-"""The collectives of a step: what is sent between which ranks, and when, as a program reports it in
-its last line.
+"""The collectives of a step: sizes, ranks and times, as a program reports them in its last line.
 
-The line comes from a node: a row that is not what it has to be makes all of them unknown.
+The line comes from a node: an invalid row makes all of them unknown.
 
 >>> rows = [["all_gather", 4096, 4, 1, 0.0, 0.0], ["allreduce", 1024, 2, 2, 0.03, 0.04]]
 >>> [(str(each.link), each.size_bytes, each.begins, each.needed) for each in transfers_in(rows, step_s=0.04, world_size=4)]
@@ -34,7 +33,7 @@ class Link:
     distance: int = 1
 
     def __str__(self) -> str:
-        """Return its name among those of a step."""
+        """Return its name among the collectives of a step."""
         apart = f" {self.distance} apart" if self.distance > 1 else ""
         if self.ranks:
             return f"{self.collective} of {self.ranks} ranks{apart}"

@@ -1,3 +1,3 @@
-"""What the samples of the nodes say of a run: power, energy, clocks, load, traffic and errors over
-the measured window.
+"""Figures from the samples of nodes over the measured window: power, energy, clocks, load, traffic
+and errors.
 """

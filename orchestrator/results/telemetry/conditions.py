@@ -1,9 +1,9 @@
-"""What a node was like over the window of its runs, against the other nodes: what others took from
-it, what its devices did.
+"""The condition of a node over the window of its runs, against the other nodes: load by others,
+state of its devices.
 
 A node that computes longer than the others may be slow itself, or others may use its processors:
-the two are told apart. All figures are those of exactly the steps of the window, the median over
-the runs; those of the others are the median over them.
+the two are told apart. All figures cover exactly the steps of the window and are medians over the
+runs; the others' figures are medians over them.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def _own_and_others(host: str, use: RunUse) -> tuple[NodeUse | None, list[NodeUs
 
 
 def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
-    """Return a figure of the node and that of the others, None for theirs if it is not known; None
-    if that of the node is.
-    """
+    """Return a node's figure and the others', which may be None; None if the node's is unknown."""
     own = [figure for node, _ in pairs if (figure := value(node)) is not None]
     others = [figure for _, rest in pairs for node in rest if (figure := value(node)) is not None]
     return (median(own), median(others) if others else None) if own else None
@@ -120,7 +118,7 @@ def _strangers(pairs: _Pairs) -> list[str]:
 
 
 def _of_devices(pairs: _Pairs) -> list[str]:
-    """Return in what its GPUs and links are worse than those of the others."""
+    """Return the respects in which a node's GPUs and links are worse than the others'."""
     texts = []
     clock = _against(pairs, _clock)
     if clock and clock[1] and clock[0] < (1 - WORTH) * clock[1]:
@@ -150,8 +148,8 @@ def _errors(node: NodeUse) -> dict[str, int]:
 
 
 def _figures(pairs: _Pairs) -> list[str]:
-    """Return clocks, temperature and power of its GPUs, and the power of its processors, beside
-    those of the others.
+    """Return clocks, temperature and power of its GPUs, and its processors' power, beside the
+    others'.
     """
     known = [
         (figures, words)

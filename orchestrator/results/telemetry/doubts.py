@@ -1,9 +1,8 @@
-"""What the samples of nodes and GPUs give reason to doubt, in words: what else used them, what
-failed, and what differs.
+"""Doubts from the samples of nodes and GPUs, in words: foreign use, failures, and differences.
 
-Each text is about all runs of a configuration. Lowered clocks and load by others are told by
-`orchestrator.results.hardware`, which takes their shares of the window, and the names of what ran,
-from here.
+Each text is about all runs of a configuration. `orchestrator.results.hardware` reports lowered
+clocks and load by others; it takes their shares of the window, and the names of programs, from
+here.
 """
 
 from __future__ import annotations
@@ -253,19 +252,19 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
 
 @dataclass(frozen=True, slots=True)
 class Less:
-    """A power (W) that is lower than that of its peers, and the median of these."""
+    """A power (W) that is lower than its peers', and their median."""
 
     watts: float
     usual: float
 
 
 def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
-    """Return which of several nodes or GPUs of one run draw far less than the others, by name.
+    """Return the nodes or GPUs of one run that draw far less power than the others, by name.
 
     Far is 10 % below the median of the others, and with three others or more also 5 standard
-    deviations below it, where the deviation is that of the median absolute deviation of the others
-    (F. R. Hampel, "The influence curve and its role in robust estimation", JASA 69, 1974). That a
-    node draws more is no doubt about it: then the others draw less.
+    deviations below it, estimated by the median absolute deviation of the others (F. R. Hampel,
+    "The influence curve and its role in robust estimation", JASA 69, 1974). A node that draws more
+    raises no doubt about itself: then the others draw less.
 
     >>> drawing_less({"node1": 640.0, "node2": 655.0, "node3": 531.0, "node4": 648.0})
     {'node3': Less(watts=531.0, usual=648.0)}

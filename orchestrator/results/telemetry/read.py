@@ -23,9 +23,10 @@ from orchestrator.results.telemetry.utilization import NodeUse, RunUse, node_use
 
 @dataclass(frozen=True, slots=True)
 class WindowTimes:
-    """What is known of when the window of a run was: the clock of its log at the start of the
-    window, None without one, and ``arrivals``: (seconds of the node's clock, last step in the log
-    then). Both are of the node ``host``.
+    """Known times of a run's window, by the clock of the node ``host``.
+
+    ``clock`` is the log's clock at the start of the window, None without one. ``arrivals`` are
+    (seconds of the node's clock, last step in the log then).
     """
 
     host: str
@@ -101,10 +102,10 @@ def _samples(
 
 
 def _begin(times: WindowTimes, record: ExitRecord, window: Sequence[Stretch]) -> float | None:
-    """Return when the window began, in seconds from the start of the run; None if it is not known.
+    """Return the begin of the window in seconds from the start of the run; None if it is not known.
 
-    All nodes start at one instant, so that it is the same on each of them. The clock of a log
-    counts if it is that of its node; otherwise, lines were seen to arrive within a second or so.
+    All nodes start at one instant, so it is the same on each of them. A log's clock counts if it is
+    its node's clock; otherwise the time when lines arrived counts, known to a second or so.
     """
     began, ended = record.started_mono_s, record.ended_mono_s
     if began is None or ended is None:

@@ -1,4 +1,4 @@
-"""How the nodes and GPUs of a run were used over its measured window, from their samples."""
+"""Use of a run's nodes and GPUs over its measured window, from their samples."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ _ERRORS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """A GPU over the window. Means of power (W), of the share of time in which a kernel ran (%), of
-    the clock of its multiprocessors (MHz); its highest temperature (°C) and memory in use (bytes);
-    None for what is not known. ``lowered``: for which share of the samples clocks were lowered, by
-    reason. ``errors`` that its counters grew by, by kind, without zeros. ``energy_is_counted``: its
-    power is that of the driver's counter of energy, not a mean of readings.
+    """A GPU over the window; None for unknown values.
+
+    Means: power (W), the share of time in which a kernel ran (%), the clock of its multiprocessors
+    (MHz). Maxima: temperature (°C) and memory in use (bytes). ``lowered``: the share of samples
+    with lowered clocks, by reason. ``errors``: the growth of its error counters by kind, without
+    zeros. ``energy_is_counted``: its power comes from the driver's energy counter, not from a mean
+    of readings.
     """
 
     name: str
@@ -67,8 +69,8 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a chart shows of a node: ``points`` are (seconds from the start of the window, value),
-    of all its GPUs together.
+    """A node's line in a chart: ``points`` are (seconds from the start of the window, value) of all
+    its GPUs together.
     """
 
     quantity: str
@@ -77,16 +79,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """A node over the window, None for what is not known.
+    """A node over the window; None for unknown values.
 
-    ``processors`` of which the share ``busy`` was busy, ``foreign_cores`` of them with processes
-    that are not of the run, and ``stolen_cores`` for other machines of a hypervisor; ``held``: the
-    share of periods in which a control group had used up the processor time that it may use, None
-    without such a limit. ``is_coarse``: the power of some GPU was read too rarely for the window.
-    Watts of its processors' packages; bytes per second received and sent over
-    its network cards and ports; ``link_errors`` by card or port, without zeros. ``events`` up to
-    the end of the window. ``samples``: how many rows lie in it. ``cost``: share of one processor
-    that sampling used.
+    ``busy`` is the busy share of its ``processors``, ``foreign_cores`` the cores used by processes
+    outside the run, ``stolen_cores`` those lost to other machines of a hypervisor. ``held``: the
+    share of periods in which a control group had used up its processor time, None without such a
+    limit. ``is_coarse``: the power of some GPU was read too rarely for the window. Further fields
+    are the watts of its processors' packages, and bytes per second received and sent over its
+    network cards and ports. ``link_errors`` by card or port, without zeros. ``events`` up to the
+    end of the window. ``samples``: how many rows lie in it. ``cost``: share of one processor that
+    sampling used.
     """
 
     host: str
@@ -109,7 +111,7 @@ class NodeUse:
 
     @property
     def power_w(self) -> float | None:
-        """The mean power of its GPUs; None if that of any is not known, or shared with others."""
+        """The mean power of its GPUs; None if any GPU's power is unknown, or shared with others."""
         powers = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None and not gpu.shared]
         return mean(powers) if powers and len(powers) == len(self.gpus) else None
 

@@ -36,8 +36,8 @@ _HOST_KEY = re.compile(r"\(yes/no(/\[fingerprint\])?\)", re.IGNORECASE)
 
 
 class Secret(NamedTuple):
-    """What an answer is for: a password of ``user`` at ``server``, or a key, whose passphrase ssh
-    sends to nobody.
+    """The secret that an answer gives: a password of ``user`` at ``server``, or a key's passphrase,
+    which ssh sends to nobody.
     """
 
     server: str
@@ -275,11 +275,11 @@ class Answers:
 
 
 def _secret_of(prompt: str, login: Login) -> Secret | None:
-    """Return what a question is for, so that its answer can be used again; None for a code, which
-    is used once.
+    """Return the secret that a question asks for, so that its answer can be used again.
 
-    What a server asks begins with ``(user@host)``, from OpenSSH 8.5 on. Before that a server may
-    ask as ssh itself does, for a passphrase too; what is typed is then for this server alone.
+    None for a code, which is used once. From OpenSSH 8.5 on, a server's questions begin with
+    ``(user@host)``. Before that a server may ask as ssh itself does, for a passphrase too; the
+    answer is then for this server alone.
     """
     is_marked = _marks_questions(program())
     if _OF_A_KEY.search(prompt):

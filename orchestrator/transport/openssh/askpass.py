@@ -1,7 +1,7 @@
-"""What ssh starts to ask for a password or a code (``SSH_ASKPASS``): hands the question to orch and
-prints the answer.
+"""The program that ssh starts to ask for a password or a code (``SSH_ASKPASS``): hands the question
+to orch and prints the answer.
 
-Runs as a program of its own, with the standard library alone. Exit status 1: there is no answer.
+Runs on its own, with the standard library alone. Exit status 1: there is no answer.
 """
 
 import json

@@ -251,13 +251,14 @@ class OpensshTransport:
 
     @property
     def alive(self) -> bool:
-        """Whether the master is there."""
+        """Return whether the master is there."""
         return not self._closed and self._master.alive
 
     @property
     def unread(self) -> bool:
-        """Whether a channel has data that its thread has had no processor time to read; False if
-        the connection broke.
+        """Return whether a channel has data that its thread had no processor time to read.
+
+        False if the connection broke.
         """
         return any(channel.unread for channel in list(self._channels)) and self.alive
 
@@ -274,8 +275,8 @@ class OpensshTransport:
         return self._endpoint.via.label if self._endpoint.via else ""
 
     def close(self) -> None:
-        """End the commands that still run here, and the master, unless it is the user's or that of
-        a jump host.
+        """End the commands that still run here, and the master, unless it belongs to the user or a
+        jump host.
         """
         self._closed = True
         if not self._master.is_gateway:

@@ -1,6 +1,4 @@
-"""What the words of ssh mean: the error of a log-in that failed, from its standard error at log
-level DEBUG1 (``-v``).
-"""
+"""Errors of a failed log-in, from ssh's standard error at log level DEBUG1 (``-v``)."""
 
 from __future__ import annotations
 
@@ -53,8 +51,8 @@ def step_of(line: str) -> str:
 def fingerprint(log: str) -> str:
     """Return the fingerprint of the server's host key, empty if the log does not tell it.
 
-    A jump host that ssh connects to itself has its lines in the same log, before those of the
-    server.
+    If ssh connects to a jump host itself, the jump host's lines are in the same log, before the
+    server's.
     """
     offered = _OFFERED.findall(log)
     return offered[-1][1] if offered else ""

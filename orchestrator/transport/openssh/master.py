@@ -54,7 +54,7 @@ class Master:
 
     @property
     def alive(self) -> bool:
-        """Whether it listens."""
+        """Return whether it listens."""
         return listens(self.socket)
 
     def answers(self) -> bool:
@@ -105,12 +105,12 @@ class OwnMaster(Master):
 
     @property
     def alive(self) -> bool:
-        """Whether it runs and listens."""
+        """Return whether it runs and listens."""
         return self._process.poll() is None and super().alive
 
     @property
     def log(self) -> str:
-        """What ssh has printed during the log-in, and last, each at most 64 KiB."""
+        """The output of ssh during the log-in, and its last output, each at most 64 KiB."""
         return (self._log + self._later).decode("utf-8", "backslashreplace")
 
     @property

@@ -49,8 +49,8 @@ Outcome = tuple[int | None, str | None] | TransportError
 
 
 def exit_code(code: int, stderr: bytes) -> Outcome:
-    """Return the outcome of a program whose exit code is always that of the command, and which
-    nobody else kills.
+    """Return the outcome of a program that always exits with the command's code and that nobody
+    else kills.
     """
     if code >= 0:
         return (code, None)
@@ -68,7 +68,7 @@ class _LimitedInbox(Inbox):
 
     @property
     def is_full(self) -> bool:
-        """Whether the program must wait until something is read."""
+        """Return whether the program must wait until something is read."""
         return len(self) >= self._limit
 
     def must_wait(self) -> bool:
@@ -177,7 +177,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
 
     @property
     def unread(self) -> bool:
-        """Whether output has arrived that the receiving thread would read now and has not."""
+        """Return whether output has arrived that the receiving thread could read now but has not."""
         with self._using:
             if self._out.closed or self._stdout.is_full:
                 return False

@@ -129,12 +129,12 @@ class StepTransport:
 
     @property
     def alive(self) -> bool:
-        """Whether steps may be started: until this is closed."""
+        """Return whether steps may be started: until this is closed."""
         return not self._closed
 
     @property
     def unread(self) -> bool:
-        """Whether output of a command has arrived and waits for its thread."""
+        """Return whether output of a command has arrived and waits for its thread."""
         with self._lock:
             return any(channel.unread for channel in self._channels)
 

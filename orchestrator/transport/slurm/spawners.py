@@ -1,9 +1,9 @@
-"""The step of spawners of a controller (`remote/noderun/spawner.py`): one on each host of a job, as
-long as this process.
+"""A controller's step of spawners (`remote/noderun/spawner.py`): one on each host of a job, as long
+as this process.
 
 Its srun has a session of its own and gets the end of standard input when this process ends, however
-that happens. The spawners then stay until their last run has ended. Where the end cannot reach a
-node, what is sent to them all the time does not either.
+that happens. The spawners then stay until their last run has ended. If the end cannot reach a node,
+the heartbeat does not reach it either.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Spawners:
         self._steps: list[_Step] = []
 
     def ensure(self, hosts: Sequence[Host]) -> None:
-        """Start spawners on those of these hosts that belong to a job, unless they run, and wait
-        until all of them answer.
+        """Start missing spawners on the hosts that belong to a job, and wait until all of them
+        answer.
 
         Raises RunError with Slurm's words if that fails.
         """

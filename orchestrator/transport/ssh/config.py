@@ -1,5 +1,4 @@
-"""Where a host's SSH connection goes, as OpenSSH itself would resolve it, and with which keys:
-`resolve`.
+"""Resolve a host's SSH connection as OpenSSH would: its address, and the keys to use.
 
 ``ssh -G`` reads the user's configuration; on machines without ``ssh``, paramiko's reader of such
 files does. The settings of the inventory override both.
@@ -56,12 +55,12 @@ class Endpoint:
     ``label``).
 
     ``keys`` are the configured key files: if there are any, only they are offered. Otherwise the
-    agent's keys are offered, and those of ``default_keys`` that exist. ``agent`` is the path of its
+    agent's keys and the existing ones of ``default_keys`` are offered. ``agent`` is the path of its
     socket, empty if it must not be used; with ``keys`` it only serves for a configured key that has
-    a passphrase. ``known_as`` is the server's name in known-hosts files. ``name`` is what the
-    inventory or a ProxyJump calls it, which the ssh configuration may turn into another
-    ``address``. ``control_path`` is where a shared connection of the user may listen, empty if none
-    is configured.
+    a passphrase. ``known_as`` is the server's name in known-hosts files. ``name`` is its name in
+    the inventory or a ProxyJump; the ssh configuration may turn it into another ``address``.
+    ``control_path`` is where a shared connection of the user may listen, empty if none is
+    configured.
     """
 
     host: str
@@ -82,7 +81,7 @@ class Endpoint:
 
     @property
     def summary(self) -> str:
-        """Where the connection goes and what it may use, in words."""
+        """The destination of the connection and the keys that it may use, in words."""
         keys = (
             ", ".join(map(str, self.keys))
             or f"agent {self.agent or 'none'}, {', '.join(map(str, self.default_keys))}"

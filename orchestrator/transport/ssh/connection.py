@@ -146,12 +146,14 @@ class Transport:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is up as far as this side knows; a frozen node looks alive."""
+        """Return whether the connection is up as far as this side knows; a frozen node looks alive."""
         return bool(self._wire.is_active())
 
     @property
     def unread(self) -> bool:
-        """Whether data has arrived that the connection's thread has had no processor time to read;
+        """Return whether data has arrived that the connection's thread had no processor time to
+        read.
+
         False if it broke.
         """
         return self.alive and self._wire.unread

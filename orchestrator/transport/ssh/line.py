@@ -91,7 +91,7 @@ class Client(paramiko.SSHClient):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is up, as far as this side knows."""
+        """Return whether the connection is up, as far as this side knows."""
         return isinstance(self._transport, Wire) and bool(self._transport.is_active())
 
     @property

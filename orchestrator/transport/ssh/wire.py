@@ -127,7 +127,7 @@ class Wire(_Base):  # type: ignore[misc]
 
     @property
     def unread(self) -> bool:
-        """Whether data has arrived that the connection's thread has not read."""
+        """Return whether data has arrived that the connection's thread has not read."""
         return self._wrapped.unread()
 
     def shake_hands(self, endpoint: Endpoint, deadline: float) -> None:

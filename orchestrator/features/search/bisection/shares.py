@@ -3,7 +3,7 @@
 A candidate runs some differences as B has them and all others as A has them. In a block, A, B and
 the candidates run once each, one after the other, so drift is common to them. The share of a
 candidate is its change over B's, of logarithms: log(candidate / A) / log(B / A), each the mean over
-blocks. Its interval is that of a ratio of two means with correlated errors (E. C. Fieller, "Some
+blocks. Its interval is Fieller's for a ratio of two means with correlated errors (E. C. Fieller, "Some
 problems in interval estimation", Journal of the Royal Statistical Society B 16, 1954), with
 Student's t.
 
