@@ -182,9 +182,12 @@ class Part:
 
 @dataclass(slots=True)
 class Counted:
-    """What came of clusters: ``failed``, those with a node failed, in those with a slow node it
-    alone; ``undecided``; and the repeats ``needed`` to find a node that is slower by `FIND`,
-    infinite where none would do."""
+    """Counts of clusters and their verdicts.
+
+    ``failed``: with a failed node; among clusters with a slow node, with this one alone.
+    ``undecided``: without a verdict. ``needed``: repeats to find a node that is slower by `FIND`,
+    infinite if none would do.
+    """
 
     clusters: int = 0
     failed: int = 0

@@ -1,5 +1,5 @@
-"""How often two benches are reported to differ when they do and when they do not: the rule of `orch
-compare` and usual ones.
+"""False and missed alarms of comparisons: the rule of `orch compare` and usual ones, on two benches
+with and without a difference.
 
     python benchmarks/alarms.py [--campaigns 2000] [--repeats 4,5,7] [--cells 1]
 

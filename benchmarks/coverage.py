@@ -1,21 +1,20 @@
-"""How often a 95 % interval contains the truth, for orch's intervals and usual ones, in simulated
-campaigns of known truth.
+"""Coverage of the truth by 95 % intervals, orch's and usual ones, in simulated campaigns of known
+truth.
 
     python benchmarks/coverage.py [--campaigns 2000] [--repeats 3,5,10] [--cells 2] [--worlds NAME,NAME] [--until-ci 0.5%,1%,2%]
 
-A campaign is a baseline and configurations of which the last is three times as fast, each with the
-given number of repeats of 100 steps. `orch bench`'s own plan gives the order of the runs, and `orch
+A campaign is a baseline and configurations, the last three times as fast, each with the given
+number of repeats of 100 steps. `orch bench`'s own plan gives the order of the runs, and `orch
 summarize`'s own table the intervals; only the speeds of the runs are made up. The logarithm of a
 step's time has noise per run (1 %) and per step (5 %, half of it carried over from the previous
 step). The truth is the geometric mean of runs in the middle of the campaign. orch's intervals are
 compared with the percentiles of a bootstrap over repeats, and with mean ± 1.96 standard errors of
 all steps as if they were independent. The output has the share of intervals that contain the truth,
-the median width of orch's, and the share of tables that say something about drift, spread or an
-outlier.
+the median width of orch's, and the share of tables with a note on drift, spread or an outlier.
 
 With ``--until-ci`` each campaign begins with the given number of repeats and continues, as `orch
 bench --until-ci` decides, until the intervals of all speeds and speedups are narrow enough, or
-after 30 repeats; the truth is then that of the middle of the measured part.
+after 30 repeats; the truth is then taken in the middle of the measured part.
 """
 
 from __future__ import annotations
@@ -48,11 +47,14 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a campaign meets: the total ``drift`` of the logarithm of a step's time; the share of
-    runs that are slower, and by how much; the share of steps that take ``times`` as long; run noise
-    that all runs of a block have in common; whether the noise of a run has the tails of Student's t
-    with 3 degrees of freedom; the amplitude of a ``wave``, which is one period of a sine over the
-    campaign; and the share of the noise of a run that is ``carried`` over from the run before."""
+    """The disturbances of a campaign.
+
+    These are the total ``drift`` of the logarithm of a step's time; the share of slower runs, and
+    their slowdown; the share of steps that take ``times`` as long; run noise that all runs of a
+    block have in common; whether the noise of a run has the tails of Student's t with 3 degrees of
+    freedom; the amplitude of a ``wave``, which is one period of a sine over the campaign; and the
+    share of a run's noise that is ``carried`` over from the run before.
+    """
 
     drift: float = 0.0
     slow_runs: float = 0.0
@@ -214,7 +216,7 @@ def remarks(table: Summary) -> list[str]:
 
 @dataclass(slots=True)
 class Score:
-    """How campaigns of one kind came out."""
+    """The score of campaigns of one kind."""
 
     campaigns: int = 0
     speed: int = 0

@@ -1,5 +1,4 @@
-"""How often `orch bench pairs` names the right culprit, a wrong one, or none, in labs whose truth
-is known.
+"""Right, wrong and missed culprits of `orch bench pairs`, in labs whose truth is known.
 
     python benchmarks/culprits.py [--nodes 4,8,16] [--clean 100] [--limited 20] [--steps 21] [--rate 200mbit] [--seed 1]
 

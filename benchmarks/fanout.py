@@ -1,5 +1,4 @@
-"""How long it takes to reach many hosts, compared with the usual programs for this, in the same
-rounds.
+"""The time to reach many hosts, compared with the usual programs for this, in the same rounds.
 
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/fanout.py cold --n 4,64 [--rounds 5] [--with clush,pdsh,…]
     orch lab exec -- python benchmarks/fanout.py skew|deploy|push|pull …
@@ -9,16 +8,17 @@ the program ssh (`transport: openssh`), one master for each host.
 
 - cold: connect to N hosts, run `true`, disconnect; includes the start of the program.
 - skew: time between the first and the last start of a command on N hosts. The nodes of a lab share
-  one clock, which the
-  commands of the other programs print. For orch these are runs of the simulated framework: `orch` is the release of the
-  launch scripts, from the nodes' own records; `orch-script` is the first line of these scripts, which is comparable with the
-  other programs: it includes N starts of bash on one machine, but not the training programs, which start two seconds later;
-  `orch-says` is the skew in the manifests, which know the nodes' clocks only from measurements.
+  one clock, which the commands of the other programs print. For orch these are runs of the
+  simulated framework: `orch` is the release of the launch scripts, from the nodes' own records;
+  `orch-script` is the first line of these scripts, which is comparable with the other programs: it
+  includes N starts of bash on one machine, but not the training programs, which start two seconds
+  later; `orch-says` is the skew in the manifests, which know the nodes' clocks only from
+  measurements.
 - deploy: the PyTorch payload to N fresh hosts, and once more when it is already there; Ansible
   copies the same files.
-- push: 20 files, 1 MiB in all, to N hosts. pull: a log of 64 MiB from N hosts, over connections
-  that are already open and,
-  for orch, have already been used to ask what a run has left, as a bench does before it collects.
+- push: 20 files, 1 MiB in all, to N hosts.
+- pull: a log of 64 MiB from N hosts, over open connections. For orch, they have already been used
+  to ask what a run has left, as a bench does before it collects.
 
 The programs alternate, round by round. Each line is a median with the range, and its ratio to
 orch's in the same round, the median with the range again: above 1 it is slower than orch. A round

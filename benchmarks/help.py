@@ -1,5 +1,5 @@
-"""What it takes to answer at once: `orch --help` and the completion of a command, in units of the
-smallest program of Typer.
+"""Processor time of immediate answers: `orch --help` and the completion of a command, in units of
+the smallest program of Typer.
 
     python benchmarks/help.py [--rounds 20]
 

@@ -10,8 +10,8 @@ A round is deploy, bench (the simulated framework, one rank per node), collect a
 project of its own. The output has the seconds of each command, and for the bench the longest
 silence of any node, the peak resident memory, the peak number of threads, and the controller's
 share of one core while all nodes run and it only watches: from 5 s after the start to 5 s before
-the end. Processor seconds are those of the controller alone. All nodes share this machine, so the
-seconds are those of the machine.
+the end. Processor seconds count the controller alone. All nodes share this machine, so wall-clock
+seconds count the whole machine.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What it costs that ranks report their progress: a mark, a step with two marks against one
-without, and the supervisor's look.
+"""The cost of progress reports by ranks: a mark, a step with two marks against one without, and the
+supervisor's look.
 
     python benchmarks/marks.py [--step-us 1000] [--pairs 40] [--ranks 8]
 

@@ -1,4 +1,4 @@
-"""What `orch bench` adds to a run compared with starting the same commands by hand, and the
+"""The overhead of `orch bench` compared with starting the same commands by hand, and the
 controller's memory.
 
     orch lab up && orch lab exec -- python benchmarks/overhead.py [--framework simulated] [--rounds 5]

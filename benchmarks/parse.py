@@ -1,4 +1,4 @@
-"""How fast logs are parsed, for each framework folder, compared with the least that any program
+"""The speed of parsing logs, for each framework folder, compared with the least that any program
 would do with the same bytes.
 
     python benchmarks/parse.py [--mib 8] [--rounds 5] [--folder NAME …]
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def speed(names: list[str], size: int, rounds: int) -> None:
-    """Print orch's rates next to those of the baselines."""
+    """Print orch's rates next to the baselines'."""
     print(
         f"{'folder':20} {'log':8} {'parse':>9} {'splitlines':>11} {'ratio':>6} {'re.search':>10} {'ratio':>6}   MiB/s"
     )

@@ -1,5 +1,5 @@
-"""How the time to reach many hosts is spent: start, imports, inventory, keys and names,
-connections, command, disconnecting.
+"""The phases of reaching many hosts: start, imports, inventory, keys and names, connections,
+command, disconnecting.
 
     orch lab up --nodes 64 && orch lab exec -- python benchmarks/phases.py --n 4,64 [--rounds 5]
 

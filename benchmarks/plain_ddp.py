@@ -7,7 +7,7 @@ Synthetic images that stay on the device in the type of the first layer, channel
 search for kernels, autocast, fused SGD, gradients that live in DDP's buckets, a static graph unless
 compiled, no synchronised buffers, nothing in the loop that waits for the device; one rank trains
 without DDP. --compile takes a mode of torch.compile, or tuned, see TUNED; reduce-overhead replays
-CUDA graphs. The network is that of orch's trainer, so that only the code around it differs.
+CUDA graphs. The network is the one of orch's trainer, so only the code around it differs.
 
 Rank 0 prints the images/s of all ranks together between two moments at which the device was idle,
 the first and the last loss, and how many graphs torch.compile saw: one, which DDP cuts by its
@@ -56,9 +56,11 @@ than seven."""
 
 
 class Network(nn.Module):
-    """ResNet-50. Its forward pass is a method of its own: torch.compile skips that of
-    nn.Sequential, compiles each block by itself, and leaves those to the interpreter that come
-    after the eighth size."""
+    """ResNet-50, with a forward pass of its own.
+
+    torch.compile skips nn.Sequential's, compiles each block by itself, and leaves blocks after the
+    eighth size to the interpreter.
+    """
 
     def __init__(self) -> None:
         super().__init__()

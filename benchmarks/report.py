@@ -1,4 +1,4 @@
-"""How long the table and the HTML report of a bench of hundreds of runs take, and how much memory.
+"""Time and memory for the table and the HTML report of a bench of hundreds of runs.
 
     python benchmarks/report.py BENCH [--runs 500] [--series 10] [--dir FOLDER]
 

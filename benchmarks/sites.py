@@ -1,4 +1,4 @@
-"""How long the site of a project with hundreds of benches takes, and how large it is.
+"""Time for the site of a project with hundreds of benches, and its size.
 
     python benchmarks/sites.py PROJECT [--benches 200] [--dir FOLDER]
 

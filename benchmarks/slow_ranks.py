@@ -1,5 +1,4 @@
-"""How often a rank that is slower by 5, 10 or 20 % is named, and how often one is named where none
-is slower.
+"""Right and false names of slow ranks: one that is slower by 5, 10 or 20 %, and none.
 
     orch lab up --nodes 4 --gpus-per-node 0 && orch lab exec -- python benchmarks/slow_ranks.py [--how sleep,work,quota]
     orch lab up --nodes 1 --gpus-per-node 2 && orch lab exec -- python benchmarks/slow_ranks.py --how kernel --repeats 1
@@ -10,13 +9,13 @@ two nodes computes longer in its forward pass, by a share of its own processor t
 (slowed/sitecustomize.py); with `quota`, its node may use less of a processor (cpu.max), by 1/1.2
 for 20 %, which binds only where the machine has a processor free for each rank. Ranks that compute
 are bound to a processor each. With `kernel`, on a node with two GPUs, another process
-(slowed/busy_device.py) takes that share of the time of one GPU; the excess of a clean trial is what
-the two GPUs differ by. Its trials with the same rank are the cells of one bench, by their seed: new
-processes for each, and one deployment for all. With `--jobs`, that many trials of `sleep` and
-`work` run at the same time, each on nodes and processors of its own: `orch lab up --nodes 32` has
-eight times four nodes, and a trial of `work` takes two. A trial is right if exactly that rank is
-named, by how long it computes or by the processor time of that, or none where none is slower. The
-machine's load is that of the last minute.
+(slowed/busy_device.py) takes that share of the time of one GPU; the excess of a clean trial is the
+difference between the two GPUs. Its trials with the same rank are the cells of one bench, by their
+seed: new processes for each, and one deployment for all. With `--jobs`, that many trials of `sleep`
+and `work` run at the same time, each on nodes and processors of its own: `orch lab up --nodes 32`
+has eight times four nodes, and a trial of `work` takes two. A trial is right if exactly that rank
+is named, by its computing time or its processor time, or none where none is slower. The machine's
+load is an average of the last minute.
 """
 
 from __future__ import annotations
@@ -237,8 +236,10 @@ def limit(rank: int, percent: float) -> None:
 
 
 def inventory_with(rank: int, percent: float, ranks: int, place: int) -> str:
-    """Return the lab's inventory with the nodes of one place, where each rank is bound to a
-    processor of its own, and that of one node computes longer."""
+    """Return the lab's inventory with the nodes of one place.
+
+    Each rank is bound to a processor of its own, and one node's rank computes longer.
+    """
     inventory = yaml.safe_load(Path(os.environ["ORCH_HOSTS"]).read_text(encoding="utf-8"))
     processors = sorted(os.sched_getaffinity(0))
     hosts = {}

@@ -1,5 +1,5 @@
-"""Where the time before the second step goes: the PyTorch trainer and a plain script (plain_ddp.py)
-started on this machine.
+"""The time before the second step: the PyTorch trainer and a plain script (plain_ddp.py) started on
+this machine.
 
     python benchmarks/start.py [--dtype fp16] [--batch-size 256] [--rounds 3]
     python benchmarks/start.py --device cpu --dtype fp32 --batch-size 4 --image-size 64

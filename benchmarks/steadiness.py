@@ -1,4 +1,4 @@
-"""How often a window is reported as not steady when it is and when it is not.
+"""False and missed reports of unsteady windows.
 
     python benchmarks/steadiness.py [--windows 1000] [--steps 100]
 

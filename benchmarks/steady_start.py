@@ -1,13 +1,12 @@
-"""How often the learned start of the steady state is right, on series of step times whose start is
-known.
+"""Accuracy of the learned start of the steady state, on series of step times whose start is known.
 
     python benchmarks/steady_start.py [--runs 500] [--steps 120] [--warmup-steps 20]
 
 Step times have the noise named in the first column (see benchmarks/steadiness.py) and the warm-up
 named in the head of each other column. Each field has the share of runs, in %, that are said to
 begin their window before their steady state, and behind it the 5th, 50th and 95th percentile of the
-first step of the steady state as it was learned. In the columns in which the declared warm-up is
-long enough, the first number is that of false alarms.
+learned first step of the steady state. In the columns with a declared warm-up that is long enough,
+the first number is the share of false alarms.
 """
 
 from __future__ import annotations

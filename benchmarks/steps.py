@@ -1,4 +1,4 @@
-"""What a step of Slurm costs as a way to a node, compared with a command over ssh to the same node.
+"""The cost of a Slurm step as a way to a node, compared with a command over ssh to the same node.
 
     orch lab up --slurm && orch lab exec -- python benchmarks/steps.py JOB [--rounds 20]
 

@@ -1,4 +1,4 @@
-"""How fast the logs of all ranks of a wide cluster are summarised, compared with the usual way.
+"""The speed of summarising the logs of all ranks of a wide cluster, compared with the usual way.
 
     python benchmarks/summary.py [--nodes 256] [--ranks 8] [--steps 10000] [--rounds 5] [--dir FOLDER]
 

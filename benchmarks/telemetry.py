@@ -1,19 +1,19 @@
-"""What sampling costs, and whether its joules are those of nvidia-smi.
+"""The cost of sampling, and its joules compared with nvidia-smi's.
 
     orch lab exec -- python benchmarks/telemetry.py --rounds 10 -- resnet50 -f simulated --set compute_ms=60 --steps 300
     python benchmarks/telemetry.py --rounds 10 -- resnet50 --gpus 1 --steps 400 --warmup-steps 100
     python benchmarks/telemetry.py --within 6 -- resnet50 --gpus 1 --steps 4000 --warmup-steps 100
 
 Each round is a run with the sampler and one without, in turn first and second; the words after
-``--`` are those of `orch bench`. Printed are the ratio of the speeds with its 95 % interval, the
+``--`` are for `orch bench`. Printed are the ratio of the speeds with its 95 % interval, the
 processor time of the sampling process in percent of one core, its start included, and where GPUs
-were sampled on this machine, their joules per sample beside those of nvidia-smi, whose readings of
-power are taken by a process of its own ten times a second and integrated over the same window.
+were sampled on this machine, their joules per sample beside nvidia-smi's, whose readings of power
+are taken by a process of its own ten times a second and integrated over the same window.
 
 With ``--within SECONDS`` there is one run, on this machine, whose sampler is stopped and continued
-by turns of so many seconds each, and the ratios are those of turns that follow each other: what
-differs from run to run is the same in both. One is of the steps per second, which hiccups of the
-machine scatter; the other of the typical step, the median of a turn.
+by turns of so many seconds each, and each ratio compares consecutive turns: differences from run to
+run cancel out. One ratio is of the steps per second, which hiccups of the machine scatter; the
+other of the typical step, the median of a turn.
 """
 
 from __future__ import annotations

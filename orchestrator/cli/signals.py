@@ -28,8 +28,8 @@ def handled(act: Callable[[int, object], None]) -> Iterator[None]:
 
 @contextmanager
 def interrupted_with(state: str) -> Iterator[None]:
-    """Raise Interrupted at a signal, so that the command cleans up; ``state`` describes what is
-    left.
+    """Raise Interrupted at a signal, so that the command cleans up; ``state`` describes its
+    remains.
     """
 
     def stop(number: int, _: object) -> None:

@@ -1,5 +1,6 @@
-"""What the driver amdgpu says of the GPUs of a run in sysfs: files of /sys/class/drm/card*/device
-and its hwmon folder, as Documentation/gpu/amdgpu of the kernel describes them."""
+"""Samples of a run's GPUs from the driver amdgpu in sysfs: files of /sys/class/drm/card*/device and
+its hwmon folder, as Documentation/gpu/amdgpu of the kernel describes them.
+"""
 
 import glob
 import os
@@ -26,7 +27,7 @@ def whole(*path):
 
 
 def amd_sources(settings, describe, tell):
-    """Return what is sampled of AMD's GPUs: (source, least seconds, share of a core)."""
+    """Return the sources for AMD's GPUs: (source, least seconds, share of a core)."""
     return [(AmdGpus(settings.get("devices", ""), describe), 1.0, 0.0008)]
 
 

@@ -1,4 +1,5 @@
-"""Which CPUs a rank may use: those of the NUMA node of its GPU, or its own share of their cores.
+"""CPU binding of ranks: to the NUMA node of the rank's GPU, or to the rank's own share of its
+cores.
 
 Memory is not bound: Linux allocates on the node of the CPU that first writes to a page. Files of
 the kernel: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/cputopology.rst,

@@ -19,8 +19,8 @@ def write_bytes(data):
     """Write bytes that a line has announced, and end them with a newline, which the controller
     skips.
 
-    What carries them, such as srun, may hold back what is after the last newline. Where another
-    line follows at once, as between the pieces of a log, that one is enough.
+    The carrier, such as srun, may hold back bytes after the last newline. Where another line
+    follows at once, as between the pieces of a log, its newline is enough.
     """
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.buffer.flush()

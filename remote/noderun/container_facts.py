@@ -14,7 +14,7 @@ ENGINE_S = 20
 
 
 def container_facts(root, request):
-    """Return the facts of a node that a container changes, and those of the container itself under
+    """Return the facts of a node that a container changes, and the container's own under
     ``container``.
 
     ``containers_left`` are [name, state] of the containers that earlier runs have left on this
@@ -82,8 +82,8 @@ def look_inside(mark, request, known):
 
 
 def image_facts(known):
-    """Return the version of the engine, and the image's digest: of docker and podman its id, of
-    others that of the file.
+    """Return the version of the engine, and the image's digest: the id for docker and podman, else
+    the file's digest.
     """
     facts = {}
     if known["program"]:

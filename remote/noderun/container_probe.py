@@ -1,6 +1,4 @@
-"""What a container holds: a program of its own, which preflight starts there as a run would be
-started.
-"""
+"""Probe of a container: a program that preflight starts inside, as it would start a run."""
 
 import glob
 import json
@@ -26,9 +24,7 @@ LIBRARIES = (
 
 
 def probe_main():
-    """Read one request of a line from standard input, and print what is found here as one line of
-    JSON.
-    """
+    """Read a one-line request from standard input, and print the findings as one line of JSON."""
     request = json.loads(sys.stdin.buffer.readline().decode())
     os.umask(0o077)
     facts = {

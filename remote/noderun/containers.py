@@ -238,8 +238,8 @@ class Container:
         return not self.is_busy() or time.monotonic() - self.helping_since > PROOF_S
 
     def remove(self):
-        """Remove the container with all that is left in it, look for what is left, and record that
-        as `proved` returns it.
+        """Remove the container and its contents, look for leftovers, and record them as `proved`
+        returns them.
         """
         deadline = time.monotonic() + COMING_S
         with contextlib.suppress(OSError, TimeoutError):
@@ -252,12 +252,14 @@ class Container:
         self.look()
 
     def look(self):
-        """Look for what is left, and record that as `proved` returns it."""
+        """Look for leftovers, and record them as `proved` returns them."""
         write_json(os.path.join(self.directory, PROOF), self.proof())
 
     def proved(self):
-        """Return the recorded proof: ``by``, the ways that showed that nothing is left; ``left``,
-        what is left or may be.
+        """Return the recorded proof.
+
+        ``by`` are the ways that showed that nothing is left; ``left`` are certain or possible
+        leftovers.
         """
         try:
             return read_record(os.path.join(self.directory, PROOF))

@@ -17,9 +17,11 @@ PORT_ERRORS = (
 
 
 class Usage:
-    """``busy_s``: seconds for which the processors of this node were busy since the boot, all
-    together, without interrupts and waits for disks. ``stolen_s``: those of them that a hypervisor
-    gave to other machines."""
+    """Processor use of this node.
+
+    ``busy_s``: seconds for which its processors were busy since the boot, all together, without
+    interrupts and waits for disks. ``stolen_s``: the part that a hypervisor gave to other machines.
+    """
 
     columns = ["busy_s", "stolen_s"]
 

@@ -111,9 +111,7 @@ def look_at_tree(tree):
 
 
 def grown_by(before, after):
-    """Return by how much counters have grown; those of a card that was not there before, as they
-    are.
-    """
+    """Return the growth of counters; a card that was not there before counts from 0."""
     return [late - early for late, early in zip(after, before or [0] * len(after))]
 
 
@@ -277,7 +275,7 @@ def spent_between(before, after):
 
 
 def brief(entry):
-    """Return what is told of a process that is not a rank itself."""
+    """Return the short entry of a process that is not a rank itself."""
     return {key: entry[key] for key in ("pid", "name", "state", "wchan", "call")}
 
 

@@ -64,10 +64,9 @@ def root_directory(path):
 
 
 def who_may_rename(path):
-    """Return which folder above a path lets another user rename it and put another in its place;
-    empty if none does.
+    """Return the folder above a path that lets another user rename it and put another in its place.
 
-    In a folder such as /tmp (sticky) others may only rename what is their own.
+    Empty if there is none. In a sticky folder such as /tmp, others may only rename their own files.
     """
     for place in [above for way in ways_to(path) for above in folders_above(way)]:
         status = os.lstat(place)
@@ -200,8 +199,8 @@ def lacking(directory):
 
 
 def unwritten(error, path, disk, needed):
-    """Return the refusal for an error while writing to a path; for a full disk with what is needed
-    and free.
+    """Return the refusal for an error while writing to a path; for a full disk, with the needed and
+    the free space.
     """
     message = "%s: %s" % (path, error.strerror or error)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):

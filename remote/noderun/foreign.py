@@ -53,7 +53,7 @@ class Foreign:
 
 
 class OwnProcesses:
-    """What tells the processes of the run: they descend from its supervisor, bear its mark, or are
+    """Recognises the processes of the run: they descend from its supervisor, bear its mark, or are
     in its container.
     """
 

@@ -24,9 +24,12 @@ TRAINS = re.compile(r"backward|all_reduce|all_gather|barrier|broadcast|loader|\b
 
 
 def calls_of(text, pid):
-    """Return ``calls``, the innermost calls of the main thread, and ``beside``, those of each other
-    thread; every call is {"name", "file", "line"}. The first ones of the main thread have ``code``,
-    their source line, and ``polls`` where this stands in a short loop that ends by itself."""
+    """Return the innermost calls of a process: ``calls`` of the main thread, ``beside`` of each
+    other thread.
+
+    Every call is {"name", "file", "line"}. The first ones of the main thread have ``code``, their
+    source line, and ``polls`` if the line is in a short loop that ends by itself.
+    """
     threads = threads_of(text)
     if not threads:
         return {}

@@ -111,7 +111,7 @@ def groups_named(number, controllers=("pids", "name=systemd")):
     """Return the control groups of the container with this id, in the first hierarchy of these
     controllers that has any.
 
-    Engines name them after the id: ``docker/ID``, ``docker-ID.scope``, ``libpod-ID``; that of
+    Engines name them after the id: ``docker/ID``, ``docker-ID.scope``, ``libpod-ID``. The group of
     podman's own conmon is left out.
     """
     with open("/proc/self/mounts") as file:

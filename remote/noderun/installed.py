@@ -1,4 +1,4 @@
-"""What is installed on this machine: distributions and programs."""
+"""Distributions and programs installed on this machine."""
 
 import hashlib
 import itertools

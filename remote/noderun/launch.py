@@ -52,8 +52,8 @@ def launch(order, barrier, report, group):
 
 
 def of_connection(name):
-    """Return True for a variable that tells how this process was started: sshd's, and those of a
-    step of Slurm.
+    """Return True for a variable that tells how this process was started: sshd's, or a Slurm
+    step's.
 
     A step has one task on a node, and a program that believes these variables would find another
     world than the run's.

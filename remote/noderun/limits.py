@@ -1,4 +1,4 @@
-"""What a process may use: its limits, and the shared memory it finds."""
+"""Limits of this process, and the shared memory that it finds."""
 
 import os
 import resource

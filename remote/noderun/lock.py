@@ -67,11 +67,11 @@ def node_name():
 
 
 def node_marks():
-    """Return what tells this node from others of its network namespace.
+    """Return the marks that tell this node from others of its network namespace.
 
     A node is a set of processes that share a network and see each other, whatever the user. So
-    containers with a process namespace of their own are separate nodes, and so are those of a lab
-    without namespaces, which sets its own marks.
+    containers with a process namespace of their own are separate nodes, and so are the nodes of a
+    lab without namespaces, which sets its own marks.
     """
     return [os.readlink("/proc/self/ns/pid")] + [os.environ.get(name) for name in LAB_MARKS]
 

@@ -51,8 +51,8 @@ def in_order(sizes):
 
 
 def within(sizes, budget):
-    """Return {name: bytes} of what is kept of logs: the smallest whole, so that a giant displaces
-    none of the others.
+    """Return {name: bytes} to keep of logs: the smallest in full, so that a giant displaces none of
+    the others.
     """
     kept = {}
     for name in sorted(in_order(sizes)[:MAX_FILES], key=sizes.get):

@@ -1,5 +1,6 @@
-"""What a node's kernel knows of a run: when its logs grew, who used the processors, what went out
-over the networks, and which interfaces lost their link."""
+"""Measurements of a run by the node's kernel: growth of its logs, use of processors, bytes sent,
+and interfaces that lost their link.
+"""
 
 import os
 import resource

@@ -108,8 +108,8 @@ def networks():
     ``addresses``: 10.11.0.2/24.
 
     The kernel is asked directly, as `ip address` does (rtnetlink(7)): RTM_GETADDR 22 for all
-    (NLM_F_DUMP 0x300), answered by one RTM_NEWADDR 20 for each address. Those of a link or of this
-    host alone have a scope of 253 or more.
+    (NLM_F_DUMP 0x300), answered by one RTM_NEWADDR 20 for each address. Addresses of a link or of
+    this host alone have a scope of 253 or more.
     """
     import struct
 

@@ -1,8 +1,8 @@
-"""What the NVIDIA driver says of the GPUs of a run, through its management library,
+"""Samples of a run's GPUs from the NVIDIA driver, through its management library,
 libnvidia-ml.so.1, without any other package.
 
-Functions, structures and numbers are those of nvml.h (NVML API Reference Manual). A driver may lack
-any function, and a GPU may not support it: then that value is null, and it is not asked again.
+Functions, structures and numbers are from nvml.h (NVML API Reference Manual). A driver may lack any
+function, and a GPU may not support it: then that value is null, and it is not asked again.
 nvidia-smi reads the same counters.
 """
 
@@ -147,7 +147,7 @@ class Gpu:
 
 
 def nvidia_sources(settings, describe, tell):
-    """Return what is sampled of NVIDIA's GPUs: (source, least seconds, share of a core)."""
+    """Return the sources for NVIDIA's GPUs: (source, least seconds, share of a core)."""
     devices = nvidia_devices(settings.get("devices", ""), describe)
     return devices and [
         (NvidiaPower(devices), 1.0, ENERGY_SHARE * len(devices)),
@@ -229,9 +229,7 @@ def describe_gpu(device):
 
 
 class OfEachGpu:
-    """What is read of each GPU: the values of the columns ``gpu<place>.<word>`` for each of its
-    words.
-    """
+    """A source that reads each GPU: the columns ``gpu<place>.<word>`` for each of its words."""
 
     WORDS = ()  # type: tuple[str, ...]
 

@@ -15,11 +15,10 @@ SUPERVISOR = "orch-supervisor"
 
 
 def peer_of(connection):
-    """Return (process number, user number) of who listens at the other end, or has connected from
-    there.
+    """Return (process number, user number) of the process that listens at the other end, or
+    connected.
 
-    The number is that of the process at that time; it is 0 where this process namespace cannot see
-    it.
+    The number was valid at that time; it is 0 if this process namespace cannot see the process.
     """
     ids = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 8)
     return int.from_bytes(ids[:4], sys.byteorder), int.from_bytes(ids[4:], sys.byteorder)

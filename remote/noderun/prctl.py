@@ -1,4 +1,4 @@
-"""What a process asks of the kernel for itself, by prctl(2)."""
+"""prctl(2) wrappers."""
 
 import signal
 

@@ -39,9 +39,12 @@ def descendants(ancestor):
 
 
 def bearers(run_id=None):
-    """Return {pid: (start time, run id)} of this user's processes whose environment has a run's
-    marker: that of one run, or of any run of this node. Nodes of a lab without namespaces, and the
-    machine that they are on, see each other's processes."""
+    """Return {pid: (start time, run id)} of this user's processes with a run's marker in their
+    environment.
+
+    ``run_id`` limits them to one run; without it, they are of any run of this node. Nodes of a lab
+    without namespaces, and the machine that they are on, see each other's processes.
+    """
     marked = marked_by("ORCH_RUN_ID", run_id, os.getuid())
     for name in LAB_MARKS if run_id is None and marked else ():
         mark, others = os.environ.get(name), marked_by(name, None, os.getuid())

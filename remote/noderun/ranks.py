@@ -16,9 +16,11 @@ class Ranks:
         self.inodes = {}
 
     def read(self, kills_before):
-        """Read the records anew; yield those of ranks that have ended since. ``kills_before``: what
-        the kernel had killed for memory before the run, to tell why a rank was killed; None if that
-        does not matter any more."""
+        """Read the records anew, and yield the records of ranks that have ended since.
+
+        ``kills_before`` counts the kernel's kills for memory before the run, to tell why a rank was
+        killed; None if that does not matter any more.
+        """
         for entry in os.scandir("ranks"):
             last_record = self.records.get(entry.name, {})
             if not entry.name.endswith(".json") or "ended_mono_s" in last_record:
@@ -63,6 +65,6 @@ class Ranks:
 
 
 def how_it_ended(record):
-    """Return what ended a rank: a signal or its exit code, and what is noted about it."""
+    """Return how a rank ended: by a signal or with an exit code, and its note."""
     how = record["signal"] or "exit code %s" % record["code"]
     return how + ", " + record["note"] if "note" in record else how

@@ -145,8 +145,8 @@ def op_stop(request):
 
 
 def remains(own, run_id):
-    """Return what is left of one run or of all: its processes, and those of which nothing shows
-    whether they belong to it.
+    """Return the leftovers of one run or of all: its processes, and processes that may belong to
+    it.
     """
     left = [[pid, run] for pid, (_, run) in belonging(own, run_id).items()]
     return dict({"left": left}, **doubts(own, run_id))

@@ -313,8 +313,9 @@ class Run:
             self.tell(told[0], mono=now, **told[1])
 
     def end_overdue(self, reason):
-        """Stop the run for its silence or its length, but first look at its ranks; a controller
-        looks at those of all nodes.
+        """Stop the run for its silence or its length, but first examine its ranks.
+
+        A controller examines the ranks of all nodes.
         """
         if self.state == "running" and self.examination.mark_overdue(reason):
             self.examine()

@@ -170,7 +170,7 @@ def remove_containers(own, run_id=None):
 
 
 def unproved(own, run_id=None):
-    """Return {run id: [what is left or may be, ...]} of the containers of such runs, after another
+    """Return {run id: [certain or possible leftovers]} of containers without a proof, after another
     look.
     """
     doubtful = {}

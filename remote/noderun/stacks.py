@@ -1,12 +1,12 @@
-"""What a rank itself tells of a hang: the stacks of its threads and the flight recorder of its
+"""Evidence of a hang from a rank itself: the stacks of its threads, the flight recorder of its
 collectives, and NCCL's RAS.
 
 Our trainers answer a pipe and a signal (``remote/rank_progress.py``). The thread at the pipe
 answers as soon as it gets the interpreter. The signal's handler does not wait for that, and may
-crash a process in which another thread runs Python meanwhile: it is sent only where C code is seen
-to keep the interpreter, to that thread alone, as nanosleep, poll and epoll_wait would end early in
-others, and only if the rank catches it. Of other Python programs py-spy reads the stacks, where it
-is installed, without stopping them.
+crash a process in which another thread runs Python meanwhile. So it is sent only if C code is seen
+to keep the interpreter and the rank catches it. It goes to that thread alone, because nanosleep,
+poll and epoll_wait would end early in others. For other Python programs py-spy reads the stacks,
+where it is installed, without stopping them.
 """
 
 import contextlib
@@ -280,8 +280,10 @@ def begin_spy(pid):
 
 
 def folders_of(pid):
-    """Return the folders in which a program beside a Python process may be: those of its
-    interpreter, its environment, and of this process."""
+    """Return the folders that may hold a program beside a Python process.
+
+    These are the folders of its interpreter, of its environment, and of this process.
+    """
     folders = []
     with contextlib.suppress(OSError), open("/proc/%d/cmdline" % pid, "rb") as file:
         folders.append(os.path.dirname(os.fsdecode(file.read(4096).split(b"\0")[0])))
@@ -309,10 +311,10 @@ def variables_of(pid):
 
 
 class RasQuestion:
-    """What NCCL's own service was asked, if one of these processes offers it on this node.
+    """A question to NCCL's own service, if one of these processes offers it on this node.
 
-    It listens where the name localhost leads to, which may be ::1, or where NCCL_RAS_ADDR says. It
-    answers in text, and waits for ranks that do not answer it as many seconds as it is told, twice:
+    It listens at the address of localhost, which may be ::1, or at NCCL_RAS_ADDR. It answers in
+    text, and waits twice for the given number of seconds for ranks that do not answer it:
     src/ras/client_support.cc of NCCL 2.24 and newer.
     """
 

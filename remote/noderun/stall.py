@@ -1,11 +1,10 @@
-"""Whether a run goes on: the steps that its ranks report, the lines of its logs, and how long each
-has been silent.
+"""Detect a stalled run from the steps that its ranks report, the lines of its logs, and their
+silence.
 
 A rank reports its step and phase in ``ranks/<rank>.progress`` (``remote/rank_progress.py`` has the
-format). From these, or where no rank reports from the steps that the logs name, or from the growth
-of logs that name none, the usual time of a step and the longest pause so far are learned. A silence
-beyond what they explain is a suspicion, which is told and ends nothing; only the limits of the
-order end a run.
+format). These teach the usual time of a step and the longest pause so far. If no rank reports, the
+steps that the logs name do, or the growth of logs that name none. A longer silence than these
+explain is a suspicion, which is reported and ends nothing; only the limits of the order end a run.
 """
 
 import contextlib

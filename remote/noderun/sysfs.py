@@ -1,4 +1,4 @@
-"""Names in folders and first lines of small files, as of sysfs: what is missing is empty."""
+"""Names in folders and first lines of small files, as of sysfs; empty for missing ones."""
 
 import os
 

@@ -1,12 +1,11 @@
-"""What the sampling process of a run does: it reads power, clocks, temperatures, errors, load and
-traffic of its node, about once a second, and writes them as lines of JSON.
+"""The sampling process of a run: it reads power, clocks, temperatures, errors, load and traffic of
+its node about once a second, and writes them as lines of JSON.
 
-The first line says what the columns are; each further line is a row of numbers, null for what was
-not read this time, or an event. Counters grow from an arbitrary start, so that a row that is
-missing loses nothing. Times are those of the monotonic clock. Each source has its own period, which
-grows with what reading it costs, so that all of them together stay below 0.12 % of a core, and 0.25
-% for each NVIDIA GPU, whatever the machine has. Of a long run every second row is dropped, again
-and again.
+The first line defines the columns; each further line is a row of numbers, null if not read this
+time, or an event. Counters grow from an arbitrary start, so a missing row loses nothing. Times are
+from the monotonic clock. Each source has its own period, which grows with the cost of reading it,
+so that all of them together stay below 0.12 % of a core, and 0.25 % for each NVIDIA GPU, whatever
+the machine has. In a long run every second row is dropped, again and again.
 """
 
 import contextlib

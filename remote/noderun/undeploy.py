@@ -148,7 +148,7 @@ def remove_link(path):
 
 
 def remaining(root):
-    """Return what is left in the work directory: names in it, and below ``nodes/``."""
+    """Return the names that remain in the work directory and below ``nodes/``."""
     names = [name for name in names_in(root) if name != "nodes"]
     return sorted(names + ["nodes/" + name for name in names_in(os.path.join(root, "nodes"))])[
         :MOST_NAMES

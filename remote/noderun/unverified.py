@@ -1,10 +1,10 @@
-"""What may be left of a run that lost its supervisor where no control group could be made: then
+"""Possible leftovers of a run that lost its supervisor, on a node without control groups, where
 some processes have no mark.
 
 A process that left its parents and cleared its environment is known to its supervisor, as an
-adopted descendant, and to the run's control group. Without both, a process of this user that began
-after the supervisor, in the supervisor's own control group, and that was adopted by whatever adopts
-orphans here, may belong to the run or not. It is reported and never signalled.
+adopted descendant, and to the run's control group. Without both, a process of this user may belong to
+the run if it began after the supervisor, is in the supervisor's own control group, and was adopted
+by the local reaper of orphans. It is reported and never signalled.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What other programs and the kernel's log report about this machine."""
+"""Reports of other programs and of the kernel's log about this machine."""
 
 import errno
 import os

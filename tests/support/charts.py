@@ -1,4 +1,4 @@
-"""What a chart shows: its words, its lines and its dots."""
+"""Contents of a chart: its words, its lines and its dots."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Commands of `orch`, each in a process of its own, forked from one that has loaded the command
 line already.
 
-Status, streams, environment and folder are those of a program that was started; only the start of
-the interpreter and its imports, most of half a second, are left out. Tests that are about these
-start the program itself.
+Status, streams, environment and folder are the same as for a started program; only the start of the
+interpreter and its imports, most of half a second, are left out. Tests that are about these start
+the program itself.
 """
 
 from __future__ import annotations

@@ -67,9 +67,12 @@ class Engine:
         return lines
 
     def processes(self, mark: str = "") -> list[Proc]:
-        """Return the processes of runs: whatever has come to the nodes besides sessions of ssh,
-        and, wherever it is, what is in the control group of a container, serves one, or has
-        ``mark`` as its whole command line."""
+        """Return the processes of runs.
+
+        These are all processes on the nodes except sessions of ssh. Besides, wherever they run,
+        they are the processes in a container's control group, the ones that serve it, and those
+        with ``mark`` as their whole command line.
+        """
         self._note_ids()
         rest = {
             proc.pid: proc

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: all that it asks for, or, in `make unit`, a fifth of
+"""The number of examples for a property: as many as it asks for or, in `make unit`, a fifth of
 them.
 """
 

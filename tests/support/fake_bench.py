@@ -142,7 +142,7 @@ class FakeBench:
         self.when.get(event, lambda: None)()
 
     def observe(self, event: ProgressEvent) -> None:
-        """Keep what is shown."""
+        """Keep the event."""
         self.shown.append(event)
         self.when.get(type(event), lambda: None)()
 

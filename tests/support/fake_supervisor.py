@@ -27,8 +27,8 @@ __all__ = ["FakeSupervisor", "FakeLine", "Program", "Rank", "digest", "idle"]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """What a rank writes at its start, and how it ends so many seconds later; by default it lasts
-    until it is stopped.
+    """A rank: its output at the start, and its end some seconds later; by default it lasts until it
+    is stopped.
     """
 
     out: bytes = b""

@@ -1,4 +1,4 @@
-"""What fault tests share: lines into a lab's nodes through OpenSSH's own client, independent of the
+"""Helpers of fault tests: lines into a lab's nodes through OpenSSH's own client, independent of the
 tool's transport.
 """
 

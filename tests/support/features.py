@@ -10,5 +10,5 @@ __all__ = ["needs"]
 
 
 def needs(feature: str) -> pytest.MarkDecorator:
-    """Return the mark of what is tested with this feature only."""
+    """Return the mark of tests that run only with this feature."""
     return pytest.mark.skipif(feature not in features(), reason=f"without {feature}")

@@ -1,10 +1,10 @@
-"""How often an archive is refused of which one byte was changed, in equal parts in headers,
+"""Count how often an archive is refused after one byte was changed, in equal parts in headers,
 contents, padding and the end.
 
     python -m tests.support.flips FILE [--count 200] [--seed 1]
 
-asks the real `orch verify`, a process each. Where which bytes lie is told by the standard library's
-reader of tars.
+asks the real `orch verify`, a process each. The standard library's reader of tars says where the
+bytes lie.
 """
 
 from __future__ import annotations

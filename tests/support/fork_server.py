@@ -1,5 +1,5 @@
-"""A process that has imported what is expensive, and forks programs from it: a line of JSON in and
-out for each.
+"""A process that has done the expensive imports, and forks programs: a line of JSON in and out for
+each.
 """
 
 from __future__ import annotations

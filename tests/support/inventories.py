@@ -37,7 +37,7 @@ def faults_of(make: Callable[[], object]) -> list[str]:
 
 
 def plain(inventory: Inventory) -> dict[str, Any]:
-    """What an inventory says beyond defaults, ready for JSON."""
+    """Return the values of an inventory that are not defaults, ready for JSON."""
     unset = asdict(SshSettings())
     hosts = {}
     for host in inventory.hosts:

@@ -37,8 +37,8 @@ class Proc:
 
     @property
     def is_ours(self) -> bool:
-        """Claim that the tool started it; what is defunct and not sshd's was started by somebody
-        who forgot it.
+        """Claim that the tool started it; a defunct process that is not sshd's was forgotten by its
+        parent.
         """
         if self.defunct:
             return self.comm not in _SSHD

@@ -15,10 +15,13 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """How noisy it is, in logarithms: each time; tails as of Student's t with two degrees of
-    freedom; links and nodes that differ by nature; nodes whose noise differs; a walk over the whole
-    run; what a round has in common; the share of times that are hit by something else; the share of
-    sweeps in which a node is busy otherwise, for a while."""
+    """The noise of a world, in logarithms.
+
+    It has the noise of each time; tails as of Student's t with two degrees of freedom; natural
+    differences of links and nodes; nodes whose noise differs; a walk over the whole run; the common
+    noise of a round; the share of times that are disturbed; the share of sweeps in which a node is
+    busy otherwise, for a while.
+    """
 
     noise: float
     heavy: bool = False
@@ -44,8 +47,9 @@ WORLDS = {
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is slow, and how many times: nodes, links, and what crosses from the first ``cut`` nodes
-    to the others. ``adds`` where two causes in one pair add up; else the slower one is what counts.
+    """The slow parts and their factors: nodes, links, and pairs across the first ``cut`` nodes.
+
+    With ``adds``, two causes in one pair add up; else the slower one counts.
     """
 
     nodes: Mapping[int, float] = field(default_factory=dict)
@@ -55,7 +59,7 @@ class Truth:
     adds: bool = False
 
     def slower(self, pair: Pair) -> float:
-        """How much slower a pair is, as a logarithm."""
+        """Return the slowdown of a pair, as a logarithm."""
         a, b = pair
         causes = [self.nodes.get(a, 1.0), self.nodes.get(b, 1.0), self.links.get(pair, 1.0)]
         causes.append(self.across if (a < self.cut) != (b < self.cut) else 1.0)

@@ -2,7 +2,7 @@
 standard library.
 
 A process takes 15 MB, and not the 300 of PyTorch and its launcher, so that 64 nodes fit into one
-machine. The lines, the rounds and the judgement are those of the framework ``pairs``.
+machine. The lines, the rounds and the judgement are the same as in the framework ``pairs``.
 """
 
 from __future__ import annotations

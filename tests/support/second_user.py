@@ -124,8 +124,8 @@ def taking(inside: Sequence[str], other: Other, words: str) -> list[str]:
     """Return the command by which another user waits for abstract addresses to appear, and takes
     them once they are free.
 
-    ``words`` is JSON of how the names begin, the kinds of sockets, and what is said to everybody
-    who connects.
+    ``words`` is JSON of how the names begin, the kinds of sockets, and the reply to everybody who
+    connects.
     """
     become = ["setpriv", f"--reuid={other.number}", "--regid=65534", "--clear-groups"]
     return [*inside, *become, sys.executable, "-I", "-S", "-c", _TAKE, words]

@@ -1,5 +1,4 @@
-"""The forms in which a program may print a value of its environment, and the search for what is
-left of it.
+"""The forms in which a program may print a value of its environment, and the search for remnants.
 
 The source of this module also runs on nodes, as part of a program that prints them.
 """

@@ -1,4 +1,4 @@
-"""Summaries and results for tests of what is printed."""
+"""Summaries and results for tests of printed output."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def echoes(self) -> bool:
-        """Whether the terminal shows what is typed."""
+        """Return whether the terminal echoes typed characters."""
         return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
 
     def end(self, timeout_s: float = LIMIT_S) -> int:
@@ -73,7 +73,7 @@ class Terminal:
         return self.process.wait(max(0.1, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Hang up, and kill what is left of the program."""
+        """Hang up, and kill the program if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

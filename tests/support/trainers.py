@@ -1,5 +1,5 @@
-"""What tests of our trainers share: an interpreter that has the framework, and eyes for what a
-trainer prints.
+"""Helpers of trainer tests: an interpreter that has the framework, and readers of a trainer's
+output.
 
 Frameworks are large. Where the interpreter of the tests lacks one, `ORCH_TEST_PYTHON` may name
 another that has it; where neither does, the test is skipped and says so.

@@ -93,7 +93,7 @@ class StepLog:
             trainer.say_start(begun, skipped, loss)
 
     def tell(self, finished: Iterable[trainer.Step]) -> None:
-        """Print finished steps, and count those of the window."""
+        """Print finished steps, and count the steps of the window."""
         for step in finished:
             if self.rank == 0:
                 trainer.say_step(step, self.samples)

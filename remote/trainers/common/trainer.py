@@ -90,7 +90,7 @@ SHAPE = (
 
 
 def options(*names: str, **defaults: Any) -> argparse.ArgumentParser:
-    """Return a parser with some of `OPTIONS`, those of ``defaults`` with defaults of their own."""
+    """Return a parser with some of `OPTIONS`; ``defaults`` adds options with other defaults."""
     parser = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for name in dict.fromkeys((*names, *defaults)):
         default, words, *choices = OPTIONS[name]
@@ -155,8 +155,9 @@ class Identity(NamedTuple):
 
 
 def identity(start: str, *more: str) -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing. ``start``: how to start the
-    program; ``more``: variables that it needs too.
+    """Read the environment. Raises SystemExit naming missing variables.
+
+    ``start``: how to start the program; ``more``: further variables that it needs.
     """
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", *more)
     missing = [name for name in names if name not in os.environ]
@@ -184,7 +185,7 @@ def resident_bytes() -> int:
 
 
 def check_ranks(total: Sequence[int], world_size: int, group: Optional[int] = None) -> None:
-    """Raise RuntimeError unless sum and count of all ranks are those of 0 … world_size-1.
+    """Raise RuntimeError unless sum and count of all ranks match 0 … world_size-1.
 
     ``group``: the size of the process group, if the framework reports it.
     """
@@ -241,8 +242,8 @@ program is done."""
 
 
 class Skips:
-    """Which steps the loss scaler skipped: it lowers the scale after each overflow, and never
-    otherwise.
+    """Detects steps that the loss scaler skipped: it lowers the scale after each overflow, and
+    never otherwise.
     """
 
     def __init__(self, scale: float) -> None:
@@ -296,7 +297,7 @@ class HostClock:
         self.begun, self.begun_cpu = time.monotonic(), time.process_time()
 
     def stamp(self, name: str) -> None:
-        """Record the end of a part of the step; only that of `forward` is kept."""
+        """Record the end of a part of the step; only `forward` is kept."""
         if name == "forward":
             self.forward = time.monotonic(), time.process_time()
 
@@ -351,7 +352,7 @@ class EventClock:
         self.begun_host_s = time.perf_counter()
 
     def stamp(self, name: str) -> None:
-        """Record the end of a part of the step; only that of `forward` is kept."""
+        """Record the end of a part of the step; only `forward` is kept."""
         if name == "forward":
             event = self.event()
             self.forward = event, time.perf_counter() - self.begun_host_s, self.begun.query()

@@ -119,7 +119,9 @@ def logits_of(shape: Shape, compute: Any, params: Tree, inputs: jax.Array) -> ja
 
 def mean_loss(shape: Shape, compute: Any, params: Tree, tokens: jax.Array) -> jax.Array:
     """Return the mean cross entropy of predicting the next token, for ``tokens`` of B (T + 1), in
-    fp32. The other arguments are those of `logits_of`.
+    fp32.
+
+    The other arguments are the same as for `logits_of`.
     """
     logits = logits_of(shape, compute, params, tokens[:, :-1])
     of_target = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]

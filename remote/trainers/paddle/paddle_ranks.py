@@ -25,8 +25,8 @@ FLUSH_TO_ZERO, DENORMALS_ARE_ZERO = 1 << 15, 1 << 6
 
 
 def identity() -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing, or where Paddle's launcher
-    disagrees.
+    """Read the environment. Raises SystemExit if variables are missing or contradict Paddle's
+    launcher.
     """
     values = {"PADDLE_TRAINER_ID": "RANK", "PADDLE_TRAINERS_NUM": "WORLD_SIZE"}
     me = trainer.identity(". start this with paddle.distributed.launch", "NODE_RANK", *values)

@@ -1,5 +1,5 @@
-"""How the ranks of train_simulated.py meet: a rendezvous at rank 0, and a table with the address of
-each rank.
+"""Rendezvous of the ranks of train_simulated.py at rank 0, which hands out a table with the address
+of each rank.
 
 Python 3.6 or newer, standard library only. A value is sent as a line of JSON.
 """

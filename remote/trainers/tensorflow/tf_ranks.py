@@ -17,7 +17,7 @@ import trainer
 
 
 class Identity(NamedTuple):
-    """Which ranks this process drives: ``rank`` … ``rank + replicas - 1``."""
+    """The ranks that this process drives: ``rank`` … ``rank + replicas - 1``."""
 
     rank: int
     replicas: int
@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 
 
 def identity(replicas: int) -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing."""
+    """Read the environment. Raises SystemExit naming missing variables."""
     me = trainer.identity("", "TF_CONFIG")
     index = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     return Identity(me.rank, replicas, me.world_size, index)

@@ -2,12 +2,12 @@
 verification of results.
 
 PyTorch 1.13 or newer, Python 3.8 or newer. Sizes are total bytes: for all_gather of the gathered
-buffer, for reduce_scatter of the scattered one, for all_to_all of what a rank sends to all ranks,
-itself included. They are rounded so that each rank has a multiple of 16 bytes. In send_recv every
-rank sends to the next one and receives from the previous one at the same time.
+buffer, for reduce_scatter of the scattered one, for all_to_all of the data that a rank sends to all
+ranks, itself included. They are rounded so that each rank has a multiple of 16 bytes. In send_recv
+every rank sends to the next one and receives from the previous one at the same time.
 
-The ranks may be divided into groups, which make the same call at once: sizes and shares are then
-those of a group.
+The ranks may be divided into groups, which make the same call at once. Sizes and shares then refer
+to one group.
 
 Trainers use the in-place form. torch.distributed has no all-reduce and no broadcast from one buffer
 to another; on a GPU these two call NCCL directly, over a separate communicator.

@@ -2,16 +2,16 @@
 each result verified first.
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, the calls themselves,
-collective_calls.py, and what the programs share: trainer.py, torch_ranks.py, torch_timing.py and
+collective_calls.py, and the shared modules trainer.py, torch_ranks.py, torch_timing.py and
 known_values.py. One process per device, which reads its rank from the environment, as torchrun sets
 it:
 
     torchrun --standalone --nproc_per_node 8 collectives.py --collective allreduce --device cuda --dtype fp32
 
-A line has time and size and no bandwidth: bandwidths are computed from these. The method is that of
-nccl-tests: a barrier, some untimed calls, then many between two timestamps; a rank's time is the
+A line has time and size and no bandwidth: bandwidths are computed from these. The method is
+nccl-tests': a barrier, some untimed calls, then many between two timestamps. A rank's time is the
 mean of its calls, `time_s` the mean of all ranks (the default of nccl-tests, `-a 1`), `max_time_s`
-that of the slowest. A form that does not exist is reported, and the others are measured.
+the time of the slowest. A form that does not exist is reported, and the others are measured.
 """
 
 from __future__ import annotations

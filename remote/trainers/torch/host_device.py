@@ -1,5 +1,4 @@
-"""Measure how fast data moves between the memory of the host and that of its GPU, all GPUs at the
-same time.
+"""Measure how fast data moves between host memory and GPU memory, all GPUs at the same time.
 
 Needs PyTorch 1.13 or newer and Python 3.8 or newer and, next to this file, device_bench.py,
 known_values.py, trainer.py, torch_ranks.py and torch_timing.py. One process per GPU, which reads
@@ -10,8 +9,8 @@ its rank from the environment, as torchrun sets it:
 `h2d` is host to device, `d2h` device to host, `both` is one copy each way at the same time on two
 streams, whose bytes are added up; it is done when both are. Host memory is `pinned` (page-locked)
 or `pageable`. A copy from or to pageable memory goes through buffers of the driver and occupies the
-thread that asks for it, so `both` is measured with pinned memory alone. What the last copies leave
-is verified, every byte of it.
+calling thread, so `both` is measured with pinned memory alone. Every byte that the last copies
+leave is verified.
 """
 
 from __future__ import annotations

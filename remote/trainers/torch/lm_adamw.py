@@ -2,8 +2,8 @@
 or PyTorch's fused one.
 
 On one H200 the compiled kernel moves 4.2 TB/s, PyTorch's 2.9 with states in fp32 and 1.7 in bf16.
-It also takes gradients of a type other than that of the states, and writes what the next forward
-pass reads.
+It also takes gradients of another type than the states, and writes what the next forward pass
+reads.
 """
 
 from __future__ import annotations

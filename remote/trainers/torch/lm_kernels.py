@@ -1,4 +1,4 @@
-"""Which kernel attention of a language model runs, and what it gets where keys are grouped."""
+"""The attention kernel of a language model, and its arguments where keys are grouped."""
 
 from __future__ import annotations
 

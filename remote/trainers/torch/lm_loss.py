@@ -39,8 +39,8 @@ class _Early(torch.autograd.Function):
     "Liger Kernel", 2024).
 
     One kernel reads logits and writes their gradients; only one part's logits exist at a time, and
-    no matrix product is computed twice. The backward pass hands on what is there: this loss must
-    not be multiplied before it is differentiated.
+    no matrix product is computed twice. The backward pass returns the stored gradients: this loss
+    must not be multiplied before it is differentiated.
     """
 
     @staticmethod
@@ -75,8 +75,8 @@ def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) 
     ``share``.
 
     ``chunks``: parts of the tokens, each with logits of its own; more need less memory.
-    ``options``: of torch.compile; None: not compiled. ``share``: that of a micro-batch in the loss
-    of a step.
+    ``options``: of torch.compile; None: not compiled. ``share``: the share of a micro-batch in the
+    loss of a step.
     """
     whole = projected if options is None else torch.compile(projected, **options)
     part = _part if options is None else torch.compile(_part, **options)

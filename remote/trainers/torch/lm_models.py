@@ -1,10 +1,9 @@
 """Decoder-only transformers of any shape: GPT-2, Llama and mixtures of experts, as modules of
 PyTorch 2.6 or newer.
 
-A model is built from its sizes alone. Numbers of parameters are those of the published models; what
-is added inside is not counted: rows that make the vocabulary a multiple of 128, without which the
-output layer is a slow matrix product, and positions for sequences that are longer than the
-published ones.
+A model is built from its sizes alone. Numbers of parameters match the published models. Internal
+additions are not counted: rows that make the vocabulary a multiple of 128, without which the output
+layer is a slow matrix product, and positions for sequences that are longer than the published ones.
 
 Activations between layers have the type of matrix products, `Arithmetic.compute`; norms, softmax,
 rotations and the loss compute in fp32 inside. Dropout and the balancing loss of mixtures of experts
@@ -61,8 +60,11 @@ class Shape(NamedTuple):
 
 
 class Arithmetic(NamedTuple):
-    """The types of a model: that of parameters, that of matrix products and activations, whether
-    autocast casts the one to the other, and what is recomputed: none, selective, full."""
+    """The arithmetic of a model.
+
+    It has the type of parameters, the type of matrix products and activations, whether autocast
+    casts the one to the other, and the recomputation: none, selective, full.
+    """
 
     weights: torch.dtype
     compute: torch.dtype
@@ -196,8 +198,8 @@ class Block(nn.Module):
 
 
 class Output(nn.Module):
-    """What is after the layers: the last norm, the output layer, and the loss, ``loss(hidden,
-    output layer, targets)``.
+    """The end of the model: the last norm, the output layer, and the loss, ``loss(hidden, output
+    layer, targets)``.
 
     A module of its own, so that FSDP can gather its parameters, and reduce their gradients, while
     layers compute.
@@ -289,11 +291,11 @@ class Decoder(nn.Module):
 
 
 def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, seed: int) -> None:
-    """Give a part memory on the device and its initial values, which depend on the seed and on the
-    parameter's name alone.
+    """Give a part memory on the device and its initial values, which depend only on the seed and on
+    the parameter's name.
 
-    However a model is spread over ranks, it begins with the same numbers. ``name``: that of the
-    part in the whole model.
+    However a model is spread over ranks, it begins with the same numbers. ``name`` is the part's
+    name in the whole model.
     """
     shape = decoder.shape
     name = "embedding" if name == "head" and shape.tied else name

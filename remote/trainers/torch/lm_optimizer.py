@@ -125,7 +125,7 @@ class Optimizer:
         return total.sqrt()
 
     def _squares(self, rows: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
-        """Return the sum of the squares of gradients. ``rows``: those of each layer."""
+        """Return the sum of the squares of gradients; ``rows`` has the gradients of each layer."""
         if self.squares is not None:
             return torch.stack([self.squares(list(row)) for row in rows]).sum()
         norms = torch._foreach_norm(

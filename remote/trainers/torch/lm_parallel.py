@@ -32,7 +32,7 @@ COMPILE_LEVELS: dict[str, dict[str, bool]] = {
 
 
 class Layout(NamedTuple):
-    """What each rank holds. ``kind``: none, for one rank; ddp; fsdp."""
+    """The distribution of a model over ranks. ``kind``: none, for one rank; ddp; fsdp."""
 
     kind: str
     replica: int
@@ -133,11 +133,11 @@ def compiling(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def lowers(args: argparse.Namespace, layout: Layout) -> bool:
-    """Return whether layers keep parameters in bf16, of which the optimizer has the values in fp32.
+    """Return whether layers keep parameters in bf16, with the values in fp32 in the optimizer.
 
-    No cast of weights and gradients then reads and writes all of them in each step. Only where a
-    gradient is the result of one matrix product, which has that type anyway: those of micro-batches
-    and of ranks are added up in fp32.
+    No cast of weights and gradients then reads and writes all of them in each step. This applies
+    only if a gradient is the result of one matrix product, which has that type anyway: gradients of
+    micro-batches and of ranks are added up in fp32.
     """
     alone = layout.kind == "none" and args.accumulation == 1
     return alone and args.compile and args.dtype == "bf16" and args.weights == "fp32"
@@ -152,7 +152,7 @@ def lowered(block: nn.Module, compute: torch.dtype) -> dict[nn.Parameter, torch.
 
 
 def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
-    """Compile what is before and after the layers. ``options``: of torch.compile."""
+    """Compile the parts before and after the layers. ``options``: of torch.compile."""
     # Without positions to add there is nothing to fuse, and the compiled gradient of the embedding
     # takes longer than PyTorch's.
     if decoder.positions is not None:
@@ -162,9 +162,11 @@ def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
 
 
 def units(decoder: Decoder) -> list[Any]:
-    """Return what FSDP gathers and reduces one after the other: layers, and what is after them
-    unless it shares the embedding table. The rest is gathered with the first call, before anything
-    is computed, and reduced at the end, after everything."""
+    """Return the units that FSDP gathers and reduces one after the other.
+
+    These are the layers, and the output unless it shares the embedding table. The rest is gathered
+    with the first call, before anything is computed, and reduced at the end, after everything.
+    """
     after = [] if decoder.shape.tied else [decoder.output]
     return [*decoder.blocks.values(), *after]
 
@@ -221,9 +223,7 @@ def _replica(
 
 
 def synchronise(model: nn.Module, layout: Layout, now: bool, reshard: bool) -> None:
-    """Say whether the next backward pass reduces gradients, as that of a step's last micro-batch
-    does.
-    """
+    """Set whether the next backward pass reduces gradients, as in a step's last micro-batch."""
     if layout.kind == "ddp":
         model.require_backward_grad_sync = (
             now  # what DDP's no_sync sets; it counts from the forward pass on

@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of what is reduced, of what is gathered, or of what is scattered."""
+        """Bytes of the reduced, gathered or scattered data."""
         return self.count * torch.empty(0, dtype=self.dtype).element_size()
 
     @property
@@ -56,13 +56,14 @@ class Call(NamedTuple):
 
 
 class Silence:
-    """What stands in for collectives in steps without communication. ``stamps``: those of these
+    """Stands in for collectives in steps without communication. ``stamps``: the stamps of these
     steps.
 
     On a CPU a collective begins and is waited for at once. On a GPU it begins when its stream has
-    come to it. It is waited for at once in the forward pass and after the backward pass; in a
-    backward pass gathered parameters at the next collective, because layers are gathered one ahead,
-    scattered gradients when the next ones are scattered, and all else at the end.
+    come to it. In the forward pass and after the backward pass it is waited for at once. In a
+    backward pass, gathered parameters are waited for at the next collective, because layers are
+    gathered one ahead, scattered gradients when the next ones are scattered, and all else at the
+    end.
     """
 
     def __init__(self, stamps: Stamps) -> None:
@@ -145,10 +146,10 @@ class Silence:
 def stay_here(
     collective: str, output: torch.Tensor, given: torch.Tensor, rank: int, ranks: int
 ) -> None:
-    """Fill the output of a collective with this rank's own values, in place of those of others:
-    numbers like them.
+    """Fill the output of a collective with this rank's own values, which stand for the other
+    ranks'.
 
-    What happened to lie in that memory could be NaN, with which a GPU at its power limit computes
+    Leftover values of that memory could be NaN, with which a GPU at its power limit computes
     faster.
     """
     if collective == "reduce_scatter":

@@ -7,8 +7,8 @@ its rank from the environment, as torchrun sets it:
 
     torchrun --standalone --nproc_per_node 8 memory_bandwidth.py --device cuda --sizes 1073741824
 
-Kernels and bytes are those of STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current
-High Performance Computers", 1995; stream.c 5.10): with three arrays a, b, c of as many bytes and a
+Kernels and bytes are from STREAM (McCalpin, "Memory Bandwidth and Machine Balance in Current High
+Performance Computers", 1995; stream.c 5.10): with three arrays a, b, c of as many bytes and a
 scalar s
 
     copy    c = a          2 arrays moved
@@ -17,8 +17,8 @@ scalar s
     triad   a = b + s·c    3
 
 Each is one PyTorch operation into an existing array. A write counts once, whether or not the
-processor reads the cache line first. As in STREAM the kernels follow each other, so that the result
-of each is known, and every element of it is verified.
+processor reads the cache line first. As in STREAM the kernels follow each other, so each result is
+known, and every element of it is verified.
 """
 
 from __future__ import annotations

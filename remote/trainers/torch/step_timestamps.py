@@ -30,11 +30,11 @@ class Stamps:
         self("start")
 
     def __call__(self, name: str) -> None:
-        """Record a moment, on a GPU that of the current stream."""
+        """Record a moment; on a GPU, of the current stream."""
         self.steps[-1][name] = self.now()
 
     def now(self, stream: Any = None) -> Any:
-        """Return the present moment, on a GPU that of a stream, by default of the current one."""
+        """Return the present moment; on a GPU, of a stream, by default the current one."""
         if self.device.type == "cpu":
             return time.monotonic()
         event = torch.cuda.Event(enable_timing=True)

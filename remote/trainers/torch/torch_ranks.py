@@ -34,7 +34,7 @@ before.
 
 
 def identity() -> Identity:
-    """Read the environment. Raises SystemExit naming what is missing."""
+    """Read the environment. Raises SystemExit naming missing variables."""
     start = ". start this program with torchrun"
     return trainer.identity(start, "MASTER_ADDR", "MASTER_PORT")
 

@@ -9,13 +9,15 @@ One process per device, which reads its rank from the environment, as torchrun s
     torchrun --standalone --nproc_per_node 8 train_deepspeed_lm.py --zero 3 --layers 12 --width 768 --heads 12 --mlp 3072 \\
         --vocab 50257 --norm layer --positions learned --max-positions 1024 --bias true --batch-size 16 --seq-len 1024
 
-Every rank prints one `orch rank=` line, and `orch parts {json}` after the last step (rank_parts.py); rank 0 prints one `orch
-step=` line per step and `orch done {json}` at the end. Model, tokens and loss are those of train_lm.py, so that a step differs
-by DeepSpeed alone: what it does with types, gradients, optimizer state and, from ZeRO 3 on, parameters. The optimizer is
+Every rank prints one `orch rank=` line, and `orch parts {json}` after the last step
+(rank_parts.py); rank 0 prints one `orch step=` line per step and `orch done {json}` at the end.
+Model, tokens and loss are the same as in train_lm.py, so a step differs by DeepSpeed alone: by its
+handling of types, gradients, optimizer state and, from ZeRO 3 on, parameters. The optimizer is
 PyTorch's AdamW, which needs no extension of DeepSpeed's.
 
-On a CPU, DeepSpeed compiles an extension for its collectives when it starts, where TORCH_EXTENSIONS_DIR says. A run that is
-stopped meanwhile leaves a file `lock` there, for which every later one waits without a word: remove it before the start.
+On a CPU, DeepSpeed compiles an extension for its collectives when it starts, in
+TORCH_EXTENSIONS_DIR. A run that is stopped meanwhile leaves a file `lock` there, for which every
+later one waits without a word: remove it before the start.
 """
 
 from __future__ import annotations

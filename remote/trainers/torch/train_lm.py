@@ -12,11 +12,12 @@ One process per device, which reads its rank from the environment, as torchrun s
         --vocab 50257 --norm layer --positions learned --max-positions 1024 --bias true --batch-size 16 --seq-len 1024 \\
         --dtype bf16 --compile true
 
-The flags of the shape say everything about the model; --model is its name alone. A step is one update: --accumulation
-micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints one `orch rank=` line, and `orch parts
-{json}` after the last step (rank_parts.py); rank 0 prints one `orch step=` line per step, with the loss of the whole batch,
-and `orch done {json}` at the end, with the peak memory of all ranks in `memory_bytes`, in order of rank. It also has the
-facts that explain a speedup, all of them measured, none derived from the speed:
+The flags of the shape define the model; --model is its name alone. A step is one update:
+--accumulation micro-batches of --batch-size sequences on each data-parallel rank. Every rank prints
+one `orch rank=` line, and `orch parts {json}` after the last step (rank_parts.py). Rank 0 prints
+one `orch step=` line per step, with the loss of the whole batch, and `orch done {json}` at the end,
+with the peak memory of all ranks in `memory_bytes`, in order of rank. It also has the facts that
+explain a speedup, all of them measured, none derived from the speed:
 
         solo_step_s        per rank: a step without communication, after the last step, on all ranks at the same time
         solo_forward_s     the forward pass of its last micro-batch; solo_backward_s: the backward pass
@@ -26,9 +27,9 @@ facts that explain a speedup, all of them measured, none derived from the speed:
         beside_reduce_s    the same, started together with a backward pass that does not wait for them
         beside_backward_s  that backward pass; beside_forward_s: the forward pass before it
 
-Bytes are those of what is reduced, gathered or scattered, on all ranks together. Times are medians over the later half of
---solo-steps, null without a measurement: the last four where no collective runs while something is computed, as with FSDP on a
-CPU.
+Bytes count the reduced, gathered or scattered data on all ranks together. Times are medians over
+the later half of --solo-steps, null without a measurement: the last four if no collective runs
+during computation, as with FSDP on a CPU.
 """
 
 from __future__ import annotations
