@@ -117,7 +117,7 @@ def _blame_nobody(error: OrchError, finding: Failure) -> OrchError:
     """Return the error of a rank that others have ended, without a host: which of them is wrong is
     not known.
     """
-    text = f"{finding.cause}; {error.host}: {error.message}"
+    text = f"{finding.cause}; which rank is wrong is not known, and {error.host}: {error.message}"
     hint = (error.hint or "").removeprefix(f"{finding.cause}; ")
     told = RunError(text, kind=error.kind, run_id=error.run_id, phase=error.phase, hint=hint)
     told.cause = finding.remedy

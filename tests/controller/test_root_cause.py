@@ -108,7 +108,8 @@ def test_of_ranks_whose_calls_do_not_fit_the_one_that_ended_is_not_blamed(tmp_pa
     error = with_cause(failed(run, said), (), run, dict.fromkeys(said, {}))
     assert error is not None and (error.host, error.kind) == ("", "rank_failed")
     words = "ranks called different collective operations, or with different sizes"
-    assert error.message == f"{words}; node1: rank 0 ended with exit code 1"
+    unknown = "which rank is wrong is not known, and node1: rank 0 ended with exit code 1"
+    assert error.message == f"{words}; {unknown}"
     assert error.hint is not None and error.hint.startswith("look at what the ranks do differently")
     assert "last lines of rank-0.err on node1:" in error.hint
 

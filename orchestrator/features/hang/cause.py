@@ -23,8 +23,8 @@ _READER = Reader(most_text=2000)
 class Verdict:
     """The cause of a hang.
 
-    ``kind`` is what the named ranks do, `link`, `pause`, `going` if it went on after all, or
-    `unknown`, which names nobody. ``ranks`` are those named, on ``host``; both are empty where no
+    ``kind`` is what the named ranks do, `link`, `disagree`, `pause`, `going` if it went on after all,
+    or `unknown`, which names nobody. ``ranks`` are those named, on ``host``; both are empty where no
     rank is. Of ranks on several nodes ``host`` is empty, and ``words`` begin with the nodes.
     ``words`` and ``rest`` make the sentence.
 

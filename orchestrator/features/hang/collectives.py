@@ -1,15 +1,23 @@
-"""Find the rank whose collectives differ from most others', in the flight recorders of all.
+"""Compare the collectives of all ranks in their flight recorders.
 
 A rank that leaves a collective out, or gives another size, often ends another rank with an error,
 or hangs only at a later collective: the first difference is what counts. Collectives are numbered
 within one process group.
+
+A majority alone proves nothing: a program may compute a size from its rank or from its data, and
+those of whom nothing was heard may have called either. A rank is named only if it is alone, while
+all others called the same and would be most even if those unheard had not; and for a size or a type
+only if it leaves what it did before. Otherwise it is said who called what, and nobody is named.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 
+from orchestrator.features.hang.cause import subject
 from orchestrator.features.hang.node_report import Collective, RankSeen
 
 _EQUAL = (
@@ -25,38 +33,84 @@ _MOST_SHOWN = 8
 _Call = tuple[str, str]
 
 
-def differing(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
-    """Return the ranks that called something else than most others under the first number where any
-    did, and the words for what they did; None if all called the same, or most cannot be told. Two
-    ranks accuse each other."""
-    for at, calls in _conflicts(ranks):
-        if len(calls) < _LEAST_RANKS:
-            continue
-        (most, count), *_ = Counter(calls.values()).most_common()
-        odd = [number for number, call in calls.items() if call != most]
-        if count * 2 <= len(calls) or len({calls[number] for number in odd}) > 1:
-            return None
-        return odd, _difference(at, calls[odd[0]], most)
-    return _apart(ranks)
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Calls of ranks that do not belong together. ``words`` continue the name of the ``odd`` rank;
+    if nobody may be named it is None, and they are a sentence about all."""
+
+    words: str
+    odd: int | None = None
 
 
-def _conflicts(ranks: Mapping[int, RankSeen]) -> Iterator[tuple[int, dict[int, _Call]]]:
-    """Yield each number under which the ranks of a group called different things, with the calls
-    by rank.
-    """
-    recorded = {number: _by_group(seen) for number, seen in ranks.items()}
-    for group in sorted({group for calls in recorded.values() for group in calls}):
+def find_difference(ranks: Mapping[int, RankSeen], total: int) -> Difference | None:
+    """Return how the calls of ranks differ where they first do, None if they do not as far as they
+    are known. ``total``: the number of all ranks of the run."""
+    by_group = {number: _by_group(seen) for number, seen in ranks.items()}
+    recorded = {number: calls for number, calls in by_group.items() if calls}
+    unheard = total - len(recorded)
+    groups = {group for calls in recorded.values() for group in calls}
+    found: list[Difference] = []
+    for group in sorted(groups):
         members = {number: calls[group] for number, calls in recorded.items() if group in calls}
-        for at in sorted(set.intersection(*map(set, members.values()))):
-            calls = _compare({number: own[at] for number, own in members.items()})
-            if len(set(calls.values())) > 1:
-                yield at, calls
+        # A difference in one group may be the consequence of one in another.
+        found += islice(_differences(members, unheard), 1)
+    if not found:
+        return _apart(ranks) if not unheard else None
+    accused = {difference.odd for difference in found}
+    if len(accused) == 1:
+        return found[0]
+    return next(
+        (difference for difference in found if difference.odd is None),
+        Difference("ranks differ in several process groups, and nobody is known to be wrong"),
+    )
 
 
-def _apart(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
-    """Return the ranks that wait in another process group than most others, with the same calls
+def _differences(
+    members: Mapping[int, Mapping[int, Collective]], unheard: int
+) -> Iterator[Difference]:
+    """Yield what differs under each number of a process group, whose ``members`` called these
+    collectives.
+    """
+    for at in sorted(set.intersection(*map(set, members.values()))):
+        calls = _compare({number: own[at] for number, own in members.items()})
+        (most, count), *others = Counter(calls.values()).most_common()
+        if not others:
+            continue
+        odd = next(number for number, call in calls.items() if call != most)
+        is_alone = count == len(calls) - 1 and len(calls) >= _LEAST_RANKS
+        is_most = count > 1 + unheard
+        usual = next(own[at] for number, own in members.items() if calls[number] == most)
+        if is_alone and is_most and _is_out_of_turn(members[odd], at, usual):
+            yield Difference(_difference(at, calls[odd], most), odd)
+        else:
+            yield Difference(_list_sides(at, calls))
+
+
+def _is_out_of_turn(own: Mapping[int, Collective], at: int, usual: Collective) -> bool:
+    """Return True if what others called, in place of what a rank did, cannot be the mistake: it is
+    another collective, or has followed the call before, as what the rank did never has.
+    """
+    if _name(own[at]) != _name(usual):
+        return True
+    if at - 1 not in own:
+        return False
+    before = _identify(own[at - 1])
+    followed = {
+        _identify(own[number])
+        for number in own
+        if number < at and number - 1 in own and _identify(own[number - 1]) == before
+    }
+    return _identify(usual) in followed and _identify(own[at]) not in followed
+
+
+def _identify(entry: Collective) -> tuple[str, str, str]:
+    return _name(entry), _sizes(entry), entry.types
+
+
+def _apart(ranks: Mapping[int, RankSeen]) -> Difference | None:
+    """Return the rank that waits in another process group than all others, with the same calls
     before it: each group waits for the ranks that wait in the other one. DistributedDataParallel
-    has a group of its own. None where a group lacks a rank, or most cannot be told."""
+    has a group of its own. None where a group lacks a rank, or several do so."""
     if len(ranks) < _LEAST_RANKS:
         return None
     done = {number: _last_calls(seen) for number, seen in ranks.items()}
@@ -65,15 +119,15 @@ def _apart(ranks: Mapping[int, RankSeen]) -> tuple[list[int], str] | None:
         return None
     (most, count), *others = Counter(map(_place, waits.values())).most_common()
     groups = {entry.group for entry in waits.values()}
-    if len(others) != 1 or count * 2 <= len(ranks) or len(groups) != 2:
+    if not others or count < len(ranks) - 1 or len(groups) != 2:
         return None
     if not groups <= next(iter(done.values())).keys():
         return None
-    odd = [number for number, entry in waits.items() if _place(entry) != most]
+    odd = next(number for number, entry in waits.items() if _place(entry) != most)
     _, number, name = most
-    own = waits[odd[0]]
+    own = waits[odd]
     words = f"called {_spell((_name(own), ''), own.number)}"
-    return odd, f"{words}, the others {_spell((name, ''), number)}"
+    return Difference(f"{words}, the others {_spell((name, ''), number)}", odd)
 
 
 def _last_calls(seen: RankSeen) -> dict[str, int]:
@@ -90,14 +144,18 @@ def _place(entry: Collective) -> tuple[str, int, str]:
     return entry.group, entry.number, _name(entry)
 
 
-def describe_conflict(ranks: Mapping[int, RankSeen]) -> str:
-    """Return what ranks called under the first number where any two differ, empty if none do. It
-    accuses nobody: which of two is wrong cannot be told, nor is what a rank called that was
-    aborted."""
-    for at, calls in _conflicts(ranks):
-        parts = [f"rank {number} {_spell(call, at)}" for number, call in calls.items()]
-        return "different collectives were called: " + ", ".join(parts[:_MOST_SHOWN])
-    return ""
+def _list_sides(at: int, calls: Mapping[int, _Call]) -> str:
+    """Return who called what under a number.
+
+    >>> _list_sides(25, {0: ("reduce", "[[8]]"), 1: ("reduce", "[[8]]"), 2: ("barrier", "")})
+    'ranks disagree, and nobody is known to be wrong: ranks 0, 1 called reduce 25 of sizes [[8]]; rank 2 called barrier 25'
+    """
+    sides: dict[_Call, list[int]] = {}
+    for number, call in sorted(calls.items()):
+        sides.setdefault(call, []).append(number)
+    parts = [f"{subject(tuple(side))} called {_spell(call, at)}" for call, side in sides.items()]
+    shown = "; ".join(parts[:_MOST_SHOWN])
+    return f"ranks disagree, and nobody is known to be wrong: {shown}"
 
 
 def _spell(call: _Call, number: int) -> str:
@@ -118,11 +176,12 @@ def _compare(entries: Mapping[int, Collective]) -> dict[int, _Call]:
     where they differ.
     """
     calls = {number: (_name(entry), _sizes(entry)) for number, entry in entries.items()}
+    # One that gives nothing, such as most in a scatter, has no type.
     types = {number: entries[number].types for number, (_, sizes) in calls.items() if sizes}
-    if len(set(types.values())) < 2:
+    if len({given for given in types.values() if given}) < 2:
         return calls
     return {
-        number: (name, f"{sizes} in {types[number]}" if sizes else "")
+        number: (name, f"{sizes} in {types[number]}" if types.get(number) else sizes)
         for number, (name, sizes) in calls.items()
     }
 

@@ -2,10 +2,10 @@
 cannot be told.
 
 A rank is named only for what it does itself: it is stopped, frozen, blocked on a pipe that nobody
-reads, known to be outside of a collective in which others wait, or in another one than most. Ranks
-on several nodes that do the same are named together, but half of all ranks or more are only named
-for what no healthy rank does. A link is named by its two ends. Everything else is said as it was
-seen, and names nobody.
+reads, known to be outside of a collective in which others wait, or alone in another one than all
+others. Ranks on several nodes that do the same outside are named together, but half of all ranks or
+more are only named for what no healthy rank does. A link is named by its two ends. Everything else
+is said as it was seen, and names nobody.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from orchestrator.features.hang.activity import Activity, activity, listed, phases_that_tell
 from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
-from orchestrator.features.hang.collectives import differing
+from orchestrator.features.hang.collectives import find_difference
 from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
 from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_some
 
 NOW = ("frozen", "launcher", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
-SOON = ("ahead", "asleep", "collectives", "ended", "worker")
+SOON = ("ahead", "asleep", "collectives", "disagree", "ended", "worker")
 """Kinds that a short pause of a working program may look like."""
 LATE = ("alone", "computes", "input", "link", "pipe", "storage")
 """Kinds that work, a network, a disk, a store of samples or a slow reader may get over by
@@ -98,7 +98,7 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
             return _of(named, ranks)
         return _untold(ranks, "most ranks do not wait")
     if len(waiting) == len(ranks):
-        return _links(reports, ranks) or _places(ranks) or _untold(ranks)
+        return _links(reports, ranks) or _places(ranks, len(placed)) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
 
 
@@ -246,20 +246,16 @@ def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
     return [number for number in waiting if ranks[number].step == least]
 
 
-def _places(ranks: Mapping[int, _Rank]) -> Verdict | None:
+def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
     """Return the verdict where all ranks wait, but not in the same place. One that is in the next
     collective already proves nothing: the root of a broadcast is done before the others are. One
     that waits at a store, or in a collective while most wait at the store, has left the others."""
-    found = differing({number: rank.seen for number, rank in ranks.items()})
-    if found:
-        odd, words = found
-        homes = {number: ranks[number].host for number in odd}
-        return _name_ranks(
-            "collectives",
-            words,
-            _others([number for number in ranks if number not in odd], ranks),
-            homes,
-        )
+    found = find_difference({number: rank.seen for number, rank in ranks.items()}, total)
+    if found and found.odd is None:
+        return Verdict("disagree", found.words, f"; {_others(list(ranks), ranks)}")
+    if found and found.odd is not None:
+        rest = _others([number for number in ranks if number != found.odd], ranks)
+        return _name_ranks("collectives", found.words, rest, {found.odd: ranks[found.odd].host})
     recorded = {
         number: rank.does.collective
         for number, rank in ranks.items()

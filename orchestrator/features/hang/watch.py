@@ -20,7 +20,7 @@ from orchestrator.controller.peer import Peer
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import OrchError, RunError
 from orchestrator.features.hang.cause import VERDICT_KEY, Verdict, subject
-from orchestrator.features.hang.collectives import describe_conflict, differing
+from orchestrator.features.hang.collectives import find_difference
 from orchestrator.features.hang.node_report import HangReport, RankSeen
 from orchestrator.features.hang.verdict import LATE, NOW, SOON, declares_pauses, gone_on, verdict
 from orchestrator.plan.render import Plan
@@ -175,18 +175,13 @@ class HangWatch:
         most ranks may be the first that ends with an error."""
         if error is None or error.kind != "rank_failed":
             return error
-        found = differing(self._last_calls)
+        found = find_difference(self._last_calls, len(self.placed))
         if found is None:
-            conflict = describe_conflict(self._last_calls)
-            text = f"{conflict}; {error.host}: {error.message}"
-            if conflict:
-                return RunError(text, kind="rank_failed", run_id=self.run_id, phase="watch")
             return error
-        odd, words = found
-        hosts = sorted({self.placed[rank] for rank in odd if rank in self.placed})
-        text = f"{subject(tuple(odd))} {words}; {error.host}: {error.message}"
-        one = hosts[0] if len(hosts) == 1 else ""
-        told = RunError(text, kind="rank_failed", host=one, run_id=self.run_id, phase="watch")
+        named = "" if found.odd is None else f"{subject((found.odd,))} "
+        text = f"{named}{found.words}; {error.host}: {error.message}"
+        host = "" if found.odd is None else self.placed.get(found.odd, "")
+        told = RunError(text, kind="rank_failed", host=host, run_id=self.run_id, phase="watch")
         told.cause = "ranks called different collectives"
         told.hint = "the flight recorder of PyTorch tells the calls of each rank: docs/hangs.md"
         return told

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.features.hang.cause import Verdict
+from orchestrator.features.hang.collectives import find_difference
 from orchestrator.features.hang.node_report import (
     Call,
     Collective,
@@ -20,6 +23,7 @@ from orchestrator.features.hang.node_report import (
 )
 from orchestrator.features.hang.verdict import verdict
 
+RECORDED = Path(__file__).parents[2] / "data/hangs/recorded_calls.json"
 ASLEEP = RankSeen(
     rank=0, pid=1, state="S", was="S", channel="futex_wait_queue", call="futex", of="", window_s=0.5, cpu_s=0.0,
     children_cpu_s=0.0, io_bytes=0, frozen=False, progress=None,
@@ -174,39 +178,52 @@ def test_the_one_in_another_collective_than_most_is_named() -> None:
     )
 
 
-def test_the_one_that_reduces_other_sizes_than_most_is_named_with_them() -> None:
-    told = judged(in_call(119), in_call(119, sizes="[[5]]"), in_call(119))
-    assert (told.kind, told.ranks) == ("collectives", (1,))
-    assert told.sentence == (
-        "rank 1 on node2 called all-reduce 119 of sizes [[5]], the others of sizes [[4]]; ranks 0, 2 wait in all-reduce 119"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "own", "others", "words"),
-    [
-        ("all_gather", {"outputs": "[[3, 9]]"}, {"outputs": "[[3, 8]]"}, "of sizes [[3, 9]], the others of sizes [[3, 8]]"),
-        ("scatter", {"outputs": "[[9]]", "sizes": "[]"}, {"outputs": "[[8]]"}, "of sizes [[9]], the others of sizes [[8]]"),
-        ("all_reduce", {"types": "Double"}, {"types": "Float"},
-         "of sizes [[4]] in Double, the others of sizes [[4]] in Float"),
-    ],
-)  # fmt: skip
-def test_the_one_whose_call_does_not_fit_those_of_most_is_named_with_what_differs(
-    name: str, own: dict[str, str], others: dict[str, str], words: str
-) -> None:
-    seen = [in_call(119, f"gloo:{name}") for _ in range(3)]
-    calls = [
-        replace(one.collectives[-1], **(own if rank == 1 else others))
-        for rank, one in enumerate(seen)
-        if one.collectives
+def sized(now: Collective, *past: Collective) -> RankSeen:
+    """A rank that waits in a collective, with those that it called before."""
+    done = [
+        replace(call, number=now.number - len(past) + at, over=True) for at, call in enumerate(past)
     ]
-    told = judged(
-        *(replace(one, collectives=(call,)) for one, call in zip(seen, calls, strict=True))
-    )
+    return at("step", collectives=(*done[-1:], now), earlier=tuple(done))
+
+
+REDUCE = Collective("0", 119, "gloo:all_reduce", "[[4]]", False, "[[4]]", "Float")
+GATHER = Collective("0", 119, "gloo:all_gather", "[[3]]", False, "[[3, 8]]", "Float")
+SCATTER = Collective("0", 119, "gloo:scatter", "[]", False, "[[8]]")
+SIZES = [
+    (REDUCE, {"sizes": "[[5]]"}, "of sizes [[5]], the others of sizes [[4]]"),
+    (GATHER, {"outputs": "[[3, 9]]"}, "of sizes [[3, 9]], the others of sizes [[3, 8]]"),
+    (SCATTER, {"outputs": "[[9]]"}, "of sizes [[9]], the others of sizes [[8]]"),
+    (REDUCE, {"types": "Double"}, "of sizes [[4]] in Double, the others of sizes [[4]] in Float"),
+]
+
+
+@pytest.mark.parametrize(("usual", "own", "words"), SIZES)
+def test_the_one_that_alone_leaves_what_it_did_before_is_named_with_its_size(
+    usual: Collective, own: dict[str, str], words: str
+) -> None:
+    most, odd = sized(usual, usual, usual), sized(replace(usual, **own), usual, usual)
+    told = judged(most, odd, most)
     assert (told.kind, told.ranks) == ("collectives", (1,))
-    assert told.sentence.startswith(
-        f"rank 1 on node2 called {name.replace('_', '-')} 119 {words}; "
-    )
+    called = f"{usual.name[5:].replace('_', '-')} 119 {words}"
+    assert told.sentence.startswith(f"rank 1 on node2 called {called}; ranks 0, 2 wait in")
+    assert judged(most, odd, odd, most).ranks == judged(most, odd).ranks == ()
+    first = [sized(replace(call, number=1)) for call in (usual, replace(usual, **own), usual)]
+    assert judged(*first).kind == "disagree"
+    changing = [usual, replace(usual, **own), usual, usual]
+    assert judged(*(sized(now, *changing) for now in changing[:3])).ranks == ()
+    late = sized(replace(usual, **own), replace(usual, **own), replace(usual, **own))
+    assert judged(late, sized(usual, usual, usual), late).ranks == ()
+
+
+@pytest.mark.parametrize("case", json.loads(RECORDED.read_text()), ids=lambda case: case["what"])
+def test_calls_that_ranks_of_pytorch_recorded_name_nobody_who_is_healthy(
+    case: dict[str, Any],
+) -> None:
+    """Four ranks with gloo, of which those that it aborted left no record."""
+    reports = {node: HangReport.of(report) for node, report in case["reports"].items()}
+    seen = {rank.rank: rank for report in reports.values() for rank in report.ranks}
+    found = find_difference(seen, 4)
+    assert (found and found.odd, found.words if found else "") == (case["odd"], case["words"])
 
 
 def test_of_those_outside_of_the_collective_one_with_a_stopped_process_is_named() -> None:
@@ -225,7 +242,6 @@ STREAMS: dict[str, Any] = {
 }
 
 NOBODY = {
-    "one against one in different collectives": (in_call(119), in_call(119, "gloo:barrier")),
     "two against two": (in_call(119), in_call(119), in_call(120), in_call(120)),
     "all in the same collective": (in_call(119),) * 4,
     "one in the next collective, as the root of a broadcast may be": (
@@ -364,6 +380,24 @@ def test_nobody_is_named_without_proof(seen: tuple[RankSeen, ...]) -> None:
     assert (told.host, told.ranks) == ("", ()) and told.kind in ("unknown", "pause")
     assert "cannot be determined" in told.sentence or "reports a pause" in told.sentence
     assert all(f"{number}" in told.sentence for number in range(len(seen)))
+
+
+def test_ranks_that_disagree_are_told_with_their_calls_and_nobody_is_named() -> None:
+    reduce, barrier = in_call(119), in_call(119, "gloo:barrier")
+    told = judged(reduce, barrier)
+    assert (told.kind, told.host, told.ranks) == ("disagree", "", ())
+    assert told.sentence == (
+        "ranks disagree, and nobody is known to be wrong: rank 0 called all-reduce 119 of sizes [[4]]; "
+        "rank 1 called barrier 119; rank 0 waits in all-reduce 119; rank 1 waits in barrier 119"
+    )
+    assert judged(reduce, reduce, barrier, barrier).kind == "disagree"
+    ended = {"node4": HangReport((), (3,))}
+    seen = {
+        f"node{rank + 1}": HangReport((replace(one, rank=rank),))
+        for rank, one in enumerate((reduce, reduce, barrier))
+    }
+    placed = {rank: f"node{rank + 1}" for rank in range(4)}
+    assert 2 not in verdict({**seen, **ended}, placed).ranks
 
 
 def test_a_node_without_a_report_keeps_others_from_being_named_for_waiting_alone() -> None:

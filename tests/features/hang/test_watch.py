@@ -295,7 +295,8 @@ def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_ot
     _, told = run.watch.outcome("failed", failed)
     assert told and not told.host
     assert told.message.startswith(
-        "different collectives were called: rank 0 all-reduce 1 of sizes [[4]], rank 1 barrier 1; node1:"
+        "ranks disagree, and nobody is known to be wrong: rank 0 called all-reduce 1 of sizes [[4]]; "
+        "rank 1 called barrier 1; node1:"
     )
     killed = RunError("no sign of life", kind="node_lost", host="node1")
     assert run.watch.outcome("lost", killed) == ("lost", killed)
