@@ -123,7 +123,7 @@ def plan_documents(plan: Bench, selection: Selection) -> list[dict[str, Any]]:
     return [
         {
             **manifest_of(decided, run.folder, run.bench_id, {}),
-            "nodes": [asdict(node) for node in decided.nodes],
+            "nodes": list(map(asdict, decided.nodes)),
         }
         for run, decided in render_plans(plan, selection)
     ]

@@ -42,7 +42,7 @@ def list_(templates: Templates = None, as_json: Json = False) -> None:
     bases = template_bases(templates)
     folders, behind = frameworks(bases), hidden(bases)
     rows = [
-        _row(name, path, [str(other) for other in behind.get(name, ())])
+        _row(name, path, list(map(str, behind.get(name, ()))))
         for name, path in sorted(folders.items())
     ]
     if as_json:

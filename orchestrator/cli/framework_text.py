@@ -69,7 +69,7 @@ def declaration(folder: FrameworkFolder) -> Iterator[str]:
         yield f"    {metric.name:{width}}  {metric.unit}{keys}, {metric.better} is better{meaning}"
     if framework.options:
         yield "  options"
-    width = max((len(name) for name in framework.options), default=0)
+    width = max(map(len, framework.options), default=0)
     for name, option in framework.options.items():
         choices = f", one of {', '.join(map(as_written, option.choices))}" if option.choices else ""
         least = "" if option.minimum is None else f", at least {option.minimum:g}"

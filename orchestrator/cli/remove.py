@@ -36,7 +36,7 @@ def rm(
     from orchestrator.record.removal import check_removal, contents_of, remove
 
     runs = Project.here(os.environ).runs
-    benches = check_removal(runs, list(dict.fromkeys(bench_path(name) for name in names)))
+    benches = check_removal(runs, list(dict.fromkeys(map(bench_path, names))))
     for bench in benches:
         _show(bench, contents_of(bench))
     if not (yes or _is_confirmed(len(benches))):

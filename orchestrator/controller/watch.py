@@ -83,7 +83,7 @@ class Watch:
         every refusal, or a start_timeout for each late node."""
         renewed = time.monotonic()
         deadline = renewed + limit_s
-        while not all(ready(peer) for peer in self.peers.values()):
+        while not all(map(ready, self.peers.values())):
             self.take_events(0.05)
             if time.monotonic() > renewed + self.stage.limits.lease_s / 3:
                 renewed = time.monotonic()

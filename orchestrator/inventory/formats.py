@@ -118,8 +118,5 @@ def _is_ours(lines: list[str], text: str) -> bool:
     ):  # the plugin constructed has groups, too
         return False
     return (
-        bool(flowing)
-        or top[:1] == []
-        or top[0].startswith("- ")
-        or any(_OUR_KEY.match(line) for line in top)
+        bool(flowing) or top[:1] == [] or top[0].startswith("- ") or any(map(_OUR_KEY.match, top))
     )

@@ -108,7 +108,7 @@ def from_expression(expression: str, source: str = "--hosts") -> Inventory:
 
 def is_list_of_slots(words: Sequence[str]) -> bool:
     """Return True for hosts and numbers in turn, as in ``$LSB_MCPU_HOSTS``."""
-    return len(words) > 1 and len(words) % 2 == 0 and all(_is_count(word) for word in words[1::2])
+    return len(words) > 1 and len(words) % 2 == 0 and all(map(_is_count, words[1::2]))
 
 
 def uncommented(line: str) -> str:

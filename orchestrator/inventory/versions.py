@@ -49,7 +49,7 @@ def meets(value: str, required: str) -> bool:
 def _order(version: str, other: str) -> int:
     """Return 1, 0 or -1 for a version above, equal to or below another; 2.0 and 2 are equal."""
     pairs = zip_longest(
-        *([int(part) for part in text.split(".")] for text in (version, other)), fillvalue=0
+        *(list(map(int, text.split("."))) for text in (version, other)), fillvalue=0
     )
     return next((1 if a > b else -1 for a, b in pairs if a != b), 0)
 

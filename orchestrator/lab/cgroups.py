@@ -89,7 +89,7 @@ def dissolve(group: Path) -> None:
 
     def gone() -> bool:
         move_processes(
-            (int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()),
+            map(int, (group / "cgroup.procs").read_text(encoding="ascii").split()),
             group.parent,
         )
         with suppress(OSError):

@@ -123,7 +123,7 @@ def _host(lab: Lab, index: int, gpus: int, interface: str, settings: Mapping[str
     node = lab.nodes[index]
     text = f"  {node.name}:\n    address: {node.address}\n"
     if gpus:
-        devices = ",".join(str(device) for device in range(index * gpus, (index + 1) * gpus))
+        devices = ",".join(map(str, range(index * gpus, (index + 1) * gpus)))
         text += f"    env: {json.dumps({**settings, 'NCCL_HOSTID': node.name, 'NCCL_SOCKET_IFNAME': interface})}\n"
         text += f"    vars: {json.dumps({'cuda_visible_devices': devices})}\n"
     return text

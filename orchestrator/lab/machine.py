@@ -94,7 +94,7 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
     """Return the paths that are not inside another one of them."""
     kept: list[Path] = []
     for path in sorted(set(paths)):
-        if not any(path.is_relative_to(other) for other in kept):
+        if not any(map(path.is_relative_to, kept)):
             kept.append(path)
     return kept
 

@@ -193,7 +193,7 @@ def _bridges(lab: Lab) -> str:
         f"link add br0 address {_mac(str(FIRST - 1))} mtu {lab.mtu} type bridge forward_delay 0\n"
     ]
     lines += [f"addr add {FIRST - 1}/{_network(lab).prefixlen} dev br0\nlink set br0 up\n"]
-    for bridge in dict.fromkeys(_bridge_of(node) for node in lab.nodes):
+    for bridge in dict.fromkeys(map(_bridge_of, lab.nodes)):
         if bridge != "br0":
             lines += [
                 f"link add {bridge} mtu {lab.mtu} type bridge forward_delay 0\nlink set {bridge} up\n"

@@ -110,7 +110,7 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
         for number, line in enumerate(lines, start=1)
         for _, piece in tags.pieces(line)
     ]
-    everything = "\n".join(tags.without(line) for line in lines)
+    everything = "\n".join(map(tags.without, lines))
     texts = (rest, everything)
     of_patterns = [
         _of_pattern(key, reader, pieces, texts, groups, grammar.numbers)

@@ -140,9 +140,7 @@ class Statements:
         """Read the last line where no line end follows it: it may be cut, and still be recognized
         as the end.
         """
-        self.is_ended_by_last = bool(
-            self.end and any(self.end.pattern.search(piece) for piece in pieces)
-        )
+        self.is_ended_by_last = bool(self.end and any(map(self.end.pattern.search, pieces)))
 
     def row(self, said: dict[str, str], text: str) -> dict[str, str]:
         """Return the groups of a row in the unit of the header above it. A row that contradicts

@@ -157,7 +157,7 @@ def for_command(
     arguments = _Arguments(command, payload, () if metrics else steps_take)
     is_python = command.launcher != "program"
     libraries = _libraries(command, payload)
-    entries = list(dict.fromkeys(_entry(file) for file in payload))
+    entries = list(dict.fromkeys(map(_entry, payload)))
     steps = arguments.numbers["steps"] or (1 if metrics else 100)
     env = dict(command.env)
     if "torch" in libraries:

@@ -46,7 +46,7 @@ def words(text: str, option: str) -> tuple[str, ...]:
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """Return the whole numbers of a comma-separated list."""
     try:
-        return tuple(int(word) for word in words(text, option))
+        return tuple(map(int, words(text, option)))
     except ValueError:
         raise ConfigError(
             f"expected whole numbers separated by commas, got {text!r}", where=option

@@ -360,7 +360,7 @@ def _pieces(path: Path, seen: Callable[[bytes], None]) -> Iterator[bytes]:
 def _size_and_digest(path: Path) -> tuple[int, str]:
     """Return a file's size and SHA-256."""
     digest = hashlib.sha256()
-    return sum(len(piece) for piece in _pieces(path, digest.update)), digest.hexdigest()
+    return sum(map(len, _pieces(path, digest.update))), digest.hexdigest()
 
 
 def _write(path: Path, pieces: Iterator[bytes]) -> None:

@@ -328,7 +328,7 @@ def _baseline_line(group: Group, summary: Summary) -> str:
 def _work_lines(rows: Sequence[Row]) -> list[str]:
     """Return the line that says what speeds of a language model count, and how its work grows with
     the shape. A program without tokens has it only with strong scaling."""
-    lengths = ", ".join(str(tokens) for tokens in sorted({row.tokens for row in rows} - {0}))
+    lengths = ", ".join(map(str, sorted({row.tokens for row in rows} - {0})))
     batches = ", ".join(map(str, sorted({row.global_batch for row in rows})))
     strong = f"strong scaling: a global batch of {batches} in every shape"
     scaling = "weak scaling: each rank computes as much in every shape"

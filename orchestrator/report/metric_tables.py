@@ -173,7 +173,7 @@ def _numbers(
         texts += (number(row.value), reach(row.interval)) if row else (NOTHING, NOTHING)
         if name in compared:
             texts += comparison(row) if row else (NOTHING,) * len(_COMPARED)
-    counts = dict.fromkeys(count(row) for row in by_metric.values())
+    counts = dict.fromkeys(map(count, by_metric.values()))
     return [*texts, "; ".join(counts)]
 
 

@@ -182,11 +182,11 @@ def _places(run: RunResult) -> dict[int, str]:
 
 
 def _logs(parts: Sequence[RankParts], seconds: _Seconds) -> _Blocks:
-    return {part.rank: [math.log(value) for value in seconds(part)] for part in parts}
+    return {part.rank: list(map(math.log, seconds(part))) for part in parts}
 
 
 def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
-    steps_s = [median(block) for block in zip(*(part.step_s for part in parts), strict=True)]
+    steps_s = list(map(median, zip(*(part.step_s for part in parts), strict=True)))
     return {
         part.rank: [waited / step for waited, step in zip(part.input_s, steps_s, strict=True)]
         for part in parts
@@ -215,7 +215,7 @@ def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member
 
 def _mean_of(run: _Blocks, members: Sequence[int]) -> list[float]:
     """Return the mean of some ranks in each block."""
-    return [mean(values) for values in zip(*(run[rank] for rank in members), strict=True)]
+    return list(map(mean, zip(*(run[rank] for rank in members), strict=True)))
 
 
 def _find_slow(
@@ -267,8 +267,7 @@ def _times(
         return median([value for part in own for value in seconds(part)])
 
     computed, worked = (
-        typical(seconds) if all(seconds(part) for part in own) else None
-        for seconds in (_COMPUTING, _WORKING)
+        typical(seconds) if all(map(seconds, own)) else None for seconds in (_COMPUTING, _WORKING)
     )
     step_s, input_s = typical(lambda part: part.step_s), typical(lambda part: part.input_s)
     return RankTimes(

@@ -134,7 +134,7 @@ def neutral(text: str, manifest: Manifest) -> str:
         str(port + offset): f"<port +{offset}>"
         for offset in range(manifest.placement.world_size + 1)
     }
-    words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     return re.sub(rf"(?<![\w.-])(?:{words})(?!\w)", lambda match: names[match[0]], text)
 
 

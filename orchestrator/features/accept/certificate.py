@@ -186,7 +186,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         by_hosts = depend_on_hosts(document, stage)
         attempts = record.of_stage(stage.name)
         benches = [folder.bench(attempt.bench_id) for attempt in attempts]
-        read = [placed(bench, [read_run(run) for run in bench.runs()]) for bench in benches]
+        read = [placed(bench, list(map(read_run, bench.runs()))) for bench in benches]
         if any(read):
             hosts = dict.fromkeys(host for attempt in attempts for host in attempt.hosts)
             judged.append(

@@ -280,7 +280,7 @@ class Acceptance:
         if stopped:
             stopped.hint = f"to continue: orch resume {shlex.quote(self.folder.path.name)}"
             raise stopped
-        if any(is_busy(error) for error in errors):
+        if any(map(is_busy, errors)):
             raise Faults(errors)
         return errors, results
 

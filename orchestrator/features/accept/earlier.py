@@ -143,10 +143,7 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
     was = [[value / median(old) for value in old] for old, _ in known.values()]
-    typical = (
-        [median(of_repeat) for of_repeat in zip(*units, strict=False)]
-        for units in (was, changes.values())
-    )
+    typical = (list(map(median, zip(*units, strict=False))) for units in (was, changes.values()))
     if change := _change(bar, *typical):
         is_certain, text = change
         hosts = tuple(dict.fromkeys(host for _, unit in known.values() for host in unit.hosts))

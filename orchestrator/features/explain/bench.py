@@ -48,7 +48,7 @@ def explain_bench(
                 parts,
                 [_step_parts(run) for run in baseline_runs],
                 measured,
-                sockets=any(_uses_sockets(run) for run in runs),
+                sockets=any(map(_uses_sockets, runs)),
                 startup=_startup(runs, history.runs),
                 missing=_missing(row, measured, largest_by_link),
             )

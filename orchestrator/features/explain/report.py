@@ -46,7 +46,7 @@ def _table(series: str, explanations: Sequence[Explanation]) -> Table:
             f"ideal: {explanations[0].ideal}",
             f"speeds in {explanations[0].unit}; parts of the gap in ms per step and in % of the step",
         ),
-        rows=tuple(_cells(explanation) for explanation in explanations),
+        rows=tuple(map(_cells, explanations)),
         footnotes=tuple(
             one_line(f"{explanation.case} {text}")
             for explanation in explanations

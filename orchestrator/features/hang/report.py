@@ -43,7 +43,7 @@ def table(hang: Hang) -> HangTable:
     return HangTable(
         run_id=one_line(hang.run_id),
         verdict=one_line(hang.sentence or _UNTOLD),
-        rows=tuple(_row(own) for own in hang.seen),
+        rows=tuple(map(_row, hang.seen)),
         named=frozenset(map(str, hang.ranks)),
         notes=tuple(map(one_line, (*said, *(f"no report from {text}" for text in hang.missing)))),
         stacks=tuple(

@@ -112,8 +112,8 @@ def language_document(
     return [
         asdict(check.table)
         | {
-            "records": [asdict(record) for record in check.table.records],
-            "checks": [asdict(number) for number in check.checks],
+            "records": list(map(asdict, check.table.records)),
+            "checks": list(map(asdict, check.checks)),
         }
         | findings_document(check, doubts, "row")
         for check in checks

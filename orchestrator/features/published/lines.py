@@ -107,9 +107,7 @@ class Line(NamedTuple):
             return None
         start = self.match.start()
         head: bytes = self.match.string[max(0, start - _REACH) : start]
-        matches = list(
-            self.clock.finditer(head, max(head.rfind(mark) for mark in (b"\n", b"[")) + 1)
-        )
+        matches = list(self.clock.finditer(head, max(map(head.rfind, (b"\n", b"["))) + 1))
         timestamp: bytes | None = matches[-1]["timestamp"] if matches else None
         return timestamp
 

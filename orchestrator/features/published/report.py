@@ -146,7 +146,7 @@ def check_document(
         "tables": [
             asdict(check.table)
             | {
-                "checks": [asdict(number) for number in check.checks],
+                "checks": list(map(asdict, check.checks)),
                 "median_over_median": dict(check.ours),
             }
             | findings_document(check, doubts, "case")

@@ -178,7 +178,7 @@ class Rounds:
         ]
         verifies = rung.candidates[0] if rung.confirms else ()
         rung = replace(rung, candidates=tuple(specs)[1:], verifies=verifies)
-        places = tuple(self.plan.cells.index(cell) for cell in cells)
+        places = tuple(map(self.plan.cells.index, cells))
         rung = replace(rung, cells=places, refused=tuple(refused.items()))
         add_rung(self.bench, self.plan, runs, rung)
         return runs

@@ -175,7 +175,7 @@ def _of_s3(environment: Mapping[str, str], url: str) -> dict[str, str]:
     values = _profile_values(environment, profile)
     options = {option: values[key] for option, key in _OF_PROFILE.items() if key in values}
     for option, names in _SET_BY.items():
-        if any(environment.get(name) for name in names):
+        if any(map(environment.get, names)):
             options.pop(option, None)
     endpoint = environment.get("AWS_ENDPOINT_URL") or options.get("endpoint", "")
     if endpoint and not re.match(r"https?://[^/]", endpoint):
@@ -186,7 +186,7 @@ def _of_s3(environment: Mapping[str, str], url: str) -> dict[str, str]:
         )
     if environment.get("AWS_ACCESS_KEY_ID"):
         return {option: options[option] for option in _SET_BY if option in options}
-    if "access_key_id" in options or any(environment.get(name) for name in _OTHER_KEYS):
+    if "access_key_id" in options or any(map(environment.get, _OTHER_KEYS)):
         return options
     if values.keys() & {"sso_session", "sso_start_url", "role_arn", "credential_process"}:
         hint = f'eval "$(aws configure export-credentials --profile {profile} --format env)"'

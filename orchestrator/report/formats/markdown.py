@@ -46,7 +46,7 @@ def _block(table: Table) -> str:
                 ]
             )
         )
-        lines += [_line([_inert(cell) for cell in row]) for row in table.rows]
+        lines += [_line(list(map(_inert, row))) for row in table.rows]
     if table.footnotes:
         lines += [
             "",

@@ -164,7 +164,7 @@ def diagnosis(times: Mapping[Pair, Sequence[float]], nodes: int) -> Culprits:
 def _prepare_times(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
     if sorted(times) != list(combinations(range(count), 2)):
         raise ValueError(f"expected every pair of {count} nodes")
-    logs = {pair: [math.log(seconds) for seconds in times[pair]] for pair in sorted(times)}
+    logs = {pair: list(map(math.log, times[pair])) for pair in sorted(times)}
     sweeps = min(map(len, logs.values()))
     # The drift of a sweep is relative to each pair's own median, so that a slow pair does not
     # affect it.

@@ -56,7 +56,7 @@ def content(spec: RunSpec, repeats: Repeats) -> Content:
 
 def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, float]:
     """Return the ratio of each one-way time to the median one of the median node."""
-    logs = {way: mean([math.log(seconds) for seconds in values])
+    logs = {way: mean(list(map(math.log, values)))
             for direction, turned in zip(ONE_WAY, (False, True), strict=True)
             for pair, values in times[direction].items()
             for way in [(pair[1], pair[0]) if turned else pair]}  # fmt: skip

@@ -208,7 +208,7 @@ def typical_change(
     distances: tuple[float | None, float | None] = (None, None)
     if drifts[0].slope and drifts[0] == drifts[1]:
         means = [
-            _mean([drift.offset(run) for run in runs])
+            _mean(list(map(drift.offset, runs)))
             for runs, drift in zip((before, after), drifts, strict=True)
         ]
         distances = (abs(means[1] - means[0]) / math.sqrt(2),) * 2

@@ -82,11 +82,11 @@ def excesses(
     counts the members of all groups that are judged together, if there are others. ``usual`` is the
     standard deviation of equal members from run to run, for a single run, which cannot show it.
     """
-    runs = min((len(runs) for runs in values.values()), default=0)
+    runs = min(map(len, values.values()), default=0)
     fewest = min((len(blocks) for runs in values.values() for blocks in runs), default=0)
     if len(values) < 2 or not runs or fewest < _FEWEST_BLOCKS:
         return {}
-    means = {member: [mean(blocks) for blocks in runs] for member, runs in values.items()}
+    means = {member: list(map(mean, runs)) for member, runs in values.items()}
     levels = {member: mean(of_runs) for member, of_runs in means.items()}
     ordered = sorted(levels.values())
     found = {member: level - median_without(level, ordered) for member, level in levels.items()}

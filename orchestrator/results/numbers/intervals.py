@@ -220,9 +220,7 @@ def chance(before: Sequence[float], after: Sequence[float]) -> float:
     2
     """
     # Sorted, so that the result does not depend on which side is called before.
-    first, second = sorted(
-        sorted(math.log(speed) for speed in speeds) for speeds in (before, after)
-    )
+    first, second = sorted(sorted(map(math.log, speeds)) for speeds in (before, after))
     logs, size = [*first, *second], len(first)
     drawn = math.comb(len(logs), size) > _LABELINGS
     chosen: Iterable[Sequence[float]] = combinations(logs, size)

@@ -201,7 +201,7 @@ def stretches(
         elapsed,
     )
     for clock in clocks:
-        marks = _all(clock(line) for line in lines)
+        marks = _all(map(clock, lines))
         if marks:
             pairs = zip(lines, lines[1:], marks, marks[1:], strict=False)
             return marks[-1] - marks[0], [

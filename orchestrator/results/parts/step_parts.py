@@ -82,7 +82,7 @@ def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = No
     if len(ready) != len(buckets) or not backward:
         ready = ()
     return StepParts(
-        buckets_bytes=tuple(int(size) for size in buckets) or cut,
+        buckets_bytes=tuple(map(int, buckets)) or cut,
         is_cut_here=bool(cut),
         ready=tuple(min(1.0, ready_s / backward[0]) for ready_s in ready),
         solo_mean_s=mean(solo) if solo else None,
@@ -160,4 +160,4 @@ def _numbers(value: Any, least: float = math.ulp(0.0)) -> tuple[float, ...]:
     """
     values = value if isinstance(value, list) else [value]
     good = all(type(number) in (int, float) and least <= number < _ABSURD for number in values)
-    return tuple(float(number) for number in values) if good else ()
+    return tuple(map(float, values)) if good else ()

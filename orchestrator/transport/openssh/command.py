@@ -84,7 +84,7 @@ def master_command(socket: Path, *words: str) -> list[str]:
 
 def forward_command(socket: Path, name: str) -> str:
     """Return the ProxyCommand that reaches a server through the master of a jump host."""
-    return " ".join(_quote(word) for word in [*master_command(socket, "-W"), "[%h]:%p", "--", name])
+    return " ".join(map(_quote, [*master_command(socket, "-W"), "[%h]:%p", "--", name]))
 
 
 def _options_of_host(host: Host) -> list[str]:

@@ -280,9 +280,7 @@ def _keys(
     names no key for it.
     """
     files = list(settings.get("identityfile", _DEFAULT_KEYS))
-    named = not (
-        len(files) >= len(_DEFAULT_KEYS) and all(_DEFAULT_KEY.fullmatch(value) for value in files)
-    )
+    named = not (len(files) >= len(_DEFAULT_KEYS) and all(map(_DEFAULT_KEY.fullmatch, files)))
     if ssh.key is not None and not (of_jump_host and named):
         return (_path(ssh.key),), ()
     paths = tuple(_path(_expand(value, tokens)) for value in files if value != "none")
@@ -315,7 +313,7 @@ def _files(
     without quotes.
     """
     if option not in settings:
-        return tuple(_path(value) for value in default)
+        return tuple(map(_path, default))
     line = " ".join(settings[option])
     words = re.split(r"\s+(?=[/~])", line.strip())
     return tuple(

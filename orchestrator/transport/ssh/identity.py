@@ -103,7 +103,7 @@ def _unusable(wire: Wire, endpoint: Endpoint, name: str) -> TransportError:
 def _identities_of_config(endpoint: Endpoint, agent: _Agent) -> Iterator[Identity]:
     present = [path for path in endpoint.keys if path.exists()]
     if not present:
-        names = ", ".join(str(path) for path in endpoint.keys)
+        names = ", ".join(map(str, endpoint.keys))
         raise endpoint.error(
             "auth_failed",
             f"key file {names}: no such file",

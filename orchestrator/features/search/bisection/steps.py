@@ -87,7 +87,7 @@ def following(
     if not isinstance(outcome, list):
         return _verification(outcome, speeds, limit, refused)
     guess = known.guess()
-    blocks = min(known.blocks(candidate) for candidate in outcome)
+    blocks = min(map(known.blocks, outcome))
     step = _fitting(
         Rung(tuple(outcome), min(blocks, _LAST - blocks) if blocks else _FIRST),
         limit,

@@ -62,7 +62,7 @@ def applicable(
     held = {**spec.options, **env, **spec.env, "batch_size": spec.batch_size}
     usable = []
     for knob in knobs:
-        current = tuple(held.get(name) for name in knob.names)
+        current = tuple(map(held.get, knob.names))
         values = tuple(value for value in possible_values(knob, spec) if value != current)
         fits = all(facts.get(name) in among for name, among in knob.when.items())
         is_used = not knob.networks or transports & set(knob.networks)
