@@ -19,11 +19,12 @@ from orchestrator.results.notes import SHARED_CORES
 
 def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, dict[int, Bound]]:
     """Return by host the CPUs of the ranks that were bound to some, in order."""
-    bound = {
-        host: {rank.rank: rank.bound for rank in record.ranks if rank.bound}
-        for host, record in records.items()
-    }
-    return {host: ranks for host, ranks in bound.items() if ranks}
+    bound = {}
+    for host, record in records.items():
+        ranks = {rank.rank: rank.bound for rank in record.ranks if rank.bound}
+        if ranks:
+            bound[host] = ranks
+    return bound
 
 
 def binding_words(bound: Mapping[str, Mapping[int, Bound]]) -> str:

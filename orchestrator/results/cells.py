@@ -167,12 +167,11 @@ def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
     for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
         if run.spec:
             groups.setdefault(_key(run.spec, run.simulated), []).append(run)
-    cells = [
-        cell
-        for runs in groups.values()
-        if (spec := runs[0].spec)
-        for cell in _cells(spec, tuple(runs))
-    ]
+    cells: list[Cell] = []
+    for runs in groups.values():
+        spec = runs[0].spec
+        if spec:
+            cells += _cells(spec, tuple(runs))
     drifts = _drifts(cells)
     chosen = [
         replace(cell, drift=drifts[cell.drifts_with])
@@ -189,12 +188,12 @@ def _drifts(cells: Sequence[Cell]) -> dict[tuple[str, str, str, bool], Drift]:
     by_metric: dict[tuple[str, str, str, bool], list[Cell]] = {}
     for cell in cells:
         by_metric.setdefault(cell.drifts_with, []).append(cell)
-    return {
-        metric: STEADY
-        if alike[0].metric.key_columns
-        else drift_of([cell.placed for cell in alike if cell.is_positive])
-        for metric, alike in by_metric.items()
-    }
+    drifts = {}
+    for metric, alike in by_metric.items():
+        drifts[metric] = STEADY
+        if not alike[0].metric.key_columns:
+            drifts[metric] = drift_of([cell.placed for cell in alike if cell.is_positive])
+    return drifts
 
 
 def _cells(spec: RunSpec, runs: tuple[RunResult, ...]) -> Iterator[Cell]:

@@ -167,14 +167,11 @@ def _check_together(expected: Expectation, candidates: Sequence[Candidate]) -> N
     by_agreement = sorted(candidates, key=lambda candidate: in_common(*candidate), reverse=True)
     if in_common(*by_agreement[0]) == len(expected.at):
         return
-    described = dict.fromkeys(
-        " ".join(
-            f"{name}={as_value(values[name])}"
-            for name in expected.at
-            if name in values and name not in keys
-        )
-        for values, keys in by_agreement
-    )
+    texts = []
+    for values, keys in by_agreement:
+        names = [name for name in expected.at if name in values and name not in keys]
+        texts.append(" ".join(f"{name}={as_value(values[name])}" for name in names))
+    described = dict.fromkeys(texts)
     shown = "; ".join(list(described)[:_SHOWN_CONFIGURATIONS])
     more = ""
     if len(described) > _SHOWN_CONFIGURATIONS:

@@ -204,18 +204,15 @@ def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:
     """Return runs with the lowered clocks and the load of one node alone, for `slowed_in` and
     `loaded_in`.
     """
-    return [
-        replace(
-            run,
-            slowed={
-                reason: {host: shares[host]}
-                for reason, shares in run.slowed.items()
-                if host in shares
-            },
-            loaded={name: share for name, share in run.loaded.items() if name == host},
-        )
-        for run in runs
-    ]
+    alone = []
+    for run in runs:
+        slowed = {}
+        for reason, shares in run.slowed.items():
+            if host in shares:
+                slowed[reason] = {host: shares[host]}
+        loaded = {name: share for name, share in run.loaded.items() if name == host}
+        alone.append(replace(run, slowed=slowed, loaded=loaded))
+    return alone
 
 
 def quiet(
@@ -340,8 +337,11 @@ def _preflight_devices(run: RunResult, device: str) -> list[str]:
 
 def _of_gpus(run: RunResult, name: str) -> list[str]:
     """Return the distinct values of a fact of the GPUs of each node."""
-    of_nodes = ({getattr(gpu, name) for gpu in facts.gpus or ()} for facts in run.nodes.values())
-    return [value for values in of_nodes for value in sorted(values - {""})]
+    found: list[str] = []
+    for facts in run.nodes.values():
+        of_node = {getattr(gpu, name) for gpu in facts.gpus or ()}
+        found += sorted(of_node - {""})
+    return found
 
 
 def _preflight_versions(run: RunResult) -> dict[str, Any]:

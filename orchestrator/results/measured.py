@@ -91,11 +91,9 @@ def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
         *measure.sampled,
     ]
     # What a program says of itself is beside the metric of which it says it.
-    ordered = [
-        metric
-        for first in own
-        for metric in (first, *(said for said in grammar.metrics if said.says == first.name))
-    ]
+    ordered: list[Metric] = []
+    for first in own:
+        ordered += [first, *(said for said in grammar.metrics if said.says == first.name)]
     return (*ordered, *(metric for metric in grammar.metrics if metric not in ordered))
 
 

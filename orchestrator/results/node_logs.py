@@ -113,8 +113,12 @@ def _read(jobs: Sequence[Job]) -> tuple[dict[str, NodeLogs], RankAggregate]:
 
 def _columns(samples: Sequence[StepSample]) -> dict[str, list[Any]]:
     """Return the values of samples by name, without names that none of them has."""
-    columns = {name: [getattr(sample, name) for sample in samples] for name in VALUES}
-    return {name: column for name, column in columns.items() if column.count(None) < len(column)}
+    columns = {}
+    for name in VALUES:
+        column = [getattr(sample, name) for sample in samples]
+        if column.count(None) < len(column):
+            columns[name] = column
+    return columns
 
 
 def _arrivals(

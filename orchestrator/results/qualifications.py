@@ -132,10 +132,10 @@ def _doubts(cells: Sequence[Cell], of_medians: bool) -> list[tuple[Cell, list[No
         for cell, speed in zip(cells, speeds, strict=True)
     ]
     found = [findings(this, measured) for this in measured]
-    return [
-        (cell, [as_note(each.text) for each in of_cell])
-        for cell, of_cell in zip(cells, found, strict=True)
-    ]
+    noted = []
+    for cell, of_cell in zip(cells, found, strict=True):
+        noted.append((cell, [as_note(each.text) for each in of_cell]))
+    return noted
 
 
 def _measured_cell(cell: Cell, typical: float | None) -> Measured:

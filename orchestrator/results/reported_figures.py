@@ -171,13 +171,9 @@ class Figure:
                 ratio = factor(*chosen)
                 # Each of them must matter, and all together: what changes a figure by less than 2 %
                 # explains nothing.
-                rests = [
-                    1.0,
-                    *(
-                        factor(*(other for other in chosen if other is not convention))
-                        for convention in chosen
-                    ),
-                ]
+                rests = [1.0]
+                for convention in chosen:
+                    rests.append(factor(*(other for other in chosen if other is not convention)))
                 if self._is_near(self.computed * ratio) and all(
                     abs(ratio / rest - 1) > WORTH for rest in rests
                 ):

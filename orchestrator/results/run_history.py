@@ -265,10 +265,9 @@ def _files(
             first_run[1], manifests[first_run[0]]
         ):
             unlike.setdefault(first_run[0], []).append(result.run_id)
-    files = {
-        run_id: tuple(_fold_file(path, on) for path, on in texts.items())
-        for _, run_id, texts in first
-    }
+    files = {}
+    for _, run_id, texts in first:
+        files[run_id] = tuple(_fold_file(path, on) for path, on in texts.items())
     return files, {run_id: tuple(others) for run_id, others in unlike.items()}
 
 
@@ -285,10 +284,10 @@ def _texts(run: RunDir, manifest: Manifest) -> dict[str, dict[str, str]]:
 def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[str, dict[str, str]]:
     """Return the texts without port and run id, which differ between repeats in any case."""
     varying = re.compile(rf"\b(?:{manifest.placement.master_port}|{re.escape(manifest.run_id)})\b")
-    return {
-        path: {host: varying.sub("", text) for host, text in on.items()}
-        for path, on in texts.items()
-    }
+    stripped = {}
+    for path, on in texts.items():
+        stripped[path] = {host: varying.sub("", text) for host, text in on.items()}
+    return stripped
 
 
 def _fold_file(path: str, on: Mapping[str, str]) -> RenderedFile:

@@ -116,7 +116,10 @@ def _group(rows: list[Row]) -> Group:
         *samples_names,
         *dict.fromkeys(name for row in rows for name in row.options if name not in LENGTH),
     ]
-    columns = [name for name in names if len({repr(_value(row, name)) for row in rows}) > 1]
+    columns = []
+    for name in names:
+        if len({repr(_value(row, name)) for row in rows}) > 1:
+            columns.append(name)
     common = {name: _value(first, name) for name in names if name not in columns}
     samples: dict[str, Any] = {
         name: common.pop(name) for name in ("batch_size", "loader") if name in common

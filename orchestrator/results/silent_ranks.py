@@ -39,10 +39,9 @@ def verify_ranks_logged(
     if not window:
         return  # the error of a run without lines says more
     expected = {key: _expected_lines(steps, window, terms) for key, steps in distinct.items()}
-    wrong = {
-        key: [step for step in window if steps[step] != expected[key]]
-        for key, steps in distinct.items()
-    }
+    wrong = {}
+    for key, steps in distinct.items():
+        wrong[key] = [step for step in window if steps[step] != expected[key]]
     ranks: dict[str, int] = defaultdict(int)
     for log, steps in lines.items():
         ranks[log.partition("/")[0]] += expected[id(steps)]
@@ -59,12 +58,10 @@ def _expected_lines(steps: Counter[int], window: Sequence[int], terms: Terms) ->
     the window, or one.
     """
     warmup = Counter(count for step, count in steps.items() if step <= terms.warmup_steps)
-    usual = [
-        max(counts, key=lambda lines: (counts[lines], lines))
-        for counts in (warmup, Counter(steps[s] for s in window))
-        if counts
-    ]
-    return max(1, *usual)
+    usual = 1
+    for counts in (warmup, Counter(steps[step] for step in window)):
+        usual = max(usual, max(counts, key=lambda lines: (counts[lines], lines), default=1))
+    return usual
 
 
 def _uneven(

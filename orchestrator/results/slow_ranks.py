@@ -118,15 +118,11 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     if not used or len(used[0].rank_parts) < 2:
         return Ranks()
     hosts = _places(used[0])
-    slow, working = (
-        {
-            member: _as_fraction(excess)
-            for member, excess in _excesses(
-                [_logs(run.rank_parts, seconds) for run in used], hosts
-            ).items()
-        }
-        for seconds in (_COMPUTING, _WORKING)
-    )
+    both = []
+    for seconds in (_COMPUTING, _WORKING):
+        of_logs = _excesses([_logs(run.rank_parts, seconds) for run in used], hosts)
+        both.append({member: _as_fraction(excess) for member, excess in of_logs.items()})
+    slow, working = both
     by_rank = list(zip(*(run.rank_parts for run in used), strict=True))
     note = _incomparable(by_rank)
     if note:
@@ -187,10 +183,12 @@ def _logs(parts: Sequence[RankParts], seconds: _Seconds) -> _Blocks:
 
 def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
     steps_s = list(map(median, zip(*(part.step_s for part in parts), strict=True)))
-    return {
-        part.rank: [waited / step for waited, step in zip(part.input_s, steps_s, strict=True)]
-        for part in parts
-    }
+    shares = {}
+    for part in parts:
+        shares[part.rank] = [
+            waited / step for waited, step in zip(part.input_s, steps_s, strict=True)
+        ]
+    return shares
 
 
 def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member, Excess]:
@@ -203,11 +201,14 @@ def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member
         nodes.setdefault(host, []).append(rank)
     groups = [host for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)]
     comparisons = len(hosts) + len(groups)
-    apart: dict[_Member, Excess] = dict(
-        excesses({rank: [run[rank] for run in runs] for rank in hosts}, comparisons)
-    )
+    of_ranks: dict[_Member, list[Sequence[float]]] = {}
+    for rank in hosts:
+        of_ranks[rank] = [run[rank] for run in runs]
+    apart: dict[_Member, Excess] = dict(excesses(of_ranks, comparisons))
     if groups:
-        of_nodes = {host: [_mean_of(run, ranks) for run in runs] for host, ranks in nodes.items()}
+        of_nodes = {}
+        for host, ranks in nodes.items():
+            of_nodes[host] = [_mean_of(run, ranks) for run in runs]
         judged = excesses(of_nodes, comparisons)
         apart.update({host: judged[host] for host in groups if host in judged})
     return apart
@@ -228,16 +229,14 @@ def _find_slow(
         for member, excess in excesses.items()
         if excess.low > 0 and excess.value >= WORTH and excess.is_usual
     }
-    nodes = [
-        host
-        for host in dict.fromkeys(hosts.values())
-        if host in certain
-        and all(
+    nodes = []
+    for host in dict.fromkeys(hosts.values()):
+        if host in certain and all(
             excesses[rank].value >= _EVEN * excesses[host].value
             for rank, own in hosts.items()
             if own == host
-        )
-    ]
+        ):
+            nodes.append(host)
     ranks = [rank for rank, host in hosts.items() if rank in certain and host not in nodes]
     members: list[_Member] = [*nodes, *ranks]
     return sorted(
@@ -349,11 +348,10 @@ def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) ->
         *conditions.of_devices,
         *conditions.figures,
     ]
-    of_reasons = [
-        {name: share.most for name, share in shares.items()}
-        for run in runs
-        for shares in run.slowed.values()
-    ]
+    of_reasons = []
+    for run in runs:
+        for shares in run.slowed.values():
+            of_reasons.append({name: share.most for name, share in shares.items()})
     if conditions.by_others or loads and any(_has_more(host, hosts, run.loaded) for run in runs):
         cause, words = "others", "others take resources from it: "
     elif conditions.of_devices or any(_has_more(host, hosts, shares) for shares in of_reasons):

@@ -111,10 +111,10 @@ class Summary:
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
-        return {
-            name: tuple(r for r in self.rows if r.series == name)
-            for name in dict.fromkeys(r.series for r in self.rows)
-        }
+        by_name = {}
+        for name in dict.fromkeys(r.series for r in self.rows):
+            by_name[name] = tuple(r for r in self.rows if r.series == name)
+        return by_name
 
 
 def of_bench(planned: Planned, notes: Sequence[Note] = ()) -> Summary:
@@ -149,9 +149,8 @@ def summarize(
     ``skipped`` are configurations that the bench left out, among which a baseline may be. Raises
     DataError (result_invalid) for a run that is passed twice.
     """
-    twice = [
-        run_id for run_id, count in Counter(run.run_id for run in results).items() if count > 1
-    ]
+    counts = Counter(run.run_id for run in results)
+    twice = [run_id for run_id, count in counts.items() if count > 1]
     if twice:
         raise DataError(
             f"expected each run once, got {', '.join(sorted(twice))} again", kind="result_invalid"
@@ -254,16 +253,12 @@ def _drift_notes(
     followers = {metric.name for cell in cells for metric in cell.measure.derived}
     said = {cell.metric.name for cell in cells if cell.metric.says}
     of_speeds = [drift.total for (name, *_), drift in drifts.items() if name in SPEEDS]
-    return [
-        note
-        for name, drift in _by_name(drifts).items()
-        if name not in said
-        and (
-            name not in followers
-            or not any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds)
-        )
-        for note in _drift_note(drift, of_medians, name)
-    ]
+    notes: list[Note] = []
+    for name, drift in _by_name(drifts).items():
+        is_of_speed = any(isclose(drift.total, total, abs_tol=1e-6) for total in of_speeds)
+        if name not in said and not (name in followers and is_of_speed):
+            notes += _drift_note(drift, of_medians, name)
+    return notes
 
 
 def _carried_notes(cells: Sequence[Cell]) -> list[Note]:
@@ -363,15 +358,12 @@ def _note_unprinted_metrics(
         if run.spec and (run.throughput or run.metric_values):
             names = [metric.name for metric in run.metrics if metric.name not in OWN_METRICS]
             declared.setdefault(run.spec.framework, {}).update(dict.fromkeys(names))
-    missing = {
-        folder: [name for name in names if (folder, name) not in measured]
-        for folder, names in declared.items()
-    }
-    return [
-        METRIC_WITHOUT_VALUE(metrics=", ".join(names), folder=folder)
-        for folder, names in missing.items()
-        if names
-    ]
+    notes = []
+    for folder, metrics in declared.items():
+        missing = [name for name in metrics if (folder, name) not in measured]
+        if missing:
+            notes.append(METRIC_WITHOUT_VALUE(metrics=", ".join(missing), folder=folder))
+    return notes
 
 
 def _drift_note(drift: Drift, of_medians: bool, metric: str) -> list[Note]:

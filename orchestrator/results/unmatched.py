@@ -183,12 +183,12 @@ def _nearest(
     """Return the key, the log and the near miss of the pattern of which most matches in a line, as
     a share of it.
     """
-    misses = [
-        (key, (host, name), miss)
-        for key, pattern in patterns.items()
-        for host, name, text in logs
-        if (miss := near_miss(pattern, text))
-    ]
+    misses = []
+    for key, pattern in patterns.items():
+        for host, name, text in logs:
+            miss = near_miss(pattern, text)
+            if miss:
+                misses.append((key, (host, name), miss))
     return max(
         misses, key=lambda entry: len(entry[2].matched) / len(patterns[entry[0]]), default=None
     )

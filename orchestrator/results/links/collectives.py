@@ -120,9 +120,8 @@ def points(
     forms = [
         form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms
     ]
-    expected = [
-        (size, form) for size in planned_sizes(spec) if size not in left_out for form in forms
-    ]
+    sizes = [size for size in planned_sizes(spec) if size not in left_out]
+    expected = [(size, form) for size in sizes for form in forms]
     if not expected:
         raise _invalid("expected at least one size in one form, the program measured none")
     for size, form in expected:
@@ -233,9 +232,10 @@ def medians(repeats: Repeats, in_place: bool) -> dict[int, float]:
         for (size, form), readings in sorted(_by_size(repeats).items())
         if form == in_place
     }
-    return {
-        size: median([point.time_s for point in readings]) for size, readings in by_size.items()
-    }
+    typical = {}
+    for size, readings in by_size.items():
+        typical[size] = median([point.time_s for point in readings])
+    return typical
 
 
 def values(spec: RunSpec, measured: Sequence[CollectivePoint]) -> tuple[Value, ...]:

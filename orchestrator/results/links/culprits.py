@@ -169,10 +169,9 @@ def _prepare_times(times: Mapping[Pair, Sequence[float]], count: int) -> _Times:
     # The drift of a sweep is relative to each pair's own median, so that a slow pair does not
     # affect it.
     middle = {pair: median(values) for pair, values in logs.items()}
-    drift = [
-        median([values[sweep] - middle[pair] for pair, values in logs.items()])
-        for sweep in range(sweeps)
-    ]
+    drift = []
+    for sweep in range(sweeps):
+        drift.append(median([values[sweep] - middle[pair] for pair, values in logs.items()]))
     logs = {
         pair: [value - off for value, off in zip(values, drift, strict=True)]
         for pair, values in logs.items()
@@ -198,8 +197,11 @@ def _ordinary(
     of pairs.
     """
     quarter = math.ceil((count - 1) / 4) - 1
-    partners = ([value for pair, value in centre.items() if node in pair] for node in range(count))
-    base, scale = sorted(sorted(values)[quarter] for values in partners)[count // 2], noise
+    quartiles = []
+    for node in range(count):
+        of_node = sorted(value for pair, value in centre.items() if node in pair)
+        quartiles.append(of_node[quarter])
+    base, scale = sorted(quartiles)[count // 2], noise
     ordinary: frozenset[Pair] = frozenset()
     while True:
         limit = base + max(2 * _MARGIN, 3 * scale)
@@ -276,10 +278,9 @@ def _node(
     others = [other for other in range(prepared.count) if other != node]
     partners = [other for other in others if other not in named]
     partners = partners if len(partners) > 1 else others
-    effects = [
-        _low_median([prepared.of(node, other)[sweep] for other in partners]) - usual
-        for sweep, usual in enumerate(reference)
-    ]
+    effects = []
+    for sweep, usual in enumerate(reference):
+        effects.append(_low_median([prepared.of(node, other)[sweep] for other in partners]) - usual)
     effect = mean(effects)
     slow_to = sum(prepared.over(node, other) > max(effect, _MARGIN) / 2 for other in others)
     error = math.sqrt(_variance(effects) + _OF_MEDIAN * prepared.link_deviation**2 / len(partners))
@@ -366,10 +367,10 @@ def _components(count: int, pairs: Collection[Pair]) -> list[tuple[int, ...]]:
         if group[node] != group[other]:
             old, new = group[other], group[node]
             group = [new if number == old else number for number in group]
-    return [
-        tuple(node for node in range(count) if group[node] == number)
-        for number in sorted(set(group), key=group.index)
-    ]
+    components = []
+    for number in sorted(set(group), key=group.index):
+        components.append(tuple(node for node in range(count) if group[node] == number))
+    return components
 
 
 def _acquit(
@@ -381,9 +382,7 @@ def _acquit(
         node: replace(score, named=score.named and node not in place)
         for node, score in scores.items()
     }
-    across = {
-        pair for pair in prepared.logs if len({place.get(node) for node in pair} - {None}) == 2
-    }
+    across = {pair for pair in prepared.logs if len({*map(place.get, pair)} - {None}) == 2}
     return cleared, [
         replace(link, named=link.named and link.pair not in across)
         for link in _links(prepared, cleared)

@@ -56,12 +56,16 @@ def content(spec: RunSpec, repeats: Repeats) -> Content:
 
 def _ways(times: Mapping[str, Mapping[Pair, Sequence[float]]]) -> dict[Way, float]:
     """Return the ratio of each one-way time to the median one of the median node."""
-    logs = {way: mean(list(map(math.log, values)))
-            for direction, turned in zip(ONE_WAY, (False, True), strict=True)
-            for pair, values in times[direction].items()
-            for way in [(pair[1], pair[0]) if turned else pair]}  # fmt: skip
+    logs = {}
+    for direction, turned in zip(ONE_WAY, (False, True), strict=True):
+        for pair, values in times[direction].items():
+            way = pair[::-1] if turned else pair
+            logs[way] = mean(list(map(math.log, values)))
     nodes = {way[0] for way in logs}
-    usual = median([median([log for way, log in logs.items() if node in way]) for node in nodes])
+    of_nodes = []
+    for node in nodes:
+        of_nodes.append(median([log for way, log in logs.items() if node in way]))
+    usual = median(of_nodes)
     return {way: math.exp(log - usual) for way, log in logs.items()}
 
 
@@ -175,13 +179,12 @@ def _matrix(result: Culprits, names: Mapping[int, str], size: int) -> Grid:
         pair: _rate(size, result.ordinary_s * times) for pair, times in result.relative.items()
     }
     order = sorted(names)
-    rows = tuple(
-        (names[node], *(rates.get((min(node, other), max(node, other))) for other in order))
-        for node in order
-    )
-    return Grid(
-        "every pair, GB/s each way at once", ("node", *(names[node] for node in order)), rows
-    )
+    rows = []
+    for node in order:
+        of_node = (rates.get((min(node, other), max(node, other))) for other in order)
+        rows.append((names[node], *of_node))
+    titles = ("node", *(names[node] for node in order))
+    return Grid("every pair, GB/s each way at once", titles, tuple(rows))
 
 
 def _score_cells(score: NodeScore | Link) -> tuple[Any, ...]:

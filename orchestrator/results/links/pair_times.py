@@ -67,17 +67,14 @@ def pair_times(
         times[local_rank] = seconds
     hosts = observed["nodes"]
     # The number of times is right, all are distinct and all belong to this run, so none is missing.
-    return tuple(
-        PairTimes(
-            pair,
-            (hosts[pair[0]], hosts[pair[1]]),
-            direction,
-            size_bytes,
-            tuple(max(by_rank[pair, direction, sweep].values()) for sweep in range(1, sweeps + 1)),
-        )
-        for pair in combinations(range(spec.nodes), 2)
-        for direction, size_bytes in directions.items()
-    )
+    measured = []
+    for pair in combinations(range(spec.nodes), 2):
+        for direction, size_bytes in directions.items():
+            of_sweeps = [by_rank[pair, direction, sweep] for sweep in range(1, sweeps + 1)]
+            slowest = tuple(max(times.values()) for times in of_sweeps)
+            names = (hosts[pair[0]], hosts[pair[1]])
+            measured.append(PairTimes(pair, names, direction, size_bytes, slowest))
+    return tuple(measured)
 
 
 def _damage_error(message: str) -> DataError:

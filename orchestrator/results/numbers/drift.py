@@ -111,19 +111,18 @@ def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
     """Return the drift that all configurations of a bench share, each given by its runs; `STEADY`
     if noise explains it.
     """
-    groups = [
-        [(run.place, math.log(run.value)) for run in runs if run.place is not None]
-        for runs in cells
-    ]
-    groups = [group for group in groups if len(group) > 1]
+    groups = []
+    for runs in cells:
+        group = [(run.place, math.log(run.value)) for run in runs if run.place is not None]
+        if len(group) > 1:
+            groups.append(group)
     freedom = sum(len(group) - 1 for group in groups) - 1
     if freedom < _LEAST_FREEDOM:
         return STEADY
-    apart = [
-        (place - _mean([p for p, _ in group]), log - _mean([y for _, y in group]))
-        for group in groups
-        for place, log in group
-    ]
+    apart: list[tuple[float, float]] = []
+    for group in groups:
+        middle, level = map(_mean, zip(*group, strict=True))
+        apart += [(place - middle, log - level) for place, log in group]
     squares = math.fsum(place * place for place, _ in apart)
     slope = math.fsum(place * log for place, log in apart) / squares if squares else 0.0
     noise = math.fsum((log - slope * place) ** 2 for place, log in apart) / freedom
@@ -145,10 +144,11 @@ def carried_over(cells: Sequence[Sequence[Placed]], drift: Drift = STEADY) -> fl
     it is as large (E. J. G. Pitman, "Significance tests which may be applied to samples from any
     populations", 1937). A drift that is no straight line has one too.
     """
-    groups = [[run for run in runs if run.place is not None] for runs in cells]
-    groups = [runs for runs in groups if len(runs) > 1]
     residuals, places = [], []
-    for runs in groups:
+    for cell in cells:
+        runs = [run for run in cell if run.place is not None]
+        if len(runs) < 2:
+            continue
         logs = _less_slope(
             [run.value for run in runs], [drift.offset(run) for run in runs], drift.slope
         )

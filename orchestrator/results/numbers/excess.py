@@ -95,11 +95,13 @@ def excesses(
     if runs > 1:
         between = _of_runs(means, levels, chance)
         candidates = {
-            member for member in found if found[member] > max(halves[member], between[member])
+            member: value
+            for member, value in found.items()
+            if value > max(halves[member], between[member])
         }
         dealt = 0.0
         if candidates:
-            dealt = _of_deals(means, found, candidates, max(comparisons, len(values)))
+            dealt = _of_deals(means, candidates, max(comparisons, len(values)))
         halves = {member: max(half, between[member], dealt) for member, half in halves.items()}
     else:
         alone = _of_one_run(levels, found, chance, usual)
@@ -179,17 +181,15 @@ def _of_runs(
     certainly scatters more.
     """
     runs, members = len(next(iter(means.values()))), len(means)
-    common = [
-        median([of_runs[run] - levels[member] for member, of_runs in means.items()])
-        for run in range(runs)
-    ]
-    squares = {
-        member: math.fsum(
+    common = []
+    for run in range(runs):
+        common.append(median([of_runs[run] - levels[member] for member, of_runs in means.items()]))
+    squares = {}
+    for member, of_runs in means.items():
+        squares[member] = math.fsum(
             (value - levels[member] - shift) ** 2
             for value, shift in zip(of_runs, common, strict=True)
         )
-        for member, of_runs in means.items()
-    }
     total = math.fsum(squares.values())
     free = (members - 1) * (runs - 1)
     of_others = _of_others(members - 1)
@@ -211,10 +211,7 @@ def _of_runs(
 
 
 def _of_deals(
-    means: Mapping[Member, Sequence[float]],
-    found: Mapping[Member, float],
-    candidates: set[Member],
-    comparisons: int,
+    means: Mapping[Member, Sequence[float]], candidates: Mapping[Member, float], comparisons: int
 ) -> float:
     """Return what the highest of equal members is above their median, at most, in nearly all deals
     of the values to members.
@@ -223,13 +220,10 @@ def _of_deals(
     noise, so more than 99 of 100 deals are looked at: if a quarter of all runs are slow, one of
     eight members has three slow ones in 12 of 100 benches.
     """
-    columns = [
-        [
-            value - (found[member] if member in candidates else 0.0)
-            for member, value in zip(means, of_run, strict=True)
-        ]
-        for of_run in zip(*means.values(), strict=True)
-    ]
+    columns = []
+    for of_run in zip(*means.values(), strict=True):
+        pairs = zip(means, of_run, strict=True)
+        columns.append([value - candidates.get(member, 0.0) for member, value in pairs])
     runs, members = len(columns), len(means)
     deals = max(_FEWEST_DEALS, min(_DEALS, _MOST_DEALT // (runs * members)))
     random, highest = Random(_SEED), []
@@ -256,9 +250,9 @@ def _of_one_run(
     """
     order = sorted(levels, key=lambda member: -levels[member])
     most = max(1, len(order) // 3)
-    limits = [
-        _limit([levels[member] for member in order[place:]], chance, usual) for place in range(most)
-    ]
+    limits = []
+    for place in range(most):
+        limits.append(_limit([levels[member] for member in order[place:]], chance, usual))
     for place in range(most - 1, -1, -1):
         if found[order[place]] > limits[place]:
             # Those above it stand out with it.

@@ -119,19 +119,12 @@ def _superlinear(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     suspicious jump is reported.
     """
     near = max((peer.ranks for peer in smaller), default=0)
-    fastest = [
-        max(
-            (peer for peer in smaller if peer.ranks == ranks),
-            key=lambda peer: max(peer.speeds),
-            default=None,
-        )
-        for ranks in {1, near}
-    ]
-    beyond = {
-        min(cell.speeds) / cell.ranks * peer.ranks / max(peer.speeds): peer
-        for peer in fastest
-        if peer
-    }
+    beyond = {}
+    for ranks in {1, near}:
+        alike = [peer for peer in smaller if peer.ranks == ranks]
+        if alike:
+            peer = max(alike, key=lambda peer: max(peer.speeds))
+            beyond[min(cell.speeds) / cell.ranks * ranks / max(peer.speeds)] = peer
     odd = {by: peer for by, peer in beyond.items() if by > 1 + _room_for_chance(cell, peer)}
     if not odd:
         return None

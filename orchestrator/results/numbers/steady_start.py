@@ -69,10 +69,9 @@ def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
         return None
     width = -(-len(lines) // _POINTS)
     groups = [lines[place : place + width] for place in range(0, len(lines), width)]
-    times = [
-        math.fsum(line.seconds for line in group) / sum(line.steps for line in group)
-        for group in groups
-    ]
+    times = []
+    for group in groups:
+        times.append(math.fsum(line.seconds for line in group) / sum(line.steps for line in group))
     logs = [math.log(time) for time in times]
     correlated, white, noise = whiten(logs)
     bounds = [0, *(place + 1 for place in _changes(clipped(white, noise), noise)), len(times)]

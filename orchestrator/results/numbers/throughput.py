@@ -155,11 +155,11 @@ def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, floa
         measures.insert(0, ("step times", ("step_time_s",)))
     numbers = [sample.step for sample in samples]
     for name, kinds in measures:
-        columns = {
-            kind: column
-            for kind in kinds
-            if any(column := [getattr(sample, kind) for sample in samples])
-        }
+        columns = {}
+        for kind in kinds:
+            column = [getattr(sample, kind) for sample in samples]
+            if any(column):
+                columns[kind] = column
         if not columns:
             continue
         with suppress(DataError):  # missing from some lines

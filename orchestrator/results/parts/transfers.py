@@ -93,13 +93,13 @@ def typical_transfers(runs: Sequence[tuple[Transfer, ...] | None]) -> tuple[Tran
     known = [run for run in runs if run is not None]
     if not known:
         return None
-    sent = [[(transfer.link, transfer.size_bytes) for transfer in run] for run in known]
+    sent = []
+    for run in known:
+        sent.append([(transfer.link, transfer.size_bytes) for transfer in run])
     alike = [run for run, same in zip(known, sent, strict=True) if same == sent[0]]
-    return tuple(
-        replace(
-            of_runs[0],
-            begins=median([transfer.begins for transfer in of_runs]),
-            needed=median([transfer.needed for transfer in of_runs]),
-        )
-        for of_runs in zip(*alike, strict=True)
-    )
+    common = []
+    for of_runs in zip(*alike, strict=True):
+        begins = median([transfer.begins for transfer in of_runs])
+        needed = median([transfer.needed for transfer in of_runs])
+        common.append(replace(of_runs[0], begins=begins, needed=needed))
+    return tuple(common)

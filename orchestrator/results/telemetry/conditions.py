@@ -37,13 +37,11 @@ class Conditions:
 
 def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Conditions:
     """Return what a node was like in runs that sampled it and another node."""
-    pairs = [
-        (own, others)
-        for use in uses
-        if use
-        for own, others in [_own_and_others(host, use)]
-        if own and others
-    ]
+    pairs = []
+    for use in filter(None, uses):
+        own, others = _own_and_others(host, use)
+        if own and others:
+            pairs.append((own, others))
     if not pairs:
         return Conditions()
     processors = pairs[0][0].processors
@@ -105,16 +103,15 @@ def _strangers(pairs: _Pairs) -> list[str]:
     """Return the names of processes that are not of the run on its GPUs, without those that the
     others' GPUs have too.
     """
-    own, others = (
-        dict.fromkeys(
-            event.name or "a process"
-            for node in nodes
-            for event in node.events
-            if event.kind == "process"
-        )
-        for nodes in ([node for node, _ in pairs], [node for _, rest in pairs for node in rest])
-    )
+    own = _processes(node for node, _ in pairs)
+    others = _processes(node for _, rest in pairs for node in rest)
     return [f"{name} also used one of its GPUs" for name in own if name not in others][:4]
+
+
+def _processes(nodes: Iterable[NodeUse]) -> list[str]:
+    events = [event for node in nodes for event in node.events]
+    names = (event.name or "a process" for event in events if event.kind == "process")
+    return list(dict.fromkeys(names))
 
 
 def _of_devices(pairs: _Pairs) -> list[str]:
@@ -151,27 +148,24 @@ def _figures(pairs: _Pairs) -> list[str]:
     """Return clocks, temperature and power of its GPUs, and its processors' power, beside the
     others'.
     """
-    known = [
-        (figures, words)
-        for value, words in (
-            (_clock, "{:.0f} MHz"),
-            (_hottest, "{:.0f} °C"),
-            (lambda node: node.power_w, "{:.0f} W"),
-        )
-        if (figures := _against(pairs, value))
-    ]
+    values: tuple[tuple[_Value, str], ...] = (
+        (_clock, "{:.0f} MHz"),
+        (_hottest, "{:.0f} °C"),
+        (lambda node: node.power_w, "{:.0f} W"),
+    )
+    own, others = [], []
+    for value, words in values:
+        figures = _against(pairs, value)
+        if figures:
+            own.append(words.format(figures[0]))
+            if figures[1] is not None:
+                others.append(words.format(figures[1]))
     texts = []
-    if known:
-        own, others = (
-            ", ".join(
-                words.format(figures[place])
-                for figures, words in known
-                if figures[place] is not None
-            )
-            for place in (0, 1)
-        )
-        texts.append(f"its GPUs run at {own}{f' (others: {others})' if others else ''}")
-    if packages := _against(pairs, lambda node: node.packages_w):
+    if own:
+        beside = f" (others: {', '.join(others)})" if others else ""
+        texts.append(f"its GPUs run at {', '.join(own)}{beside}")
+    packages = _against(pairs, lambda node: node.packages_w)
+    if packages:
         texts.append(f"its processors draw {packages[0]:.0f} W{_beside(packages[1], '{:.0f} W')}")
     return texts
 

@@ -52,9 +52,9 @@ def lowered_by_host(use: RunUse | None) -> dict[str, dict[str, float]]:
     for node in use.nodes if use else ():
         of_gpus = [gpu.lowered for gpu in node.gpus if gpu.lowered]
         if of_gpus:
-            shares[node.host] = {
-                name: max(of_gpu.get(name, 0.0) for of_gpu in of_gpus) for name in of_gpus[0]
-            }
+            shares[node.host] = {}
+            for name in of_gpus[0]:
+                shares[node.host][name] = max(of_gpu.get(name, 0.0) for of_gpu in of_gpus)
     return shares
 
 
@@ -88,10 +88,15 @@ def doubts_by_host(uses: Sequence[RunUse | None]) -> dict[str, list[Note]]:
 
 
 def _no_energy(uses: Sequence[RunUse | None]) -> list[Note]:
-    coarse = [use for use in uses if use and any(node.is_coarse for node in use.nodes)]
+    coarse = []
+    hosts: set[str] = set()
+    for use in filter(None, uses):
+        of_run = {node.host for node in use.nodes if node.is_coarse}
+        if of_run:
+            coarse.append(use)
+            hosts |= of_run
     if not coarse:
         return []
-    hosts = {node.host for use in coarse for node in use.nodes if node.is_coarse}
     counted = f", in {len(coarse)} of {len(uses)} runs" if len(uses) > 1 else ""
     window_s = max(use.seconds for use in coarse)
     return [NO_ENERGY(hosts=fold(hosts), window_s=window_s, runs=counted)]

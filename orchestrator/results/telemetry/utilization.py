@@ -147,14 +147,10 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
     names = [
         (f"{kind}{place}", name) for kind, of_kind in links for place, name in enumerate(of_kind)
     ]
-    rates = {
-        way: [
-            rate
-            for link, _ in names
-            if (rate := rate_over(samples.points(f"{link}.{way}"), begin, end)) is not None
-        ]
-        for way in ("received", "sent")
-    }
+    rates = {}
+    for way in ("received", "sent"):
+        of_links = [rate_over(samples.points(f"{link}.{way}"), begin, end) for link, _ in names]
+        rates[way] = [rate for rate in of_links if rate is not None]
     errors = {
         name: int(grown_by(samples.points(f"{link}.errors"), begin, end)) for link, name in names
     }
@@ -216,10 +212,9 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
     if is_resolved(power, begin, end):
         read = mean_over(continued_to(end, power, begin, counts=False), begin, end)
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
-    lowered = {
-        name: sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons))
-        for bit, name in REASONS.items()
-    }
+    lowered = {}
+    for bit, name in REASONS.items():
+        lowered[name] = sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons))
     errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}
     return GpuUse(
         name=gpu.name,
@@ -255,14 +250,19 @@ def _lines(samples: Telemetry, begin: float, links: Sequence[tuple[str, str]]) -
         "busy processors": rates(samples.points("busy_s")),
         "network, MB/s": [(at, value / 1e6) for at, value in _combine(traffic, sum)],
     }
-    return [
-        Line(
-            quantity,
-            tuple((at - begin, value) for at, value in points[:: -(-len(points) // _MOST_POINTS)]),
-        )
-        for quantity, points in quantities.items()
-        if len(points) > 1
-    ]
+    lines = []
+    for quantity, points in quantities.items():
+        if len(points) > 1:
+            lines.append(
+                Line(
+                    quantity,
+                    tuple(
+                        (at - begin, value)
+                        for at, value in points[:: -(-len(points) // _MOST_POINTS)]
+                    ),
+                )
+            )
+    return lines
 
 
 def rates(points: Sequence[Point]) -> list[Point]:
@@ -279,8 +279,8 @@ def _combine(series: Sequence[Sequence[Point]], how: Callable[[list[float]], flo
     if not series:
         return []
     by_time = [dict(points) for points in series]
-    return [
-        (at, how([values[at] for values in by_time]))
-        for at, _ in series[0]
-        if all(at in values for values in by_time)
-    ]
+    combined = []
+    for at, _ in series[0]:
+        if all(at in values for values in by_time):
+            combined.append((at, how([values[at] for values in by_time])))
+    return combined
