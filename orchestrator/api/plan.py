@@ -107,10 +107,10 @@ class Plan:
                 f"no run {run_id!r:.200} in this plan{nearest(str(run_id), self.runs)}",
                 where="run_id",
             )
-        return {
-            node.slot.host: {file.path: file.content for file in node.files}
-            for node in by_run[run_id].nodes
-        }
+        files = {}
+        for node in by_run[run_id].nodes:
+            files[node.slot.host] = {file.path: file.content for file in node.files}
+        return files
 
     def documents(self) -> list[dict[str, Any]]:
         """Return what ``orch bench --dry-run --json`` prints: for each run its manifest and the

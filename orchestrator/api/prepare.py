@@ -179,11 +179,10 @@ def begin_bench(
         opened.spares,
     )
     bench = BenchDir.create(root, record.as_dict())
-    facts = {
-        name: {host.name: of_host[host.name] for host in hosts}
-        for name, of_host in opened.facts.items()
-        if all(host.name in of_host for host in hosts)
-    }
+    facts = {}
+    for name, of_host in opened.facts.items():
+        if all(host.name in of_host for host in hosts):
+            facts[name] = {host.name: of_host[host.name] for host in hosts}
     return Controller.begin(
         bench,
         plan,

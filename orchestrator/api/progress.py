@@ -60,9 +60,9 @@ def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     differing = set()
     for values in by_framework.values():
         names = {name for of_run in values for name in of_run}
-        differing |= {
-            name for name in names if len({repr(of_run.get(name)) for of_run in values}) > 1
-        }
+        for name in names:
+            if len({repr(of_run.get(name)) for of_run in values}) > 1:
+                differing.add(name)
     return tuple(sorted(differing))
 
 

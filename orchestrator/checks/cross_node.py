@@ -89,11 +89,10 @@ def unlike(facts: Mapping[str, NodeFacts]) -> list[Check]:
     container, or data set of ``orch dataset make`` is not the first node's. Of other data sets a
     node may hold its own part: `alike` compares those."""
     digests = {host: tuple(values.programs.values()) for host, values in facts.items()}
-    programs = {
-        host: copies
-        for host, copies in digests.items()
-        if all(isinstance(digest, str) for digest in copies)
-    }
+    programs = {}
+    for host, copies in digests.items():
+        if all(isinstance(digest, str) for digest in copies):
+            programs[host] = copies
     hint = "copy one version to every node"
     checks = [
         failed(host, "program", "a different one", f"the same bytes as on {first}", hint)

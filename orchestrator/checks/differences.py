@@ -63,10 +63,12 @@ def differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[Difference, ...
     """
     flat = {host: dict(_leaves("", value, 0)) for host, value in facts.items()}
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
-    compared = (
-        _compare(name, {host: values.get(name) for host, values in flat.items()}) for name in names
-    )
-    return tuple(difference for difference in compared if difference)[:_MAX_DIFFERENCES]
+    found = []
+    for name in names:
+        difference = _compare(name, {host: values.get(name) for host, values in flat.items()})
+        if difference:
+            found.append(difference)
+    return tuple(found[:_MAX_DIFFERENCES])
 
 
 def by_value(facts: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[str, list[str]]]:

@@ -230,13 +230,14 @@ def _limits(host: Host, facts: NodeFacts) -> Check | None:
             "memlock unlimited, as InfiniBand locks its buffers",
             hint,
         )
-    low = {
-        name: least
-        for name, least in _LEAST_OF.items()
-        if (limit := limit_of.get(name)) is not None and limit < least
-    }
+    low = {}
+    for name, least in _LEAST_OF.items():
+        limit = limit_of.get(name)
+        if limit is not None and limit < least:
+            low[name] = least
     if low:
-        got, expected = (", ".join(f"{name} {of[name]}" for name in low) for of in (words, low))
+        got = ", ".join(f"{name} {words[name]}" for name in low)
+        expected = ", ".join(f"{name} {least}" for name, least in low.items())
         return warning(host.name, "limits", got, f"{expected} or more", hint)
     return ok(host.name, "limits", ", ".join(f"{name} {value}" for name, value in words.items()))
 

@@ -159,11 +159,11 @@ def _fastest_common_network(
         for interface in sorted(interfaces.values(), key=lambda interface: interface.mbit):
             for address in interface.addresses if not interface.name.startswith(_VIRTUAL) else ():
                 by_network.setdefault(str(address.network), {})[host] = interface, str(address.ip)
-    shared = {
-        network: {host: interface for host, (interface, _) in members.items()}
-        for network, members in by_network.items()
-        if len(members) == len(usable) == len({address for _, address in members.values()})
-    }
+    shared = {}
+    for network, members in by_network.items():
+        addresses = {address for _, address in members.values()}
+        if len(members) == len(usable) == len(addresses):
+            shared[network] = {host: interface for host, (interface, _) in members.items()}
     network = max(shared, key=lambda network: _slowest(shared[network]), default="")
     return network, shared.get(network, {})
 

@@ -158,10 +158,9 @@ def _infiniband(host: Host, facts: NodeFacts) -> Check | None:
         hint = "see ibstat on the node; without an active port NCCL falls back to sockets"
         words = "; ".join(f"{_name(port)} {port.state}, {port.physical}" for port in ports[:8])
         return warning(host.name, "infiniband", words, "an active port", hint)
-    best = {
-        layer: max(number(port.rate_gbit) for port in active if _layer(port) == layer)
-        for layer in map(_layer, active)
-    }
+    best = {}
+    for layer in map(_layer, active):
+        best[layer] = max(number(port.rate_gbit) for port in active if _layer(port) == layer)
     slow = [
         f"{_name(port)} at {_rate(port)}"
         for port in active

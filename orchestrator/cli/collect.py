@@ -65,9 +65,9 @@ def collect(
     runs, errors = _hosts_of_runs(
         [run for run in directory.runs(superseded=True) if run.run_id not in record.borrowed]
     )
-    missing = {
-        run: [host for host in hosts if not is_complete(run, host)] for run, hosts in runs.items()
-    }
+    missing = {}
+    for run, hosts in runs.items():
+        missing[run] = [host for host in hosts if not is_complete(run, host)]
     to_contact = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report, limits = [], record.limits or Limits()
     if to_contact:

@@ -78,8 +78,11 @@ def logs(
     chosen = _run(directory, run)
     placement = read_manifest(chosen).placement
     wanted = range(placement.world_size) if everything else range(rank, rank + 1)
-    ranks = {slot: [one for one in slot.ranks if one in wanted] for slot in placement.slots}
-    ranks = {slot: of_slot for slot, of_slot in ranks.items() if of_slot}
+    ranks = {}
+    for slot in placement.slots:
+        of_slot = [one for one in slot.ranks if one in wanted]
+        if of_slot:
+            ranks[slot] = of_slot
     if not ranks:
         raise ConfigError(
             f"expected a rank from 0 to {placement.world_size - 1}, got {rank}", where="--rank"

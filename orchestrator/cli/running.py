@@ -287,13 +287,10 @@ def cancel(
         for run in runs:
             answers, failed = each(cluster.nodes, partial(_stop, cluster, run))
             errors += failed.values()
-            stopped = {
-                name: {
-                    *answer["stopped"],
-                    *(run_id for run_id in active.get(name, ()) if run in (None, run_id)),
-                }
-                for name, answer in answers.items()
-            }
+            stopped = {}
+            for name, answer in answers.items():
+                asked = [run_id for run_id in active.get(name, ()) if run in (None, run_id)]
+                stopped[name] = {*answer["stopped"], *asked}
             for name in sorted({name for names in stopped.values() for name in names}):
                 ended[name] = [host for host, names in stopped.items() if name in names]
                 typer.echo(f"stopped {one_line(name)} on {fold(ended[name])}", err=as_json)

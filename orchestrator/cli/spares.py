@@ -78,7 +78,10 @@ def with_spares(
                 faults.setdefault(host.name, []).extend(against)
     fit = [host for host in spares if host.name not in faults]
     bad = [host.name for host in members if host.name in faults]
-    held = [name for name in bad if any(error.kind == "node_busy" for error in faults[name])]
+    held = []
+    for name in bad:
+        if any(error.kind == "node_busy" for error in faults[name]):
+            held.append(name)
     unfit = [name for name in bad if name not in held]
     if len(unfit if waits else bad) > len(fit):
         raise Faults([error for errors in faults.values() for error in errors])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,10 +92,12 @@ def _collected_runs(project: Project, kept: Mapping[str, Iterable[str]]) -> dict
         for run in bench.runs(superseded=True)
         if run.run_id in run_ids
     }
-    return {
-        host: [name for name in runs if name in known and is_complete(known[name], host)]
-        for host, runs in kept.items()
-    }
+    collected = {}
+    for host, runs in kept.items():
+        collected[host] = [
+            name for name in runs if name in known and is_complete(known[name], host)
+        ]
+    return collected
 
 
 def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -116,9 +119,7 @@ def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _describe_kept(kept: Mapping[str, str]) -> str:
-    counts = {
-        reason: sum(1 for other in kept.values() if other == reason) for reason in kept.values()
-    }
+    counts = Counter(kept.values())
     return "".join(f"; stays: {plural(count, 'run')} {reason}" for reason, count in counts.items())
 
 

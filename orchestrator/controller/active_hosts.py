@@ -117,10 +117,9 @@ class ActiveHosts:
             )
             for kind in kinds_of([*needed, run])
         ]
-        against = {
-            spare.name: [error for look in looks for error in look.against(spare.name)]
-            for spare in reachable
-        }
+        against = {}
+        for spare in reachable:
+            against[spare.name] = [error for look in looks for error in look.against(spare.name)]
         self._against |= {name: faults[0].message for name, faults in against.items() if faults}
         fit = [spare for spare in reachable if not against[spare.name]]
         places = replacements(cells, self.hosts, list(lost), fit)

@@ -217,10 +217,9 @@ class Controller:
                 with self.cluster as cluster:
                     stage = Stage(cluster, self.limits, interrupt, self.bench.event, show_event)
                     next_port = ports(random.SystemRandom().choice)
-                    facts = {
-                        name: {host: dict(of_host) for host, of_host in of.items()}
-                        for name, of in self.seen.items()
-                    }
+                    facts = {}
+                    for name, of in self.seen.items():
+                        facts[name] = {host: dict(of_host) for host, of_host in of.items()}
                     active = ActiveHosts(
                         self.bench, self._cell_hosts, stage, facts, self.spares, scheduler.again
                     )

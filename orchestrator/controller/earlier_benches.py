@@ -74,7 +74,8 @@ def expected_times(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, 
     """
     durations: list[tuple[RunSpec, float]] = []
     for bench in benches(root):
-        missing = [cell for cell in cells if all(cell != spec for spec, _ in durations)]
+        known = [spec for spec, _ in durations]
+        missing = [cell for cell in cells if cell not in known]
         if not missing:
             break
         try:

@@ -61,15 +61,17 @@ def kinds_of(runs: Iterable[PlannedRun]) -> list[Kind]:
     by_name: dict[str, list[PlannedRun]] = {}
     for run in runs:
         by_name.setdefault(run.folder.framework.name, []).append(run)
-    return [
-        Kind(
-            alike[0].folder.framework,
-            max(run.spec.gpus for run in alike),
-            any(run.spec.loader != "synthetic" for run in alike),
-            alike[0].spec.container,
+    kinds = []
+    for alike in by_name.values():
+        kinds.append(
+            Kind(
+                alike[0].folder.framework,
+                max(run.spec.gpus for run in alike),
+                any(run.spec.loader != "synthetic" for run in alike),
+                alike[0].spec.container,
+            )
         )
-        for alike in by_name.values()
-    ]
+    return kinds
 
 
 def look_at(

@@ -214,10 +214,12 @@ class BlockScheduler:
         an earlier bench, else 0.
         """
         measured = longest(self.bench)
-        return sum(
-            next((took for spec, took in (*measured, *self._expected) if spec == run.spec), 0.0)
-            for run in runs
-        )
+        times_s = []
+        for run in runs:
+            times_s.append(
+                next((took for spec, took in (*measured, *self._expected) if spec == run.spec), 0.0)
+            )
+        return sum(times_s)
 
     def _show_block(self, repeat: int) -> None:
         schedule = self.plan.schedule

@@ -48,7 +48,9 @@ def replacements(
 ) -> dict[str, Host]:
     """Return a spare for each host that was lost, such that every cell is placed as before but for
     these; empty if there are too few that are of the same device and large enough."""
-    before = [[slot.host for slot in place(spec, hosts, 0).slots] for spec in cells]
+    before = []
+    for spec in cells:
+        before.append([slot.host for slot in place(spec, hosts, 0).slots])
     places: dict[str, Host] = {}
     for name in lost:
         (device,) = {host.device for host in hosts if host.name == name}

@@ -112,11 +112,11 @@ def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
             repeats.append((run.spec, [run]))
         else:
             cell_runs.append(run)
-    return [
-        spec
-        for spec, runs in repeats
-        if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:])
-    ]
+    failing = []
+    for spec, runs in repeats:
+        if len(runs) >= _FAILURES and not any(run.is_good for run in runs[-_FAILURES:]):
+            failing.append(spec)
+    return failing
 
 
 def schedule_words(schedule: Schedule, cells: int, block_s: float | None) -> str:

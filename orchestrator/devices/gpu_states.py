@@ -159,15 +159,13 @@ def _rows(matrix: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
         for name in names
     }
     order = list(matrix["links"])
-    near = {
-        key: [matrix[key][order.index(name)] for name in names]
-        for key in ("cpus", "numa")
-        if len(matrix[key]) == len(order)
-    }
-    links = {
-        names[name]: " ".join(row.get(column, "") for column in columns)
-        for name, row in cells.items()
-    }
+    near = {}
+    for key in ("cpus", "numa"):
+        if len(matrix[key]) == len(order):
+            near[key] = [matrix[key][order.index(name)] for name in names]
+    links = {}
+    for name, row in cells.items():
+        links[names[name]] = " ".join(row.get(column, "") for column in columns)
     return {
         **matrix,
         "devices": [names.get(column, column) for column in columns],

@@ -354,7 +354,9 @@ def _expand_word(word: str, expression: str) -> Iterator[str]:
         raise _refusal(
             expression, f"expected paired brackets, got {word!r}", "for example node[1-4]"
         )
-    spans = [[_span(span.strip(), expression) for span in text.split(",")] for text in pieces[1::2]]
+    spans = []
+    for text in pieces[1::2]:
+        spans.append([_span(span.strip(), expression) for span in text.split(",")])
     size = prod(sum(len(numbers) for numbers, _ in axis) for axis in spans)
     if size > MAX_HOSTS:
         raise _refusal(
@@ -362,9 +364,9 @@ def _expand_word(word: str, expression: str) -> Iterator[str]:
             f"expected at most {MAX_HOSTS} hosts, got {size} in {word!r}",
             "split the expression",
         )
-    axes = [
-        [f"{number:0{width}d}" for numbers, width in axis for number in numbers] for axis in spans
-    ]
+    axes = []
+    for axis in spans:
+        axes.append([f"{number:0{width}d}" for numbers, width in axis for number in numbers])
     for numbers in product(*axes):
         yield "".join(a + b for a, b in zip(pieces[::2], (*numbers, ""), strict=True))
 

@@ -247,4 +247,4 @@ def last_words(logs: Sequence[Path]) -> str:
         for path in logs
         if path.exists()
     ]
-    return "".join(f"; {text}" for text in [text for text in texts if text][:3])
+    return "".join([f"; {text}" for text in texts if text][:3])

@@ -53,10 +53,9 @@ class Row:
         if not all(0 < number < math.inf for number, _ in numbers):
             return None
         value, over_at = numbers[0][0], 1 + len(agreement.of)
-        products = [
-            math.prod(number for number, _ in some)
-            for some in (numbers[1:over_at], numbers[over_at:])
-        ]
+        products = []
+        for some in (numbers[1:over_at], numbers[over_at:]):
+            products.append(math.prod(number for number, _ in some))
         computed = agreement.factor * products[0] / products[1]
         # Each number may be off by one unit of its last digit.
         off = math.prod(1 + resolution / number for number, resolution in numbers)

@@ -135,9 +135,9 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     find = cache(_known_in)
     read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
     opening = sorted((line for line in read if line.form is not None), key=_by_form)
-    statements = [
-        [line.text for line in read if line.statement == first.statement] for first in opening
-    ]
+    statements = []
+    for first in opening:
+        statements.append([line.text for line in read if line.statement == first.statement])
     own = [texts for texts in statements if not _is_elsewhere(texts, find)]
     sentences = [*map(_sentence, own), nccl_sentence(read)]
     said = [] if exceptions_only else [line for line in read if _is_said(line.text)]
@@ -216,10 +216,8 @@ def _source(lines: Sequence[Line], find: _Find) -> Failure | None:
     """Return the known cause among the sources of the last exception; of one that was handled only
     a cause with which programs do not carry on."""
     forms = {line.statement: line.form for line in lines if line.form}
-    direct, handled = (
-        [line for line in lines if forms.get(line.statement) == form]
-        for form in (Form.RAISED_FROM, Form.HANDLED)
-    )
+    direct = [line for line in lines if forms.get(line.statement) == Form.RAISED_FROM]
+    handled = [line for line in lines if forms.get(line.statement) == Form.HANDLED]
     found = _heaviest(direct, find, lambda row: row.weight == CAUSE)
     return found or _heaviest(
         handled, find, lambda row: row.weight == CAUSE and not row.is_often_harmless
@@ -238,8 +236,8 @@ def _is_elsewhere(texts: Sequence[str], find: _Find) -> bool:
 def _says_something_else(ends: Sequence[Line], find: _Find) -> bool:
     """Return True if a statement at the end shows no known failure, not even of another process."""
     opening = [line.statement for line in ends if line.form is not None]
-    texts = [[line.text for line in ends if line.statement == number] for number in opening]
-    return any(all(find(text) is None for text in statement) for statement in texts)
+    known = {line.statement for line in ends if find(line.text) is not None}
+    return any(number not in known for number in opening)
 
 
 def _shorten(line: str) -> str:

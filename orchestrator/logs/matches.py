@@ -95,12 +95,12 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
     lines = cleaned(whole).split("\n")[:-1]
     readers, tags = _readers(grammar), tags_of(grammar.prefix)
     searched = [reader.pattern for reader in readers.values()]
-    left = [
-        (number, line)
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-        and not any(pattern.search(piece) for _, piece in tags.pieces(line) for pattern in searched)
-    ]
+    left = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not any(
+            pattern.search(piece) for _, piece in tags.pieces(line) for pattern in searched
+        ):
+            left.append((number, line))
     # Only what no pattern matches may be a line that one of them should match.
     unmatched = dict(left)
     rest = "\n".join(tags.without(unmatched.get(number, "")) for number in range(1, len(lines) + 1))

@@ -27,10 +27,11 @@ def as_steps(
         for _, group in groupby(range(len(steps)), lambda row: -(-steps[row] // micro_batches))
     ]
     whole = [rows for rows in places if steps[rows[-1]] % micro_batches == 0]
-    combined = {
-        name: [_combine(name, [column[row] for row in rows], micro_batches) for rows in whole]
-        for name, column in values.items()
-    }
+    combined = {}
+    for name, column in values.items():
+        combined[name] = [
+            _combine(name, [column[row] for row in rows], micro_batches) for rows in whole
+        ]
     return [steps[rows[-1]] // micro_batches for rows in whole], combined
 
 

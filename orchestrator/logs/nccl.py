@@ -103,9 +103,8 @@ class Paths:
             for name in self.networks
             if (nodes > 1 and not kinds) or name.partition(" on ")[0] in over
         ]
-        words += [
-            kind for kind in kinds if kind not in {name.partition(" on ")[0] for name in words}
-        ]
+        named = {name.partition(" on ")[0] for name in words}
+        words += [kind for kind in kinds if kind not in named]
         if self.gdrdma:
             words.append("GDRDMA")
         if self.coll_channels:

@@ -183,10 +183,8 @@ class _Collector:
         text = cleaned(raw)
         self.left_out.hits.clear()
         is_tagged, block = self.tags.literal in text, f"\n{text}"
-        steps, others = (
-            [r for r in readers if r.may_be_in(block, is_tagged)]
-            for readers in (self.patterns, self.others)
-        )
+        steps = [reader for reader in self.patterns if reader.may_be_in(block, is_tagged)]
+        others = [reader for reader in self.others if reader.may_be_in(block, is_tagged)]
         # Rank lines and closing lines are usually separate from step lines, which then need not be
         # read line by line.
         lines = lines_with(text, others)

@@ -157,7 +157,9 @@ class RankAggregate:
         for part in self._parts:
             for row, step in enumerate(part.steps):
                 by_step[step].append((part, row))
-        ranks = {step: sum(part.count for part, _ in parts) for step, parts in by_step.items()}
+        ranks = {}
+        for step, parts in by_step.items():
+            ranks[step] = sum(part.count for part, _ in parts)
         steps_of = Counter(ranks.values())
         usual = max(steps_of, key=lambda count: (steps_of[count], count), default=0)
         return tuple(

@@ -62,11 +62,12 @@ def hidden(bases: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
     """Return by name the folders that another one of the same name hides. Copies with the same
     files are left out.
     """
-    by_name = {
-        name: tuple(path for path in paths[1:] if _digest(path) != _digest(paths[0]))
-        for name, paths in _find_folders(bases).items()
-    }
-    return {name: paths for name, paths in by_name.items() if paths}
+    by_name = {}
+    for name, (first, *others) in _find_folders(bases).items():
+        unlike = tuple(path for path in others if _digest(path) != _digest(first))
+        if unlike:
+            by_name[name] = unlike
+    return by_name
 
 
 def own_folder() -> Path:

@@ -127,10 +127,11 @@ class JobWanted:
 
     @property
     def _asked(self) -> dict[str, str]:
-        return {
-            name.removeprefix("--"): value
-            for name, _, value in (option.partition("=") for option in self.options)
-        }
+        asked = {}
+        for option in self.options:
+            name, _, value = option.partition("=")
+            asked[name.removeprefix("--")] = value
+        return asked
 
     @property
     def _most(self) -> int:

@@ -55,11 +55,10 @@ def combine(
     combinations = []
     if lists or not include:
         combinations = [_merge(parts) for parts in product(*own, *replaced)]
-    kept = [
-        combination
-        for combination in combinations
-        if not any(_contains(combination, entry) for entry in exclude)
-    ]
+    kept = []
+    for combination in combinations:
+        if not any(_contains(combination, entry) for entry in exclude):
+            kept.append(combination)
     extended, added = [dict(combination) for combination in kept], []
     for entry in include:
         matching = [place for place, combination in enumerate(kept) if _agree(combination, entry)]
@@ -83,9 +82,9 @@ def _combine_given(
     """Yield a configuration with each combination of the given lists; none if it has another value
     of a replaced list.
     """
-    agreeing = [
-        [other for other in alternatives if _agree(start, other)] for alternatives in replaced
-    ]
+    agreeing = []
+    for alternatives in replaced:
+        agreeing.append([other for other in alternatives if _agree(start, other)])
     for parts in product(*agreeing, *further):
         yield {**start, **_merge(parts)}
 

@@ -133,9 +133,9 @@ def telemetry_of(data: bytes, host: str) -> Telemetry | None:
             if line:
                 _take(parsed, _line(line), len(columns))
         parsed.line = 1
-        by_name = {
-            name: tuple(row[place] for row in parsed.rows) for place, name in enumerate(columns[1:])
-        }
+        by_name = {}
+        for place, name in enumerate(columns[1:]):
+            by_name[name] = tuple(row[place] for row in parsed.rows)
         return Telemetry(
             processors=int(_number(header["processors"])),
             period_s=_number(header["period_s"]),

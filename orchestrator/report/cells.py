@@ -97,17 +97,19 @@ def sheet_tables(sheet: Sheet) -> tuple[Table, ...]:
     name = f"{title(sheet.series, sheet.simulated)} {sheet.shape}"
     grids = tuple(grid for grid in sheet.grids if grid not in wide) or (Grid("", (), ()),)
     footnotes = tuple(map(one_line, (*sheet.qualifications, *sheet.failures)))
-    return tuple(
-        Table(
-            title=one_line(f"{name}: {grid.title}" if grid.title else name),
-            head=tuple(map(one_line, head)) if grid is grids[0] else (),
-            rows=tuple(tuple(map(_format_value, row)) for row in grid.rows),
-            footnotes=footnotes if grid is grids[-1] else (),
-            simulated=sheet.simulated,
-            columns=tuple(map(one_line, grid.columns)),
+    shown = []
+    for grid in grids:
+        shown.append(
+            Table(
+                title=one_line(f"{name}: {grid.title}" if grid.title else name),
+                head=tuple(map(one_line, head)) if grid is grids[0] else (),
+                rows=tuple(tuple(map(_format_value, row)) for row in grid.rows),
+                footnotes=footnotes if grid is grids[-1] else (),
+                simulated=sheet.simulated,
+                columns=tuple(map(one_line, grid.columns)),
+            )
         )
-        for grid in grids
-    )
+    return tuple(shown)
 
 
 def _format_value(value: str | int | float | None) -> str:
@@ -310,14 +312,11 @@ def _baseline_line(group: Group, summary: Summary) -> str:
         return f"baseline {base.shape}: {number(summary.divisor(measured[0]))} {base.unit}{statistic}, n={base.n}"
     shapes = dict.fromkeys(summary.baseline[name].shape for name in measured)
     # With strong scaling, a column may follow from the shape.
-    alike = [
-        column
-        for column in group.columns
-        if all(
-            len({group.column(row, column) for row in group.rows if row.series == name}) == 1
-            for name in series
-        )
-    ]
+    alike = []
+    for column in group.columns:
+        values = {(row.series, group.column(row, column)) for row in group.rows}
+        if len(values) == len(series):
+            alike.append(column)
     of_same = f" of the same {', '.join(map(one_line, alike))}" if alike else ""
     same = f"baseline {' or '.join(shapes)}{of_same}"
     if len(measured) == len(series):

@@ -67,18 +67,11 @@ def _derived_metrics(group: Group, rows: Sequence[Row]) -> MetricTable:
     of_speeds = {
         (_place(group, row), text) for row in rows if not row.says for text in row.qualifications
     }
-    noted = [
-        replace(
-            row,
-            qualifications=tuple(
-                text
-                for text in row.qualifications
-                if row.says and (_place(group, row), text) not in of_speeds
-            ),
-            failures=(),
-        )
-        for row in rows
-    ]
+    noted = []
+    for row in rows:
+        place = _place(group, row)
+        own = [text for text in row.qualifications if row.says and (place, text) not in of_speeds]
+        noted.append(replace(row, qualifications=tuple(own), failures=()))
     table = _metrics_with_keys(group, (), noted).table
     end = len(table.columns) - 2
     left_out = slice(end, end + (1 if table.footnotes else 2))
@@ -93,7 +86,7 @@ def _derived_metrics(group: Group, rows: Sequence[Row]) -> MetricTable:
 
 
 def _metrics_without_keys(group: Group, rows: Sequence[Row]) -> MetricTable:
-    compared = [name for name in _COMPARED if any(row.speedup is not None for row in rows)]
+    compared = _COMPARED if any(row.speedup is not None for row in rows) else ()
     notes = Footnotes()
     lines = []
     for row in rows:

@@ -74,7 +74,9 @@ def fitting(
     """
     if not titles:
         return Group()
-    columns = {title: [title, *(row[place] for row in rows)] for place, title in enumerate(titles)}
+    columns = {}
+    for place, title in enumerate(titles):
+        columns[title] = [title, *(row[place] for row in rows)]
     needed, kept = _width(columns.values()), dict(columns)
     for names in dropped:
         if _width(kept.values()) <= console.width:
@@ -96,10 +98,10 @@ def fitting(
 
 def _keys(rows: Sequence[Sequence[str]]) -> int:
     """Return how many of the first columns tell all rows apart; 1 if three of them do not."""
-    return next(
-        (count for count in range(1, 4) if len({tuple(row[:count]) for row in rows}) == len(rows)),
-        1,
-    )
+    for count in range(1, 4):
+        if len({tuple(row[:count]) for row in rows}) == len(rows):
+            return count
+    return 1
 
 
 def _stack_columns(

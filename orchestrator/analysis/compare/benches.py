@@ -120,10 +120,9 @@ def compare(
     places = _first_of_specs(matched.pairs)
     cases = [pairs[place].case for place in places]
     different = [matched.pairs[place] for place in places]
-    files = [
-        _rendered_files(_samples(bench, [pair[side] for pair in different]), cases)
-        for side, bench in enumerate(matched.benches)
-    ]
+    files = []
+    for side, bench in enumerate(matched.benches):
+        files.append(_rendered_files(_samples(bench, [pair[side] for pair in different]), cases))
     names = [
         f"{_name(bench)}{suffix}"
         for bench, suffix in zip(matched.benches, _suffixes(by), strict=True)
@@ -164,10 +163,9 @@ def known_differences(
 
     ``metrics`` are further pairs, of the same specs, whose metrics are compared.
     """
-    about = [
-        _about(bench, _samples(bench, [pair[side] for pair in pairs]))
-        for side, bench in enumerate(benches)
-    ]
+    about = []
+    for side, bench in enumerate(benches):
+        about.append(_about(bench, _samples(bench, [pair[side] for pair in pairs])))
     for side, facts in enumerate(about):
         facts |= {
             f"metric.{pair[side].metric.name}": _describe_metric(pair[side].metric)

@@ -194,7 +194,9 @@ def _why_not(units: Sequence[Unit]) -> str:
 def _silent(group: Group) -> dict[str, tuple[str, str, str] | None]:
     """Return verdict, text and what decides of the units that have a rate of 0 or below, unless all
     have. Where half do, none is known to be right."""
-    without = {unit.name: sum(value <= 0 for value in unit.values) for unit in group.units}
+    without = {}
+    for unit in group.units:
+        without[unit.name] = sum(value <= 0 for value in unit.values)
     if group.lower_is_better or all(without.values()):
         return {}
     are_few = 2 * sum(map(bool, without.values())) < len(without)

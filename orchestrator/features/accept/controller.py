@@ -171,7 +171,9 @@ class Acceptance:
         if twice := same_machine(facts):
             raise Faults(twice)
         checks = self._judge(facts, {**unreachable, **silent}, folder.framework)
-        plain = [{key: getattr(check, key) for key in check.__slots__} for check in checks]
+        plain = []
+        for check in checks:
+            plain.append({key: getattr(check, key) for key in check.__slots__})
         self.folder.write_checks(stage.name, json.loads(json.dumps(facts, default=str)), plain)
         reasons: dict[str, str] = {}
         for check in checks:

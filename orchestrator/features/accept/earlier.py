@@ -122,9 +122,9 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
 
     None without peers.
     """
-    changes = {
-        name: [value / median(old) for value in unit.values] for name, (old, unit) in known.items()
-    }
+    changes = {}
+    for name, (old, unit) in known.items():
+        changes[name] = [value / median(old) for value in unit.values]
     lower = bar.group.lower_is_better
     peers = against_peers(
         changes, margin=bar.share, comparisons=bar.comparisons, lower_is_better=lower
@@ -142,7 +142,9 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
             text += f" than in {bar.id}; {judged.slower:.1%} slower relative to its peers"
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
             findings.append(_finding(bar, unit.kind, unit.name, unit.hosts, text, is_certain))
-    was = [[value / median(old) for value in old] for old, _ in known.values()]
+    was = []
+    for old, _ in known.values():
+        was.append([value / median(old) for value in old])
     typical = (list(map(median, zip(*units, strict=False))) for units in (was, changes.values()))
     if change := _change(bar, *typical):
         is_certain, text = change

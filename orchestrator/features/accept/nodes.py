@@ -147,10 +147,9 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
                 of_host[interface] = of_host.get(interface, 0) + count
     facts = {host: values for run in results for host, values in run.facts.items()}
     runs = tuple(run.run_id for run in results if run.lost_links)
-    used = {
-        host: [name for name in names if reaches_nodes(name, facts.get(host, {}))]
-        for host, names in counts.items()
-    }
+    used = {}
+    for host, names in counts.items():
+        used[host] = [name for name in names if reaches_nodes(name, facts.get(host, {}))]
     affected = [host for host, names in used.items() if names]
     findings = []
     if len(affected) >= max(2, len(hosts) / 3):

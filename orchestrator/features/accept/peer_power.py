@@ -117,10 +117,9 @@ def repeats_that_find(
     random = Random(_SEED)
     for repeats in _REPEATS:
         if repeats > measured.repeats:
-            drawn = {
-                name: [math.exp(lasts + random.choice(deviations)) for _ in range(repeats)]
-                for name, lasts in zip(kept, lasting, strict=True)
-            }
+            drawn = {}
+            for name, lasts in zip(kept, lasting, strict=True):
+                drawn[name] = [math.exp(lasts + random.choice(deviations)) for _ in range(repeats)]
             again = against_peers(drawn, margin=margin, comparisons=several, lower_is_better=True)
             if (
                 again

@@ -232,7 +232,10 @@ def logarithms(
 ) -> dict[str, list[float]]:
     """Return logarithms that are larger for a slower unit."""
     sign = 1.0 if lower_is_better else -1.0
-    return {name: [sign * math.log(value) for value in of_unit] for name, of_unit in values.items()}
+    logs = {}
+    for name, of_unit in values.items():
+        logs[name] = [sign * math.log(value) for value in of_unit]
+    return logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +255,12 @@ class _Scales:
 
 def _scales(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: float) -> _Scales:
     repeats = len(logs[peers[0]])
-    level = [median([logs[name][repeat] for name in peers]) for repeat in range(repeats)]
-    over = {
-        name: [log - usual for log, usual in zip(logs[name], level, strict=True)] for name in peers
-    }
+    level = []
+    for repeat in range(repeats):
+        level.append(median([logs[name][repeat] for name in peers]))
+    over = {}
+    for name in peers:
+        over[name] = [log - usual for log, usual in zip(logs[name], level, strict=True)]
     effects = [median(heights) for heights in over.values()]
     differences = [
         abs(left - right) for heights in over.values() for left, right in combinations(heights, 2)
@@ -357,11 +362,15 @@ def _ahead(logs: Mapping[str, Sequence[float]], behind: Standard, scales: _Scale
     """Return the units that are faster by more than the margin, certainly not by the noise of
     repeats.
     """
-    under = {name: [-height for height in behind.over(of_unit)] for name, of_unit in logs.items()}
+    under = {}
+    for name, of_unit in logs.items():
+        under[name] = [-height for height in behind.over(of_unit)]
     faster = [name for name, heights in under.items() if behind.stands_out(heights)]
     if not faster:
         return set()
-    mirrored = [[-height for height in heights] for heights in scales.over.values()]
+    mirrored = []
+    for heights in scales.over.values():
+        mirrored.append([-height for height in heights])
     pooled = pooled_noise(mirrored, behind.pooled.least)
     mirror = replace(behind, pooled=pooled)
     return {name for name in faster if mirror.is_beyond_noise(under[name])}

@@ -87,15 +87,13 @@ def groups_of(
         for row in summary.rows
         if row.metric == bar.metric and row.n and row.value is not None
     ]
-    specs = [
-        {name: text for name, text in values.items() if name not in row.key}
-        for row, values in of_metric
-    ]
-    differing = [
-        name
-        for name in _names(specs)
-        if name not in _OF_SHAPE and len({spec.get(name) for spec in specs}) > 1
-    ]
+    specs = []
+    for row, values in of_metric:
+        specs.append({name: text for name, text in values.items() if name not in row.key})
+    differing = []
+    for name in _names(specs):
+        if name not in _OF_SHAPE and len({spec.get(name) for spec in specs}) > 1:
+            differing.append(name)
     rows: dict[str, list[Row]] = {}
     for row, values in of_metric:
         if all(values.get(name) == value for name, value in bar.at.items()):

@@ -59,10 +59,12 @@ def chosen(
     ``since`` is a date or time in the format of ``created``, ``metric`` a name or ``all``.
     """
     required = {"model": model, "dtype": dtype, "shape": shape}
-    return tuple(
-        cell
-        for cell in cells
-        if cell.created >= since
-        and (metric in ("all", cell.metric) or (not metric and cell.primary))
-        and all(not value or getattr(cell, name) == value for name, value in required.items())
-    )
+    chosen = []
+    for cell in cells:
+        if (
+            cell.created >= since
+            and (metric in ("all", cell.metric) or (not metric and cell.primary))
+            and all(not value or getattr(cell, name) == value for name, value in required.items())
+        ):
+            chosen.append(cell)
+    return tuple(chosen)

@@ -38,13 +38,12 @@ def with_waits(
     )
     if len(recordings) < 2 or not counts or not alike:
         return [own.trace for own in recordings]
-    least = {
-        name: [
+    least = {}
+    for name in counts:
+        least[name] = [
             min(end - begin for begin, end in same)
             for same in zip(*(own.sends[name] for own in recordings), strict=True)
         ]
-        for name in counts
-    }
     return [replace(own.trace, waiting=_waiting(own, least) / own.lasts) for own in recordings]
 
 

@@ -61,14 +61,15 @@ def language_table(check: LanguageCheck, doubts: Doubts, console: Console) -> No
     by_place = {(number.record, number.what): number for number in check.checks}
     figures = [kind for kind in FIGURES if any(kind in record.figures for record in table.records)]
     titles = ("row", "recomputed", *(_TITLES[kind] for kind in figures))
-    rows = [
-        (
-            record.name,
-            record.recomputation,
-            *(_figure(record, kind, by_place.get((record.name, kind))) for kind in figures),
+    rows = []
+    for record in table.records:
+        rows.append(
+            (
+                record.name,
+                record.recomputation,
+                *(_figure(record, kind, by_place.get((record.name, kind))) for kind in figures),
+            )
         )
-        for record in table.records
-    ]
     console.print(fitting(titles, rows, _DROPPED, console, "orch published NAME --json", keys=1))
     remarks(check, doubts, console)
 

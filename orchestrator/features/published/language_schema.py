@@ -346,7 +346,10 @@ def _names(entries: Sequence[RecordEntry]) -> list[str]:
         others = alike[names[number]]
         rows = [{"recomputation": other.recomputation, **other.settings} for other in others]
         own = {"recomputation": entry.recomputation, **entry.settings}
-        differing = [key for key in own if any(row.get(key) != own[key] for row in rows)]
+        differing = []
+        for key in own:
+            if any(row.get(key) != own[key] for row in rows):
+                differing.append(key)
         names[number] += "".join(f", {key}={own[key]}" for key in differing)
     return names
 

@@ -62,7 +62,9 @@ def comparison_jobs(
     ``benches`` are the oldest first.
     """
     cells = [entry.compared_cells() for entry in benches]
-    keys = [{cell.key() for cell in of_bench} for of_bench in cells]
+    keys = []
+    for of_bench in cells:
+        keys.append({cell.key() for cell in of_bench})
     for place, entry in enumerate(benches):
         before = range(place - 1, -1, -1)
         alike = [benches[other] for other in before if keys[other] & keys[place]][:MOST_EARLIER]

@@ -42,7 +42,8 @@ def render(summary: Summary) -> str:
     if summary.rows or not summary.sheets:
         columns = [*_columns(Row, summary.rows), *map(_Column, _TEXTS, _TEXTS)]
         writer.writerow(_text(column.name) for column in columns)
-        writer.writerows([column.of(row) for column in columns] for row in summary.rows)
+        for row in summary.rows:
+            writer.writerow([column.of(row) for column in columns])
     facts = list(_columns(Entry, summary.sheets))
     names = [_text(column.name) for column in facts]
     grids = [grid for sheet in summary.sheets for grid in sheet.grids or [_NO_GRID]]
@@ -104,9 +105,11 @@ def _columns(kind: type[Entry], entries: Sequence[Entry]) -> Iterator[_Column]:
 def _differing(entries: Sequence[Entry]) -> list[str]:
     """Return the settings whose values differ."""
     settings = dict.fromkeys(name for entry in entries for name in entry.options)
-    return [
-        name for name in settings if len({repr(entry.options.get(name)) for entry in entries}) > 1
-    ]
+    differing = []
+    for name in settings:
+        if len({repr(entry.options.get(name)) for entry in entries}) > 1:
+            differing.append(name)
+    return differing
 
 
 def _sheet(sheet: Sheet, facts: Sequence[_Column], columns: tuple[str, ...]) -> Iterator[list[str]]:

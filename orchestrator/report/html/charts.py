@@ -91,10 +91,10 @@ def scaling(
     points = [
         (row.world_size, value) for row in rows if (value := getattr(row, quantity)) is not None
     ]
-    best = sorted(
-        {size: max(value for other, value in points if other == size) for size, _ in points}.items()
-    )
-    axes.plot(*columns(best), color=COLOURS["one"], linewidth=1.8)
+    best: dict[int, float] = {}
+    for size, value in points:
+        best[size] = max(value, best.get(size, value))
+    axes.plot(*columns(sorted(best.items())), color=COLOURS["one"], linewidth=1.8)
     axes.plot(*columns(points), color=COLOURS["one"], marker="o", markersize=6, linestyle="none")
     for row in rows:
         value = getattr(row, quantity)
@@ -253,10 +253,9 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
                 bars.setdefault(name, []).append((phases[first], phases[last], place))
         _nodes(turn.history, place, bars)
     _draw_bars(axes, bars, row, nodes)
-    ends = {
-        place: max((node.began_s + node.took_s for node in turn.history.nodes), default=0.0)
-        for place, turn in failed
-    }
+    ends = {}
+    for place, turn in failed:
+        ends[place] = max((node.began_s + node.took_s for node in turn.history.nodes), default=0.0)
     axes.plot(list(ends.values()), list(ends), **_CROSS)
     axes.set_ylim(len(turns) - 0.5, -0.5)
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))

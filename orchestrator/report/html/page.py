@@ -135,10 +135,9 @@ def subject(summary: Summary) -> str:
     empty without cells.
     """
     entries = (*summary.rows, *summary.sheets)
-    words = [
-        ", ".join(dict.fromkeys(getattr(entry, name) for entry in entries))
-        for name in ("model", "dtype", "framework")
-    ]
+    words = []
+    for name in ("model", "dtype", "framework"):
+        words.append(", ".join(dict.fromkeys(getattr(entry, name) for entry in entries)))
     shapes = list(dict.fromkeys(entry.shape for entry in entries))
     shown = ", ".join(
         shapes if len(shapes) <= _SHAPES else [*shapes[: _SHAPES - 1], "…", shapes[-1]]
@@ -166,10 +165,10 @@ def _arrange(table: Table) -> _Arranged:
     shown = [*keys, *((place, name) for place, name in numbers if place - 1 not in below)]
     shown.sort(key=lambda column: column in numbers and column[1] in _OF_REPEATS)
     names = (_NAMES.get(name, name) if column >= table.keys else name for column, name in shown)
-    rows = (
-        tuple((row[place], row[below[place]] if place in below else "") for place, _ in shown)
-        for row in table.rows
-    )
+    rows = []
+    for row in table.rows:
+        lower = {place: row[of_below] for place, of_below in below.items()}
+        rows.append(tuple((row[place], lower.get(place, "")) for place, _ in shown))
     return _Arranged(tuple(names), tuple(rows))
 
 
@@ -197,10 +196,11 @@ def _metrics(
     with drawing():
         for number, entry in enumerate(of_metrics(summary), start=1):
             names = list(dict.fromkeys(row.metric for row in entry.rows))
-            of_name = [
-                [row for row in entry.rows if row.metric == name and row.value is not None]
-                for name in names
-            ]
+            of_name = []
+            for name in names:
+                of_name.append(
+                    [row for row in entry.rows if row.metric == name and row.value is not None]
+                )
             order = {run_id: turn.order for run_id, turn in turns.items()}
             drawn = []
             for i, rows in enumerate(of_name):
@@ -240,10 +240,11 @@ def _series(
         zip(series_tables(summary), summary.of_training().by_series().items(), strict=True), start=1
     ):
         matching = tuple(reference for reference in references if reference.series == name)
-        of_cells = [
-            _of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}")
-            for i, row in enumerate(rows)
-        ]
+        of_cells = []
+        for i, row in enumerate(rows):
+            of_cells.append(
+                _of_cell(row, [turns[run_id] for run_id in row.run_ids], f"s{number}c{i}")
+            )
         of_all = _of_series(
             rows, matching, [turns[run_id] for row in rows for run_id in row.run_ids], f"s{number}"
         )
@@ -339,7 +340,7 @@ def _facts(facts: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, dict[s
 
 def _placements(placed: Sequence[ShapePlacement]) -> list[tuple[str, ShapePlacement, str]]:
     """Return each distinct placement with its shape and its hosts, folded."""
-    return [
-        (placement.shape, placement, fold(host for host, *_ in placement.slots))
-        for placement in placed
-    ]
+    found = []
+    for placement in placed:
+        found.append((placement.shape, placement, fold(host for host, *_ in placement.slots)))
+    return found

@@ -69,11 +69,10 @@ class Spawners:
                     for step in self._steps
                     if (step.job, step.python) == (job, python) and step.process.poll() is None
                 ]
-                missing = [
-                    host.name
-                    for host in members
-                    if not any(host.name in step.names for step in running)
-                ]
+                missing = []
+                for host in members:
+                    if not any(host.name in step.names for step in running):
+                        missing.append(host.name)
                 if missing:
                     self._steps.append(self._start_step(job, python, missing))
 

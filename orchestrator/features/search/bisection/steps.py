@@ -116,11 +116,11 @@ def reduced_sets(chosen: Candidate) -> dict[int, Candidate]:
     {0: (0, 0, 1), 2: (1, 0, 0)}
     """
     members = [place for place, taken in enumerate(chosen) if taken]
-    return {
-        member: tuple(int(taken and place != member) for place, taken in enumerate(chosen))
-        for member in members
-        if len(members) > 1
-    }
+    smaller = {}
+    for member in members if len(members) > 1 else ():
+        rest = (taken and place != member for place, taken in enumerate(chosen))
+        smaller[member] = tuple(map(int, rest))
+    return smaller
 
 
 class _Known:
