@@ -163,6 +163,11 @@ def _spell(call: _Call, number: int) -> str:
     return f"{name.replace('_', '-')} {number}" + (f" of sizes {sizes}" if sizes else "")
 
 
+def groups_of(seen: RankSeen) -> set[str]:
+    """Return the process groups in which a rank is recorded to have called anything."""
+    return set(_by_group(seen))
+
+
 def _by_group(seen: RankSeen) -> dict[str, dict[int, Collective]]:
     """Return the collectives of a rank by group and number."""
     calls: dict[str, dict[int, Collective]] = {}

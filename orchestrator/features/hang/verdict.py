@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from orchestrator.features.hang.activity import Activity, activity, listed, phases_that_tell
 from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
-from orchestrator.features.hang.collectives import find_difference
+from orchestrator.features.hang.collectives import find_difference, groups_of
 from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
-from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_some
+from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_a_group, is_of_some
 
 NOW = ("frozen", "launcher", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
@@ -86,17 +86,13 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return _of(ahead, ranks, "ahead")
     if pausing and (waiting or ended):
         return _untold(ranks, "", "pause")
-    if (
-        ended
-        and len(ended) + len(ranks) == len(placed)
-        and (left := _judge_early_ends(ended, ranks, len(waiting) == len(ranks)))
-    ):
-        return left
+    if ended and len(ended) + len(ranks) == len(placed):
+        all_wait = len(waiting) == len(ranks)
+        differs = _disagreement(ranks, len(placed)) if all_wait else None
+        if left := differs or _judge_early_ends(ended, ranks, all_wait):
+            return left
     if waiting and outside and len(waiting) + len(outside) + len(pausing) == len(ranks):
-        named = [number for number in outside if ranks[number].does.kind == "worker"] or outside
-        if _may_be_named(named, ranks):
-            return _of(named, ranks)
-        return _untold(ranks, "most ranks do not wait")
+        return _judge_outside(waiting, outside, ranks, len(placed))
     if len(waiting) == len(ranks):
         return _links(reports, ranks) or _places(ranks, len(placed)) or _untold(ranks)
     return _links(reports, ranks) or _untold(ranks)
@@ -155,6 +151,43 @@ def _name_ranks(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> V
     return Verdict(
         kind, words, f"; {rest}" if rest else "", hosts[0] if len(hosts) == 1 else "", tuple(homes)
     )
+
+
+def _judge_outside(
+    waiting: Sequence[int], outside: Sequence[int], ranks: Mapping[int, _Rank], total: int
+) -> Verdict:
+    """Return the verdict where some ranks are outside of every collective and the others wait."""
+    # Those that wait may do so for each other.
+    if differs := _disagreement({number: ranks[number] for number in waiting}, total):
+        return differs
+    workers = [number for number in outside if ranks[number].does.kind == "worker"]
+    others = [ranks[number] for number in waiting]
+    named = [number for number in workers or outside if _is_waited_for(ranks[number], others)]
+    if not named:
+        return _untold(ranks, "others wait in process groups of their own")
+    if not _may_be_named(named, ranks):
+        return _untold(ranks, "most ranks do not wait")
+    return _of(named, ranks)
+
+
+def _disagreement(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
+    """Return the verdict where ranks called different collectives."""
+    found = find_difference({number: rank.seen for number, rank in ranks.items()}, total)
+    if found is None:
+        return None
+    if found.odd is None:
+        return Verdict("disagree", found.words, f"; {_others(list(ranks), ranks)}")
+    rest = _others([number for number in ranks if number != found.odd], ranks)
+    return _name_ranks("collectives", found.words, rest, {found.odd: ranks[found.odd].host})
+
+
+def _is_waited_for(rank: _Rank, others: Sequence[_Rank]) -> bool:
+    """Return False if a rank is known to belong to none of the process groups in which others wait:
+    an evaluator, or a rank of another pipeline.
+    """
+    awaited = {other.does.collective.group for other in others if other.does.collective}
+    own = groups_of(rank.seen)
+    return not awaited or not own or bool(own & awaited)
 
 
 def _may_be_named(named: Sequence[int], ranks: Mapping[int, _Rank]) -> bool:
@@ -236,9 +269,11 @@ def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
         for n in gone
         if ranks[n].silent_s + _LATER_S < stopped_s and ranks[n].does.collective not in waited
     ]
-    if len(gone) * 2 <= len(ranks) and not set(gone) & set(_behind(waiting, ranks)):
-        return gone
-    return []
+    gone = [n for n in gone if _is_waited_for(ranks[n], others)]
+    is_most = len(gone) * 2 >= len(ranks) > 2
+    if is_most or set(gone) & set(_behind(waiting, ranks)):
+        return []
+    return gone
 
 
 def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
@@ -250,12 +285,8 @@ def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
     """Return the verdict where all ranks wait, but not in the same place. One that is in the next
     collective already proves nothing: the root of a broadcast is done before the others are. One
     that waits at a store, or in a collective while most wait at the store, has left the others."""
-    found = find_difference({number: rank.seen for number, rank in ranks.items()}, total)
-    if found and found.odd is None:
-        return Verdict("disagree", found.words, f"; {_others(list(ranks), ranks)}")
-    if found and found.odd is not None:
-        rest = _others([number for number in ranks if number != found.odd], ranks)
-        return _name_ranks("collectives", found.words, rest, {found.odd: ranks[found.odd].host})
+    if differs := _disagreement(ranks, total):
+        return differs
     recorded = {
         number: rank.does.collective
         for number, rank in ranks.items()
@@ -266,20 +297,20 @@ def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
         if len(calls) > 1:
             return _untold(ranks, "their collectives differ")
         return None
-    # Where a GPU works on collectives, or the recorders of some ranks are not known, the name of a
-    # call proves nothing.
-    alike = bool(recorded) or any(rank.seen.uses_device for rank in ranks.values())
+    spots = [rank.does.place for rank in ranks.values()]
+    if any(spot == "collective" or is_of_some(spot) for spot in spots):
+        return None
+    groups = {frozenset(groups_of(rank.seen)) for rank in ranks.values()}
+    if any(map(is_of_a_group, spots)) and (len(groups) > 1 or not min(groups)):
+        return None
+    # A call that is not recorded may be one of any process group: the name of a collective proves
+    # nothing.
     places: dict[str, list[int]] = {}
     for number, rank in ranks.items():
-        place = "" if alike and not is_apart(rank.does.place) else rank.does.place
-        places.setdefault(place, []).append(number)
+        places.setdefault(rank.does.place if is_apart(rank.does.place) else "", []).append(number)
     most = max(places.values(), key=len)
     odd = [number for number in ranks if number not in most]
-    if (
-        not odd
-        or len(most) * 2 <= len(ranks)
-        or any(place == "collective" or is_of_some(place) for place in places)
-    ):
+    if len(odd) != 1 or len(most) < 2:
         return None
     return _of(odd, ranks, "asleep" if any(map(is_a_loop, places)) else "collectives")
 

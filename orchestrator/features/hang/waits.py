@@ -45,7 +45,8 @@ _WAITING_CODE = re.compile(
 )
 """Of programs alone: a `wait` of Python's own library has a frame there."""
 _LOOP = "a loop, for a condition"
-_AT_A_STORE = re.compile(rf"store\w*\.|monitored_barrier|{_LOOP}")
+_MONITORED = "monitored_barrier"
+_AT_A_STORE = re.compile(rf"store\w*\.|{_MONITORED}|_new_process_group_helper|{_LOOP}")
 _OF_SOME = re.compile(
     r"broadcast|Bcast|(^|\.)(gather|scatter|reduce|Gatherv?|Scatterv?|Reduce)(_object\w*)?$"
     r"|\b(i?send\w*|i?recv\w*|batch_isend_irecv)$|\.(wait|wait_all|Wait|Waitall)$"
@@ -129,10 +130,15 @@ def waits_for_others(seen: RankSeen) -> str:
 
 
 def is_apart(place: str) -> bool:
-    """Return True if a wait in this place is none in a collective: one at a store, or for a
-    condition.
+    """Return True if a wait in this place is none in a collective: one at a store, for a condition,
+    or for all to make a process group.
     """
     return bool(_AT_A_STORE.search(place))
+
+
+def is_of_a_group(place: str) -> bool:
+    """Return True if a wait in this place, which no recorder holds, may be for a part of all ranks."""
+    return _MONITORED in place
 
 
 def is_a_loop(place: str) -> bool:

@@ -23,7 +23,8 @@ from orchestrator.features.hang.node_report import (
 )
 from orchestrator.features.hang.verdict import verdict
 
-RECORDED = Path(__file__).parents[2] / "data/hangs/recorded_calls.json"
+HANGS = Path(__file__).parents[2] / "data/hangs"
+RECORDED = HANGS / "recorded_calls.json"
 ASLEEP = RankSeen(
     rank=0, pid=1, state="S", was="S", channel="futex_wait_queue", call="futex", of="", window_s=0.5, cpu_s=0.0,
     children_cpu_s=0.0, io_bytes=0, frozen=False, progress=None,
@@ -224,6 +225,53 @@ def test_calls_that_ranks_of_pytorch_recorded_name_nobody_who_is_healthy(
     seen = {rank.rank: rank for report in reports.values() for rank in report.ranks}
     found = find_difference(seen, 4)
     assert (found and found.odd, found.words if found else "") == (case["odd"], case["words"])
+
+
+@pytest.mark.parametrize(
+    "case", json.loads((HANGS / "looks.json").read_text()), ids=lambda case: case["what"]
+)
+def test_looks_at_ranks_of_pytorch_name_nobody_who_is_healthy(case: dict[str, Any]) -> None:
+    """Four ranks with gloo, of which some have process groups of their own."""
+    reports = {node: HangReport.of(report) for node, report in case["reports"].items()}
+    told = verdict(reports, {rank: f"node{rank + 1}" for rank in range(4)})
+    assert (told.kind, list(told.ranks)) == (case["kind"], case["named"])
+
+
+def test_the_names_of_collectives_prove_nothing_without_recorders() -> None:
+    """A pair of ranks may disagree, while the others wait for both."""
+    monitored = replace(IN_MONITORED, collectives=OUT.collectives)
+    reduces, meets = (
+        calling(Call(name, SITE + "torch/distributed/distributed_c10d.py"))
+        for name in ("all_reduce", "barrier")
+    )
+    assert judged(reduces, reduces, meets, reduces).ranks == ()
+    assert judged(reduces, reduces, IN_STORE, reduces).ranks == (2,)
+    assert judged(reduces, reduces, IN_STORE, IN_STORE, reduces).ranks == ()
+    assert judged(*[in_call(119)] * 3, monitored).ranks == (3,)
+    assert judged(*[in_call(119)] * 3, IN_MONITORED).ranks == ()
+    in_pair = in_call(119, group="7")
+    assert judged(in_call(119), in_pair, in_pair, monitored).ranks == ()
+
+
+def test_who_is_in_none_of_the_groups_that_are_waited_for_is_not_named() -> None:
+    """An evaluator may sleep, and the ranks of another pipeline may be ahead."""
+    away = replace(OUT, collectives=(replace(OUT.collectives[0], group="9"),))  # type: ignore[index]
+    assert judged(in_call(119), away, in_call(119)).ranks == ()
+    assert judged(in_call(119), away, in_call(119), OUT).ranks == (3,)
+    assert judged(in_call(119), OUT, in_call(119), OUT, in_call(119)).ranks == (1, 3)
+    beyond = at("step", 131, collectives=away.collectives, silent_s=0.2)
+    assert judged(in_call(119), in_call(119), beyond).ranks == ()
+    assert judged(in_call(119), in_call(119, "gloo:barrier"), OUT, in_call(119)).ranks == ()
+
+
+def test_ranks_that_disagree_while_others_have_ended_accuse_nobody_of_that() -> None:
+    seen = (in_call(119, group="7"), in_call(119, "gloo:barrier", group="7"))
+    reports = {
+        f"node{rank + 1}": HangReport((replace(one, rank=rank),)) for rank, one in enumerate(seen)
+    }
+    reports |= {"node3": HangReport((), (2,)), "node4": HangReport((), (3,))}
+    told = verdict(reports, {rank: f"node{rank + 1}" for rank in range(4)})
+    assert (told.kind, told.ranks) == ("disagree", ())
 
 
 def test_of_those_outside_of_the_collective_one_with_a_stopped_process_is_named() -> None:
