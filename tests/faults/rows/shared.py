@@ -15,11 +15,17 @@ from tests.e2e.rig import Controller
 from tests.faults.rows.common import DETECT_S, GRACE_S, LONG, SMALL
 from tests.faults.rows.network import stopping
 from tests.faults.rows.setup import inventory
+from tests.faults.rows.workload import release, workload
 from tests.faults.suite import Trial, row
 from tests.support import judge
 from tests.support.faultlab import shared_folder
 
 LASTING = (*LONG, "--nodes", "2", "--gpus", "1")
+HELD = """
+def step(number):
+    if number == STEPS:
+        hold()
+"""
 _CELL = (
     "--nodes",
     "2",
@@ -81,6 +87,7 @@ def untouched(
     assert process.poll() is None, controller.end(process, 10)
     assert {name: controller.supervisor(name).pid for name in nodes} == pids
     assert all((controller.node_run(name) / "env.sh").exists() for name in nodes)
+    release(controller, nodes)
     done = controller.end(process, 60)
     assert done.code == 0, done
 
@@ -88,7 +95,8 @@ def untouched(
 @row("W1", "nodes share the work directory; the supervisor of a run is killed on one of them")
 def killed_supervisor(trial: Trial) -> None:
     with two_benches(trial) as (controller, nodes, other, others):
-        beside = start(other, others, *LASTING, "--steps", "120")
+        _, *held = workload(other, HELD)
+        beside = start(other, others, *held, "--nodes", "2", "--steps", "20", "--timeout", "600")
         process = start(controller, nodes, *LASTING)
         victim, pids = (
             trial.random.choice(nodes),

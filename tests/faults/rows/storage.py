@@ -15,7 +15,7 @@ from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import run_path
 from tests.faults.rows.common import GRACE_S, QUICK, running
 from tests.faults.rows.setup import inventory, messages, on_node, refused, server
-from tests.faults.rows.workload import workload
+from tests.faults.rows.workload import release, workload
 from tests.faults.suite import Trial, row
 from tests.support import faults, judge
 
@@ -70,8 +70,10 @@ def _filled_in_mid_run(trial: Trial, node: str) -> None:
         "mkdir -p -m 700 ~/.orch-node && mount -t tmpfs -o size=300m,mode=0700 none ~/.orch-node",
     )
     try:
-        process = running(controller, "--steps", "60", "--lease", "5")
-        on_node(lab, node, "head -c 400m /dev/zero > ~/.orch-node/filler 2>/dev/null || true; sync")
+        process = running(controller, "--lease", "5")
+        # All at once: no step of the run finds a disk that is nearly full.
+        fill = "fallocate -l $(df --output=avail -B1 . | tail -1) filler; head -c 1m /dev/zero >> filler"
+        on_node(lab, node, f"cd ~/.orch-node && {{ {fill}; }} 2>/dev/null || true")
         done = controller.end(process, 60)
         assert done.code == 1, done
         assert f"{node}: " in messages(done) and "No space left on device" in messages(done), done
@@ -220,6 +222,8 @@ def altered_bytes(trial: Trial) -> None:
 
 GROWING = """
 def step(number):
+    if number == STEPS:
+        hold()
     print("x" * 20_000, flush=True)
     sys.stderr.write("e" * 5_000)
 """
@@ -230,7 +234,9 @@ def changing_logs(trial: Trial) -> None:
     controller = trial.controller
     grows, shrinks, replaced = trial.random.sample(trial.nodes, 3)
     words = workload(controller, GROWING)
-    process = controller.start(*words, "--nodes", "4", "--steps", "150", "--set", "pause_ms=60")
+    process = controller.start(
+        *words, "--nodes", "4", "--steps", "150", "--set", "pause_ms=60", "--timeout", "600"
+    )
     judge.wait_for(
         lambda: list(controller.project.glob("runs/*/*/manifest.json")), 30, "no run was planned"
     )
@@ -251,6 +257,7 @@ def changing_logs(trial: Trial) -> None:
     ):
         folder = f"~/.orch-node/{run_path(node, controller.runs[-1].name)}/logs"
         on_node(trial.lab, node, f"cd {folder} && {change.format(early[node][0].name)}")
+    release(controller, trial.nodes)
     done = controller.end(process, 60)
     assert done.code in (0, 4), done
     last = other.orch("collect")

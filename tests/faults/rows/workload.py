@@ -4,9 +4,11 @@ after its steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.e2e.rig import Controller
 
-__all__ = ["workload"]
+__all__ = ["release", "workload"]
 
 _FRAMEWORK = """\
 title: a program that misbehaves
@@ -50,6 +52,11 @@ DONE = dict(world_size=WORLD, ranks=list(range(WORLD)), steps=STEPS, model="resn
 DEVICE = "cpu"
 
 
+def hold():
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+
+
 def start():
     pass
 
@@ -87,7 +94,8 @@ end()
 def workload(controller: Controller, code: str, *, name: str = "odd") -> tuple[str, ...]:
     """Write a framework whose program runs ``code``; return the words of the bench that uses it.
 
-    The code may define ``start()``, ``step(number)`` and ``end()``, and change DONE and DEVICE.
+    The code may define ``start()``, ``step(number)`` and ``end()``, change DONE and DEVICE, and call
+    ``hold()``, which returns when the run is released.
     """
     folder = controller.project / "templates" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,3 +115,9 @@ def workload(controller: Controller, code: str, *, name: str = "odd") -> tuple[s
         "1",
     )
     return ("bench", *words, "--stop-grace", "0.5")
+
+
+def release(controller: Controller, names: Sequence[str]) -> None:
+    """Let the programs of the newest run on these nodes go on where they hold."""
+    for name in names:
+        (controller.node_run(name) / "go").touch()
