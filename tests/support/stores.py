@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli.main import program
-from orchestrator.errors import DataError, Faults
+from orchestrator.errors import ConfigError, DataError, Faults
 from tests.support.benches import bench
 
 
@@ -75,20 +73,23 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@contextmanager
-def refusing_readers(team: Path) -> Iterator[None]:
-    """Let nobody read a store. As root every folder can be read; so another user asks, who may not
-    even enter the folder of the test.
+def refuse_readers(team: Path, *words: str) -> str:
+    """Return how a command refuses a store that nobody may read. As root every folder can be read;
+    so another user asks, who may not even enter the folder of the test, nor one of this checkout
+    that is private: what the command imports is imported by a first call.
     """
+    assert not orch(*words).exception
     is_root = os.geteuid() == 0
     if is_root:
         os.setresuid(65534, 65534, 0)  # a shell drops an effective user that is not its own
     else:
         team.chmod(0)
     try:
-        yield
+        said = orch(*words)
     finally:
         if is_root:
             os.setresuid(0, 0, 0)
         else:
             team.chmod(0o700)
+    assert isinstance(said.exception, ConfigError), said
+    return str(said.exception)
