@@ -1,7 +1,7 @@
 """Read documents of orch's own, JSON in files and messages, as the dataclasses that stand for them.
 
-The annotations of a dataclass give the expected types, and `stored` adds what they cannot express.
-Unknown keys are ignored: later versions write more.
+The annotations of a dataclass give the expected types, and `document_field` adds what they cannot
+express. Unknown keys are ignored: later versions write more.
 
 >>> from dataclasses import dataclass
 >>> @dataclass
@@ -34,7 +34,9 @@ _MOST = sys.float_info.max
 _SINGULAR = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _PLURAL = {str: "texts", int: "whole numbers", float: "numbers", bool: "booleans"}
 _FAULTS = (TypeError, ValueError, KeyError, AttributeError, IndexError, OrchError)
-"""What the functions of `stored` and the constructors of dataclasses raise for invalid values."""
+"""What the functions of `document_field` and the constructors of dataclasses raise for invalid
+values.
+"""
 
 
 class Invalid(ValueError):
@@ -66,7 +68,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}…"
 
 
-def stored(
+def document_field(
     *,
     key: str = "",
     by: Read | None = None,
@@ -88,7 +90,7 @@ def keys_of(kind: Any) -> frozenset[str]:
     return frozenset(item.metadata.get("document", ("",))[0] or item.name for item in fields(kind))
 
 
-def closed(kind: type[T]) -> Callable[[Any], T]:
+def strict_reader(kind: type[T]) -> Callable[[Any], T]:
     """Return a reader of a ``kind`` that refuses unknown keys: what they mean would be missed."""
 
     def read_closed(value: Any) -> T:

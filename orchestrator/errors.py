@@ -202,7 +202,7 @@ def raise_all(errors: Sequence[OrchError]) -> None:
         raise errors[0] if len(errors) == 1 else Faults(errors)
 
 
-def traced(error: BaseException) -> str:
+def format_exception(error: BaseException) -> str:
     """Return the report of an unexpected exception, in lines: its type and where it was raised,
     with those that it followed.
 
@@ -213,11 +213,11 @@ def traced(error: BaseException) -> str:
         f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}\n'
         for frame in traceback.extract_tb(error.__traceback__)
     ]
-    earlier = f"{traced(before)}and then\n" if before else ""
+    earlier = f"{format_exception(before)}and then\n" if before else ""
     return f"{earlier}{''.join(frames)}{type(error).__module__}.{type(error).__qualname__} (its message may hold secrets)\n"
 
 
-def recorded_error(value: Any, run_id: str) -> OrchError:
+def restore_error(value: Any, run_id: str) -> OrchError:
     """Return the error that a controller recorded, with its original class; storage_full of a run
     refers to the node.
     """

@@ -45,7 +45,8 @@ class Feature:
       ``group_at(path)`` find them as `orchestrator.record.bench_groups.BenchGroup`;
       ``contents(group)`` lists what its archive holds besides files, ``overview(group, links)`` is
       its page in a site, and ``resume(group, …)`` continues it
-    - ``gate``: checks that a bench may run first on its hosts: ``planned_gate(…)``, ``gated(…)``
+    - ``gate``: checks that a bench may run first on its hosts: ``describe_gate(…)``,
+    ``run_gate(…)``
       (`orchestrator.cli.suite_gate`)
     - ``past_acceptances``: the lines of `orch history` below the cells: ``past_acceptances(runs,
       cache)``

@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 import pytest
 
-from orchestrator.documents import Invalid, Reader, check_schema, closed, read, stored
+from orchestrator.documents import (
+    Invalid,
+    Reader,
+    check_schema,
+    document_field,
+    read,
+    strict_reader,
+)
 
 
 def _even(value: Any) -> int:
@@ -30,8 +37,8 @@ class Outer:
     inner: tuple[Inner, ...] = ()
     pairs: tuple[tuple[int, str], ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    even: int = field(default=0, metadata=stored(key="e", by=_even))
-    note: str = field(default="", metadata=stored(annotates=True))
+    even: int = field(default=0, metadata=document_field(key="e", by=_even))
+    note: str = field(default="", metadata=document_field(annotates=True))
     either: int | str = 0
 
 
@@ -99,9 +106,9 @@ def test_what_a_node_sends_is_cut() -> None:
 
 
 def test_unknown_keys_are_refused_where_they_change_what_the_others_mean() -> None:
-    assert closed(Inner)({"name": "a"}) == Inner("a")
+    assert strict_reader(Inner)({"name": "a"}) == Inner("a")
     with pytest.raises(Invalid, match="^surprise: expected one of at_s, name"):
-        closed(Inner)({"name": "a", "surprise": 1})
+        strict_reader(Inner)({"name": "a", "surprise": 1})
 
 
 @pytest.mark.parametrize("schema", [None, True, 2, "1"])

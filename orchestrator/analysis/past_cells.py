@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from orchestrator.documents import read, stored
+from orchestrator.documents import document_field, read
 from orchestrator.errors import DataError
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
@@ -53,7 +53,7 @@ class PastCell:
     model: str
     dtype: str
     shape: str
-    spec: str = field(metadata=stored(by=_read_spec))
+    spec: str = field(metadata=document_field(by=_read_spec))
     metric: str
     unit: str
     primary: bool
@@ -122,7 +122,7 @@ def headline(cells: Sequence[PastCell]) -> PastCell | None:
     return next((cell for cell in reversed(cells) if cell.primary and cell.value is not None), None)
 
 
-def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, Any]:
+def dump_past_bench(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, Any]:
     """Return the `PastBench` of a bench, for JSON. ``name`` is what the cells call it, ``runs`` are
     those with files.
     """
@@ -130,10 +130,10 @@ def listed(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> dict[str, A
     results = placed(bench, runs)
     cells = past_cells(name, record, results, summarize(results).rows)
     measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
-    return asdict(PastBench(tuple(cells), damaged_runs(results), measures))
+    return asdict(PastBench(tuple(cells), find_damaged_runs(results), measures))
 
 
-def damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
+def find_damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
     """Return why the evidence of runs is damaged, by run id."""
     # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome
     # records the loss. Nor are intact logs in which the log grammar found nothing: they can be read

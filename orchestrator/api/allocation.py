@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.record import Project
 
 
-def allocated(
+def write_allocation(
     project: Project, source: str, bench_id: str = "", *, say: Callable[[str], None]
 ) -> tuple[str, str]:
     """Return the inventory file of a job's hosts, which is written into ``.orch/``, and the hosts

@@ -27,7 +27,7 @@ ARGUMENTS: Mapping[str, str] = {
 """The rows of options by the arguments of `orchestrator.prepare`; a duration is in seconds."""
 
 
-def expected(what: str, got: object, where: str) -> ConfigError:
+def argument_error(what: str, got: object, where: str) -> ConfigError:
     """Return the error of an argument that is of another type."""
     return ConfigError(f"expected {what}, got {got!r:.200}", where=where)
 
@@ -76,7 +76,7 @@ def _read(name: str, value: Any) -> Any:
         items = _items(value, option) if value else []
         odd = [item for item in items if not isinstance(item, types)]
         if odd:
-            raise expected(what, odd[0], option)
+            raise argument_error(what, odd[0], option)
         return items
     least = row.least or 0
     is_right, what = {
@@ -88,7 +88,7 @@ def _read(name: str, value: Any) -> Any:
         "switch": (isinstance(value, bool), "True or False"),
     }[row.type]
     if not is_right:
-        raise expected(what, value, option)
+        raise argument_error(what, value, option)
     return value
 
 
@@ -100,7 +100,7 @@ def _items(values: object, option: str) -> list[Any]:
         items = list(values)
         if items:
             return items
-    raise expected("one value or a list of values", values, option)
+    raise argument_error("one value or a list of values", values, option)
 
 
 def _assignments(values: Mapping[str, Values], option: str) -> list[str]:
@@ -110,7 +110,7 @@ def _assignments(values: Mapping[str, Values], option: str) -> list[str]:
     ['sizes="1024,4096"', 'seed=1,2', 'compile=true']
     """
     if not isinstance(values, Mapping):
-        raise expected("values by name", values, option)
+        raise argument_error("values by name", values, option)
     assignments = []
     for name, of_name in values.items():
         texts = [quoted(as_written(value)) for value in _items(of_name, f"{option} {name}")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.api.arguments import expected
+from orchestrator.api.arguments import argument_error
 from orchestrator.api.find import find_bench
 from orchestrator.errors import ConfigError, DataError, OrchError, raise_all
 from orchestrator.extras import need
@@ -121,7 +121,7 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
     DataError for an archive that has been changed. What else is damaged is in `Bench.errors`.
     """
     if not isinstance(name, str | Path):
-        raise expected("a name or a path", name, "name")
+        raise argument_error("a name or a path", name, "name")
     path = Path(name)
     if name and is_file(path):
         return _of_archive(path)
@@ -131,7 +131,7 @@ def load(name: str | Path = "", *, project: str | Path | None = None) -> Bench:
 def project_of(folder: str | Path | None) -> Project:
     """Return the project in a folder, by default the one `orch` would use."""
     if not isinstance(folder, str | Path | None):
-        raise expected("the path of a folder", folder, "project")
+        raise argument_error("the path of a folder", folder, "project")
     return Project.here({**os.environ, "ORCH_PROJECT": str(folder)} if folder else os.environ)
 
 

@@ -32,7 +32,7 @@ class ConnectionCache:
         self.cluster = self.cluster or selection.cluster(accept_new)
         return self.cluster.keep(hosts or selection.hosts)
 
-    def handed_on(self, selection: Selection, accept_new: bool, hosts: Sequence[Host]) -> Cluster:
+    def hand_on(self, selection: Selection, accept_new: bool, hosts: Sequence[Host]) -> Cluster:
         """Return connections as `of` does; the caller closes them."""
         cluster, self.cluster = self.of(selection, accept_new, hosts), None
         return cluster

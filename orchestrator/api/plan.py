@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator import yamlfile
-from orchestrator.api.arguments import command_words, expected, read_options
+from orchestrator.api.arguments import argument_error, command_words, read_options
 from orchestrator.api.bench import Bench, of_folder, project_of
 from orchestrator.api.find import new_bench_id, new_seed
 from orchestrator.api.prepare import (
@@ -138,9 +138,9 @@ def prepare(
     """
     given = read_options(options)
     if not isinstance(model, str):
-        raise expected("a text", model, "model")
+        raise argument_error("a text", model, "model")
     if not isinstance(limits, Limits | None):
-        raise expected("orchestrator.Limits", limits, "limits")
+        raise argument_error("orchestrator.Limits", limits, "limits")
     of_project = project_of(project)
     defaults = of_project.defaults(os.environ)
     usual = option_values(defaults)
@@ -192,9 +192,9 @@ def run(
     ConfigError if the plan has been run before.
     """
     if not isinstance(plan, Plan):
-        raise expected("a plan of orchestrator.prepare", plan, "plan")
+        raise argument_error("a plan of orchestrator.prepare", plan, "plan")
     if observe is not None and not callable(observe):
-        raise expected("a function of an event", observe, "observe")
+        raise argument_error("a function of an event", observe, "observe")
     selection, decided = plan._selection, plan._prepared
     controller = begin_bench(
         decided.plan,

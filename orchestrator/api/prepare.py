@@ -92,7 +92,7 @@ def render_plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Pl
     from orchestrator.checks.interfaces import with_interface
 
     hosts = used_hosts(plan.cells, selection.hosts)
-    facts = remembered_interfaces(plan, selection)
+    facts = recall_interfaces(plan, selection)
     with_interfaces = [with_interface(host, facts.get(host.name, {})) for host in hosts]
     redaction = selection.inventory.redaction()
     rendered = []
@@ -103,14 +103,14 @@ def render_plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Pl
     return rendered
 
 
-def remembered_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[str, Any]]:
+def recall_interfaces(plan: Bench, selection: Selection) -> dict[str, dict[str, Any]]:
     """Return what the last deploy saw of the hosts of a plan, with the interfaces that follow where
     the inventory names none, as preflight will find them among these hosts."""
     from orchestrator.checks.interfaces import with_interfaces
-    from orchestrator.nodes.deploy import remembered_facts
+    from orchestrator.nodes.deploy import recall_facts
 
     hosts = used_hosts(plan.cells, selection.hosts)
-    known = remembered_facts(selection.project.deployed, selection.hosts)
+    known = recall_facts(selection.project.deployed, selection.hosts)
     return with_interfaces(
         hosts, {host.name: known[host.name] for host in hosts if host.name in known}
     )
@@ -186,7 +186,7 @@ def begin_bench(
     return Controller.begin(
         bench,
         plan,
-        opened.handed_on(selection, accept_new, [*hosts, *opened.spares]),
+        opened.hand_on(selection, accept_new, [*hosts, *opened.spares]),
         limits,
         borrowed=borrowed,
         argv=argv,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
-from orchestrator.checks.check import folded
+from orchestrator.checks.check import fold_checks
 from orchestrator.controller.events import (
     BlockOver,
     Checked,
@@ -129,7 +129,7 @@ class Progress:
                     one_line(
                         f"{fold(hosts)}: {check.name}: {check.found}; expected {check.expected}. {check.hint}"
                     )
-                    for check, hosts in folded(checks).items()
+                    for check, hosts in fold_checks(checks).items()
                     if check.verdict == "warning"
                 ]
             case Waiting(holders):

@@ -35,7 +35,7 @@ def contents(folder: BenchDir | BenchGroup) -> dict[str, Any]:
 def _of_bench(bench: BenchDir) -> dict[str, Any]:
     import json
 
-    from orchestrator.analysis.past_cells import listed
+    from orchestrator.analysis.past_cells import dump_past_bench
     from orchestrator.report.formats.json import render
     from orchestrator.results.bench import notes_of
     from orchestrator.results.planned import planned_runs
@@ -45,7 +45,7 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
     record, runs = bench.record(), [read_run(run) for run in bench.runs()]
     planned = planned_runs(bench, runs)
     counts = planned.counts
-    benches = {record.bench_id: listed(bench, record.bench_id, runs)}
+    benches = {record.bench_id: dump_past_bench(bench, record.bench_id, runs)}
     history = history_of_archive(
         record.bench_id,
         record.created,
@@ -61,7 +61,7 @@ def history_of_archive(
     name: str, created: str, label: str, *, runs: int, measured: int, benches: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what ``orch history`` and a list of archives show of an archive; ``benches`` by name
-    as `listed` gives them.
+    as `dump_past_bench` gives them.
     """
     return {
         "schema": HISTORY_SCHEMA,

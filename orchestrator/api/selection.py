@@ -74,7 +74,7 @@ def select(
     ``bench_id`` may have submitted. ``source_of`` says where ``hosts`` come from if no option named
     them.
     """
-    from orchestrator.api.allocation import allocated
+    from orchestrator.api.allocation import write_allocation
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import open_inventory
     from orchestrator.inventory.allocation import job_in
@@ -86,7 +86,7 @@ def select(
 
     def file_of(named: str, bench: str = "") -> tuple[str, str]:
         if job_in(named):
-            return allocated(project, named, bench, say=say)
+            return write_allocation(project, named, bench, say=say)
         return (named, "")
 
     remembered, why = project.inventory_source(hosts, os.environ)

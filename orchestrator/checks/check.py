@@ -37,15 +37,15 @@ def warning(host: str, name: str, found: str, expected: str, hint: str) -> Check
     return Check(host, name, "warning", found, expected, hint)
 
 
-def failed(host: str, name: str, found: str, expected: str, hint: str) -> Check:
+def failure(host: str, name: str, found: str, expected: str, hint: str) -> Check:
     """Return a check that keeps a run from starting."""
     return Check(host, name, "failed", found, expected, hint)
 
 
-def folded(checks: Iterable[Check]) -> dict[Check, list[str]]:
+def fold_checks(checks: Iterable[Check]) -> dict[Check, list[str]]:
     """Return each distinct check once, without a host, and the hosts that it holds for.
 
-    >>> list(folded([ok("n1", "disk", "9 GiB"), ok("n2", "disk", "9 GiB")]).values())
+    >>> list(fold_checks([ok("n1", "disk", "9 GiB"), ok("n2", "disk", "9 GiB")]).values())
     [['n1', 'n2']]
     """
     hosts: dict[Check, list[str]] = {}

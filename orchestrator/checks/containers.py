@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.facts import ContainerFacts, NodeFacts
 from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
@@ -57,12 +57,12 @@ def _check_start(host: Host, facts: NodeFacts, container: ContainerFacts) -> Che
     ):  # the engine starts nothing in a folder that is not there
         folder = facts.workdir or "the work directory"
         hint = f"start it with that folder mounted at the same path (--volume {folder}:{folder}), as the login user"
-        return failed(
+        return failure(
             host.name, "container", f"no {folder} inside", "the work directory of the host", hint
         )
     if error := container.error:
         hint = _cure(error, container)
-        return failed(
+        return failure(
             host.name,
             "container",
             error,
@@ -71,7 +71,7 @@ def _check_start(host: Host, facts: NodeFacts, container: ContainerFacts) -> Che
         )
     if not container.workdir:
         hint = "start it with the host's work directory mounted at the same path, as the login user"
-        return failed(
+        return failure(
             host.name,
             "container",
             "no writable work directory inside",
@@ -81,7 +81,7 @@ def _check_start(host: Host, facts: NodeFacts, container: ContainerFacts) -> Che
     if not container.same_user:
         hint = "set user: login; a container that runs already must have been started for the login user"
         owner = f"files made inside belong to user {container.owner}"
-        return failed(
+        return failure(
             host.name, "container", owner, "the login user, who reads and removes them", hint
         )
     return None
@@ -92,7 +92,7 @@ def _check_devices(host: Host, facts: NodeFacts, container: ContainerFacts) -> C
     devices, gpus, vendor = container.devices, facts.gpus, vendor_of(facts.gpu_tool)
     inside = devices.get(vendor.name, 0)
     if host.device == "cuda" and gpus is not None and inside < len(gpus):
-        return failed(
+        return failure(
             host.name,
             "container",
             f"{plural(round(inside), 'GPU')} inside",
@@ -127,5 +127,5 @@ def _leftovers(host: Host, container: ContainerFacts, left: Sequence[Sequence[An
     hint = f"orch cancel removes what a run has left; if that fails, {engine} rm -f {' '.join(str(name) for name, _ in left)}"
     verdict = warning
     if any(str(state).lower().startswith(("running", "up", "paused")) for _, state in left):
-        verdict = failed
+        verdict = failure
     return [verdict(host.name, "leftovers", listed, "no containers of earlier runs", hint)]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.differences import same_sizes
 from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.checks.network import training_interface
@@ -60,11 +60,11 @@ def local_routes(facts: Mapping[str, NodeFacts]) -> list[Check]:
             )
         elif addresses:
             found = f"{', '.join(addresses)} leads to this node itself, through lo"
-            checks.append(failed(host, "route", found, "a way to another node", hint))
+            checks.append(failure(host, "route", found, "a way to another node", hint))
     return checks
 
 
-def shared(facts: Mapping[str, NodeFacts]) -> list[Check]:
+def find_shared_workdirs(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a passed check for every node whose work directory other nodes see too, as on an NFS
     home.
     """
@@ -95,7 +95,7 @@ def unlike(facts: Mapping[str, NodeFacts]) -> list[Check]:
             programs[host] = copies
     hint = "copy one version to every node"
     checks = [
-        failed(host, "program", "a different one", f"the same bytes as on {first}", hint)
+        failure(host, "program", "a different one", f"the same bytes as on {first}", hint)
         for first, host in _others(programs)
     ]
     images = {
@@ -105,14 +105,14 @@ def unlike(facts: Mapping[str, NodeFacts]) -> list[Check]:
     for first, host in _others(images):
         image = f"image {images[host][7:19]}"
         checks.append(
-            failed(host, "container", image, f"image {images[first][7:19]} as on {first}", hint)
+            failure(host, "container", image, f"image {images[first][7:19]} as on {first}", hint)
         )
     data_sets = {host: data_set_digest(values) for host, values in facts.items() if values.data_dir}
     if any(values.data_made for values in facts.values()):
         hint = "copy one version to every node, or delete them and run orch dataset make again"
         for first, host in _others(data_sets):
             checks.append(
-                failed(host, "data", "a different one", f"the same data set as on {first}", hint)
+                failure(host, "data", "a different one", f"the same data set as on {first}", hint)
             )
     return checks
 

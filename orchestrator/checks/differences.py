@@ -111,11 +111,12 @@ def sentences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def folded(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def fold_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a line for each fact that is not the same on all nodes, in the order of the facts:
     each value with its hosts.
 
-    >>> folded({f"gpu{n:02d}": {"driver": "535.86" if n == 4 else "550.54"} for n in (1, 2, 3, 4)})
+    >>> drivers = {"gpu01": "550.54", "gpu02": "550.54", "gpu03": "550.54", "gpu04": "535.86"}
+    >>> fold_differences({host: {"driver": driver} for host, driver in drivers.items()})
     ('gpu[01-03]: driver 550.54 · gpu04: driver 535.86',)
     """
     lines = []

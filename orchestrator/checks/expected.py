@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.checks.check import Check, failed, ok
+from orchestrator.checks.check import Check, failure, ok
 from orchestrator.checks.facts import NodeFacts
 from orchestrator.checks.network import training_interface
 from orchestrator.devices.nvidia_smi import pairs
@@ -37,7 +37,7 @@ class _Expectation:
     least: bool = False
 
 
-def expected_checks(host: Host, facts: NodeFacts) -> list[Check]:
+def check_expectations(host: Host, facts: NodeFacts) -> list[Check]:
     """Return a failed check for each expectation that is not met, else one passed check that names
     all; empty without any.
     """
@@ -81,7 +81,7 @@ def _unmet_row(
     requirement = _format_value(expected, row.unit)
     if row.least and expected != "unlimited":
         requirement += " or more"
-    return failed(host, "expect", f"{key} {got}", f"{key} {requirement}", _HINT.format(key=key))
+    return failure(host, "expect", f"{key} {got}", f"{key} {requirement}", _HINT.format(key=key))
 
 
 def _format_value(value: Any, unit: str) -> str:
@@ -126,7 +126,7 @@ def _infiniband(host: str, expected: Mapping[str, Any], facts: NodeFacts) -> Che
         f"{port.device} {port.state} at {port.rate_gbit or 0:g} Gb/s" for port in odd[:8]
     )
     got = f"{len(fit)} such, and {rest}" if rest else f"{len(fit)} such"
-    return failed(
+    return failure(
         host,
         "expect",
         f"infiniband {got}",

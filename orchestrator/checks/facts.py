@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 from typing import Annotated, Any
 
-from orchestrator.devices.gpu_states import gpu_states, selected
+from orchestrator.devices.gpu_states import gpu_states, select_gpus
 from orchestrator.devices.vendor import vendor_facts
-from orchestrator.documents import read, read_leniently, stored
+from orchestrator.documents import document_field, read, read_leniently
 
 _MOST_BYTES = 1 << 23
 _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
@@ -57,8 +57,8 @@ def _interfaces(value: Any) -> tuple[IPv4Interface | IPv6Interface, ...]:
     return tuple(map(ip_interface, read(tuple[str, ...], value)))
 
 
-Figure = Annotated[float | None, stored(by=_figure)]
-Word = Annotated[str, stored(by=_word_of)]
+Figure = Annotated[float | None, document_field(by=_figure)]
+Word = Annotated[str, document_field(by=_word_of)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class NetworkFacts:
     """An interface with its addresses."""
 
     name: str
-    addresses: Annotated[tuple[IPv4Interface | IPv6Interface, ...], stored(by=_interfaces)]
+    addresses: Annotated[tuple[IPv4Interface | IPv6Interface, ...], document_field(by=_interfaces)]
     state: str = ""
     mtu: int | None = None
     speed_mbit: Figure = None
@@ -260,12 +260,14 @@ class NodeFacts:
     data_dir: bool | None = None
     data_set: DataSetFacts | None = None
     data_made: bool = False
-    programs: Annotated[Mapping[str, Any], stored(by=_programs)] = field(default_factory=dict)
+    programs: Annotated[Mapping[str, Any], document_field(by=_programs)] = field(
+        default_factory=dict
+    )
     interface: InterfaceFacts | None = None
     route: RouteFacts | None = None
     routes: Mapping[str, str] = field(default_factory=dict)
     networks: tuple[NetworkFacts, ...] = ()
-    hostname_addresses: Annotated[tuple[str, ...] | None, stored(by=_addresses)] = None
+    hostname_addresses: Annotated[tuple[str, ...] | None, document_field(by=_addresses)] = None
     infiniband: tuple[PortFacts, ...] = ()
     infiniband_gbit: float | None = None
     peermem: bool = False
@@ -295,7 +297,7 @@ def node_facts(told: Any) -> NodeFacts:
     return read_leniently(NodeFacts, {**told, **known})
 
 
-def unpacked(packed: Any) -> dict[str, Any]:
+def unpack_facts(packed: Any) -> dict[str, Any]:
     """Return what a runner has packed. Raise ValueError if it is damaged, or holds more than 8 MiB."""
     if not isinstance(packed, str):
         raise ValueError("packed facts: expected text")
@@ -310,7 +312,7 @@ def unpacked(packed: Any) -> dict[str, Any]:
     return value
 
 
-def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, Any]:
+def parse_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, Any]:
     """Return the facts parsed from the output of nvidia-smi or AMD's, driver, kernel and devices.
     ``devices``: the GPUs that runs use, in the format of CUDA_VISIBLE_DEVICES; the facts are about
     these, or about all for None."""
@@ -323,7 +325,7 @@ def told_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str, 
         "open_driver": "Open Kernel Module" in str(raw.get("driver")),
     }
     facts |= vendor_facts(raw)
-    return facts if devices is None else selected(facts, devices)
+    return facts if devices is None else select_gpus(facts, devices)
 
 
 def serials(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.facts import GpuFacts, NodeFacts, Xid, node_facts
 from orchestrator.devices.gpu_states import UNKNOWN_GPU, is_partition
 from orchestrator.devices.nvidia_smi import pairs
@@ -72,7 +72,7 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
         hint = "install the driver, or set gpus: 0 and slots: in the inventory to measure the CPU"
         if facts.gpu_fault:
             hint = f"{facts.gpu_tool} must succeed on the node: check dmesg, reload the driver or restart the machine"
-        return failed(
+        return failure(
             host.name,
             "gpus",
             facts.gpu_fault or _no_tool(),
@@ -84,10 +84,10 @@ def count_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
         listing = vendor_of(facts.gpu_tool).hints.listing or facts.gpu_tool
         hint = f"correct gpus: in the inventory, or check {listing} and dmesg on the node"
         listed = f" in vars.cuda_visible_devices {facts.devices}" if "devices" in facts.told else ""
-        return failed(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
+        return failure(host.name, "gpus", f"{plural(len(gpus), 'GPU')}{listed}", expected, hint)
     if broken := _per_gpu(gpus, lambda gpu: gpu.broken):
         hint = vendor_of(facts.gpu_tool).hints.reset
-        return failed(host.name, "gpus", broken, f"{expected} that answers", hint)
+        return failure(host.name, "gpus", broken, f"{expected} that answers", hint)
     if silent := _per_gpu(gpus, lambda gpu: gpu.silent):
         hint = f"see {facts.gpu_tool} and dmesg on the node: a GPU that does not tell all its values may be about to fail"
         return warning(
@@ -194,7 +194,7 @@ def _ecc(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
         lambda gpu: "a memory row could not be remapped" if gpu.rows_failed == "Yes" else "",
     )
     if bad:
-        return failed(host, "ecc", bad, "memory that can be repaired", "have this GPU replaced")
+        return failure(host, "ecc", bad, "memory that can be repaired", "have this GPU replaced")
 
     def memory_faults(gpu: GpuFacts) -> str:
         errors = number(gpu.ecc_now)
@@ -259,11 +259,11 @@ def _ago(seconds: float) -> str:
 
 
 def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
-    def slowed(gpu: GpuFacts) -> str:
+    def find_slowdowns(gpu: GpuFacts) -> str:
         reasons = [_SLOWDOWNS[name] for name in gpu.slowed_by.split(", ") if name in _SLOWDOWNS]
         return f"clocks lowered by {' and '.join(reasons)}" if reasons else ""
 
-    def capped(gpu: GpuFacts) -> str:
+    def find_caps(gpu: GpuFacts) -> str:
         limit, usual = number(gpu.power_limit_w), number(gpu.power_default_w)
         set_to, default = number(gpu.sm_set_mhz), number(gpu.sm_default_mhz)
         texts = []
@@ -273,7 +273,7 @@ def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
             texts.append(f"clock set to {set_to:g} MHz, default {default:g} MHz")
         return ", ".join(texts)
 
-    if bad := _per_gpu(gpus, slowed):
+    if bad := _per_gpu(gpus, find_slowdowns):
         return warning(
             host,
             "clocks",
@@ -281,7 +281,7 @@ def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
             "full clocks",
             "check cooling and power of this machine; nvidia-smi -q -d PERFORMANCE",
         )
-    if bad := _per_gpu(gpus, capped):
+    if bad := _per_gpu(gpus, find_caps):
         return warning(
             host,
             "clocks",
@@ -303,7 +303,7 @@ def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | Non
         lambda gpu: "compute mode Prohibited" if gpu.compute_mode == "Prohibited" else "",
     )
     if bad:
-        return failed(
+        return failure(
             host, "modes", bad, "compute mode Default", "set it with nvidia-smi -c 0, as root"
         )
     bad = _per_gpu(gpus, lambda gpu: "MIG is on" if gpu.mig == "Enabled" else "")
@@ -361,7 +361,7 @@ def _fabric(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
     bad = _per_gpu(gpus, lambda gpu: "" if gpu.fabric in complete else gpu.fabric)
     if bad:
         hint = "CUDA cannot start; see systemctl status nvidia-fabricmanager, whose version must equal the driver's"
-        return failed(host, "fabric", bad, "Completed/Success", hint)
+        return failure(host, "fabric", bad, "Completed/Success", hint)
     return ok(host, "fabric", "NVSwitch fabric complete")
 
 

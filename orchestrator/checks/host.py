@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.containers import container_checks
 from orchestrator.checks.facts import NodeFacts
 from orchestrator.inventory import REFERENCE, Host, takes_references
@@ -74,7 +74,7 @@ def _check_leftovers(host: Host, facts: NodeFacts) -> Check | None:
     )
     more = f" and {len(rows) - _MOST_LEFT} more" if len(rows) > _MOST_LEFT else ""
     hint = "orch cancel ends what a run has left; in state D it waits in the kernel, mostly for storage that does not answer"
-    return failed(host.name, "leftovers", f"{listed}{more}", "no processes of earlier runs", hint)
+    return failure(host.name, "leftovers", f"{listed}{more}", "no processes of earlier runs", hint)
 
 
 def slots_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
@@ -82,7 +82,7 @@ def slots_check(host: Host, facts: NodeFacts, ranks: int | None) -> Check:
     slots = plural(host.slots, "CPU slot")
     if ranks is not None and ranks > host.slots:
         hint = "lower --gpus, or raise slots: in the inventory"
-        return failed(host.name, "slots", slots, f"{ranks} ranks", hint)
+        return failure(host.name, "slots", slots, f"{ranks} ranks", hint)
     return ok(host.name, "slots", f"{slots}, {facts.cores} cores, {facts.cpu}")
 
 
@@ -102,7 +102,7 @@ def _framework(host: Host, facts: NodeFacts, framework: Framework | None) -> Che
     versions = facts.framework
     if "error" in versions and container:
         hint = f"install it in {container.what}, or set container.python to the interpreter that has it"
-        return failed(
+        return failure(
             host.name,
             framework.name,
             str(versions["error"]),
@@ -115,7 +115,7 @@ def _framework(host: Host, facts: NodeFacts, framework: Framework | None) -> Che
             hint += "; put a path with a space in an extra pair of quotes"
         if str(versions["error"]).startswith("setup:"):
             hint = "correct setup: of the folder, or vars.setup of this host in the inventory"
-        return failed(
+        return failure(
             host.name,
             framework.name,
             str(versions["error"]),
@@ -175,7 +175,7 @@ def _misspelt(host: Host) -> Check | None:
 def _disk(host: Host, facts: NodeFacts) -> Check:
     if error := facts.disk_error:
         hint = "free or remount this disk, or set vars.workdir of this host to another one"
-        return failed(
+        return failure(
             host.name, "disk", f"{facts.workdir}: {error}", "a writable work directory", hint
         )
     free = facts.disk_free_bytes
@@ -183,7 +183,7 @@ def _disk(host: Host, facts: NodeFacts) -> Check:
     inodes = facts.disk_free_inodes
     if inodes is not None and inodes < _LEAST_INODES:
         hint = "delete files on this disk, or set vars.workdir to another one"
-        return failed(
+        return failure(
             host.name,
             "disk",
             f"{inodes} free inodes in {facts.workdir}",
@@ -192,7 +192,7 @@ def _disk(host: Host, facts: NodeFacts) -> Check:
         )
     if free < _LEAST_DISK:
         hint = "free some space, or set vars.workdir to another disk"
-        return failed(host.name, "disk", space, f"{_size(_LEAST_DISK)}", hint)
+        return failure(host.name, "disk", space, f"{_size(_LEAST_DISK)}", hint)
     if reason := facts.workdir_open:
         expected = "folders above the work directory that only its user and root can change"
         hint = "another user could put a directory in its place: chmod go-w that folder, or set vars.workdir to another place"
@@ -287,7 +287,7 @@ def _ports(host: Host, facts: NodeFacts) -> Check | None:
     if not facts.ports_busy:
         return None
     busy = f"in use: {', '.join(map(str, facts.ports_busy))}"
-    return failed(
+    return failure(
         host.name,
         "port",
         busy,
@@ -303,7 +303,7 @@ def _data(host: Host, facts: NodeFacts) -> Check | None:
     if not facts.data_dir:
         hint = "copy the data set to the node, or correct vars.data_dir; orch dataset make writes a small one"
         hint = _private(host, path) or hint
-        return failed(host.name, "data", "missing", f"a directory {path}", hint)
+        return failure(host.name, "data", "missing", f"a directory {path}", hint)
     look = facts.data_set
     if look is None:
         return ok(host.name, "data", path)
@@ -331,13 +331,13 @@ def _programs(host: Host, facts: NodeFacts) -> list[Check]:
 def _program(host: Host, path: str, digest: Any) -> Check:
     if isinstance(digest, Mapping):
         hint = "let the login user read it (chmod -R a+rX), or remove files that do not belong to the program"
-        return failed(host.name, "program", str(digest.get("error")), f"a readable {path}", hint)
+        return failure(host.name, "program", str(digest.get("error")), f"a readable {path}", hint)
     if digest is None:
         hint = (
             _private(host, path)
             or "copy the program to the node, or correct the path in vars of this host"
         )
-        return failed(host.name, "program", f"no {path} on the node", path, hint)
+        return failure(host.name, "program", f"no {path} on the node", path, hint)
     return ok(host.name, "program", f"{path} {digest[:12]}".strip())
 
 

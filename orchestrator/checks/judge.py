@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.checks.check import Check
-from orchestrator.checks.cross_node import alike, local_routes, shared, unlike
-from orchestrator.checks.expected import expected_checks
+from orchestrator.checks.cross_node import alike, find_shared_workdirs, local_routes, unlike
+from orchestrator.checks.expected import check_expectations
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.host import host_checks, slots_check
@@ -36,7 +36,7 @@ def judge(
         *host_checks(host, known, framework),
         *devices,
         *network_checks(host, known),
-        *expected_checks(host, known),
+        *check_expectations(host, known),
     ]
 
 
@@ -45,7 +45,7 @@ def among(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
     known = {host: node_facts(values) for host, values in facts.items()}
     return [
         *local_routes(known),
-        *shared(known),
+        *find_shared_workdirs(known),
         *unlike(known),
         *load_checks(known),
         *alike(known),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from ipaddress import ip_address
 
-from orchestrator.checks.check import Check, failed, ok, warning
+from orchestrator.checks.check import Check, failure, ok, warning
 from orchestrator.checks.facts import InterfaceFacts, NodeFacts, PortFacts, RouteFacts
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.devices.vendor import vendor_of
@@ -49,11 +49,11 @@ def _interface(host: Host, facts: NodeFacts) -> Check | None:
         return _found_interface(host, facts)
     if not state:
         hint = "see ip -brief link on the node, and correct vars.interface"
-        return failed(host.name, "interface", f"no {name}", f"{name} up", hint)
+        return failure(host.name, "interface", f"no {name}", f"{name} up", hint)
     shown = f"{name} {state.state}, {_state(state)}"
     if state.state in ("up", "unknown"):
         return ok(host.name, "interface", shown)
-    return failed(host.name, "interface", shown, f"{name} up", "bring it up")
+    return failure(host.name, "interface", shown, f"{name} up", "bring it up")
 
 
 def _found_interface(host: Host, facts: NodeFacts) -> Check | None:
@@ -85,7 +85,7 @@ def _route(host: Host, facts: NodeFacts) -> Check | None:
     route, interface = facts.route, host.vars.get("interface")
     if not route:
         hint = "every node must resolve and reach the address of the first host in the inventory; see ip route on the node"
-        return failed(host.name, "route", "no route to the master's address", "a route", hint)
+        return failure(host.name, "route", "no route to the master's address", "a route", hint)
     if route.local:
         return None  # `cross_node.local_routes` knows whether the other node is this machine
     way = f"to the master through {route.interface}, {_state(route)}"
@@ -117,7 +117,7 @@ def _hostname(host: Host, facts: NodeFacts) -> Check | None:
         found = f"its hostname resolves to {', '.join(addresses)}"
         hint = "give it the machine's own address in /etc/hosts; Gloo and others announce that address to all ranks"
         if not facts.interface:
-            return failed(
+            return failure(
                 host.name, "hostname", found, _REACHABLE, f"{hint}; or set vars.interface"
             )
         return warning(host.name, "hostname", found, _REACHABLE, hint)

@@ -12,8 +12,8 @@ import typer
 
 from orchestrator.api.sealing import contents
 from orchestrator.cli.options import AcceptNew, Bench, Debug, Json, Sign, Signers, print_json
-from orchestrator.cli.sealing import sealable, signed
-from orchestrator.cli.signals import interrupted_with
+from orchestrator.cli.sealing import sealable, sign_archive
+from orchestrator.cli.signals import interrupt_on_signal
 
 if TYPE_CHECKING:
     from orchestrator.record.archive import Archive
@@ -46,7 +46,7 @@ def archive(
     sealed = seal(directory, target, contents)
     if sign:
         try:
-            signed(sealed, target, sign)
+            sign_archive(sealed, target, sign)
         except BaseException:  # also Ctrl-C at the question for a passphrase
             target.unlink()
             raise
@@ -97,7 +97,7 @@ def verify(
             )
         store.verify_store(path, quoted, signers, accept_new=accept_new, as_json=as_json)
         return
-    with interrupted_with("the archive is as it was"):
+    with interrupt_on_signal("the archive is as it was"):
         archived = verified(Path(path), contents, quoted)
     by = ""
     if signers:

@@ -20,7 +20,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.spares import set_aside, with_spares
 from orchestrator.cli.submitting import hosts_for
-from orchestrator.cli.suite_gate import gated, planned_gate
+from orchestrator.cli.suite_gate import describe_gate, run_gate
 from orchestrator.cli.unreachable import select_reachable
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def bench(
     limits = Limits.of_options(given)
     gate, spares, accept_new = given["gate"], given["spares"], given["accept_new"]
 
-    def checked(selection: Selection) -> str:
+    def check(selection: Selection) -> str:
         """Raise the faults of a bench on these hosts before any is contacted; return what the gate
         would run.
         """
-        first = planned_gate(gate, selection, bases) if gate else ""
+        first = describe_gate(gate, selection, bases) if gate else ""
         members, _ = set_aside(selection, spares)
         prepare_bench(
             request,
@@ -101,7 +101,7 @@ def bench(
             given["hosts"],
             given["exclude"],
             given["devices"] or (),
-            check=checked,
+            check=check,
             spares=spares,
             dry_run=dry_run,
             as_json=as_json,
@@ -109,7 +109,7 @@ def bench(
         ConnectionCache() as opened,
     ):
         good = without_suspects(chosen, given["with_suspects"])
-        first = checked(good) if gate else ""  # and not after the gate
+        first = check(good) if gate else ""  # and not after the gate
         if first and dry_run:
             say(f"gate: first {first}")
         passed = good
@@ -119,7 +119,7 @@ def bench(
             spares = max(0, spares - (len(good.hosts) - len(passed.hosts)))
         if gate and not dry_run:
             opened.close()
-            passed = gated(
+            passed = run_gate(
                 passed,
                 gate,
                 bases,

@@ -15,8 +15,8 @@ from orchestrator.cli.options import (
     ChangedSecrets,
     Debug,
     Json,
+    check_secrets,
     find_bench,
-    known_secrets,
     print_json,
 )
 from orchestrator.plural import plural
@@ -73,7 +73,7 @@ def collect(
     if to_contact:
         inventory = open_inventory(reached_inventory(record))
         if not changed_secrets:
-            known_secrets(record, inventory.of(sorted(to_contact)), "add --changed-secrets")
+            check_secrets(record, inventory.of(sorted(to_contact)), "add --changed-secrets")
         trust = trust_of(Project.here(os.environ), inventory.redaction(), accept_new)
         with (
             Cluster(inventory.of(sorted(to_contact)), trust, inventory.redaction()) as cluster,

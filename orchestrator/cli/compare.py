@@ -63,9 +63,9 @@ def compare(
             hint="--by compares configurations of one bench",
         )
     benches = find_bench(before), find_bench(after or before)
-    comparison, damaged = compared(*benches, by=chosen_by(by or []), metric=metric)
+    comparison, damaged = compared(*benches, by=parse_by(by or []), metric=metric)
     _show(comparison, as_json)
-    _refuse(list(damaged) or nothing_compared(comparison, by or []))
+    _refuse(list(damaged) or no_pair_error(comparison, by or []))
 
 
 def gate(
@@ -135,7 +135,7 @@ def gate(
         [
             *_regressions(comparison),
             *damaged,
-            *_why_undecided(comparison),
+            *_verdict_errors(comparison),
             *(wide if undecided == "fail" else ()),
         ]
     )
@@ -160,7 +160,7 @@ def _plan(names: Sequence[str], change: float, allowed: float, metric: str, as_j
         report.render_detectable(found, change, allowed, stdout_console())
 
 
-def chosen_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
+def parse_by(texts: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
     """Return the fields of ``--by``, each with its value in A and in B. Raise ConfigError for
     anything else.
     """
@@ -189,7 +189,7 @@ def _show(comparison: Comparison, as_json: bool) -> None:
     report.render(comparison, stdout_console())
 
 
-def nothing_compared(comparison: Comparison, by: Sequence[str]) -> list[OrchError]:
+def no_pair_error(comparison: Comparison, by: Sequence[str]) -> list[OrchError]:
     """Return the error of a comparison without a pair, which says why there is none."""
     from orchestrator.errors import ConfigError
 
@@ -228,7 +228,7 @@ def _regressions(comparison: Comparison) -> list[OrchError]:
     ]
 
 
-def _why_undecided(comparison: Comparison) -> list[OrchError]:
+def _verdict_errors(comparison: Comparison) -> list[OrchError]:
     from orchestrator.analysis.compare.cells import SAME, doubt
     from orchestrator.errors import Undecided
 

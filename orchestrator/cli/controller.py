@@ -17,14 +17,14 @@ from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
 from orchestrator.cli.connection_log import trust_of
-from orchestrator.cli.job import ended_after, regain
+from orchestrator.cli.job import end_job_after, regain
 from orchestrator.cli.options import tell_path
 from orchestrator.cli.progress import progress
-from orchestrator.cli.signals import handled
+from orchestrator.cli.signals import handle_signals
 from orchestrator.controller.controller import Controller, Show
 from orchestrator.controller.events import Observer
 from orchestrator.controller.peer import Interrupt
-from orchestrator.errors import Faults, OrchError, RunError, raise_all, recorded_error
+from orchestrator.errors import Faults, OrchError, RunError, raise_all, restore_error
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
@@ -101,13 +101,13 @@ def go_on(
     """Finish a bench whose controller is gone, and print its table; errors are those that `conduct`
     would have raised.
     """
-    controller = reopened(
+    controller = reopen_bench(
         bench, accept_new=accept_new, retry_failed=retry_failed, keep_going=keep_going
     )
     _begin(controller, as_json=as_json, detach=detach)
 
 
-def reopened(
+def reopen_bench(
     bench: BenchDir, *, accept_new: bool, retry_failed: bool = False, keep_going: bool = False
 ) -> Controller:
     """Return a controller that finishes a bench whose own one is gone."""
@@ -165,7 +165,7 @@ def follow(bench: BenchDir, *, as_json: bool, until_begun: bool = False) -> None
         time.sleep(_LOOK_S)
     _table(bench, read_bench(bench), as_json)
     if errors := events[-1].errors:
-        raised = Faults([recorded_error(error, str(error.get("run_id", ""))) for error in errors])
+        raised = Faults([restore_error(error, str(error.get("run_id", ""))) for error in errors])
         raised.exit_code = events[-1].code
         raise raised
 
@@ -215,7 +215,7 @@ def _show(bench: BenchDir) -> Show:
     @contextmanager
     def show(interrupt: Interrupt, log: TextIO) -> Iterator[Observer]:
         with (
-            ended_after(project, bench.path.name),
+            end_job_after(project, bench.path.name),
             _signals(interrupt, bench),
             progress(log) as observe,
         ):
@@ -244,7 +244,7 @@ def _signals(interrupt: Interrupt, bench: BenchDir) -> Iterator[None]:
             "\norch: interrupted: stopping on every node, then collecting; interrupt again to leave immediately\n"
         )
 
-    with handled(act):
+    with handle_signals(act):
         yield
 
 

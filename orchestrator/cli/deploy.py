@@ -234,10 +234,10 @@ def _print(checks: Sequence[Check], facts: dict[str, Any]) -> None:
     """Print the checks as a table, one row for hosts with equal results, followed by all facts that
     differ between hosts.
     """
-    from orchestrator.checks.differences import folded
+    from orchestrator.checks.differences import fold_differences
     from orchestrator.report.checks import table
     from orchestrator.report.text import one_line
 
     table(checks)
-    for line in folded(facts):
+    for line in fold_differences(facts):
         typer.echo(one_line(line))

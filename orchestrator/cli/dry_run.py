@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typer
 
-from orchestrator.api.prepare import plan_documents, remembered_interfaces, render_plans
+from orchestrator.api.prepare import plan_documents, recall_interfaces, render_plans
 from orchestrator.api.selection import Selection
 from orchestrator.cli.options import print_json
 from orchestrator.controller.earlier_benches import earlier_times
@@ -28,7 +28,7 @@ def _describe_interfaces(plan: Bench, selection: Selection) -> list[str]:
     ]
     if not hosts or not any(spec.nodes > 1 for spec in plan.cells):
         return []
-    facts = remembered_interfaces(plan, selection)
+    facts = recall_interfaces(plan, selection)
     by_text: dict[str, list[str]] = {}
     for host in hosts:
         interface = facts.get(host.name, {}).get("interface") or {}

@@ -284,14 +284,14 @@ def check(
     Checks its files and scripts, renders every shape, dtype and choice, and applies its patterns to
     a log. Exits with 2 for a fault, and with 4 if the patterns find no number in the log.
     """
-    from orchestrator.cli.framework_check import Checked, checked, collected_log, lines
+    from orchestrator.cli.framework_check import Checked, check_folder, lines, read_log
     from orchestrator.errors import ConfigError, DataError, Faults
 
     if log and bench:
         raise ConfigError("expected one of --log and --bench, got both", where="--bench")
     paths = _paths(name, template_bases(templates))
     results: list[Checked] = [
-        checked(path, collected_log(bench, path) if bench else log) for path in paths
+        check_folder(path, read_log(bench, path) if bench else log) for path in paths
     ]
     if as_json:
         documents = [result.document() for result in results]

@@ -79,7 +79,7 @@ def _log_document(log: LogMatches, path: str) -> dict[str, Any]:
     }
 
 
-def checked(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
+def check_folder(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
     """Check a folder; ``log``, a file or its content and name, is read in place of its sample.
 
     Raise ConfigError if the file cannot be read.
@@ -171,7 +171,7 @@ def _metric_faults(
     return []
 
 
-def collected_log(name: str, path: Path) -> tuple[bytes, str]:
+def read_log(name: str, path: Path) -> tuple[bytes, str]:
     """Return the content of a collected log that ``log.files`` of a folder names, without secret
     values, and its path.
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from orchestrator import slurm
-from orchestrator.api.allocation import allocated
+from orchestrator.api.allocation import write_allocation
 from orchestrator.cli.options import say
-from orchestrator.cli.signals import handled
+from orchestrator.cli.signals import handle_signals
 from orchestrator.errors import ConfigError, Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
 from orchestrator.inventory.allocation import SOURCES, names_of
@@ -51,7 +51,7 @@ _WAITS = (
 )
 
 
-def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
+def allocate_job(project: Project, bench_id: str, job: JobWanted) -> str:
     """Submit the job of a bench and wait until it has its nodes; return its number.
 
     What the job waits for is printed when it changes. Raises Interrupted for a signal, RunError if
@@ -61,12 +61,12 @@ def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
         slurm.program(name)
     submit(project, bench_id, "", job.options)
     try:
-        with handled(_interrupt):
+        with handle_signals(_interrupt):
             variables = {
                 name: value for name, value in os.environ.items() if not name.startswith("SLURM_")
             }
             variables |= slurm.submitter(os.environ)
-            answer = _accepted(project, job, bench_id, variables)
+            answer = _submit(project, job, bench_id, variables)
             number = answer.strip().partition(";")[0]
             submit(project, bench_id, number, job.options)
             typer.echo(f"slurm: job {number} submitted: {shlex.join(job.options)}", err=True)
@@ -77,7 +77,7 @@ def allocated_for(project: Project, bench_id: str, job: JobWanted) -> str:
     return number
 
 
-def _accepted(project: Project, job: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
+def _submit(project: Project, job: JobWanted, bench_id: str, variables: Mapping[str, str]) -> str:
     """Submit a job and return what sbatch prints.
 
     Raises ConfigError if Slurm refuses it and RunError if Slurm cannot be reached. The record of
@@ -139,7 +139,7 @@ def _interrupt(number: int, _: object) -> NoReturn:
 
 
 @contextmanager
-def ended_after(project: Project, bench_id: str) -> Iterator[None]:
+def end_job_after(project: Project, bench_id: str) -> Iterator[None]:
     """End the job that a bench has submitted, if any, when the bench is over."""
     known = submission(project, bench_id)
     if known:
@@ -199,7 +199,7 @@ def _cancel(number: str) -> None:
     job = slurm.job(number)
     if job and not job.has_ended and job.state != "COMPLETING":
         slurm.call(["scancel", number])
-    while listed := _listed(number):
+    while listed := _find_state(number):
         if time.monotonic() - begin > _END_S:
             raise RunError(
                 f"it is still {listed} {_END_S:g} s after scancel",
@@ -214,7 +214,7 @@ def _cancel(number: str) -> None:
     )
 
 
-def _listed(number: str) -> str:
+def _find_state(number: str) -> str:
     """Return the state of a job in the queue; empty if it is not there."""
     try:
         return slurm.call(["squeue", "--noheader", f"--jobs={number}", "--format=%T"]).strip()
@@ -249,14 +249,14 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
         and not around.components
         and set(hosts) <= set(names_of(around))
     ):
-        allocated(project, f"srun:{current}", bench_id, say=say)
+        write_allocation(project, f"srun:{current}", bench_id, say=say)
         return
     typer.echo(
         f"slurm: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}",
         err=True,
     )
-    number = allocated_for(project, bench_id, JobWanted(record.job).on(fold(hosts), len(hosts)))
-    allocated(project, f"srun:{number}", bench_id, say=say)
+    number = allocate_job(project, bench_id, JobWanted(record.job).on(fold(hosts), len(hosts)))
+    write_allocation(project, f"srun:{number}", bench_id, say=say)
 
 
 def _move(project: Project, inventory: str) -> None:
@@ -270,10 +270,10 @@ def _move(project: Project, inventory: str) -> None:
         return
     job = slurm.job(slurm.job_id(number, str(path)))
     if job is None or job.state != "RUNNING":
-        allocated(project, f"{word}:{current}", number, say=say)
+        write_allocation(project, f"{word}:{current}", number, say=say)
 
 
-def note_unattended(project: Project) -> None:
+def print_orphan_jobs(project: Project) -> None:
     """Print the jobs of benches whose controller is gone, and how to end them; forget those that
     are over and left no bench.
     """

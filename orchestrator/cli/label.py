@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli import complete
-from orchestrator.cli.options import bench_path, named
+from orchestrator.cli.options import bench_path, name_bench
 
 if TYPE_CHECKING:
     from orchestrator.record.bench_record import BenchRecord
@@ -48,12 +48,12 @@ def label(
         (chosen, given)
     ]
     for directory, text in changes:
-        before, ownership = named(directory), take(directory)
+        before, ownership = name_bench(directory), take(directory)
         try:
             directory.change(partial(_relabel, text))
         finally:
             ownership.release()
-        typer.echo(f"{before} is now {named(directory)}")
+        typer.echo(f"{before} is now {name_bench(directory)}")
 
 
 def _relabel(text: str, record: BenchRecord) -> BenchRecord:

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli import complete
 from orchestrator.cli.connection_log import trust_of
-from orchestrator.cli.options import Debug, find_bench, known_secrets
+from orchestrator.cli.options import Debug, check_secrets, find_bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -162,7 +162,7 @@ def _pieces(
     inventory = open_inventory(reached_inventory(directory.record()))
     hosts = inventory.of([slot.host for slot in away])
     if not raw:
-        known_secrets(directory.record(), hosts, "add --raw")
+        check_secrets(directory.record(), hosts, "add --raw")
     trust = trust_of(Project.here(os.environ), inventory.redaction())
     cluster = stack.enter_context(Cluster(hosts, trust, inventory.redaction()).open())
     for slot in away:

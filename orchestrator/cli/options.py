@@ -67,7 +67,7 @@ ChangedSecrets = Annotated[
 ]
 
 
-def known_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> None:
+def check_secrets(record: BenchRecord, hosts: Sequence[Host], remedy: str) -> None:
     """Raise ConfigError if secrets have changed since a bench was planned: former values could not
     be hidden in its logs.
     """
@@ -181,7 +181,7 @@ def find_bench(name: str) -> BenchDir:
     return found
 
 
-def named(bench: BenchDir) -> str:
+def name_bench(bench: BenchDir) -> str:
     """Return the name of a bench for people, with its label if it has one."""
     from orchestrator.report.text import one_line
 
@@ -200,13 +200,13 @@ def _tell_passed_over(project: Project, found: BenchDir) -> None:
     if newer is None:
         return
     newest, why = newer
-    said = one_line(f"the newest bench, {named(newest)}, {why}")
+    said = one_line(f"the newest bench, {name_bench(newest)}, {why}")
     if not sys.stdout.isatty():
-        hint = f"the latest bench with runs is {named(found)}: name it if that is the one you want"
+        hint = f"the latest bench with runs is {name_bench(found)}: name it if that is the one you want"
         raise ConfigError(
             f"expected the name of a bench, got none, and {said}", where="BENCH", hint=hint
         )
-    say(f"orch: {said}; this is {named(found)}")
+    say(f"orch: {said}; this is {name_bench(found)}")
 
 
 def bench_path(name: str) -> Path:

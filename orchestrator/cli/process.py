@@ -69,11 +69,11 @@ def _keep_secrets() -> None:
 
 
 def _report(error: BaseException) -> None:
-    from orchestrator.errors import traced
+    from orchestrator.errors import format_exception
 
     with suppress(OSError):
         print(
-            f"orch: this is a bug in orch. Traceback:\n{traced(error)}",
+            f"orch: this is a bug in orch. Traceback:\n{format_exception(error)}",
             end="",
             file=sys.stderr,
             flush=True,

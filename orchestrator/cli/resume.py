@@ -17,8 +17,8 @@ from orchestrator.cli.options import (
     Detach,
     Json,
     KeepGoing,
+    check_secrets,
     find_bench,
-    known_secrets,
 )
 
 
@@ -60,7 +60,7 @@ def resume(
             for host in open_inventory(reached_inventory(record)).hosts
             if host.name in record.planned_with.hosts
         ]
-        known_secrets(record, hosts, "add --changed-secrets")
+        check_secrets(record, hosts, "add --changed-secrets")
     go_on(
         directory,
         accept_new=accept_new,

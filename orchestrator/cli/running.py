@@ -41,7 +41,7 @@ def status(
     """Show which runs are active on which nodes, and the benches of this project; without an
     inventory only the benches.
     """
-    from orchestrator.cli.job import note_unattended
+    from orchestrator.cli.job import print_orphan_jobs
     from orchestrator.inventory import fold
     from orchestrator.nodes.conversation import owner_words
     from orchestrator.nodes.fanout import each
@@ -132,7 +132,7 @@ def status(
         )
         if bench_id in silent:
             typer.echo(one_line(f"silent   {bench_id}  {silent[bench_id]}"))
-    note_unattended(project)
+    print_orphan_jobs(project)
     if refused:
         newest, reason = max(refused.items())
         count = plural(len(refused), "bench", "benches")
@@ -203,7 +203,7 @@ def _stop_controller(bench: BenchDir, *, quiet: bool) -> None:
         time.sleep(0.05)
 
 
-def _cancelled_job(bench: str, *, quiet: bool) -> bool:
+def _cancel_job(bench: str, *, quiet: bool) -> bool:
     """End a bench that has submitted a job, by the end of its job, and return True; also one that
     still waits for it.
 
@@ -261,7 +261,7 @@ def cancel(
     from orchestrator.record.bench_record import reached_inventory
     from orchestrator.report.text import one_line
 
-    if bench and _cancelled_job(bench, quiet=as_json):
+    if bench and _cancel_job(bench, quiet=as_json):
         if as_json:
             print_json({"nodes": [], "stopped": {}, "errors": []})
         return

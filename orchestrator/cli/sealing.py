@@ -25,7 +25,7 @@ def sealable(name: str) -> BenchDir | BenchGroup:
     return (named_group(runs, name) if name else newest_group(runs)) or find_bench(name)
 
 
-def signed(archive: Archive, target: Path, key: Path) -> None:
+def sign_archive(archive: Archive, target: Path, key: Path) -> None:
     """Sign the seal of an archive with a key, and write the signature next to the archive."""
     from orchestrator.files import write_atomic
     from orchestrator.record.signature import sign

@@ -10,7 +10,7 @@ from orchestrator.errors import Interrupted
 
 
 @contextmanager
-def handled(act: Callable[[int, object], None]) -> Iterator[None]:
+def handle_signals(act: Callable[[int, object], None]) -> Iterator[None]:
     """Have ``act`` called with the number of each SIGINT, SIGTERM and SIGHUP.
 
     A SIGHUP that whoever started this process has it ignore, as nohup does, stays ignored.
@@ -27,7 +27,7 @@ def handled(act: Callable[[int, object], None]) -> Iterator[None]:
 
 
 @contextmanager
-def interrupted_with(state: str) -> Iterator[None]:
+def interrupt_on_signal(state: str) -> Iterator[None]:
     """Raise Interrupted at a signal, so that the command cleans up; ``state`` describes its
     remains.
     """
@@ -35,5 +35,5 @@ def interrupted_with(state: str) -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         raise Interrupted(number, f"interrupted; {state}")
 
-    with handled(stop):
+    with handle_signals(stop):
         yield

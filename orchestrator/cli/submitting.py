@@ -63,14 +63,14 @@ def hosts_for(
         text = f"this runs inside job {current}; to use its nodes: --hosts slurm, or --hosts srun"
         typer.echo(f"slurm: --slurm submits another job, and {text}", err=True)
     if dry_run:
-        yield _expected(project, job, bench_id, as_json)
+        yield _preview(project, job, bench_id, as_json)
         return
-    from orchestrator.cli.job import allocated_for, give_up, note_unattended
+    from orchestrator.cli.job import allocate_job, give_up, print_orphan_jobs
 
     _refuse(check, project, job, devices)
     project.prepare()
-    note_unattended(project)
-    number = allocated_for(project, bench_id, job)
+    print_orphan_jobs(project)
+    number = allocate_job(project, bench_id, job)
     try:
         yield select(f"srun:{number}", "", bench_id, devices=devices)
     except BaseException:
@@ -112,7 +112,7 @@ def _refuse(
         raise refused
 
 
-def _expected(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:
+def _preview(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:
     """Print what would be submitted, on standard error beside JSON, and return hosts in place of
     the job's.
     """

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from orchestrator.plan import Limits
 
 
-def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
+def describe_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
     """Return what a suite would run on these hosts, in words. Raises ConfigError for its faults."""
-    words: str = _provider().planned_gate(suite, selection, bases)
+    words: str = _provider().describe_gate(suite, selection, bases)
     return words
 
 
-def gated(
+def run_gate(
     selection: Selection,
     suite: str,
     bases: Sequence[Path],
@@ -30,7 +30,7 @@ def gated(
     """Run a suite and return the selection without the hosts that fail it. Raises Regression if the
     bench must not begin.
     """
-    left: Selection = _provider().gated(
+    left: Selection = _provider().run_gate(
         selection, suite, bases, limits, accept_new=accept_new, with_suspects=with_suspects
     )
     return left

@@ -14,7 +14,7 @@ from orchestrator.cli.options import (
     Json,
     Templates,
     find_bench,
-    named,
+    name_bench,
     open_frameworks,
     print_json,
     template_bases,
@@ -142,7 +142,7 @@ def summarize(
         console = stdout_console()
         if not from_logs:
             console.print(
-                f"bench {named(find_bench(bench))}", style="dim", markup=False, highlight=False
+                f"bench {name_bench(find_bench(bench))}", style="dim", markup=False, highlight=False
             )
         terminal.render(summary if from_logs else replace(summary, label=""), console)
         for section in sections:

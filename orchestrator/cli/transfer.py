@@ -27,7 +27,7 @@ def transfer(title: str, every_s: float = 10.0) -> Iterator[Callable[[int], None
     """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(title, every_s).moved
+        yield _Lines(title, every_s).count
         return
     columns = (
         TextColumn("{task.description}"),
@@ -58,7 +58,7 @@ class _Lines:
         self._began = self._printed = time.monotonic()
         self._bytes = 0
 
-    def moved(self, count: int) -> None:
+    def count(self, count: int) -> None:
         """Count ``count`` more bytes; print a line if it is time."""
         with self._lock:
             self._bytes += count

@@ -54,7 +54,7 @@ def undeploy(
 
         there, failed = each(cluster.nodes, lambda name: ask(name, dry=True))
         errors += failed.values()
-        collected |= _collected_runs(
+        collected |= _find_collected_runs(
             selection.project, {name: answer.get("kept", {}) for name, answer in there.items()}
         )
         before, failed = each(there, lambda name: ask(name, dry=True))
@@ -78,7 +78,9 @@ def undeploy(
         raise Faults(errors)
 
 
-def _collected_runs(project: Project, kept: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+def _find_collected_runs(
+    project: Project, kept: Mapping[str, Iterable[str]]
+) -> dict[str, list[str]]:
     """Return by host the runs that it keeps whose logs are in this project and verified."""
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import BenchDir

@@ -3,7 +3,7 @@ replaced by spares once lost.
 
 A host may be lost at any time: before the first run of a controller, in a run, between two. Each is
 one call of
-`ActiveHosts.replaced`, so that a bench that is resumed goes on as one that was not interrupted.
+`ActiveHosts.replace_lost`, so that a bench that is resumed goes on as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orchestrator.checks.interfaces import with_interface, with_interfaces
 from orchestrator.controller.busy import wait_until_free
 from orchestrator.controller.events import Checked, Decided
 from orchestrator.controller.fitness import Look, kinds_of, look_at
-from orchestrator.controller.spares import is_on, lost_hosts, may_move, replacements
+from orchestrator.controller.spares import find_lost_hosts, is_on, may_move, replacements
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, OrchError
 from orchestrator.inventory import Host, fold
@@ -60,7 +60,7 @@ class ActiveHosts:
         while not self.stage.interrupt.signal and (
             errors := self.connect() or self._preflight(needed)
         ):
-            if not self.replaced(run, errors, needed) and not self.stage.interrupt.signal:
+            if not self.replace_lost(run, errors, needed) and not self.stage.interrupt.signal:
                 raise Faults(errors)
 
     def connect(self) -> list[OrchError]:
@@ -88,7 +88,7 @@ class ActiveHosts:
             replacements(cells, self.hosts, lost, self.spares)
         )
 
-    def replaced(
+    def replace_lost(
         self, run: PlannedRun, errors: Sequence[OrchError], needed: Sequence[PlannedRun]
     ) -> bool:
         """Let spares take the places of the hosts that these errors show to be lost, in a run or
@@ -99,7 +99,7 @@ class ActiveHosts:
         where the bench has spares.
         """
         record = self.bench.record()
-        lost = lost_hosts(self.hosts, errors)
+        lost = find_lost_hosts(self.hosts, errors)
         if not (lost and record.spares and self.again) or self.stage.interrupt.signal:
             return False
         cells = [*record.cells, run.spec]
@@ -161,7 +161,7 @@ class ActiveHosts:
                 self.stage.cluster, kind, self.hosts, self.facts.get(kind.framework.name)
             )
             self.facts[look.framework] = look.facts
-            if not lost_hosts(self.hosts, look.errors):
+            if not find_lost_hosts(self.hosts, look.errors):
                 self.stage.observe(Checked(look.checks))
             if look.errors:
                 return look.errors

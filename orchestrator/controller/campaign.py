@@ -15,7 +15,7 @@ from orchestrator.controller.events import LeftOut, RunBegun, RunOver
 from orchestrator.controller.launch import Launch, Outcome
 from orchestrator.controller.reattach import Trace, find
 from orchestrator.controller.root_cause import with_cause
-from orchestrator.controller.spares import lost_hosts
+from orchestrator.controller.spares import find_lost_hosts
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.collect import collect_host
@@ -74,7 +74,7 @@ class Campaign:
                 run = self._when_free(index, run)
                 outcome = self._execute(run)
             self.stage.observe(RunOver(index, run, outcome.state, outcome.error))
-            is_made_again = self.active.replaced(run, outcome.faults, needed)
+            is_made_again = self.active.replace_lost(run, outcome.faults, needed)
             if not is_made_again:
                 self.errors += [*([outcome.error] if outcome.error else []), *outcome.unreached]
             self.errors += outcome.leftovers
@@ -175,7 +175,7 @@ class Campaign:
         there = [name for name in names if name not in absent]
         traces, mute = each(there, lambda name: find(nodes[name], run.run_id, timeout_s=ask_s))
         absent |= mute
-        lost = lost_hosts(self.active.hosts, absent.values())
+        lost = find_lost_hosts(self.active.hosts, absent.values())
         if absent and not (len(lost) == len(absent) and self.active.may_replace(lost, run)):
             _close(traces)
             raise Faults(list(absent.values()))

@@ -32,7 +32,7 @@ from orchestrator.errors import (
     OrchError,
     RunError,
     TransportError,
-    traced,
+    format_exception,
 )
 from orchestrator.files import remove_parts
 from orchestrator.inventory import Host, Redaction
@@ -76,7 +76,7 @@ class Scheduler(Protocol):
         Returns their number, None if that cannot be.
         """
 
-    def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
+    def select_errors(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Select the errors of the bench as a whole from the errors of its runs."""
 
 
@@ -235,7 +235,7 @@ class Controller:
                     others = (other for other in errors if not isinstance(other, TransportError))
                     errors = [Interrupted(interrupt.signal, message), *others]
         results = read_bench(self.bench, known=scheduler.tally.read)
-        errors = scheduler.counted(
+        errors = scheduler.select_errors(
             [*errors, *_evidence_errors(results, {error.run_id for error in errors})]
         )
         errors += [*_unfit(results), *_not_met(results, self.bench.record().expect)]
@@ -290,7 +290,7 @@ class Controller:
                 errors, _ = self._conduct(show, nowhere)
             os._exit(errors[0].exit_code if errors else 0)
         except BaseException as error:
-            os.write(2, traced(error).encode("utf-8", "replace"))
+            os.write(2, format_exception(error).encode("utf-8", "replace"))
         finally:
             os._exit(1)
 

@@ -68,7 +68,7 @@ def _starts_in(host: Host, spec: RunSpec) -> str:
     return container.description if container else ""
 
 
-def expected_times(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
+def find_times(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, float]]:
     """Return each cell that an earlier bench has run, with the seconds of its longest run in the
     newest such bench.
     """
@@ -86,7 +86,7 @@ def expected_times(root: Path, cells: Sequence[RunSpec]) -> list[tuple[RunSpec, 
 
 
 def earlier_times(root: Path, plan: Bench) -> list[tuple[RunSpec, float]]:
-    """Return `expected_times` for the cells of a plan with a budget; an empty list without one."""
+    """Return `find_times` for the cells of a plan with a budget; an empty list without one."""
     if plan.schedule.budget_s is None:
         return []
-    return expected_times(root, plan.cells)
+    return find_times(root, plan.cells)

@@ -90,7 +90,7 @@ class Peer:
             self.longest_silence_s = max(self.longest_silence_s, at - self.last_answer)
         self.last_answer = max(at, self.last_answer)
 
-    def listened(self, until: float, seconds: float) -> None:
+    def extend_silence(self, until: float, seconds: float) -> None:
         """Extend the node's silence to ``until``: the controller listened for ``seconds`` since the
         last call.
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from orchestrator.controller.campaign import Campaign
 from orchestrator.controller.events import TakingOver
-from orchestrator.errors import recorded_error
+from orchestrator.errors import restore_error
 from orchestrator.plan.bench import PlannedRun
 from orchestrator.record.journal import begun_runs
 from orchestrator.record.manifest import read_manifest
@@ -51,5 +51,5 @@ def remaining(
         if outcome is None or not outcome.counts or (retry_failed and outcome.state != "finished"):
             outstanding.append(supersede(campaign.bench, run))
         elif outcome.state != "finished":
-            campaign.errors.append(outcome.error or recorded_error(None, run_id))
+            campaign.errors.append(outcome.error or restore_error(None, run_id))
     return outstanding

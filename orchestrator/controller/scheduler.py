@@ -16,7 +16,13 @@ from typing import Any
 
 from orchestrator.controller.deterministic import DeterministicFailure, deterministic_failure
 from orchestrator.controller.events import BlockOver, Decided, Observer, RunsPlanned
-from orchestrator.controller.stop_rule import decide, end_words, given_up, left_out_words, widest
+from orchestrator.controller.stop_rule import (
+    decide,
+    end_words,
+    find_hopeless_cells,
+    left_out_words,
+    widest,
+)
 from orchestrator.errors import OrchError, RunError
 from orchestrator.plan import RunSpec
 from orchestrator.plan.bench import Bench, PlannedRun
@@ -66,7 +72,7 @@ class BlockScheduler:
         """
         return [*owed, *(self.plan.block(1) if self.plan.schedule.until_ci is not None else ())]
 
-    def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
+    def select_errors(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return the errors of runs, each with how many other runs were not made because of it,
         and of cells without time for a run."""
         notes = {failure.run_id: self._not_made_words(failure) for failure in self._failures}
@@ -185,7 +191,7 @@ class BlockScheduler:
         blocks = record.blocks
         if all(map(self._failure_of, self.plan.cells)):
             return []
-        lost = given_up(self._results())
+        lost = find_hopeless_cells(self._results())
         block = [
             run
             for run in self.plan.block(blocks + 1)

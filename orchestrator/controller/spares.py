@@ -14,7 +14,7 @@ from orchestrator.plan.placement import place
 _GONE = ("node_lost", "node_rebooted", "host_unreachable")
 
 
-def lost_hosts(hosts: Sequence[Host], errors: Iterable[OrchError]) -> dict[str, OrchError]:
+def find_lost_hosts(hosts: Sequence[Host], errors: Iterable[OrchError]) -> dict[str, OrchError]:
     """Return the hosts that were lost, in their order, each with the first of these errors that
     says so.
 

@@ -77,7 +77,7 @@ def widest(results: Sequence[RunResult]) -> Width | None:
     Cells that are given up are ignored. Efficiencies need no check: they are as wide as
     speedups, relatively.
     """
-    given_up_cells = given_up(results)
+    given_up_cells = find_hopeless_cells(results)
     summary = summarize([run for run in results if run.spec not in given_up_cells])
     widths = []
     rows = [row for row in summary.rows if row.primary]
@@ -99,7 +99,7 @@ def widest(results: Sequence[RunResult]) -> Width | None:
     )
 
 
-def given_up(results: Sequence[RunResult]) -> list[RunSpec]:
+def find_hopeless_cells(results: Sequence[RunResult]) -> list[RunSpec]:
     """Return the cells whose last three repeats have no number, so that another repeat is not
     expected to have one.
     """

@@ -159,7 +159,7 @@ class Watch:
             listened_s = min(turn - before, _LISTENED_S)
             for name, peer in self.peers.items():
                 if not peer.over:
-                    peer.listened(turn, listened_s)
+                    peer.extend_silence(turn, listened_s)
                     self._judge(name, peer)
             if self.stage.interrupt.signal:
                 self.stop("interrupted: the controller got a signal")

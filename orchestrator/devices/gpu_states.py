@@ -174,14 +174,14 @@ def _rows(matrix: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def selected(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
+def select_gpus(facts: Mapping[str, Any], devices: str) -> dict[str, Any]:
     """Return a machine's facts with only the GPUs that ``devices`` lists in the format of
     CUDA_VISIBLE_DEVICES, by index or by the start of their UUID. A MIG instance (``MIG-…``) is in
     no list of GPUs: with one of these the facts of all GPUs stay, and
     ``instances`` is the number of listed devices.
 
     >>> facts = {"gpus": [{"index": "0"}, {"index": "1"}], "gpu": {"uuid": ["GPU-a", "GPU-b"], "ecc": "Enabled"}}
-    >>> selected(facts, "GPU-b")
+    >>> select_gpus(facts, "GPU-b")
     {'gpus': [{'index': '1'}], 'gpu': {'uuid': ['GPU-b'], 'ecc': 'Enabled'}, 'devices': 'GPU-b'}
     """
     states, names = gpu_states(facts), [name.strip() for name in devices.split(",") if name.strip()]

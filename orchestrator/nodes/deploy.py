@@ -139,7 +139,7 @@ class Memory:
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def remembered_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
+def recall_facts(path: Path, hosts: Sequence[Host]) -> dict[str, dict[str, Any]]:
     """Return the facts that the last deploy saw of those hosts whose neighbours were among these
     hosts too.
     """

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.checks import told_facts
-from orchestrator.checks.facts import unpacked
+from orchestrator.checks import parse_facts
+from orchestrator.checks.facts import unpack_facts
 from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.devices.gpu_states import without_places
 from orchestrator.errors import OrchError, RunError
@@ -76,10 +76,10 @@ def capture(
         )
         try:
             devices = node.host.vars.get("cuda_visible_devices")
-            reports = cluster.redaction.value(unpacked(answer["told"]))
+            reports = cluster.redaction.value(unpack_facts(answer["told"]))
             facts = {
                 **answer["facts"],
-                **told_facts(reports, None if devices is None else str(devices)),
+                **parse_facts(reports, None if devices is None else str(devices)),
             }
             # The node read its clock between these two instants.
             facts["clock_off_s"] = round(

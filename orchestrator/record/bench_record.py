@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.documents import Invalid, closed, keys_of, read, stored
+from orchestrator.documents import Invalid, document_field, keys_of, read, strict_reader
 from orchestrator.errors import ConfigError
 from orchestrator.feature import providers
 from orchestrator.inventory import Host, is_loopback
@@ -46,33 +46,36 @@ class BenchRecord:
     """
 
     bench_id: str
-    created: str = field(default="", metadata=stored(by=parts.created))
+    created: str = field(default="", metadata=document_field(by=parts.created))
     orch: str = ""
     argv: tuple[str, ...] = ()
     inventory: str = ""
-    templates: tuple[Path, ...] = field(default=(), metadata=stored(by=parts.paths))
+    templates: tuple[Path, ...] = field(default=(), metadata=document_field(by=parts.paths))
     runs: tuple[str, ...] = ()
     borrowed: Mapping[str, str] = field(default_factory=dict)
     superseded: Mapping[str, str] = field(default_factory=dict)
-    cells: tuple[RunSpec, ...] = field(default=(), metadata=stored(by=parts.cells))
+    cells: tuple[RunSpec, ...] = field(default=(), metadata=document_field(by=parts.cells))
     plan: Mapping[str, PlanEntry] | None = None
     # The key that the first version wrote.
     schedule: Schedule = field(
-        default=Schedule(order="interleaved"), metadata=stored(key="course", by=closed(Schedule))
+        default=Schedule(order="interleaved"),
+        metadata=document_field(key="course", by=strict_reader(Schedule)),
     )
-    limits: Limits | None = field(default=None, metadata=stored(by=closed(Limits)))
+    limits: Limits | None = field(default=None, metadata=document_field(by=strict_reader(Limits)))
     planned_with: PlannedWith | None = None
     added: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     label: str = ""
-    skipped: tuple[Skipped, ...] = field(default=(), metadata=stored(by=parts.skipped))
-    expect: tuple[Expectation, ...] = field(default=(), metadata=stored(by=parts.expectations))
+    skipped: tuple[Skipped, ...] = field(default=(), metadata=document_field(by=parts.skipped))
+    expect: tuple[Expectation, ...] = field(
+        default=(), metadata=document_field(by=parts.expectations)
+    )
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
     # The key is that of the option, and of the feature that first had such runs.
     extra: ExtraRuns | None = field(
-        default=None, metadata=stored(key="profile", by=parts.extra_runs)
+        default=None, metadata=document_field(key="profile", by=parts.extra_runs)
     )
     spares: tuple[str, ...] = ()
     replaced: Mapping[str, str] = field(default_factory=dict)

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from orchestrator.documents import Invalid, read, read_leniently, stored
-from orchestrator.errors import DataError, OrchError, recorded_error
+from orchestrator.documents import Invalid, document_field, read, read_leniently
+from orchestrator.errors import DataError, OrchError, restore_error
 from orchestrator.logs import LogGrammar
 from orchestrator.plan import MEASURES, Framework, Measure, RunSpec
 from orchestrator.plan.folders import FrameworkFolder
@@ -112,13 +112,13 @@ class RecordedOutcome:
     error: OrchError | None = None
     clean: Mapping[str, Clean] = field(
         default_factory=dict,
-        metadata=stored(by=partial(read_leniently, dict[str, Clean]), annotates=True),
+        metadata=document_field(by=partial(read_leniently, dict[str, Clean]), annotates=True),
     )
     answers: Mapping[str, Answer] = field(
         default_factory=dict,
-        metadata=stored(by=partial(read_leniently, dict[str, Answer]), annotates=True),
+        metadata=document_field(by=partial(read_leniently, dict[str, Answer]), annotates=True),
     )
-    released: bool = field(default=True, metadata=stored(annotates=True))
+    released: bool = field(default=True, metadata=document_field(annotates=True))
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -132,7 +132,7 @@ class RecordedOutcome:
         error = content.get("error")
         known = {
             "state": str(content.get("state") or ""),
-            "error": recorded_error(error, run_id) if error else None,
+            "error": restore_error(error, run_id) if error else None,
             "evidence": {key: kept for key, kept in content.items() if key not in _OUTCOME_KEYS},
         }
         return read(cls, content | known)
@@ -267,7 +267,7 @@ class _Document:
     origins: Mapping[str, str] | None = None
     payload: Mapping[str, str] | None = None
     facts: Mapping[str, Any] | None = None
-    start: StartRecord | None = field(default=None, metadata=stored(annotates=True))
+    start: StartRecord | None = field(default=None, metadata=document_field(annotates=True))
     outcome: Mapping[str, Any] | None = None
     reread: _Reread | None = None
 

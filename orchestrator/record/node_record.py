@@ -18,10 +18,10 @@ from orchestrator.documents import (
     Invalid,
     Reader,
     check_schema,
+    document_field,
     read,
     read_leniently,
     short,
-    stored,
 )
 from orchestrator.errors import DataError
 from orchestrator.record.rundir import RunDir
@@ -76,9 +76,9 @@ class RankRecord:
     ended_mono_s: float | None = None
     slowed_us: Mapping[str, int] = field(
         default_factory=dict,
-        metadata=stored(by=partial(read_leniently, dict[str, int]), annotates=True),
+        metadata=document_field(by=partial(read_leniently, dict[str, int]), annotates=True),
     )
-    bound: Bound | None = field(default=None, metadata=stored(annotates=True))
+    bound: Bound | None = field(default=None, metadata=document_field(annotates=True))
 
     @classmethod
     def of(cls, value: Any) -> RankRecord:
@@ -132,11 +132,11 @@ class Meter:
     """
 
     growth: Mapping[str, tuple[tuple[float, int], ...]] = field(
-        default_factory=dict, metadata=stored(by=_growth)
+        default_factory=dict, metadata=document_field(by=_growth)
     )
     processors: Processors | None = None
     sent_bytes: int | None = None
-    links_lost: Mapping[str, int] = field(default_factory=dict, metadata=stored(by=_losses))
+    links_lost: Mapping[str, int] = field(default_factory=dict, metadata=document_field(by=_losses))
 
 
 def _log_files(value: Any) -> dict[str, LogFile]:
@@ -170,17 +170,17 @@ class ExitRecord:
     stopped_mono_s: float | None = None
     ended_mono_s: float | None = None
     oom_kills: int = 0
-    ranks: tuple[RankRecord, ...] = field(default=(), metadata=stored(required=True))
+    ranks: tuple[RankRecord, ...] = field(default=(), metadata=document_field(required=True))
     files: Mapping[str, LogFile] = field(
-        default_factory=dict, metadata=stored(by=_log_files, required=True)
+        default_factory=dict, metadata=document_field(by=_log_files, required=True)
     )
     left_over: tuple[tuple[int, str], ...] = field(
-        default=(), metadata=stored(by=_processes, annotates=True)
+        default=(), metadata=document_field(by=_processes, annotates=True)
     )
     stuck: tuple[tuple[int, str], ...] = field(
-        default=(), metadata=stored(by=_processes, annotates=True)
+        default=(), metadata=document_field(by=_processes, annotates=True)
     )
-    meter: Meter = field(default_factory=Meter, metadata=stored(annotates=True))
+    meter: Meter = field(default_factory=Meter, metadata=document_field(annotates=True))
 
     @classmethod
     def of(cls, value: Any) -> ExitRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.documents import Invalid, closed, read
+from orchestrator.documents import Invalid, read, strict_reader
 from orchestrator.plan import RunSpec
 from orchestrator.plan.scaling import Step
 from orchestrator.plan.transformer import RECOMPUTATIONS
@@ -15,7 +15,7 @@ _LEAST = {"tokens": 0, "micro_batches": 1, "model_ranks": 1, "batch_size_up_to":
 
 def spec_of(written: Mapping[str, Any], origins: Mapping[str, str]) -> RunSpec:
     """Return the spec recorded in ``written``, with its ``origins``. Raises Invalid."""
-    step = closed(Step)(written.get("step", {}))
+    step = strict_reader(Step)(written.get("step", {}))
     spec = read(RunSpec, {**written, "origins": dict(origins), "step": step})
     if any(getattr(step, name) < least for name, least in _LEAST.items()):
         raise Invalid("expected counts that a step can have", "step")

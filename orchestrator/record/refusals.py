@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import OrchError, recorded_error
+from orchestrator.errors import OrchError, restore_error
 from orchestrator.record.journal import Event, last_controller
 from orchestrator.record.ownership import holder
 from orchestrator.record.rundir import BenchDir, benches
@@ -18,7 +18,7 @@ def errors_before_runs(bench: BenchDir) -> list[OrchError]:
     """
     if _has_runs(bench):
         return []
-    return [recorded_error(error, "") for error in _last_errors(bench)]
+    return [restore_error(error, "") for error in _last_errors(bench)]
 
 
 def errors_between_runs(bench: BenchDir) -> list[OrchError]:
@@ -27,7 +27,7 @@ def errors_between_runs(bench: BenchDir) -> list[OrchError]:
     if not _has_runs(bench):
         return []
     return [
-        recorded_error(error, "")
+        restore_error(error, "")
         for error in _last_errors(bench)
         if error.get("host") and not error.get("run_id")
     ]

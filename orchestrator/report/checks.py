@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.checks import Check
-from orchestrator.checks.check import folded
+from orchestrator.checks.check import fold_checks
 from orchestrator.inventory import fold
 from orchestrator.report.text import one_line, stdout_console
 
@@ -20,7 +20,7 @@ def table(checks: Sequence[Check]) -> None:
     grid = Table(box=None, pad_edge=False)
     for title in ("check", "hosts", "verdict", "found"):
         grid.add_column(title, overflow="fold")
-    for check, hosts in folded(checks).items():
+    for check, hosts in fold_checks(checks).items():
         text = one_line(check.found)
         if check.verdict != "ok":
             text += f"; expected {one_line(check.expected)}. {one_line(check.hint)}"

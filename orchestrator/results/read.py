@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from statistics import median
 
-from orchestrator.errors import ConfigError, DataError, OrchError, recorded_error
+from orchestrator.errors import ConfigError, DataError, OrchError, restore_error
 from orchestrator.inventory import fold
 from orchestrator.logs import is_named, nccl
 from orchestrator.notes import Note
@@ -90,7 +90,7 @@ def read_run(run: RunDir) -> RunResult:
     outcome = planned.outcome or RecordedOutcome("")
     again = RETRY if outcome.counts else RESUME
     if not outcome.measured:
-        cause = outcome.error or recorded_error(None, run.run_id)
+        cause = outcome.error or restore_error(None, run.run_id)
         lost = lost_links_of(run, planned.hosts)
         return replace(result, state=outcome.state, error=cause, repeated_by=again, lost_links=lost)
     try:

@@ -14,7 +14,7 @@ from orchestrator.checks.facts import node_facts
 from orchestrator.checks.gpus import count_check
 from orchestrator.checks.judge import judge, unfit
 from orchestrator.devices import nvidia_smi as nvidiasmi
-from orchestrator.devices.gpu_states import gpu_states, selected, without_places
+from orchestrator.devices.gpu_states import gpu_states, select_gpus, without_places
 from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
 from tests.support.node_facts import DATA, HOST, healthy, judged, verdict_of
@@ -153,7 +153,7 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
         "idle", "xid", "clocks",
     ]  # fmt: skip
     host = Host("lab2", "10.11.0.3", gpus=1, vars={**HOST.vars, "cuda_visible_devices": devices})
-    own = selected(facts, devices)
+    own = select_gpus(facts, devices)
     checks = judged(own, host)
     assert checks["gpus"].found.startswith("1 x NVIDIA H200 140 GiB, driver 580.159.04")
     assert {checks[name].verdict for name in ("gpus", "idle", "xid", "clocks")} == {
@@ -169,7 +169,7 @@ def test_only_the_gpus_of_a_run_are_looked_at(devices: str) -> None:
 def test_the_matrix_of_some_gpus_has_their_numbers_and_of_a_lab_no_places() -> None:
     facts = healthy("h200-pair-580.xml", "h200-hgx.topo")
     facts |= {"gpus": [facts["gpus"][0] | {"index": str(at)} for at in range(8)], "gpu": {}}
-    own = selected(facts, "2,5")["topology"]
+    own = select_gpus(facts, "2,5")["topology"]
     assert own["devices"][:3] == ["GPU0", "GPU1", "NIC0"] and list(own["links"]) == ["GPU0", "GPU1"]
     assert own["links"]["GPU1"].split()[:2] == [
         nvidiasmi.pairs(facts["topology"])["GPU2", "GPU5"],
@@ -177,26 +177,26 @@ def test_the_matrix_of_some_gpus_has_their_numbers_and_of_a_lab_no_places() -> N
     ]
     assert own["numa"] == ["0", "1"] and len(own["links"]["GPU0"].split()) == len(own["devices"])
     nodes = [
-        without_places(selected(facts, devices))["topology"] for devices in ("0,1", "2,3", "6,7")
+        without_places(select_gpus(facts, devices))["topology"] for devices in ("0,1", "2,3", "6,7")
     ]
     assert nodes[0] == nodes[1] == nodes[2] and nodes[0]["links"]["GPU0"].startswith("X NV")
 
 
 def test_a_listed_gpu_that_does_not_exist_is_missed() -> None:
     host = Host("lab2", "10.11.0.3", gpus=2, vars={**HOST.vars, "cuda_visible_devices": "1,2"})
-    check = judged(selected(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
+    check = judged(select_gpus(healthy("h200-pair-580.xml"), "1,2"), host)["gpus"]
     assert (check.verdict, check.found) == ("failed", "1 GPU in vars.cuda_visible_devices 1,2")
 
 
 def test_mig_instances_leave_the_facts_of_all_gpus_and_are_counted() -> None:
     facts = healthy("h200-pair-580.xml")
-    assert selected(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
+    assert select_gpus(facts, "MIG-0f") == facts | {"devices": "MIG-0f", "instances": 1}
     host = Host(
         "lab2", "10.11.0.3", gpus=3, vars={**HOST.vars, "cuda_visible_devices": "MIG-0,MIG-1,MIG-2"}
     )
-    assert judged(selected(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
-    assert judged(selected(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
-    assert selected(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
+    assert judged(select_gpus(facts, "MIG-0,MIG-1,MIG-2"), host)["gpus"].verdict == "ok"
+    assert judged(select_gpus(facts, "MIG-0,MIG-1"), host)["gpus"].verdict == "failed"
+    assert select_gpus(facts | {"gpus": "no nvidia-smi"}, "0")["gpus"] == "no nvidia-smi"
 
 
 # ------------------------------------------------------------------ GPUs that do not answer
@@ -300,9 +300,12 @@ def test_elsewhere_an_error_is_told_and_one_that_ends_all_work_fails_the_gpu(
 
 def test_only_the_gpus_of_a_run_have_to_answer() -> None:
     facts = smi_with("utilization/gpu_util", "GPU requires reset")
-    assert count_check(replace(HOST, gpus=1), node_facts(selected(facts, "0")), 1).verdict == "ok"
     assert (
-        count_check(replace(HOST, gpus=1), node_facts(selected(facts, "1")), 1).verdict == "failed"
+        count_check(replace(HOST, gpus=1), node_facts(select_gpus(facts, "0")), 1).verdict == "ok"
+    )
+    assert (
+        count_check(replace(HOST, gpus=1), node_facts(select_gpus(facts, "1")), 1).verdict
+        == "failed"
     )
 
 

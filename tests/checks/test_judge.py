@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.check import NAMES
-from orchestrator.checks.cross_node import local_routes, same_machine, shared, unlike
+from orchestrator.checks.cross_node import find_shared_workdirs, local_routes, same_machine, unlike
 from orchestrator.checks.facts import ports_of
 from orchestrator.checks.judge import among, judge
 from orchestrator.checks.load import load_checks
@@ -115,7 +115,7 @@ def test_nodes_that_share_their_work_directory_are_named() -> None:
         host: {"workdir": "/home/u/.orch-node", "workdir_first": first}
         for host, first in firsts.items()
     }
-    checks = shared(known(facts))
+    checks = find_shared_workdirs(known(facts))
     assert [(check.host, check.verdict) for check in checks] == [("n1", "ok"), ("n2", "ok")]
     assert {check.found for check in checks} == {
         "/home/u/.orch-node is one directory on n[1-2]; each node has its own folder in it"

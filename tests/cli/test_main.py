@@ -25,7 +25,7 @@ from orchestrator.errors import (
     RunError,
     TransportError,
     Undecided,
-    recorded_error,
+    restore_error,
 )
 from orchestrator.version import __version__
 from tests.cli.nowhere import INVENTORY
@@ -137,7 +137,7 @@ def test_no_text_of_others_begins_a_line_in_the_name_of_orch(
         RunError(message, kind="x", where=where, hint=hint, host=host)
         for message, where, hint, host in texts
     ]
-    recorded = [recorded_error(error.as_dict(), "r") for error in errors]
+    recorded = [restore_error(error.as_dict(), "r") for error in errors]
     for error in (errors[0], Faults(errors), Faults(recorded)):
         with redirect_stderr(io.StringIO()) as shown:
             report(error)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from orchestrator.cli.signals import handled, interrupted_with
+from orchestrator.cli.signals import handle_signals, interrupt_on_signal
 from orchestrator.errors import Interrupted
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -17,7 +17,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def test_a_command_that_is_interrupted_says_what_is_there(number: signal.Signals) -> None:
     with (
         pytest.raises(Interrupted, match="interrupted; the site is as it was") as caught,
-        interrupted_with("the site is as it was"),
+        interrupt_on_signal("the site is as it was"),
     ):
         os.kill(os.getpid(), number)
     assert caught.value.exit_code == 128 + number
@@ -28,7 +28,7 @@ def test_a_hangup_that_nohup_has_ignored_stays_ignored() -> None:
     told: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with handled(lambda number, _: told.append(number)):
+        with handle_signals(lambda number, _: told.append(number)):
             for number in NUMBERS:
                 os.kill(os.getpid(), number)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

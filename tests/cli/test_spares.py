@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.api.connection_cache import ConnectionCache
-from orchestrator.api.prepare import begin_bench, remembered_interfaces
+from orchestrator.api.prepare import begin_bench, recall_interfaces
 from orchestrator.api.selection import Selection
 from orchestrator.cli.spares import with_spares
 from orchestrator.errors import Faults
@@ -124,7 +124,7 @@ def test_a_dry_run_shows_the_interface_that_preflight_will_find_among_the_hosts_
     selection.project.deployed.parent.mkdir()
     entries = {name: {"facts": {"simulated": values}} for name, values in facts.items()}
     selection.project.deployed.write_text(json.dumps({"hosts": entries}))
-    found = remembered_interfaces(rig.plan, selection)
+    found = recall_interfaces(rig.plan, selection)
     assert {name: values["interface"]["name"] for name, values in found.items()} == {
         "a": "ib0",
         "b": "ib0",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.past_cells import listed
+from orchestrator.analysis.past_cells import dump_past_bench
 from orchestrator.controller.busy import wait_until_free
 from orchestrator.controller.campaign import ports
 from orchestrator.controller.events import Checked, NodeEnded, RunBegun, RunOver, Started, Waiting
@@ -246,7 +246,7 @@ def test_a_secret_that_ranks_print_in_every_form_is_in_their_raw_logs_only(tmp_p
         and "last lines of rank-1" in errors[0].hint
         and [bool(result.throughput) for result in results] == [False, True, True]
     )
-    history = listed(rig.bench, "b", [read_run(run) for run in rig.bench.runs()])
+    history = dump_past_bench(rig.bench, "b", [read_run(run) for run in rig.bench.runs()])
     files = [
         path for path in rig.bench.path.rglob("*") if path.is_file() and "logs" not in path.parts
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.controller import reopened
+from orchestrator.cli.controller import reopen_bench
 from orchestrator.controller.events import RunOver, Started, TakenOver, TakingOver
 from orchestrator.controller.resume import remaining
 from orchestrator.errors import ConfigError, DataError, Faults, RunError
@@ -171,13 +171,13 @@ def test_no_job_is_submitted_for_a_bench_whose_framework_has_changed(
     monkeypatch.setenv("PATH", "/nowhere")
     (bench.path / "bench.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match="sbatch"):
-        reopened(bench, accept_new=False)
+        reopen_bench(bench, accept_new=False)
     record["planned_with"]["frameworks"]["simulated"]["payload"]["train_simulated.py"] = "another"
     (bench.path / "bench.json").write_text(json.dumps(record))
     with pytest.raises(
         DataError, match=r"frameworks.simulated.payload.train_simulated.py: the file has changed"
     ):
-        reopened(bench, accept_new=False)
+        reopen_bench(bench, accept_new=False)
 
 
 def _without(key: str) -> Callable[[dict[str, Any]], None]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.controller.root_cause import with_cause
-from orchestrator.errors import RunError, recorded_error
+from orchestrator.errors import RunError, restore_error
 from orchestrator.plan.bench import plan_run
 from orchestrator.record.manifest import manifest_of
 from orchestrator.record.rundir import RunDir
@@ -96,7 +96,7 @@ def test_a_rank_that_was_stopped_after_it_had_said_what_it_was_dying_of_is_the_c
     assert error.hint is not None and error.hint.startswith("the GPU had no memory left;")
     assert (
         error.cause == error.hint.splitlines()[0]
-        and recorded_error(error.as_dict(), "r1").cause == error.cause
+        and restore_error(error.as_dict(), "r1").cause == error.cause
     )
 
 

@@ -114,9 +114,9 @@ def test_a_budget_that_holds_no_run_at_all_is_an_error(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=10.0)
     pace = paced(rig, Clock(), expected_s=11.0)
     assert list(pace.runs(rig.plan.planned())) == []
-    (error,) = pace.counted([])
+    (error,) = pace.select_errors([])
     assert error.kind == "budget_over" and "before the first run of 2n1g fp32" in error.message
-    assert pace.counted([RunError("x", kind="rank_failed")])[0].kind == "rank_failed"
+    assert pace.select_errors([RunError("x", kind="rank_failed")])[0].kind == "rank_failed"
 
 
 def test_who_goes_on_with_a_bench_that_has_ended_by_its_budget_runs_nothing_and_says_the_same(

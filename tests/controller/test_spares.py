@@ -13,7 +13,7 @@ import pytest
 from orchestrator.controller.controller import Controller
 from orchestrator.controller.events import Decided, RunBegun, RunOver, Started
 from orchestrator.controller.scheduler import BlockScheduler
-from orchestrator.controller.spares import lost_hosts
+from orchestrator.controller.spares import find_lost_hosts
 from orchestrator.errors import Faults, RunError, TransportError
 from orchestrator.inventory import Redaction
 from orchestrator.inventory.hosts import Host
@@ -345,10 +345,14 @@ def test_a_failed_program_is_no_lost_host_nor_is_a_host_with_another_key() -> No
     gone = TransportError("no route", kind="host_unreachable", host="b")
     failed = RunError("rank 0", kind="rank_failed", host="a")
     assert (
-        lost_hosts(hosts, [failed])
-        == lost_hosts(hosts, [RunError("killed", kind="node_lost", host="a")])
+        find_lost_hosts(hosts, [failed])
+        == find_lost_hosts(hosts, [RunError("killed", kind="node_lost", host="a")])
         == {}
     )
-    assert lost_hosts(hosts, [failed, gone]) == lost_hosts(hosts, [Faults([gone])]) == {"b": gone}
+    assert (
+        find_lost_hosts(hosts, [failed, gone])
+        == find_lost_hosts(hosts, [Faults([gone])])
+        == {"b": gone}
+    )
     changed = TransportError("changed", kind="host_key_changed", host="a")
-    assert lost_hosts(hosts, [changed, gone]) == {}
+    assert find_lost_hosts(hosts, [changed, gone]) == {}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.controller import stop_rule as stopping
-from orchestrator.controller.earlier_benches import expected_times
-from orchestrator.controller.stop_rule import Decision, Width, decide, given_up, widest
+from orchestrator.controller.earlier_benches import find_times
+from orchestrator.controller.stop_rule import Decision, Width, decide, find_hopeless_cells, widest
 from orchestrator.errors import RunError
 from orchestrator.inventory.hosts import Host
 from orchestrator.logs.metrics import Metric
@@ -180,9 +180,9 @@ def test_a_cell_whose_last_three_repeats_failed_is_given_up_and_no_longer_keeps_
 ):
     base, double = CELLS
     steady = runs(base, [100.0, 100.1, 100.0, 99.9, 100.0])
-    assert given_up([*steady, *runs(double, [200.0, 180.0, None, None])]) == []
+    assert find_hopeless_cells([*steady, *runs(double, [200.0, 180.0, None, None])]) == []
     failing = [*steady, *runs(double, [200.0, 180.0, None, None, None])]
-    assert given_up(failing) == [double]
+    assert find_hopeless_cells(failing) == [double]
     assert widest(failing) == widest(steady)
     hopeless = [*runs(base, [None] * 3), *runs(double, [None] * 3)]
     assert widest(hopeless) is None
@@ -227,11 +227,11 @@ def test_a_run_takes_from_its_plan_to_its_logs_and_the_longest_of_a_cell_counts(
     ]  # fmt: skip
     bench = bench_of(tmp_path, "b1", journal)
     assert longest(bench) == [(CELLS[0], 9.0), (CELLS[1], 20.0)]
-    assert expected_times(tmp_path, CELLS[:1]) == [(CELLS[0], 9.0)]
+    assert find_times(tmp_path, CELLS[:1]) == [(CELLS[0], 9.0)]
     bench_of(tmp_path, "b2", [(1.0, "begun", ""), (2.0, "planned", "1"), (5.0, "finished", "1")])
-    assert expected_times(tmp_path, CELLS) == [(CELLS[0], 3.0), (CELLS[1], 20.0)]
+    assert find_times(tmp_path, CELLS) == [(CELLS[0], 3.0), (CELLS[1], 20.0)]
     (tmp_path / "b2" / "bench.json").write_text("{")
-    assert expected_times(tmp_path, CELLS) == [(CELLS[0], 9.0), (CELLS[1], 20.0)]
+    assert find_times(tmp_path, CELLS) == [(CELLS[0], 9.0), (CELLS[1], 20.0)]
 
 
 def test_time_between_two_controllers_is_not_spent_and_a_run_seen_by_both_has_no_length(

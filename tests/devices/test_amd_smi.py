@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.facts import told_facts
+from orchestrator.checks.facts import parse_facts
 from orchestrator.checks.gpus import gpu_checks
 from orchestrator.checks.judge import judge
 from orchestrator.devices.amd_smi import amd_gpu_facts, measure, rocm_gpu_facts
-from orchestrator.devices.gpu_states import gpu_states, selected
+from orchestrator.devices.gpu_states import gpu_states, select_gpus
 from orchestrator.inventory import Host
 from orchestrator.results.hardware import devices_of_node
 from orchestrator.results.language_model import device_of, with_devices
@@ -166,7 +166,7 @@ def test_the_checks_of_a_node_name_amds_programs_and_know_no_xids() -> None:
         "amd_static": {"code": 0, "text": data("mi300x-static.json")},
         "kernel_log": {"lines": [], "total": 0},
     }
-    facts = told_facts(raw)
+    facts = parse_facts(raw)
     assert "xids" not in facts and facts["gpus"][0]["name"] == "AMD Instinct MI300X"
     few = {check.name: check for check in gpu_checks(replace(HOST, gpus=8), facts, 8)}["gpus"]
     assert (few.verdict, few.found, few.expected) == (
@@ -195,21 +195,21 @@ def rest() -> dict[str, Any]:
     ({"rocm": {"code": 2, "text": ""}}, "rocm-smi ended with 2"),
 ])  # fmt: skip
 def test_a_program_that_does_not_tell_is_the_reason(raw: dict[str, Any], reason: str) -> None:
-    facts = told_facts(raw)
+    facts = parse_facts(raw)
     assert facts["gpus"] == reason
     assert gpu_checks(HOST, facts, 1)[0].found == reason
 
 
 def test_the_older_program_is_read_where_the_newer_one_is_missing() -> None:
     raw = {"amd_static": None, "rocm": {"code": 0, "text": data("mi250-rocm-smi.json")}}
-    assert told_facts(raw)["gpu_tool"] == "rocm-smi"
+    assert parse_facts(raw)["gpu_tool"] == "rocm-smi"
 
 
 def test_devices_are_chosen_by_number_and_by_the_uuid_that_rocr_takes() -> None:
     facts = two_mi300x(asic={"market_name": "AMD Instinct MI300X", "asic_serial": "0xB1"})
     assert gpu_states(facts)[1]["uuid"] == "GPU-00000000000000b1"
-    assert [gpu["index"] for gpu in selected(facts, "1")["gpus"]] == ["1"]
-    assert [gpu["index"] for gpu in selected(facts, "GPU-6f1f")["gpus"]] == ["0"]
+    assert [gpu["index"] for gpu in select_gpus(facts, "1")["gpus"]] == ["1"]
+    assert [gpu["index"] for gpu in select_gpus(facts, "GPU-6f1f")["gpus"]] == ["0"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.facts import ports_of, told_facts, unpacked
+from orchestrator.checks.facts import parse_facts, ports_of, unpack_facts
 from orchestrator.devices.gpu_states import gpu_states
 from orchestrator.devices.nvidia_smi import gpu_facts, pairs, topology, xids
 
@@ -336,7 +336,7 @@ def packed(value: Any) -> str:
     ],
 )
 def test_gpus_that_nobody_can_tell_of_are_a_reason(smi: Any, gpus: Any) -> None:
-    assert told_facts(unpacked(packed({"smi": smi})))["gpus"] == gpus
+    assert parse_facts(unpack_facts(packed({"smi": smi})))["gpus"] == gpus
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_gpus_that_nobody_can_tell_of_are_a_reason(smi: Any, gpus: Any) -> None:
 )
 def test_what_is_not_packed_as_a_runner_does_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="packed facts"):
-        unpacked(value)
+        unpack_facts(value)
 
 
 def test_ports_are_told_without_the_kernels_numbers_and_gids_by_type() -> None:

@@ -57,13 +57,13 @@ import json, sys
 import orchestrator.devices
 
 orchestrator.devices.__path__.append(sys.argv[1])
-from orchestrator.checks.facts import node_facts, told_facts
+from orchestrator.checks.facts import node_facts, parse_facts
 from orchestrator.checks.gpus import count_check
 from orchestrator.inventory import Host
 from orchestrator.plan.environment import visible_devices
 from orchestrator.results.numbers.peaks import devices_in
 
-facts = told_facts({"abacus": "Abacus X1"})
+facts = parse_facts({"abacus": "Abacus X1"})
 shown = visible_devices(Host("a", "a", gpus=2, vars={"cuda_visible_devices": "0,1"}))
 host = Host("a", "a", gpus=1)
 jammed = node_facts(facts | {"gpu": {"index": ["0"], "broken": ["jammed"]}})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.options import known_secrets
+from orchestrator.cli.options import check_secrets
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.features.profile.extra_runs import read_extra_runs
 from orchestrator.inventory.hosts import Host
@@ -136,9 +136,9 @@ def test_a_secret_that_has_changed_is_known_without_its_value() -> None:
     assert planned.changed_secrets([changed, HOSTS[1]]) == ["TOKEN of a"]
     assert planned.changed_secrets([replace(HOSTS[0], env={})]) == ["TOKEN of a"]
     with pytest.raises(ConfigError) as caught:
-        known_secrets(record(), [changed], "add --raw")
+        check_secrets(record(), [changed], "add --raw")
     assert "other values of TOKEN of a" in caught.value.message and "other" not in caught.value.hint
-    known_secrets(record(), HOSTS, "")
+    check_secrets(record(), HOSTS, "")
 
 
 def test_an_earlier_version_wrote_one_folder_of_frameworks_or_none() -> None:

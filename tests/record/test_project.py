@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.nodes.deploy import remembered_facts
+from orchestrator.nodes.deploy import recall_facts
 from orchestrator.record import Project
 from orchestrator.record.submission import submissions
 
@@ -72,4 +72,4 @@ def test_nothing_waits_for_a_pipe_in_the_place_of_a_state_file(tmp_path: Path) -
         os.mkfifo(tmp_path / path)
     assert project.inventory_source("", {})[1] == "the default"
     assert submissions(project) == []
-    assert remembered_facts(project.deployed, [Host("n1", "n1")]) == {}
+    assert recall_facts(project.deployed, [Host("n1", "n1")]) == {}

@@ -5,7 +5,7 @@ from orchestrator.analysis.compare.benches import (
     Comparison,
     compare,
     counterparts,
-    known_differences,
+    find_differences,
 )
 
-__all__ = ["By", "Comparison", "compare", "counterparts", "known_differences"]
+__all__ = ["By", "Comparison", "compare", "counterparts", "find_differences"]

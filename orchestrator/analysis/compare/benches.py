@@ -22,10 +22,10 @@ from orchestrator.analysis.compare.cells import (
     CellPair,
     cells_with,
     compare_cells,
+    find_unmatched_cells,
     match_cells,
     of_metric,
     spec_fields,
-    unmatched,
 )
 from orchestrator.analysis.compare.suspects import CellSuspects, suspects
 from orchestrator.errors import ConfigError, DataError
@@ -132,9 +132,9 @@ def compare(
         after=names[1],
         margin=margin,
         pairs=pairs,
-        only_before=unmatched(matched.cells[0], matched.pairs),
-        only_after=unmatched(matched.cells[1], matched.pairs),
-        distinctions=known_differences(matched.benches, different, matched.pairs),
+        only_before=find_unmatched_cells(matched.cells[0], matched.pairs),
+        only_after=find_unmatched_cells(matched.cells[1], matched.pairs),
+        distinctions=find_differences(matched.benches, different, matched.pairs),
         files=file_differences(*files) if all(files) else (),
         suspects=tuple(
             _suspects(matched, place, pair)
@@ -149,11 +149,11 @@ def compare(
 
 def _suspects(matched: Counterparts, place: int, pair: CellPair) -> CellSuspects:
     cells = matched.pairs[place]
-    known = known_differences(matched.benches, [cells])
+    known = find_differences(matched.benches, [cells])
     return CellSuspects(pair.case, pair.metric, suspects(*cells, pair.verdict == SLOWER, known))
 
 
-def known_differences(
+def find_differences(
     benches: tuple[BenchDir, BenchDir],
     pairs: Sequence[tuple[Cell, Cell]],
     metrics: Sequence[tuple[Cell, Cell]] = (),

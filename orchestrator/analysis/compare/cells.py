@@ -158,7 +158,9 @@ def cells_with(cells: Sequence[Cell], name: str, value: str) -> list[Cell]:
     return [cell for cell, values in zip(cells, written, strict=True) if value in values]
 
 
-def unmatched(cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]) -> tuple[str, ...]:
+def find_unmatched_cells(
+    cells: Sequence[Cell], pairs: Sequence[tuple[Cell, Cell]]
+) -> tuple[str, ...]:
     """Return the names of the cells that are in no pair."""
     paired = {cell.key() for pair in pairs for cell in pair}
     varying = _varying(cells)

@@ -13,7 +13,7 @@ from orchestrator.results import Cell, RunResult
 from orchestrator.results.numbers.drift import STEADY, Drift
 
 
-def kept(cell: Cell) -> dict[str, Any]:
+def dump_cell(cell: Cell) -> dict[str, Any]:
     """Return a cell for JSON: spec, metric, key, its runs, their numbers and places in the bench,
     and the drift of that.
     """
@@ -30,8 +30,8 @@ def kept(cell: Cell) -> dict[str, Any]:
 
 
 def cell_of(content: Mapping[str, Any]) -> Cell:
-    """Return the cell that `kept` wrote; its runs have no more than their ids. Raises KeyError,
-    TypeError or ValueError.
+    """Return the cell that `dump_cell` wrote; its runs have no more than their ids. Raises
+    KeyError, TypeError or ValueError.
     """
     spec, metric = spec_of(content["spec"], {}), metric_of(content["metric"])
     runs = tuple(

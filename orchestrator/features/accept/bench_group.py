@@ -23,7 +23,7 @@ def group_at(path: Path) -> AcceptanceDir | None:
 
 def contents(acceptance: AcceptanceDir) -> dict[str, Any]:
     """Return what its archive holds besides files: the certificate, and what lists show of it."""
-    from orchestrator.analysis.past_cells import listed
+    from orchestrator.analysis.past_cells import dump_past_bench
     from orchestrator.api.sealing import history_of_archive
     from orchestrator.features.accept.certificate import certificate_of
     from orchestrator.results.read import read_run
@@ -37,7 +37,9 @@ def contents(acceptance: AcceptanceDir) -> dict[str, Any]:
         runs=sum(len(bench.record().runs) for bench in benches),
         measured=sum(stage["measured"] for stage in certificate["stages"] if stage["bench_id"]),
         benches={
-            bench.path.name: listed(bench, bench.path.name, list(map(read_run, bench.runs())))
+            bench.path.name: dump_past_bench(
+                bench, bench.path.name, list(map(read_run, bench.runs()))
+            )
             for bench in benches
         },
     )

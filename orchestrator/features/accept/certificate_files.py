@@ -61,7 +61,7 @@ def seal_certificate(folder: AcceptanceDir, sign: Path | None) -> Path:
     A key that does not sign is reported and raises nothing: what was measured counts without it."""
     from orchestrator.api.sealing import contents
     from orchestrator.cli.main import report
-    from orchestrator.cli.sealing import signed
+    from orchestrator.cli.sealing import sign_archive
     from orchestrator.record.archive import seal
 
     target = folder.own_archive
@@ -71,7 +71,7 @@ def seal_certificate(folder: AcceptanceDir, sign: Path | None) -> Path:
     typer.echo(f"seal {archive.seal}", err=True)
     if sign:
         try:
-            signed(archive, target, sign)
+            sign_archive(archive, target, sign)
         except ConfigError as error:
             again = shlex.join(["orch", "archive", archive.bench_id, "--sign", str(sign)])
             error.hint = "; ".join(

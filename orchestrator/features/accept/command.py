@@ -180,7 +180,7 @@ def hold(folder: AcceptanceDir) -> Iterator[None]:
     """
     import shlex
 
-    from orchestrator.cli.signals import handled
+    from orchestrator.cli.signals import handle_signals
     from orchestrator.errors import Interrupted
     from orchestrator.files import remove_parts
     from orchestrator.record import owned
@@ -189,7 +189,7 @@ def hold(folder: AcceptanceDir) -> Iterator[None]:
         hint = f"to continue: orch resume {shlex.quote(folder.path.name)}"
         raise Interrupted(number, "interrupted by a signal to the controller", hint=hint)
 
-    with owned(folder), handled(end):
+    with owned(folder), handle_signals(end):
         remove_parts(folder.path)
         yield
 

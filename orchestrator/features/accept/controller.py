@@ -17,9 +17,9 @@ import typer
 from orchestrator.api.prepare import begin_bench
 from orchestrator.api.selection import Selection
 from orchestrator.checks import Check, same_machine
-from orchestrator.checks.check import failed
+from orchestrator.checks.check import failure
 from orchestrator.checks.judge import among, judge
-from orchestrator.cli.controller import reopened, run
+from orchestrator.cli.controller import reopen_bench, run
 from orchestrator.cli.options import open_frameworks
 from orchestrator.controller.busy import is_busy
 from orchestrator.controller.controller import Controller
@@ -197,7 +197,7 @@ class Acceptance:
                 checks += judge(host, facts[host.name], framework, None)
         checks += among(facts)
         for name, error in silent.items():
-            checks.append(failed(name, "reach", error.message, "an answer", error.hint))
+            checks.append(failure(name, "reach", error.message, "an answer", error.hint))
         return checks
 
     # -- benches
@@ -256,7 +256,7 @@ class Acceptance:
         if not trial.continued or not self._has_bench(trial.continued):
             return None
         bench = self.folder.bench(trial.continued.bench_id)
-        return reopened(bench, accept_new=self.accept_new, retry_failed=self.retry_failed)
+        return reopen_bench(bench, accept_new=self.accept_new, retry_failed=self.retry_failed)
 
     def _begin(self, stage: SuiteStage, plan: Bench, hosts: Sequence[Host]) -> Controller:
         """Note a new attempt, and return its controller."""

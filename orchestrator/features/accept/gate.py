@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.plan import Limits
 
 
-def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
+def describe_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
     """Return what the suite would run on these hosts, in words. Raises ConfigError for an invalid
     suite.
     """
@@ -29,7 +29,7 @@ def planned_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str
     return in_words(plan, len(selection.hosts))
 
 
-def gated(
+def run_gate(
     selection: Selection,
     suite: str,
     bases: Sequence[Path],

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.documents import Invalid, read, stored
+from orchestrator.documents import Invalid, document_field, read
 from orchestrator.files import PROJECT_HINT, failures, is_file, make_folder, sync_directory
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import (
@@ -83,7 +83,7 @@ class AcceptanceRecord:
     attempts: tuple[Attempt, ...] = ()
     over: Mapping[str, str] = field(default_factory=dict)
     earlier: Mapping[str, Any] = field(
-        default_factory=dict, metadata=stored(by=lambda value: earlier_values(value))
+        default_factory=dict, metadata=document_field(by=lambda value: earlier_values(value))
     )
     out: Mapping[str, str] = field(default_factory=dict)
     sign: str = ""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.documents import Invalid, Reader, stored
+from orchestrator.documents import Invalid, Reader, document_field
 
 VERDICT_KEY = "hang"
 """The key of the verdict in the outcome of a manifest."""
 
 MOST_NAMED = 16
-_REQUIRED = stored(required=True)
+_REQUIRED = document_field(required=True)
 _READER = Reader(most_text=2000)
 
 

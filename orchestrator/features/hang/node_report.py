@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.documents import Invalid, Reader, stored
+from orchestrator.documents import Invalid, Reader, document_field
 
 _READER = Reader(lenient=True, most_text=200, most_rows=256)
 _MOST_S = 1e9
@@ -53,7 +53,7 @@ class Thread:
 
     name: str = ""
     state: str = ""
-    channel: str = field(default="", metadata=stored(key="wchan"))
+    channel: str = field(default="", metadata=document_field(key="wchan"))
     call: str = ""
     of: str = ""
     cpu_s: float = 0.0
@@ -126,7 +126,7 @@ class RankSeen:
     pid: int = 0
     state: str = ""
     was: str = ""
-    channel: str = field(default="", metadata=stored(key="wchan"))
+    channel: str = field(default="", metadata=document_field(key="wchan"))
     call: str = ""
     of: str = ""
     window_s: float = 0.0
@@ -145,8 +145,8 @@ class RankSeen:
     earlier: tuple[Collective, ...] = ()
     calls: tuple[Call, ...] = ()
     beside: tuple[tuple[Call, ...], ...] = ()
-    is_unanswered: bool = field(default=False, metadata=stored(key="unanswered"))
-    uses_device: bool = field(default=False, metadata=stored(key="device"))
+    is_unanswered: bool = field(default=False, metadata=document_field(key="unanswered"))
+    uses_device: bool = field(default=False, metadata=document_field(key="device"))
 
     @property
     def pending(self) -> Collective | None:

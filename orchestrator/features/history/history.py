@@ -9,7 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.past_cells import History, PastBench, PastCell, history_of, listed
+from orchestrator.analysis.past_cells import (
+    History,
+    PastBench,
+    PastCell,
+    dump_past_bench,
+    history_of,
+)
 from orchestrator.documents import read
 from orchestrator.errors import OrchError
 from orchestrator.feature import providers
@@ -37,10 +43,12 @@ def history(root: Path, cache: Path) -> History:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what `listed` does of the bench in a folder; the reason if it cannot be read."""
+    """Return what `dump_past_bench` does of the bench in a folder; the reason if it cannot be
+    read.
+    """
     try:
         bench = BenchDir.open(path)
-        return listed(bench, path.name, [read_run(run) for run in bench.runs()])
+        return dump_past_bench(bench, path.name, [read_run(run) for run in bench.runs()])
     except OrchError as error:
         return {"cells": [], "damaged": {path.name: str(error)}, "measures": ""}
 

@@ -150,17 +150,17 @@ def _pair(
     from math import log
 
     from orchestrator.analysis.compare import counterparts
-    from orchestrator.analysis.compare.cells import ALL, compare_cells, unmatched
-    from orchestrator.cli.compare import chosen_by
+    from orchestrator.analysis.compare.cells import ALL, compare_cells, find_unmatched_cells
+    from orchestrator.cli.compare import parse_by
     from orchestrator.errors import ConfigError
 
     if metric == ALL:
         raise ConfigError("expected the name of one metric, got all", where="--metric")
-    matched = counterparts(*benches, chosen_by(by), metric)
+    matched = counterparts(*benches, parse_by(by), metric)
     pairs = compare_cells(matched.pairs)
     where = f"{benches[0].path.name}, {benches[1].path.name}"
     if not pairs:
-        only = ["; ".join(unmatched(cells, ())) or "none" for cells in matched.cells]
+        only = ["; ".join(find_unmatched_cells(cells, ())) or "none" for cells in matched.cells]
         hint = "--by FIELD=X,Y takes configurations with X from A and with Y from B; it can be repeated"
         raise ConfigError(
             f"expected configurations of A and B that correspond, A has {only[0]}, B has {only[1]}",

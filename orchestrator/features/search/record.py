@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.documents import Invalid, read, stored
+from orchestrator.documents import Invalid, document_field, read
 from orchestrator.plan import Knob
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record import BenchDir
@@ -76,7 +76,7 @@ class TuneRecord:
     numerics: bool
     output: str
     held: Mapping[str, str]
-    rungs: tuple[Rung, ...] = field(default=(), metadata=stored(by=_rungs))
+    rungs: tuple[Rung, ...] = field(default=(), metadata=document_field(by=_rungs))
     ended: str = ""
 
 
@@ -134,7 +134,7 @@ class BisectRecord:
     verdict: str
     differences: tuple[Difference, ...]
     fixed: tuple[Fixed, ...] = ()
-    rungs: tuple[Rung, ...] = field(default=(), metadata=stored(by=_rungs))
+    rungs: tuple[Rung, ...] = field(default=(), metadata=document_field(by=_rungs))
     ended: str = ""
 
 

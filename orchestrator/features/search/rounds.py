@@ -64,7 +64,7 @@ class Rounds:
         """Return a run of every kind that may follow: all are like the first cells."""
         return [*owed, *self.plan.block(1)[:2]]
 
-    def counted(self, errors: Sequence[OrchError]) -> list[OrchError]:
+    def select_errors(self, errors: Sequence[OrchError]) -> list[OrchError]:
         """Return the errors of the bench itself; the failure of a candidate is a result, not an
         error.
         """

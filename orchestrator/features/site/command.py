@@ -29,7 +29,7 @@ def site(
     Only pages whose evidence has changed are rebuilt. A reader sees the old site or the new one.
     Damaged evidence is listed.
     """
-    from orchestrator.cli.signals import interrupted_with
+    from orchestrator.cli.signals import interrupt_on_signal
     from orchestrator.extras import need
     from orchestrator.features.site.folder import checked
     from orchestrator.record import Project
@@ -50,7 +50,7 @@ def site(
             typer.echo(f"site: {text}", err=True)
 
     began_s = time.monotonic()
-    with interrupted_with("the site is as it was"):
+    with interrupt_on_signal("the site is as it was"):
         built = build(Project.here(os.environ), folder, tell, home=home)
     if as_json:
         print_json(

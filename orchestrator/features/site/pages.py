@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from orchestrator.analysis.compare.kept import kept
-from orchestrator.analysis.past_cells import damaged_runs, past_cells
+from orchestrator.analysis.compare.kept import dump_cell
+from orchestrator.analysis.past_cells import find_damaged_runs, past_cells
 from orchestrator.errors import DataError, OrchError
 from orchestrator.features.site.catalogue import AcceptanceEntry, BenchEntry
 from orchestrator.record import BenchDir, holder
@@ -52,11 +52,11 @@ def entry_of(whole: Read, name: str, mark: str) -> BenchEntry:
         blamed=dict(
             Counter(result.error.host for result in results if result.error and result.error.host)
         ),
-        damaged=damaged_runs(whole.runs),
+        damaged=find_damaged_runs(whole.runs),
         has_page=True,
         cells=tuple(past_cells(name, record, whole.runs, summary.rows)),
         kept=tuple(
-            kept(cell)
+            dump_cell(cell)
             for cell in cells_of(whole.runs)
             if cell.primary and not cell.measure.is_diagnosis
         ),

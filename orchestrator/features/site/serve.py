@@ -135,7 +135,7 @@ def _serve_until_signal(server: Server, nodes: Nodes, site: Builder) -> None:
     """Serve until a signal, then end everything that was started; a second signal ends the process
     at once.
     """
-    from orchestrator.cli.signals import handled
+    from orchestrator.cli.signals import handle_signals
 
     told = threading.Event()
 
@@ -145,7 +145,7 @@ def _serve_until_signal(server: Server, nodes: Nodes, site: Builder) -> None:
             os._exit(128 + number)
         told.set()
 
-    with handled(act):
+    with handle_signals(act):
         threading.Thread(
             target=server.serve_forever, name="serve", kwargs={"poll_interval": 0.2}, daemon=True
         ).start()

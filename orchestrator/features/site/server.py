@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote
 
-from orchestrator.errors import OrchError, traced
+from orchestrator.errors import OrchError, format_exception
 from orchestrator.features.site.clients import ClientLimits, Clients
 from orchestrator.features.site.live import Live
 from orchestrator.features.site.template import fill
@@ -53,7 +53,7 @@ class Bugs:
 
     def tell(self, error: BaseException) -> None:
         """Tell where an error was raised, without its message, in which a secret may be."""
-        report = traced(error)
+        report = format_exception(error)
         with self._lock:
             if report in self._told:
                 return

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.cli.connection_log import trust_of
-from orchestrator.cli.options import known_secrets
+from orchestrator.cli.options import check_secrets
 from orchestrator.errors import OrchError
 from orchestrator.features.site.live import Seen, Watched
 from orchestrator.inventory import Redaction, open_inventory
@@ -198,7 +198,7 @@ class _Asked:
             record = watched.bench.record()
             inventory = open_inventory(reached_inventory(record))
             chosen = inventory.of(sorted(hosts | known))
-            known_secrets(record, chosen, "use orch serve --no-nodes")
+            check_secrets(record, chosen, "use orch serve --no-nodes")
             redaction = inventory.redaction()
             self._cluster = Cluster(chosen, self._trust(redaction), redaction)
         return self._cluster

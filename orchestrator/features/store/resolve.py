@@ -27,13 +27,13 @@ _LEAST_DIGITS = 4
 def open_store(where: str, accept_new: bool) -> Iterator[Store]:
     """Open the place of a store, which need not be one yet, and close its connection in the end."""
     from orchestrator.api.sealing import contents
-    from orchestrator.cli.signals import interrupted_with
+    from orchestrator.cli.signals import interrupt_on_signal
     from orchestrator.features.store.archives import Store
     from orchestrator.features.store.destinations import destination
     from orchestrator.record import Project
 
     cache = Project.here(os.environ).cache(f"store-{sha256(where.encode()).hexdigest()[:16]}")
-    with interrupted_with("whatever is in the store is complete"), ExitStack() as stack:
+    with interrupt_on_signal("whatever is in the store is complete"), ExitStack() as stack:
         yield Store(_place(destination(where), accept_new, stack), contents, cache)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.analysis.compare import Comparison
-from orchestrator.cli.compare import nothing_compared
+from orchestrator.cli.compare import no_pair_error
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
 from tests.support.run_folders import build
@@ -211,7 +211,7 @@ def test_nothing_is_said_of_what_differs_where_no_cell_is_in_both(
 
 def test_a_comparison_by_size_says_where_sizes_are_compared() -> None:
     comparison = Comparison("a nodes=1", "a nodes=2", 0.02, (), ("1n2g",), ("2n2g",), (), ())
-    (error,) = nothing_compared(comparison, ["nodes=1,2"])
+    (error,) = no_pair_error(comparison, ["nodes=1,2"])
     assert (error.exit_code, error.where) == (
         2,
         "--by nodes=1,2",

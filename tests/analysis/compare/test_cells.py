@@ -23,9 +23,9 @@ from orchestrator.analysis.compare.cells import (
     cells_with,
     compare_cells,
     doubt,
+    find_unmatched_cells,
     match_cells,
     of_metric,
-    unmatched,
 )
 from orchestrator.errors import ConfigError
 from orchestrator.logs.metrics import Metric
@@ -353,7 +353,10 @@ def test_equal_keys_are_paired_and_named_by_what_differs_among_them() -> None:
     assert [(pair.case, pair.verdict) for pair in compare_cells(pairs)] == [
         ("1n2g size_bytes=1024", "slower"), ("1n2g size_bytes=4096", "slower"),
     ]  # fmt: skip
-    assert unmatched(busbw[0], pairs) == () and len(unmatched(busbw[1], pairs)) == 1
+    assert (
+        find_unmatched_cells(busbw[0], pairs) == ()
+        and len(find_unmatched_cells(busbw[1], pairs)) == 1
+    )
 
 
 def test_without_a_name_the_primary_metric_is_compared_and_a_wrong_name_is_refused() -> None:
@@ -383,7 +386,9 @@ def test_equal_specs_are_paired_and_what_is_in_one_bench_only_is_named() -> None
     after = cells(("2n1g", STEADY), ("4n1g", STEADY), prefix="b")
     pairs = match_cells(before, after)
     assert [(one.spec.shape, other.spec.shape) for one, other in pairs] == [("2n1g", "2n1g")]
-    assert unmatched(before, pairs) == ("1n1g",) and unmatched(after, pairs) == ("4n1g",)
+    assert find_unmatched_cells(before, pairs) == ("1n1g",) and find_unmatched_cells(
+        after, pairs
+    ) == ("4n1g",)
 
 
 def test_cells_are_paired_across_what_was_changed_for_all_of_them() -> None:

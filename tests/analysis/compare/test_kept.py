@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from orchestrator.analysis.compare.cells import compare_cells, match_cells
-from orchestrator.analysis.compare.kept import cell_of, kept
+from orchestrator.analysis.compare.kept import cell_of, dump_cell
 from orchestrator.results import cells_of
 from orchestrator.results.bench import read_bench
 from tests.results.test_measures import made_bench
@@ -19,7 +19,9 @@ def test_a_comparison_of_kept_cells_is_that_of_the_cells(tmp_path: Path) -> None
     broken = after.run("b-3").log_path("node1", "rank-0.out")
     broken.write_bytes(b"")  # a run without a number counts as failed
     whole = [cells_of(read_bench(one)) for one in (before, after)]
-    again = [[cell_of(json.loads(json.dumps(kept(cell)))) for cell in cells] for cells in whole]
+    again = [
+        [cell_of(json.loads(json.dumps(dump_cell(cell)))) for cell in cells] for cells in whole
+    ]
     pairs = compare_cells(match_cells(*whole))
     assert (
         compare_cells(match_cells(*again)) == pairs
@@ -30,7 +32,7 @@ def test_a_comparison_of_kept_cells_is_that_of_the_cells(tmp_path: Path) -> None
 
 def test_metrics_with_keys_are_kept_too(tmp_path: Path) -> None:
     cells = cells_of(read_bench(made_bench(tmp_path, "m", [["1.0", "2.0"], ["1.1", "2.1"]])))
-    again = [cell_of(json.loads(json.dumps(kept(cell)))) for cell in cells]
+    again = [cell_of(json.loads(json.dumps(dump_cell(cell)))) for cell in cells]
     assert [(cell.key(), cell.values, cell.metric) for cell in again] == [
         (cell.key(), cell.values, cell.metric) for cell in cells
     ]

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import yamlfile
 from orchestrator.api.selection import Selection
-from orchestrator.checks.check import failed
+from orchestrator.checks.check import failure
 from orchestrator.cli.options import select
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.features.accept import controller as carried_out
@@ -46,7 +46,7 @@ class Stage:
         self.folder = folder
         self.begun: list[tuple[str, ...]] = []
         self.errors: Sequence[OrchError] = ()
-        monkeypatch.setattr(carried_out, "reopened", lambda bench, **_: bench)
+        monkeypatch.setattr(carried_out, "reopen_bench", lambda bench, **_: bench)
         monkeypatch.setattr(carried_out, "begin_bench", self.begin)
         monkeypatch.setattr(carried_out, "run", self.results)
 
@@ -345,7 +345,7 @@ def test_a_node_that_cannot_be_reached_is_left_out_whatever_the_checks_are_and_a
     monkeypatch.setattr(
         carried_out,
         "judge",
-        lambda host, *_: [failed(host.name, "expect", "kernel 5", "kernel 6", "")],
+        lambda host, *_: [failure(host.name, "expect", "kernel 5", "kernel 6", "")],
     )
     monkeypatch.setattr(carried_out, "among", lambda _: [])
     written: list[tuple[bool, bool]] = []

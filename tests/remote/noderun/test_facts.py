@@ -24,7 +24,7 @@ from noderun.files import root_directory
 from noderun.installed import in_environment, program_digest
 from noderun.network import infiniband_ports
 from orchestrator import procs
-from orchestrator.checks.facts import infiniband_gbit, ports_of, unpacked
+from orchestrator.checks.facts import infiniband_gbit, ports_of, unpack_facts
 from orchestrator.inventory import Host
 from orchestrator.plan.environment import env_file
 from tests.support import judge
@@ -106,7 +106,7 @@ def asked_for_facts(machine: Machine, **more: Any) -> tuple[dict[str, Any], dict
         "capture": "c1",
     }
     answer = machine.ask("facts", **request | more)
-    return answer["facts"], unpacked(answer["told"])
+    return answer["facts"], unpack_facts(answer["told"])
 
 
 def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machine) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.analysis.compare import known_differences
+from orchestrator.analysis.compare import find_differences
 from orchestrator.analysis.compare.causes import by_weight
 from orchestrator.analysis.compare.cells import FASTER, SLOWER, compare_cells
 from orchestrator.errors import ConfigError
@@ -83,7 +83,7 @@ def sides(
     used = _hosts(first, second, hosts, changed, fixed)
     _spec(first.spec, second.spec, framework, changed, fixed)
     _variables(first, second, inventory, used, changed, fixed)
-    for known in known_differences(benches, [pair]):
+    for known in find_differences(benches, [pair]):
         kind = known.name.partition(".")[0]
         is_of_hosts = kind == "node" and first.hosts != second.hosts
         if not is_of_hosts and kind not in _LISTED:

@@ -109,7 +109,7 @@ class Quick:
             if message:
                 errors.append(error)
                 made.update_manifest(outcome={"state": "failed", "error": error.as_dict()})
-        return [error.kind for error in rounds.counted(errors)], result_of(self.bench)
+        return [error.kind for error in rounds.select_errors(errors)], result_of(self.bench)
 
 
 class Rig(FakeBench):

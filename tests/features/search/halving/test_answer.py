@@ -170,7 +170,7 @@ def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_
     again = Rounds(made, plan, lambda *_: None)
     for search, runs in ((first, owed), (again, [])):
         assert list(search.runs(runs)) == []
-        (error,) = search.counted([])
+        (error,) = search.select_errors([])
         text = "start a new orch tune with --budget 1m or more, or fewer --steps"
         assert str(error).endswith(text)
     assert tuned(made).why == "no time was left to try a candidate"
