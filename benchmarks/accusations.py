@@ -30,7 +30,7 @@ from functools import partial
 from itertools import product
 from statistics import median
 
-from orchestrator.features.accept.peer_power import least_named, repeats_that_find
+from orchestrator.features.accept.peer_power import find_least_slowdown, repeats_that_find
 from orchestrator.features.accept.peers import Peers, against_peers
 
 NATURAL, MARGIN, FIND = 0.005, 0.03, 0.06
@@ -156,7 +156,7 @@ def is_open(values: Mapping[str, list[float]], peers: Peers) -> bool:
         return False
     if any(unit.beyond or unit.suspect for unit in units) or peers.ahead:
         return True
-    return least_named(values, peers, margin=MARGIN) > FIND
+    return find_least_slowdown(values, peers, margin=MARGIN) > FIND
 
 
 @dataclass(frozen=True, slots=True)

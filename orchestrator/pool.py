@@ -22,7 +22,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def shared_out(
+def share_out(
     work: Callable[[Sequence[Job]], Result], jobs: Sequence[Job], *, worth: bool, most: int = 8
 ) -> Iterator[Result]:
     """Yield the result of ``work`` for each share of the jobs, in order, from ``most`` processes at

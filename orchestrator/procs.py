@@ -92,7 +92,7 @@ def namespace(pid: int, which: str) -> str:
 
 
 @contextlib.contextmanager
-def held_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]:
+def hold_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]:
     """Yield the identities of these processes' namespaces, which stay valid until the block ends.
 
     When a namespace is no longer used, the kernel reuses its number for the next one, which may be

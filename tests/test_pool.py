@@ -28,7 +28,7 @@ BENCHES = 16
 SHARED = """
 import os, sys, time
 from pathlib import Path
-from orchestrator.pool import shared_out
+from orchestrator.pool import share_out
 
 def work(jobs):
     for job in jobs:
@@ -36,7 +36,7 @@ def work(jobs):
         time.sleep(float(sys.argv[2]))
 
 if __name__ == "__main__":
-    for _ in shared_out(work, range(8), worth=True, most=2):
+    for _ in share_out(work, range(8), worth=True, most=2):
         pass
     time.sleep(600)
 """

@@ -15,7 +15,7 @@ from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.results import Interval, RunResult
-from orchestrator.results.bench import placed
+from orchestrator.results.bench import place_results
 from orchestrator.results.entries import SPEED, Row
 from orchestrator.results.keys import in_order
 from orchestrator.results.summary import summarize
@@ -127,7 +127,7 @@ def dump_past_bench(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> di
     those with files.
     """
     record = bench.record()
-    results = placed(bench, runs)
+    results = place_results(bench, runs)
     cells = past_cells(name, record, results, summarize(results).rows)
     measures = next((run.measure.noun for run in results if run.measure.is_diagnosis), "")
     return asdict(PastBench(tuple(cells), find_damaged_runs(results), measures))

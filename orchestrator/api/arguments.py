@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan.options import OPTIONS, check_names, long_form
-from orchestrator.plan.words import as_written, quoted
+from orchestrator.plan.words import as_written, quote
 
 Values = str | int | float | Sequence[str | int | float]
 """One value, or several, each of which makes configurations of its own. A text may list several, as
@@ -113,6 +113,6 @@ def _assignments(values: Mapping[str, Values], option: str) -> list[str]:
         raise argument_error("values by name", values, option)
     assignments = []
     for name, of_name in values.items():
-        texts = [quoted(as_written(value)) for value in _items(of_name, f"{option} {name}")]
+        texts = [quote(as_written(value)) for value in _items(of_name, f"{option} {name}")]
         assignments.append(f"{name}={','.join(texts)}")
     return assignments

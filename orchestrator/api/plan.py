@@ -29,7 +29,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Redaction, nearest
 from orchestrator.plan import Limits, RunSpec
 from orchestrator.plan.folders import framework_for, open_framework
-from orchestrator.plan.options import requested
+from orchestrator.plan.options import select_plan_options
 from orchestrator.plan.placement import used_hosts
 from orchestrator.plan.planning import check_measures
 from orchestrator.plan.request import request_of
@@ -85,7 +85,7 @@ class Plan:
     @property
     def runs(self) -> tuple[str, ...]:
         """The ids of its runs, in the order in which they are made."""
-        return tuple(run.run_id for run in self._prepared.plan.planned())
+        return tuple(run.run_id for run in self._prepared.plan.list_runs())
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -153,7 +153,7 @@ def prepare(
         model,
         run_file=yamlfile.load(Path(given["file"])) if "file" in given else None,
         defaults=choices(defaults),
-        **requested(chosen),
+        **select_plan_options(chosen),
     )
     folders = [
         open_framework(name, bases)

@@ -96,7 +96,7 @@ def render_plans(plan: Bench, selection: Selection) -> list[tuple[PlannedRun, Pl
     with_interfaces = [with_interface(host, facts.get(host.name, {})) for host in hosts]
     redaction = selection.inventory.redaction()
     rendered = []
-    for run in plan.planned():
+    for run in plan.list_runs():
         on = with_interfaces if run.spec.nodes > 1 else hosts
         of_run = plan_run(run.folder, run.spec, on, run_id=run.run_id, repeat=run.repeat)
         rendered.append((run, without_secrets(of_run, redaction)))

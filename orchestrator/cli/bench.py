@@ -51,7 +51,7 @@ def bench(
     from orchestrator.api.prepare import prepare_bench
     from orchestrator.plan import Limits
     from orchestrator.plan.folders import framework_for
-    from orchestrator.plan.options import requested
+    from orchestrator.plan.options import select_plan_options
     from orchestrator.plan.planning import check_measures, plan_bench
     from orchestrator.plan.request import request_of
     from orchestrator.plan.spec import skipped_words
@@ -64,7 +64,7 @@ def bench(
         model,
         run_file=yamlfile.load(given["file"]) if given["file"] else None,
         defaults=choices(),
-        **requested(given),
+        **select_plan_options(given),
     )
     say_choices(request.origins)
     bases = template_bases(given["templates"])

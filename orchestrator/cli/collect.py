@@ -57,7 +57,7 @@ def collect(
     from orchestrator.nodes.fanout import each
     from orchestrator.plan import Limits
     from orchestrator.record import Project
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_record import find_inventory
     from orchestrator.record.journal import Event
 
     directory = find_bench(bench)
@@ -71,7 +71,7 @@ def collect(
     to_contact = {host for hosts in (runs if prune else missing).values() for host in hosts}
     report, limits = [], record.limits or Limits()
     if to_contact:
-        inventory = open_inventory(reached_inventory(record))
+        inventory = open_inventory(find_inventory(record))
         if not changed_secrets:
             check_secrets(record, inventory.of(sorted(to_contact)), "add --changed-secrets")
         trust = trust_of(Project.here(os.environ), inventory.redaction(), accept_new)

@@ -133,7 +133,7 @@ def new(
     from orchestrator.errors import ConfigError
     from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
     from orchestrator.plan.command_line import training_command
-    from orchestrator.plan.scaffold import example, for_command, hook, new_metric, placed_arguments
+    from orchestrator.plan.scaffold import example, for_command, hook, new_metric, place_arguments
     from orchestrator.record import Project
 
     if not _NAME.fullmatch(name):
@@ -177,7 +177,7 @@ def new(
             said.append(
                 f"left out, because orch sets it in each run: {', '.join(command.left_out)}"
             )
-        if placed := placed_arguments(command):
+        if placed := place_arguments(command):
             said.append(f"with values of orch in each run: {', '.join(placed)}")
         said += filter(None, [hook(command)])
     else:
@@ -226,12 +226,12 @@ def _payload(command: TrainingCommand) -> dict[str, bytes]:
     """Return the files here that a command needs, by name: its script with what that imports, and
     small files among its arguments. Raises Faults for a file that cannot be sent."""
     from orchestrator.errors import Faults
-    from orchestrator.plan.payload import imported_files, is_payload_name, payload_files
+    from orchestrator.plan.payload import find_imports, is_payload_name, payload_files
 
     entries, source = list[str](), Path()
     if command.is_here:
         program = Path(command.script or command.program)
-        entries, source = imported_files(program), program.parent
+        entries, source = find_imports(program), program.parent
     elif command.module:
         entries = _module(command.module)
     payload, faults = payload_files(dict.fromkeys(entries, "--from-command"), source)

@@ -21,7 +21,7 @@ from orchestrator.plan.trial import Trial, syntax_errors, trials, unread_options
 from orchestrator.record.evidence import log_bytes
 from orchestrator.record.manifest import read_manifest
 from orchestrator.report.text import one_line, visible
-from orchestrator.results.foreign_log import checked_alone
+from orchestrator.results.foreign_log import check_alone
 from orchestrator.results.values import Expected, values_of
 
 _SAMPLE = "sample.log"
@@ -126,7 +126,7 @@ def check_folder(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
         )
     read = matches(data, folder.framework.log) if data is not None else None
     faults += _metric_faults(folder, read, log_path)
-    refusal, of_steps = checked_alone(folder.framework, read.parsed) if read else (None, ())
+    refusal, of_steps = check_alone(folder.framework, read.parsed) if read else (None, ())
     of_rule: list[str] = []
     if data is not None:
         for module in providers("folder_check"):

@@ -140,7 +140,7 @@ def _pieces(
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.collect import is_complete
     from orchestrator.record import Project
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_record import find_inventory
 
     pieces: dict[Log, Iterable[bytes]] = {}
     away = []
@@ -159,7 +159,7 @@ def _pieces(
             ConfigError
         ):  # it is gone; what was secret when the log was collected is recorded next to it
             return pieces, NO_SECRETS
-    inventory = open_inventory(reached_inventory(directory.record()))
+    inventory = open_inventory(find_inventory(directory.record()))
     hosts = inventory.of([slot.host for slot in away])
     if not raw:
         check_secrets(directory.record(), hosts, "add --raw")
@@ -211,9 +211,9 @@ def _label_lines(lines: Mapping[Log, Iterable[str]]) -> Iterator[tuple[str, str]
 def _fold_lines(lines: Mapping[Log, Iterable[str]]) -> Iterator[tuple[str, str]]:
     """Yield each line once, with the hosts and logs that have it."""
     from orchestrator.inventory import fold
-    from orchestrator.report.text import merged
+    from orchestrator.report.text import merge_lines
 
     logs_of_all = list(lines)
-    for line, places in merged(list(lines.values())):
+    for line, places in merge_lines(list(lines.values())):
         hosts, names = zip(*(logs_of_all[place] for place in places), strict=True)
         yield f"{fold(hosts)} {fold(names)}", line

@@ -193,10 +193,10 @@ def name_bench(bench: BenchDir) -> str:
 
 def _tell_passed_over(project: Project, found: BenchDir) -> None:
     from orchestrator.errors import ConfigError
-    from orchestrator.record.refusals import passed_over
+    from orchestrator.record.refusals import find_passed_over
     from orchestrator.report.text import one_line
 
-    newer = passed_over(project.runs, found)
+    newer = find_passed_over(project.runs, found)
     if newer is None:
         return
     newest, why = newer

@@ -43,10 +43,10 @@ def resume(
     from orchestrator.cli.controller import go_on
     from orchestrator.inventory import open_inventory
     from orchestrator.record import Project
-    from orchestrator.record.bench_groups import provider_of, unfinished_group
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_groups import find_unfinished_group, provider_of
+    from orchestrator.record.bench_record import find_inventory
 
-    group = unfinished_group(Project.here(os.environ).runs, bench)
+    group = find_unfinished_group(Project.here(os.environ).runs, bench)
     if group:
         provider_of(group).resume(
             group, accept_new=accept_new, retry_failed=retry_failed, as_json=as_json
@@ -57,7 +57,7 @@ def resume(
     if record.planned_with and not changed_secrets:
         hosts = [
             host
-            for host in open_inventory(reached_inventory(record)).hosts
+            for host in open_inventory(find_inventory(record)).hosts
             if host.name in record.planned_with.hosts
         ]
         check_secrets(record, hosts, "add --changed-secrets")

@@ -258,7 +258,7 @@ def cancel(
     from orchestrator.inventory import fold
     from orchestrator.nodes.fanout import each
     from orchestrator.nodes.leftovers import Leftovers
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_record import find_inventory
     from orchestrator.report.text import one_line
 
     if bench and _cancel_job(bench, quiet=as_json):
@@ -270,7 +270,7 @@ def cancel(
     if bench:
         directory = find_bench(bench)
         record = directory.record()
-        inventory = reached_inventory(record)
+        inventory = find_inventory(record)
         if not hosts:
             hosts, source_of = inventory, f"bench {record.bench_id}"
         _stop_controller(directory, quiet=as_json)

@@ -19,10 +19,10 @@ def sealable(name: str) -> BenchDir | BenchGroup:
     label; without a name the newest of both. Raises ConfigError if there is none."""
     from orchestrator.cli.options import find_bench
     from orchestrator.record import Project
-    from orchestrator.record.bench_groups import named_group, newest_group
+    from orchestrator.record.bench_groups import find_group, newest_group
 
     runs = Project.here(os.environ).runs
-    return (named_group(runs, name) if name else newest_group(runs)) or find_bench(name)
+    return (find_group(runs, name) if name else newest_group(runs)) or find_bench(name)
 
 
 def sign_archive(archive: Archive, target: Path, key: Path) -> None:

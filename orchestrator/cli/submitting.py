@@ -47,7 +47,7 @@ def hosts_for(
         return
     from orchestrator import slurm as slurms
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.job import job_wanted
+    from orchestrator.plan.job import parse_job
     from orchestrator.record import Project
 
     if hosts or exclude:
@@ -55,7 +55,7 @@ def hosts_for(
         raise ConfigError(
             "expected --slurm without --hosts and --exclude", where="--slurm", hint=hint
         )
-    job = job_wanted(
+    job = parse_job(
         slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares
     )
     project = Project.here(os.environ)

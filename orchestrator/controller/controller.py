@@ -44,7 +44,7 @@ from orchestrator.record import BenchDir, Ownership, RunDir, take
 from orchestrator.record.bench_record import kind_of
 from orchestrator.record.borrow import borrow
 from orchestrator.record.grammar_override import reread
-from orchestrator.record.journal import Event, begun_runs
+from orchestrator.record.journal import Event, list_runs
 from orchestrator.record.pending_work import reopen
 from orchestrator.record.rundir import PROGRESS_LOG
 from orchestrator.results import RunResult
@@ -120,7 +120,7 @@ class Controller:
         def owes(_: Campaign) -> Sequence[PlannedRun]:
             for run in borrowed:
                 borrow(bench, run)
-            return plan.planned()
+            return plan.list_runs()
 
         ownership = take(bench)
         bench.event(Event.BEGUN, argv=cluster.redaction.value(list(argv)))
@@ -254,7 +254,7 @@ class Controller:
 
     def _extra_runs(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
         """Yield the extra runs of cells with a number; one that was begun before is not made again."""
-        begun = begun_runs(self.bench.events())
+        begun = list_runs(self.bench.events())
         for run, cell in self.plan.extra_runs():
             measured = (
                 result
@@ -321,12 +321,12 @@ def _unfit(results: Sequence[RunResult]) -> list[OrchError]:
 
 def _not_met(results: Sequence[RunResult], expect: Sequence[Expectation]) -> list[OrchError]:
     """Return an error for each expectation that the bench has not met, or not certainly."""
-    from orchestrator.results.expectations import errors_of, judged
+    from orchestrator.results.expectations import errors_of, judge_expectations
     from orchestrator.results.summary import summarize
 
     if not expect:
         return []
-    return errors_of(judged(expect, summarize(results).rows, results))
+    return errors_of(judge_expectations(expect, summarize(results).rows, results))
 
 
 def _private(path: str, flags: int) -> int:

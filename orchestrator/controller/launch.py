@@ -26,7 +26,7 @@ from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.node import Upload
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import run_path
-from orchestrator.plan.payload import packed, telemetry_source
+from orchestrator.plan.payload import pack, telemetry_source
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, StartRecord
@@ -234,7 +234,7 @@ class Launch:
             "owner": {**self.owner, "run_id": self.plan.run_id},
             "telemetry": is_sampled
             and {
-                "packed": packed(telemetry_source()),
+                "packed": pack(telemetry_source()),
                 "device": self.plan.spec.device,
                 "devices": node.slot.devices,
             },

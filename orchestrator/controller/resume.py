@@ -13,7 +13,7 @@ from orchestrator.controller.campaign import Campaign
 from orchestrator.controller.events import TakingOver
 from orchestrator.errors import restore_error
 from orchestrator.plan.bench import PlannedRun
-from orchestrator.record.journal import begun_runs
+from orchestrator.record.journal import list_runs
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.pending_work import supersede
 
@@ -29,7 +29,7 @@ def remaining(
     place.
     """
     outstanding = []
-    begun = begun_runs(campaign.bench.events())
+    begun = list_runs(campaign.bench.events())
     for run_id, run in runs.items():
         directory = campaign.bench.run(run_id)
         if not (directory.path / "manifest.json").exists():

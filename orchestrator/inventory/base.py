@@ -25,9 +25,9 @@ from orchestrator.inventory.values import (
     HostValues,
     KeyPath,
     Where,
-    checked,
-    shown_key,
-    shown_value,
+    check_values,
+    show_key,
+    show_value,
     unknown_key,
 )
 
@@ -53,7 +53,7 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
         return None
 
     def where(path: KeyPath) -> str:
-        return f"{source}:{line_of(path)}: {'.'.join(map(shown_key, path))}"
+        return f"{source}:{line_of(path)}: {'.'.join(map(show_key, path))}"
 
     base, hosts = document_value["base"], document_value.get("hosts", {})
     keys = ("schema", "base", "hosts")
@@ -63,26 +63,26 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
     ]
     if type(version := document_value.get("schema")) is not int or version != 1:
         faults.append(
-            ConfigError(f"expected 1, got {shown_value(version)}", where=where(("schema",)))
+            ConfigError(f"expected 1, got {show_value(version)}", where=where(("schema",)))
         )
     if not isinstance(base, str) or not base.strip():
         faults.append(
             ConfigError(
-                f"expected the path of an inventory, got {shown_value(base)}",
+                f"expected the path of an inventory, got {show_value(base)}",
                 where=where(("base",)),
             )
         )
     if not isinstance(hosts, dict):
         faults.append(
             ConfigError(
-                f"expected a mapping of hosts, got {shown_value(hosts, True)}",
+                f"expected a mapping of hosts, got {show_value(hosts, True)}",
                 where=where(("hosts",)),
             )
         )
         hosts = {}
     settings: dict[str, dict[str, Any]] = {}
     for name, values in hosts.items():
-        settings[name] = checked(HostValues, values, partial(_inside, where, name), faults)
+        settings[name] = check_values(HostValues, values, partial(_inside, where, name), faults)
         faults += [
             unknown_key(key, _KEYS, where(("hosts", name, key)), hint)
             for key in settings[name]
@@ -97,7 +97,7 @@ def _inside(where: Where, name: str, path: KeyPath) -> str:
     return where(("hosts", name, *path))
 
 
-def laid_over(over: Overlay, base: Inventory, source: str) -> Inventory:
+def lay_over(over: Overlay, base: Inventory, source: str) -> Inventory:
     """Return the base with the overlay applied; later entries win. Raises ConfigError for a host
     that is not in the base.
     """

@@ -6,7 +6,8 @@ container that runs already, or ``wrap``, any command that is put in front. Ever
 it is started. More specific values override others key by key, except these three, of which the
 most specific one counts alone.
 
->>> merged([{"engine": "docker", "image": "a", "limits": {"memlock": "unlimited"}}, {"name": "b"}])
+>>> general = {"engine": "docker", "image": "a", "limits": {"memlock": "unlimited"}}
+>>> merge_values([general, {"name": "b"}])
 {'engine': 'docker', 'limits': {'memlock': 'unlimited'}, 'name': 'b'}
 """
 
@@ -33,7 +34,7 @@ IMAGE = re.compile(r"[A-Za-z0-9/._~][^\s,]*")
 """An image: of a registry, of this node, or a file or folder."""
 
 
-def merged(values: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_values(values: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the values of a container from the most general to the most specific ones."""
     result: dict[str, Any] = {}
     for value in values:

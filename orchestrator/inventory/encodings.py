@@ -94,13 +94,13 @@ def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
             yield _decode(whole, _point), _point
 
 
-def unfinished(data: bytes) -> Iterator[Reading]:
+def read_partial(data: bytes) -> Iterator[Reading]:
     """Yield what can be read of data that go on later. A tag, an escape or a character at their end
     may not be complete.
     """
     if wrap := _CUT_WRAP.search(data):
         data = data[: wrap.start()]
-    whole = Reading.unwrapped(data)
+    whole = Reading.unwrap(data)
     cut = _CUT_ESCAPE.search(whole.text)
     before = data[: whole.raw(cut.start())[0]] if cut else data
     for text, decoder in ((data, None), (before, None), (before, character), (before, _point)):
@@ -163,11 +163,11 @@ class Reading:
             return replace(
                 cls._join((run[0], run.span()) for run in _KEPT.finditer(data)), end=len(data)
             )
-        whole = cls.unwrapped(data)
+        whole = cls.unwrap(data)
         return replace(cls._join(_characters(whole.text, decoder)), within=whole, end=len(data))
 
     @classmethod
-    def unwrapped(cls, data: bytes) -> Reading:
+    def unwrap(cls, data: bytes) -> Reading:
         """Return the data without what wraps them."""
         return cls._join(_split_wraps(data))
 

@@ -23,9 +23,9 @@ from orchestrator.inventory.foreign_files import format_of
 from orchestrator.inventory.hosts import Inventory
 from orchestrator.inventory.machine_files import (
     MACHINE_KEYS,
-    counted,
     parse_machine_file,
-    uncommented,
+    split_count,
+    strip_comment,
 )
 from orchestrator.inventory.schema import InventoryDocument, parse
 
@@ -57,7 +57,9 @@ def parse_text(text: str, source: str, load_yaml: LoadYaml, path: str = "") -> I
         message = "expected an inventory, got a program that may not be executed"
         raise ConfigError(message, where=source, hint=hint)
     kind = recognise(text)
-    has_sections = any(_SECTION.fullmatch(uncommented(line).strip()) for line in text.splitlines())
+    has_sections = any(
+        _SECTION.fullmatch(strip_comment(line).strip()) for line in text.splitlines()
+    )
     if kind in ("ini", "hostfile", "list") and not has_sections and (foreign := format_of(text)):
         raise ConfigError(
             f"expected a list of hosts, got {foreign[0]}", where=source, hint=foreign[1]
@@ -85,18 +87,18 @@ def recognise(text: str) -> str:
     first = lines[0] if lines else ""
     if first.startswith(("---", "%", "{", "- ", "!", "&")) or _YAML_KEY.match(first.lstrip()):
         return "orch" if _is_ours(lines, text) else "yaml"
-    words = [re.sub(r"\s*=\s*", "=", uncommented(line)).split() for line in lines]
+    words = [re.sub(r"\s*=\s*", "=", strip_comment(line)).split() for line in lines]
     keys = {word.partition("=")[0] for line in words for word in line[1:] if "=" in word}
     is_named = all(map(str.isidentifier, keys)) or any(key.startswith("ansible_") for key in keys)
     is_ranged = any(_RANGE.search(line[0]) for line in words if line)
     if (
         is_ranged
-        or any(_SECTION.fullmatch(uncommented(line).strip()) for line in lines)
+        or any(_SECTION.fullmatch(strip_comment(line).strip()) for line in lines)
         or (is_named and keys - MACHINE_KEYS)
     ):
         return "ini"
     names = [name for line in words for name in line[:1]]
-    has_counts = any(counted(part) for name in names for part in name.split(","))
+    has_counts = any(split_count(part) for name in names for part in name.split(","))
     return "hostfile" if keys or has_counts else "list"
 
 

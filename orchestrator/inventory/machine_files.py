@@ -67,7 +67,7 @@ def parse_machine_file(text: str, source: str) -> Inventory:
     entries: list[HostEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
         place = f"{source}:{number}"
-        words = re.sub(r"\s*=\s*", "=", uncommented(line)).split()
+        words = re.sub(r"\s*=\s*", "=", strip_comment(line)).split()
         if is_list_of_slots(words):
             entries.extend(_with_slots(words, place))
         elif words:
@@ -111,12 +111,12 @@ def is_list_of_slots(words: Sequence[str]) -> bool:
     return len(words) > 1 and len(words) % 2 == 0 and all(map(_is_count, words[1::2]))
 
 
-def uncommented(line: str) -> str:
+def strip_comment(line: str) -> str:
     """Return a line without what follows ``#``."""
     return re.split(r"(?:^|\s)#", line, maxsplit=1)[0]
 
 
-def counted(word: str) -> tuple[str, str] | None:
+def split_count(word: str) -> tuple[str, str] | None:
     """Return host and number of ``host:8``, or None for a word without a number."""
     match = None if is_ipv6(word) else _NUMBERED.fullmatch(word)
     return (match[1], match[2]) if match else None
@@ -207,10 +207,10 @@ def _entries(
     except ConfigError as error:
         faults.append(ConfigError(error.message, where=place, hint=error.hint))
         words = []
-    if slots is None and "@" not in expression and not any(map(counted, words)):
+    if slots is None and "@" not in expression and not any(map(split_count, words)):
         words = [expression] if words else []
     for word in words:
-        name, number = counted(word) or (word, "")
+        name, number = split_count(word) or (word, "")
         user, at, host = name.rpartition("@")
         host = host if at and user else name
         ssh: dict[str, Any] = {"user": user} if at and user else {}

@@ -79,4 +79,4 @@ def _read_inventory(path: Path, source: str, above: tuple[Path, ...]) -> Invento
             f"expected an inventory that does not extend this one, got {over.base}",
             where=f"{source}: base",
         )
-    return base.laid_over(over, _read_inventory(below, str(below), (path, *above)), source)
+    return base.lay_over(over, _read_inventory(below, str(below), (path, *above)), source)

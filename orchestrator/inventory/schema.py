@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NoReturn, Protocol
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory.containers import check, check_whole, merged
+from orchestrator.inventory.containers import check, check_whole, merge_values
 from orchestrator.inventory.hosts import TRANSPORTS, Host, Inventory, SshSettings
 from orchestrator.inventory.hostset import (
     MAX_HOSTS,
@@ -35,9 +35,9 @@ from orchestrator.inventory.values import (
     KeyPath,
     MachineValues,
     Where,
-    checked,
-    shown_key,
-    shown_value,
+    check_values,
+    show_key,
+    show_value,
     unknown_key,
 )
 
@@ -90,13 +90,13 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
 
     def where(path: KeyPath) -> str:
         place = f"{source}:{line_of(path)}"
-        return f"{place}: {'.'.join(map(shown_key, path))}" if path else place
+        return f"{place}: {'.'.join(map(show_key, path))}" if path else place
 
     if not isinstance(document_value, dict):
         refuse(
             [
                 ConfigError(
-                    f"expected a mapping with schema: and hosts:, got {shown_value(document_value, True)}",
+                    f"expected a mapping with schema: and hosts:, got {show_value(document_value, True)}",
                     where=where(()),
                 )
             ]
@@ -110,12 +110,12 @@ def parse(document_value: Any, line_of: Callable[[KeyPath], int], source: str) -
             hint = f"write schema: {_SCHEMA}"
         faults.append(
             ConfigError(
-                f"expected {_SCHEMA}, got {shown_value(version)}",
+                f"expected {_SCHEMA}, got {show_value(version)}",
                 where=where(("schema",)),
                 hint=hint,
             )
         )
-    defaults = checked(
+    defaults = check_values(
         MachineValues, document_value.get("defaults", {}), _under(where, "defaults"), faults
     )
     _check_container(defaults, _under(where, "defaults"), faults)
@@ -193,7 +193,7 @@ def secrets_note(declared: Iterable[Mapping[str, Any] | None]) -> tuple[str, ...
     reason = "may be secret; what programs need goes under env:, where such values are hidden"
     if not names:
         return ()
-    return (f"not read: {', '.join(sorted(map(shown_key, names)))} ({reason})",)
+    return (f"not read: {', '.join(sorted(map(show_key, names)))} ({reason})",)
 
 
 def _vars_of(values: Any) -> Mapping[str, Any] | None:
@@ -219,7 +219,7 @@ def _in_groups(host: Host, defaults: Mapping[str, Any], groups: Sequence[Groupin
         host,
         expect={**expect, **host.expect},
         transport=host.transport or transport,
-        container=merged(containers),
+        container=merge_values(containers),
     )
 
 
@@ -255,7 +255,7 @@ def _section(
         return value
     word = "a mapping of names" if empty == {} else "a list of names"
     faults.append(
-        ConfigError(f"expected {word}, got {shown_value(value, True)}", where=where((key,)))
+        ConfigError(f"expected {word}, got {show_value(value, True)}", where=where((key,)))
     )
     return empty
 
@@ -267,11 +267,11 @@ def _groupings(
     for name, value in section.items():
         place, body = where(("groups", name)), {}
         if isinstance(value, dict):  # {hosts: …, expect: …, transport: …}
-            body = checked(GroupValues, value, _under(where, "groups", name), faults)
+            body = check_values(GroupValues, value, _under(where, "groups", name), faults)
             _check_container(body, _under(where, "groups", name), faults)
             value = value.get("hosts", [])
         members = value if isinstance(value, list) else [value]
-        invalid = [shown_value(member) for member in members if not isinstance(member, str)]
+        invalid = [show_value(member) for member in members if not isinstance(member, str)]
         if members and not invalid:
             own = body.get("expect", {}), body.get("transport", ""), body.get("container", {})
             groupings.append(Grouping(name, members, place, *own))
@@ -297,7 +297,7 @@ def _secret_faults(
             suggestion = nearest(str(name), variables)
             hint = f"a secret is the name of a variable under env:, or a pattern such as '*_TOKEN'{suggestion}"
             yield ConfigError(
-                f"expected the name of a variable, got {shown_value(name, True)}",
+                f"expected the name of a variable, got {show_value(name, True)}",
                 where=where(("secrets", index)),
                 hint=hint,
             )
@@ -307,7 +307,7 @@ def _hosts(
     entry: HostEntry, defaults: Mapping[str, Any], faults: list[ConfigError]
 ) -> Iterator[tuple[Host, str]]:
     """Yield the hosts of one entry, each with its place; the first bad host ends the entry."""
-    values = checked(HostValues, entry.values, entry.where, faults)
+    values = check_values(HostValues, entry.values, entry.where, faults)
     _check_container(values, entry.where, faults)
     place = entry.where(())
     address_place = entry.where(("address",)) if "address" in values else place
@@ -440,7 +440,7 @@ def _group_faults(
     if not _GROUP_NAME.fullmatch(group.name) or group.name == "all":
         hint = "@all is every host" if group.name == "all" else "letters, digits, '.', '_' and '-'"
         yield ConfigError(
-            f"expected a group name, got '{shown_key(group.name)}'", where=group.where, hint=hint
+            f"expected a group name, got '{show_key(group.name)}'", where=group.where, hint=hint
         )
     for member in group.members:
         try:

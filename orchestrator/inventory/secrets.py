@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
 
-from orchestrator.inventory.encodings import Reading, forms, plain, readings, unfinished
+from orchestrator.inventory.encodings import Reading, forms, plain, read_partial, readings
 
 SHOWN = "(not shown)"
 LEAST = 4
@@ -86,12 +86,12 @@ class Redaction:
         data = _bytes(text)
         spans = self.spans(data)
         if spans:
-            return spliced(data, spans).decode("utf-8", "surrogatepass")
+            return hide_spans(data, spans).decode("utf-8", "surrogatepass")
         return text
 
     def data(self, data: bytes) -> bytes:
         """Return the bytes with every secret value replaced by `SHOWN`."""
-        return spliced(data, self.spans(data))
+        return hide_spans(data, self.spans(data))
 
     def value(self, value: Any) -> Any:
         """Return a JSON value with the secrets replaced in all its keys and texts, at any depth.
@@ -119,7 +119,7 @@ class Redaction:
             safe = self._unfinished_from(held)
             safe = next((start for start, stop in spans if start <= safe < stop), safe)
             if safe:
-                yield spliced(held[:safe], [span for span in spans if span[1] <= safe])
+                yield hide_spans(held[:safe], [span for span in spans if span[1] <= safe])
                 held = held[safe:]
         if held:
             yield self.data(held)
@@ -143,7 +143,7 @@ class Redaction:
                 if (begin or not first)
                 and (end < len(block) or first + end == len(data))  # others are in another block
             ]
-        return merged(spans)
+        return merge_spans(spans)
 
     @property
     def reach(self) -> int:
@@ -167,7 +167,7 @@ class Redaction:
         if stop < len(data):
             stop = next((start for start, end in spans if start <= stop < end), stop)
         start = next((begin for begin, end in spans if begin < cut < end), cut)
-        return spliced(
+        return hide_spans(
             data[start:stop],
             [
                 (begin - start, end - start)
@@ -184,7 +184,7 @@ class Redaction:
             0, len(data) - 16 * max((len(needle.text) for needle in self.needles), default=0) - 1024
         )
         begins = [len(data)]
-        for reading in unfinished(data[first:]):
+        for reading in read_partial(data[first:]):
             begins.append(first + reading.end)
             for needle in self.needles:
                 start = _start_at_end(reading.text, needle.text)
@@ -296,7 +296,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def spliced(data: bytes | mmap, spans: Spans) -> bytes:
+def hide_spans(data: bytes | mmap, spans: Spans) -> bytes:
     """Return the bytes with `SHOWN` in each of these places."""
     parts, position = [], 0
     for start, stop in spans:
@@ -360,7 +360,7 @@ def _is_alone(data: bytes, start: int, stop: int, is_spaced: bool) -> bool:
     )
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return spans in order and without overlaps."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(spans):

@@ -1,9 +1,9 @@
 """The settings of a host as pydantic models: keys, types, limits, and a message for each wrong
 value.
 
-`checked` validates one mapping and collects its faults; it returns the valid keys even if others are not, so that later
-checks still see them. Values of ``env`` may be secrets: a message about one states its type and
-never the value.
+`check_values` validates one mapping and collects its faults; it returns the valid keys even if
+others are not, so that later checks still see them. Values of ``env`` may be secrets: a message
+about one states its type and never the value.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class HostValues(MachineValues):
     ] = Field(default="", description="name or address to connect to; by default the host's name")
 
 
-def checked(
+def check_values(
     model: type[BaseModel], value: Any, where: Where, faults: list[ConfigError]
 ) -> dict[str, Any]:
     """Return the keys of ``value`` that are set and valid; append a fault for each of the others."""
@@ -256,12 +256,12 @@ def checked(
         invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
         if not invalid:
             return {}
-        return checked(
+        return check_values(
             model, {key: value[key] for key in value if key not in invalid}, where, faults
         )
 
 
-def shown_value(value: Any, secret: bool = False) -> str:
+def show_value(value: Any, secret: bool = False) -> str:
     """Return a description of an unexpected value for a message: type and value, or only the type
     of a secret.
     """
@@ -275,11 +275,11 @@ def shown_value(value: Any, secret: bool = False) -> str:
     return f"the {kind} {text if len(text) <= 60 else text[:60] + '…'}"
 
 
-def shown_key(key: str | int) -> str:
+def show_key(key: str | int) -> str:
     """Return a key for a message: printable, at most 60 characters, and without what comes after
     '=', which may be a secret.
 
-    >>> shown_key("HF_TOKEN=abc"), shown_key(""), shown_key("a\\nb")
+    >>> show_key("HF_TOKEN=abc"), show_key(""), show_key("a\\nb")
     ('HF_TOKEN=…', "''", 'a\\\\nb')
     """
     name, equals, _ = str(key).partition("=")
@@ -294,7 +294,7 @@ def unknown_key(key: str, known: Iterable[str], where: str, hint: str = "") -> C
     closest one.
     """
     hint = hint or f"known keys: {', '.join(known)}{nearest(key, known)}"
-    return ConfigError(f"expected a known key, got '{shown_key(key)}'", where=where, hint=hint)
+    return ConfigError(f"expected a known key, got '{show_key(key)}'", where=where, hint=hint)
 
 
 def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigError:
@@ -305,7 +305,7 @@ def _fault(error: ErrorDetails, model: type[BaseModel], where: Where) -> ConfigE
     # A value that stands where a mapping belongs may be a secret as well: env: HF_TOKEN=abc
     secret = path[:1] == ("env",) or context["expected"] == "a mapping"
     has_nul = isinstance(error["input"], str) and "\0" in error["input"]
-    got = "text that contains NUL" if secret and has_nul else shown_value(error["input"], secret)
+    got = "text that contains NUL" if secret and has_nul else show_value(error["input"], secret)
     numeral = (
         isinstance(error["input"], str)
         and error["input"].isdecimal()

@@ -87,7 +87,7 @@ def thaw_group(group: Path, unified: bool) -> None:
 def dissolve(group: Path) -> None:
     """Move the processes of a group to its parent, and remove the group."""
 
-    def gone() -> bool:
+    def is_gone() -> bool:
         move_processes(
             map(int, (group / "cgroup.procs").read_text(encoding="ascii").split()),
             group.parent,
@@ -96,7 +96,7 @@ def dissolve(group: Path) -> None:
             group.rmdir()
         return not group.is_dir()
 
-    wait_until(gone, f"{group} did not become empty")
+    wait_until(is_gone, f"{group} did not become empty")
 
 
 def wait_until(condition: Callable[[], bool], failure: str) -> None:

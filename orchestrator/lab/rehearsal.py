@@ -42,7 +42,7 @@ from orchestrator.procs import (
     descendants,
     end_all,
     environ,
-    held_namespaces,
+    hold_namespaces,
     namespace,
     snapshot,
 )
@@ -239,8 +239,8 @@ def down(directory: Path) -> list[str]:
     firsts, holder = set(nodes), lab.holder
     cgroups.release(lab)
     with (
-        held_namespaces(firsts | {holder}, "net") as networks,
-        held_namespaces(firsts, "pid") as inner,
+        hold_namespaces(firsts | {holder}, "net") as networks,
+        hold_namespaces(firsts, "pid") as inner,
     ):
         shared = {namespace(os.getpid(), which) for which in ("net", "pid")}
         ended = end_all(partial(_members, lab, networks - shared, inner - shared))

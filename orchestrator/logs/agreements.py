@@ -69,12 +69,12 @@ class Row:
 
     def _number(self, name: str) -> tuple[float, float]:
         """Return a number, or the difference of two, and its resolution; nan if it is not known."""
-        first, *others = [self._printed(part) for part in name.split("-")]
+        first, *others = [self._read_number(part) for part in name.split("-")]
         difference = first[0] - math.fsum(number for number, _ in others)
         # Sizes of a run and differences of two numbers are counts, which nobody rounds.
         return difference, 0.0 if others or name in SIZES else first[1]
 
-    def _printed(self, name: str) -> tuple[float, float]:
+    def _read_number(self, name: str) -> tuple[float, float]:
         text = name if name.isdecimal() else self.said.get(name, "")
         number = self.form.number(text)
         if number is None:

@@ -42,7 +42,7 @@ from orchestrator.logs.line_forms import (
     Place,
     place_itself,
 )
-from orchestrator.logs.text import cleaned
+from orchestrator.logs.text import clean_text
 
 _LINE_CHARACTERS = 2000
 _LINES = 400
@@ -371,7 +371,7 @@ def _cut(line: str) -> str:
     stands at its beginning or at its end."""
     half = _LINE_CHARACTERS // 2
     short = line if len(line) <= _LINE_CHARACTERS else f"{line[:half]} […] {line[-half:]}"
-    return cleaned(short.encode("utf-8", "replace"))
+    return clean_text(short.encode("utf-8", "replace"))
 
 
 def _depth(text: str) -> int:

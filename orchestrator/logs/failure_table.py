@@ -7,11 +7,11 @@ one with wider words.
 from __future__ import annotations
 
 from orchestrator.logs.gpu_failures import GPU
-from orchestrator.logs.known_failure import SYMPTOM, known, signal_words
+from orchestrator.logs.known_failure import SYMPTOM, define_failure, signal_words
 from orchestrator.logs.network_failures import NETWORK, TIME_LIMITS
 
 _MEMORY_AND_LIMITS = (
-    known(
+    define_failure(
         "memlock",
         "the limit of locked memory is too low for InfiniBand",
         "raise memlock on the node: ulimit -l, /etc/security/limits.d, LimitMEMLOCK of sshd or"
@@ -23,7 +23,7 @@ _MEMORY_AND_LIMITS = (
         unless="cannot modify limit",
         explains=("nccl_system_error",),
     ),
-    known(
+    define_failure(
         "open_files",
         "the limit of open files was reached",
         "raise ulimit -n on the node, or use fewer loader workers",
@@ -32,7 +32,7 @@ _MEMORY_AND_LIMITS = (
         # The limit of inotify is another one, and only watchers of files need it.
         unless="inotify",
     ),
-    known(
+    define_failure(
         "shared_memory",
         "the node's /dev/shm is full",
         "give the node more shared memory (docker run --shm-size), or use fewer loader workers",
@@ -47,7 +47,7 @@ _MEMORY_AND_LIMITS = (
         r"not enough space for\s.{0,200}shared-memory backing",
         r"DataLoader worker \(pid\(?s?\)? ?[0-9(), ]{1,60}\) is killed by signal: Bus error",
     ),
-    known(
+    define_failure(
         "process_limit",
         "the limit of processes and threads was reached",
         "raise ulimit -u or the pids limit of the control group, or lower OMP_NUM_THREADS",
@@ -60,7 +60,7 @@ _MEMORY_AND_LIMITS = (
         r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
         "System unable to allocate necessary resources for OMP thread",
     ),
-    known(
+    define_failure(
         "host_out_of_memory",
         "the node had no memory left",
         "lower --batch-size or --gpus, or free memory on the node",
@@ -81,7 +81,7 @@ _MEMORY_AND_LIMITS = (
 )
 
 _FILES = (
-    known(
+    define_failure(
         "exec_format",
         "the program was built for another kind of processor",
         "install a build for this node's processor: see uname -m",
@@ -91,7 +91,7 @@ _FILES = (
         is_often_harmless=True,
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "not_found",
         "a file or program is missing on the node",
         "correct the path in inventory or options, or copy the file there",
@@ -102,7 +102,7 @@ _FILES = (
         explains=("launcher_daemon",),
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "container_start",
         "the container could not be started",
         "see the line: the image's name and who may read it, and on the node user namespaces and the engine's own log",
@@ -116,7 +116,7 @@ _FILES = (
         r"Error: (?:initializing source|unable to copy from source|copying system image)",
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "disk_full",
         "a disk or a quota is full",
         "free some space on the node (quota -s shows that of the user), or set vars.workdir to another disk",
@@ -125,7 +125,7 @@ _FILES = (
         r"\bENOSPC\b",
         unless="inotify",
     ),
-    known(
+    define_failure(
         "missing_module",
         "a Python module is missing",
         "install it for the interpreter that vars.python of this host names",
@@ -134,7 +134,7 @@ _FILES = (
         is_often_harmless=True,
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "library_versions",
         "a shared library is of another version than the program was built for",
         "install builds that belong together, and look for an older copy in LD_LIBRARY_PATH",
@@ -148,7 +148,7 @@ _FILES = (
         explains=("launcher_daemon",),
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "missing_library",
         "a shared library is missing",
         "install it, or put its folder into LD_LIBRARY_PATH under env: in the inventory",
@@ -161,7 +161,7 @@ _FILES = (
         explains=("launcher_daemon",),
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "not_found",
         "a file or program is missing on the node",
         "correct the path in inventory or options, or copy the file there",
@@ -174,7 +174,7 @@ _FILES = (
         explains=("launcher_daemon",),
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "permission",
         "the login user does not have a permission that the program needs",
         "check owner and mode of the path in the line",
@@ -186,7 +186,7 @@ _FILES = (
         r"|cannot modify limit|setpriority|sched_set|\bnice\b",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "illegal_instruction",
         "the program was built for another processor",
         "install a build for this node's processor",
@@ -195,7 +195,7 @@ _FILES = (
         "CPU does not support x86-64-v[2-4]",
         signal_words(4),
     ),
-    known(
+    define_failure(
         "filesystem",
         "a filesystem on the node does not work as it should",
         "look at mount and dmesg on the node: the server of a network filesystem was restarted, a file in use was"
@@ -208,7 +208,7 @@ _FILES = (
         r"Transport endpoint is not connected: '",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "license",
         "a license could not be checked out",
         "check the address of the license server, such as LM_LICENSE_FILE under env: in the inventory, and free licenses there",
@@ -217,7 +217,7 @@ _FILES = (
         "(?:could not|cannot|failed to|unable to) (?:check ?out|obtain|get|acquire) .{0,40}licen[cs]e",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "no_access",
         "a service refused the program, which has no token, or one without that right",
         "give the token under env: in the inventory, where such values are hidden (HF_TOKEN, WANDB_API_KEY), log in on the"
@@ -230,7 +230,7 @@ _FILES = (
         "EOFError: EOF when reading a line",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "no_download",
         "the program could not download what it needs",
         "copy it to the nodes before the run, or give them a way out: https_proxy under env: in the inventory",
@@ -240,7 +240,7 @@ _FILES = (
         r"HTTPS?ConnectionPool\(",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "bus_error",
         "a process got a bus error",
         "most often /dev/shm is full (docker run --shm-size), or a file that it maps was cut or is on a filesystem that failed",
@@ -250,7 +250,7 @@ _FILES = (
         signal_words(7),
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "crashed",
         "a process crashed: it used memory that it must not use",
         "most often libraries that do not belong together; on one node alone, its memory or GPU: check dmesg there",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.logs.known_failure import SYMPTOM, known
+from orchestrator.logs.known_failure import SYMPTOM, define_failure
 
 _NO_DEVICE = ("no_device", "device_number")
 
@@ -14,7 +14,7 @@ def _number(*codes: int) -> str:
 
 
 GPU = (
-    known(
+    define_failure(
         "driver_too_old",
         "the NVIDIA driver is too old for the program's CUDA",
         "install a newer driver on the node, or a framework that is built for an older CUDA",
@@ -28,7 +28,7 @@ GPU = (
         _number(35, 222),
         explains=_NO_DEVICE,
     ),
-    known(
+    define_failure(
         "forward_compatibility",
         "the program's CUDA compatibility libraries do not work on this GPU or driver",
         "take the folder of cuda-compat out of LD_LIBRARY_PATH, or install a newer driver",
@@ -38,7 +38,7 @@ GPU = (
         _number(804),
         explains=_NO_DEVICE,
     ),
-    known(
+    define_failure(
         "driver_mismatch",
         "the NVIDIA driver and its libraries are of different versions",
         "reboot the node, or reload its driver: it was updated while it was loaded",
@@ -50,7 +50,7 @@ GPU = (
         _number(803),
         explains=_NO_DEVICE,
     ),
-    known(
+    define_failure(
         "fabric_manager",
         "the NVLink switches are not set up: the fabric manager does not run, or does not fit",
         "start nvidia-fabricmanager on the node, of the same version as the driver",
@@ -61,7 +61,7 @@ GPU = (
         _number(802),
         explains=_NO_DEVICE,
     ),
-    known(
+    define_failure(
         "driver_failed",
         "the NVIDIA driver answers with an unknown error",
         "reload nvidia_uvm or reboot the node, and check dmesg (Xid) on it",
@@ -74,7 +74,7 @@ GPU = (
         is_often_harmless=True,
         explains=_NO_DEVICE,
     ),
-    known(
+    define_failure(
         "container_without_gpus",
         "the container was started without GPUs",
         "install nvidia-container-toolkit on the node and set up the engine with nvidia-ctk",
@@ -89,7 +89,7 @@ GPU = (
         explains=_NO_DEVICE,
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "hardware",
         "a GPU failed",
         "exclude the node, and check dmesg (Xid) and nvidia-smi -q on it",
@@ -114,7 +114,7 @@ GPU = (
             *_NO_DEVICE,
         ),
     ),
-    known(
+    define_failure(
         "device_busy",
         "the GPU is used by another process, or in exclusive mode",
         "see nvidia-smi on the node for its processes, and nvidia-smi -q -d COMPUTE for the mode",
@@ -125,7 +125,7 @@ GPU = (
         "cudaErrorDeviceAlreadyInUse",
         _number(46, 54),
     ),
-    known(
+    define_failure(
         "out_of_memory",
         "the GPU had no memory left",
         "lower --batch-size, or end other processes on the device: see nvidia-smi",
@@ -143,7 +143,7 @@ GPU = (
         _number(2),
         unless="the caller indicates that this is not a failure",
     ),
-    known(
+    define_failure(
         "device_assert",
         "a check inside of a GPU kernel failed, most often for an index outside of its range",
         "look at the program's data: labels and token numbers; CUDA_LAUNCH_BLOCKING: 1 under env:"
@@ -152,7 +152,7 @@ GPU = (
         "CUDA_ERROR_ASSERT|cudaErrorAssert",
         _number(710),
     ),
-    known(
+    define_failure(
         "illegal_access",
         "a GPU kernel used memory that it must not use",
         "run again with CUDA_LAUNCH_BLOCKING: 1 under env: in the inventory; if it is always the"
@@ -165,7 +165,7 @@ GPU = (
         "Memory access fault by GPU",
         _number(700, 715, 716, 719),
     ),
-    known(
+    define_failure(
         "no_kernel_image",
         "the program was not built for this GPU",
         "install a build for the GPU's compute capability: nvidia-smi --query-gpu=compute_cap",
@@ -176,7 +176,7 @@ GPU = (
         "invalid device function|cudaErrorInvalidDeviceFunction",
         _number(98, 209),
     ),
-    known(
+    define_failure(
         "peer_access",
         "two GPUs of the node cannot read each other's memory",
         "check nvidia-smi topo -p2p r, and IOMMU and ACS of the node; NCCL_P2P_DISABLE: 1 under"
@@ -187,14 +187,14 @@ GPU = (
         "cudaErrorPeerAccess(?:Unsupported|NotEnabled)|CUDA_ERROR_PEER_ACCESS_(?:UN|NOT)",
         _number(205, 217),
     ),
-    known(
+    define_failure(
         "duplicate_gpu",
         "two ranks use one GPU",
         "start no more ranks on a node than it has GPUs, and let each take the GPU of its local rank",
         r"Duplicate GPU detected",
         "Multiple ranks? .{0,60}same (?:GPU|CUDA device)",
     ),
-    known(
+    define_failure(
         "device_number",
         "the program was told to use a GPU with a number that it does not see",
         "compare --gpus with nvidia-smi -L on the node, and check vars.cuda_visible_devices; of MIG a process sees"
@@ -205,7 +205,7 @@ GPU = (
         _number(101),
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "no_device",
         "the program found no GPU",
         "check nvidia-smi -L on the node, and vars.cuda_visible_devices",
@@ -221,7 +221,7 @@ GPU = (
         _number(100),
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "cuda_library",
         "cuDNN or cuBLAS could not be started",
         "most often the GPU had no memory left for it: see nvidia-smi, and TF_FORCE_GPU_ALLOW_GROWTH: true under env: in the"

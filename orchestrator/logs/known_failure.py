@@ -89,7 +89,7 @@ def signal_words(number: int) -> str:
     return rf"{by_torchrun}|exited on\s{{1,9}}signal {number}\b|Caught signal {number} \("
 
 
-def known(
+def define_failure(
     kind: str,
     cause: str,
     remedy: str,

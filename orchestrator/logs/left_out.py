@@ -1,6 +1,7 @@
 """Lines that begin like a pattern's lines but do not match: interrupted rows, or other forms.
 
->>> rows = {"log.readings[0]": compiled("log.readings[0]", "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$", None)}
+>>> copies = "^Copy: +(?P<rate>[0-9.]+) +[0-9.]+$"
+>>> rows = {"log.readings[0]": compile_pattern("log.readings[0]", copies, None)}
 >>> left_out = LeftOut(rows)
 >>> left_out.look("Copy:   83539.9  0.0159\\nCopy:   8node1: INFO ring\\n", Tags())
 >>> left_out.notes()
@@ -16,7 +17,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.logs.notes import LINES_LEFT_OUT
-from orchestrator.logs.patterns import Reader, compiled, tokens
+from orchestrator.logs.patterns import Reader, compile_pattern, tokens
 from orchestrator.logs.text import Tags
 from orchestrator.notes import Note
 from orchestrator.plural import plural
@@ -139,10 +140,10 @@ def _start(key: str, reader: Reader) -> Reader | None:
     # Text that another line has put in front of a row hides an anchor.
     loose = beginning if is_fact else beginning.removeprefix("^")
     try:
-        start = compiled(key, loose, None, needs_groups=False)
+        start = compile_pattern(key, loose, None, needs_groups=False)
         if len(start.literal.strip()) >= _LEAST_CHARACTERS:
             return start
-        start = compiled(key, beginning, None, needs_groups=False)
+        start = compile_pattern(key, beginning, None, needs_groups=False)
     except ConfigError:
         return None
     has_columns = beginning.startswith("^") and len(_COLUMN.findall(beginning)) >= _LEAST_COLUMNS

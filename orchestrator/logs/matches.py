@@ -19,9 +19,9 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.logs.near_miss import NearMiss, near_miss
 from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.parse import Parsed, parse
-from orchestrator.logs.patterns import Reader, compiled, tags_of
+from orchestrator.logs.patterns import Reader, compile_pattern, tags_of
 from orchestrator.logs.steps import SPEEDS, VALUES
-from orchestrator.logs.text import cleaned, clock
+from orchestrator.logs.text import clean_text, clock
 
 _MOST_SHOWN = 10
 _OPTIONAL = ("log.refuse", "log.facts")
@@ -92,7 +92,7 @@ def matches(data: bytes, grammar: LogGrammar) -> LogMatches:
         .replace(b"\r\n", b"\n")
         .replace(b"\r", b"\n")
     )
-    lines = cleaned(whole).split("\n")[:-1]
+    lines = clean_text(whole).split("\n")[:-1]
     readers, tags = _readers(grammar), tags_of(grammar.prefix)
     searched = [reader.pattern for reader in readers.values()]
     left = []
@@ -142,7 +142,8 @@ def _of_metric(
 def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     groups = ("step", *VALUES, *grammar.metric_groups)
     readers = {
-        key: compiled(key, pattern, groups) for key, pattern in grammar.by_key("patterns").items()
+        key: compile_pattern(key, pattern, groups)
+        for key, pattern in grammar.by_key("patterns").items()
     }
     others = {
         "log.rank": grammar.rank,
@@ -160,7 +161,7 @@ def _readers(grammar: LogGrammar) -> dict[str, Reader]:
     others |= {**grammar.by_key("refuse"), **grammar.by_key("confirm"), "log.end": grammar.end}
     for key, pattern in others.items():
         if pattern:
-            readers[key] = compiled(key, pattern, None, needs_groups=False)
+            readers[key] = compile_pattern(key, pattern, None, needs_groups=False)
     return readers
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.logs.known_failure import CONSEQUENCE, GENERAL, SYMPTOM, known, signal_words
+from orchestrator.logs.known_failure import (
+    CONSEQUENCE,
+    GENERAL,
+    SYMPTOM,
+    define_failure,
+    signal_words,
+)
 
 # Bridges for containers and virtual machines, which no other node can reach, and addresses that
 # docker, libvirt, /etc/hosts of Debian and the kernel hand out.
@@ -22,14 +28,14 @@ _INNER = (
 _UNREACHED = "(?:refused|No route to host|unreachable|timed out|connection abort)"
 
 TIME_LIMITS = (
-    known(
+    define_failure(
         "slurm_time_limit",
         "Slurm ended the job at its time limit",
         "ask for more time, with time= in --slurm or --time of sbatch, or for fewer runs",
         "DUE TO TIME LIMIT",
         "reached (?:its|the) time limit",
     ),
-    known(
+    define_failure(
         "slurm_cancelled",
         "Slurm ended the job",
         "see sacct -j of the job: it was cancelled, preempted, or one of its nodes failed",
@@ -37,7 +43,7 @@ TIME_LIMITS = (
         r"srun: error: Node failure on",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "slurm_request",
         "Slurm refused what was asked of it",
         "see the reason in the line; sinfo -o '%P %G %l %D' shows partitions with their GPUs, times and nodes",
@@ -48,7 +54,7 @@ TIME_LIMITS = (
 )
 
 NETWORK = (
-    known(
+    define_failure(
         "port_in_use",
         "a port that the program needs is in use",
         "find the process that listens on it with ss -ltnp on that node; the next run gets another port automatically",
@@ -58,7 +64,7 @@ NETWORK = (
         r"Port [0-9]{1,5} conflict",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "no_interface",
         "there is no network interface of the name that the program was given",
         "check vars.interface, and NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME under env:, against ip addr on the node",
@@ -70,28 +76,28 @@ NETWORK = (
         r"network device '[^']{1,60}' is not available",
         "Unknown interface name|Unable to find interface",
     ),
-    known(
+    define_failure(
         "nccl_versions",
         "the nodes have different versions of NCCL",
         "compare them with orch check, and install the same framework on all nodes",
         r"Message truncated ?: received [0-9]{1,12} bytes instead of",
         "NCCL version mismatch|mismatched? NCCL versions?",
     ),
-    known(
+    define_failure(
         "wrong_interface",
         "the program used an interface that other nodes cannot reach",
         "set vars.interface to the one between the nodes: a bridge for containers or virtual machines was taken",
         *(f"{inner}.{{0,300}}{_UNREACHED}" for inner in _INNER),
         *(f"{_UNREACHED}.{{0,300}}{inner}" for inner in _INNER),
     ),
-    known(
+    define_failure(
         "link_down",
         "an InfiniBand or RoCE port went down",
         "check ibstat and dmesg on the node of the line, its cable and its switch",
         r"Got async (?:fatal )?event ?: (?:port error|device fatal|local catastrophic)",
         "IBV_EVENT_(?:PORT_ERR|DEVICE_FATAL)",
     ),
-    known(
+    define_failure(
         "queue_pair",
         "a connection to a peer could not be made over InfiniBand or RoCE",
         "check that the two addresses of the line reach each other: NCCL_IB_GID_INDEX, VLAN and subnet of RoCE (show_gids), the"
@@ -100,7 +106,7 @@ NETWORK = (
         r"Failed to modify QP\b",
         explains=("nccl_system_error",),
     ),
-    known(
+    define_failure(
         "collective_mismatch",
         "ranks called different collective operations, or with different sizes",
         "look at what the ranks do differently: a fault of the program",
@@ -110,7 +116,7 @@ NETWORK = (
         # gloo ends the rank that receives more than it asked for, not the one that sent it.
         r"op\.preamble\.\w{1,12} (?:<=|==) op\.nbytes",
     ),
-    known(
+    define_failure(
         "name_resolution",
         "a host's name does not resolve on the node",
         "add the name to DNS or /etc/hosts of the nodes, or use addresses in the inventory",
@@ -125,7 +131,7 @@ NETWORK = (
         is_often_harmless=True,
         explains=("no_rendezvous", "launcher_daemon"),
     ),
-    known(
+    define_failure(
         "remote_shell",
         "the launcher could not log in to another node",
         "set up ssh keys between the nodes",
@@ -133,7 +139,7 @@ NETWORK = (
         "Host key verification failed",
         r"ssh: connect to host .{1,200}(?:refused|timed out|No route)",
     ),
-    known(
+    define_failure(
         "mpirun_as_root",
         "mpirun refuses to run as root",
         "log in as another user, or set OMPI_ALLOW_RUN_AS_ROOT: 1 and"
@@ -141,7 +147,7 @@ NETWORK = (
         "has detected an attempt to run as root",
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "mpi_start",
         "the launcher and the program's MPI do not know each other",
         "start it with the mpirun of the same MPI, or let srun use what that MPI was built with: srun --mpi=list",
@@ -151,7 +157,7 @@ NETWORK = (
         "cannot find .{0,20}plugin for mpi/",
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "mpi_network",
         "MPI found no network between its processes",
         "check vars.interface, and the network that MPI is told to use: OMPI_MCA_pml and OMPI_MCA_btl, UCX_NET_DEVICES, or"
@@ -162,7 +168,7 @@ NETWORK = (
         r"At least one pair of MPI processes are unable to reach each other",
         is_often_harmless=True,
     ),
-    known(
+    define_failure(
         "no_slots",
         "mpirun was given too few slots",
         "lower --gpus, or raise gpus: or slots: in the inventory",
@@ -171,7 +177,7 @@ NETWORK = (
         r"binding more\s{1,9}processes than cpus",
         is_of_start=True,
     ),
-    known(
+    define_failure(
         "launcher_daemon",
         "the launcher could not start its daemon on another node",
         "log in from the first node to the others by ssh, without a password, and look there for orted, prted or"
@@ -181,14 +187,14 @@ NETWORK = (
         r"unable to run (?:bstrap_)?proxy on|Error setting up the bootstrap prox",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "launcher_lost",
         "the launcher lost the connection to its daemon on another node",
         "see whether the node of the line still runs, whether the daemon was killed there, and the network between them",
         "has lost communication with a remote daemon",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "collective_timeout",
         "a collective operation timed out",
         "another rank was slow, hung or dead: check the rank with the shortest log",
@@ -205,7 +211,7 @@ NETWORK = (
         unless="PjRT_Client_Connect",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "link_retries",
         "a peer did not answer over InfiniBand or RoCE",
         "check the link between the nodes of the line: ibstat, cable, switch, RoCE priorities; or the process there had ended",
@@ -213,7 +219,7 @@ NETWORK = (
         "transport retry count(?:er)? exceeded",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "no_rendezvous",
         "a process did not reach the one at which all meet",
         "check that the first node runs, its address and port, vars.interface, and firewalls",
@@ -224,7 +230,7 @@ NETWORK = (
         r"Barrier timed out\b.{0,40}PjRT_Client_Connect",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "no_route",
         "one node cannot reach another",
         "check vars.interface, the addresses, and firewalls between the nodes",
@@ -235,7 +241,7 @@ NETWORK = (
         weight=SYMPTOM,
         explains=("launcher_daemon",),
     ),
-    known(
+    define_failure(
         "killed",
         "a process was killed from outside",
         "most often by the kernel, for memory: look for oom in dmesg on the node",
@@ -245,7 +251,7 @@ NETWORK = (
         r"^Killed\s{0,9}$",
         weight=SYMPTOM,
     ),
-    known(
+    define_failure(
         "ended_elsewhere",
         "another process of the run had ended",
         "look for the first failure, on another rank or node",
@@ -283,7 +289,7 @@ NETWORK = (
         weight=CONSEQUENCE,
     ),
     # After the consequences: NCCL names a lost peer a remote error, behind the general words.
-    known(
+    define_failure(
         "nccl_system_error",
         "NCCL failed",
         "run again with NCCL_DEBUG: INFO under env: in the inventory",
@@ -294,7 +300,7 @@ NETWORK = (
         "Got completion (?:from peer )?.{0,80}(?:with error|with status=)",
         weight=GENERAL,
     ),
-    known(
+    define_failure(
         "network_fallback",
         "NCCL found no InfiniBand and uses TCP between nodes",
         "check ibstat on the node, and NCCL_IB_HCA; a slow link alone does not make a run fail",

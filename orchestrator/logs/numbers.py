@@ -69,7 +69,7 @@ class NumberForm:
             raise ValueError("not numbers")
         return numbers
 
-    def joined(self, texts: Sequence[str]) -> Sequence[str]:
+    def join_digits(self, texts: Sequence[str]) -> Sequence[str]:
         """Return whole numbers as digits alone."""
         return [self._join(text) for text in texts] if self.thousands else texts
 

@@ -37,7 +37,7 @@ from orchestrator.logs.numbers import Finest
 from orchestrator.logs.patterns import (
     Reader,
     columns,
-    compiled,
+    compile_pattern,
     lines_with,
     shortest,
     step_readers,
@@ -45,7 +45,7 @@ from orchestrator.logs.patterns import (
 )
 from orchestrator.logs.statements import Statements
 from orchestrator.logs.steps import RankAggregate, StepSample, in_order, rows
-from orchestrator.logs.text import LONG_LINE, blocks, by_rank, cleaned, clock, is_clean, wholes
+from orchestrator.logs.text import LONG_LINE, blocks, by_rank, clean_text, clock, is_clean, wholes
 from orchestrator.notes import Note
 from orchestrator.plural import times
 
@@ -109,7 +109,7 @@ def parse(
     collector = _Collector(grammar)
     long_bytes = 0
     last = max(newline := data.rfind(b"\n"), data.rfind(b"\r", newline + 1))
-    collector.unended(data[last + 1 : last + 1 + LONG_LINE])
+    collector.read_cut_line(data[last + 1 : last + 1 + LONG_LINE])
     for start, stop, is_long in blocks(data, max(last, 0)):
         check()
         if not is_long:
@@ -120,26 +120,29 @@ def parse(
             collector.warn(LONG_LINES_CUT(line_bytes=LONG_LINE, most_bytes=_LONG_LINES_IN_ALL))
             continue
         collector.line(
-            cleaned(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT
+            clean_text(data[start : min(stop, start + LINE_LIMIT)]), cut=stop - start > LINE_LIMIT
         )
-    return collector.parsed()
+    return collector.finish()
 
 
 class _Collector:
-    """Collects matches line by line; `parsed` then separates ranks and attempts."""
+    """Collects matches line by line; `finish` then separates ranks and attempts."""
 
     def __init__(self, grammar: LogGrammar) -> None:
         self.patterns, self.metrics = step_readers(
             grammar.by_key("patterns"), grammar.metric_groups
         )
         rows_by_key = {
-            key: compiled(key, text, None) for key, text in grammar.by_key("readings").items()
+            key: compile_pattern(key, text, None)
+            for key, text in grammar.by_key("readings").items()
         }
         self.rows = list(rows_by_key.values())
         of_metrics = {metric.group or metric.name for metric in grammar.metrics}
         self.measured = of_metrics if grammar.patterns and grammar.agreements else None
         by_key = dict(zip(grammar.by_key("patterns"), self.patterns, strict=True))
-        facts = {key: compiled(key, text, None) for key, text in grammar.by_key("facts").items()}
+        facts = {
+            key: compile_pattern(key, text, None) for key, text in grammar.by_key("facts").items()
+        }
         self.left_out = LeftOut({**by_key, **rows_by_key, **facts})
         self.statements = Statements(grammar, self.left_out.hit)
         self.others = [*self.statements.readers, *self.rows, *self.metrics]
@@ -162,8 +165,8 @@ class _Collector:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings[note] = None
 
-    def unended(self, raw: bytes) -> None:
-        text = cleaned(raw)
+    def read_cut_line(self, raw: bytes) -> None:
+        text = clean_text(raw)
         pieces = [piece for _, piece in self.tags.pieces(text)]
         if any(
             reader.pattern.search(piece)
@@ -180,7 +183,7 @@ class _Collector:
         raw = raw.replace(b"\r", b"\n")
         if not any(literal in raw for literal in self.literals) and is_clean(raw):
             return
-        text = cleaned(raw)
+        text = clean_text(raw)
         self.left_out.hits.clear()
         is_tagged, block = self.tags.literal in text, f"\n{text}"
         steps = [reader for reader in self.patterns if reader.may_be_in(block, is_tagged)]
@@ -239,7 +242,7 @@ class _Collector:
         values. Raises ValueError.
         """
         leading, texts = columns(readers, text)
-        steps = wholes(self.numbers.joined(texts.pop("step", [])))
+        steps = wholes(self.numbers.join_digits(texts.pop("step", [])))
         if self.shift:
             steps = [step + self.shift for step in steps]
         all_steps = self.voices[tag].steps[-1:] + steps
@@ -275,7 +278,7 @@ class _Collector:
                 raise ValueError(name)
         else:
             values = (
-                wholes(self.numbers.joined(present))
+                wholes(self.numbers.join_digits(present))
                 if name == "samples"
                 else self.numbers.numbers(present)
             )
@@ -399,7 +402,7 @@ class _Collector:
         self.days[tag] = (of_day, days)
         return days * 86400 + of_day
 
-    def parsed(self) -> Parsed:
+    def finish(self) -> Parsed:
         with_steps = {tag: voice for tag, voice in self.voices.items() if voice.steps}
         samples: RankAggregate | tuple[StepSample, ...] = ()
         if self.scope == "process":

@@ -1,7 +1,7 @@
 """The regular expressions of a log grammar: which are refused, and the plain text that every match
 of a pattern contains.
 
->>> reader = compiled("log.patterns[0]", r"step=(?P<step>[0-9]+)", ("step",))
+>>> reader = compile_pattern("log.patterns[0]", r"step=(?P<step>[0-9]+)", ("step",))
 >>> reader.literal, reader.column(reader.split("step=1 step=2"), "step")
 ('step=', ['1', '2'])
 """
@@ -82,7 +82,8 @@ def columns(
     Matches of a pattern without a step belong to the step before them. Raises ValueError if that is
     ambiguous: a group is empty, two patterns match in one line, or a step has a value twice.
 
-    >>> two = compiled("0", "at (?P<step>[0-9]+)", ("step",)), compiled("1", "in (?P<seconds>[0-9]+)", ("seconds",))
+    >>> first = compile_pattern("0", "at (?P<step>[0-9]+)", ("step",))
+    >>> two = first, compile_pattern("1", "in (?P<seconds>[0-9]+)", ("seconds",))
     >>> columns(two, "in 3\\nat 7\\nat 8\\nin 5")
     ({'seconds': '3'}, {'step': ['7', '8'], 'seconds': [None, '5']})
     """
@@ -132,7 +133,7 @@ def _matches(
 
 
 @lru_cache(maxsize=64)
-def compiled(
+def compile_pattern(
     where: str, pattern: str, groups: tuple[str, ...] | None, needs_groups: bool = True
 ) -> Reader:
     """Compile a pattern of a framework folder. Its named groups must be in ``groups``; None allows
@@ -186,7 +187,7 @@ def step_readers(
     them.
 
     ``patterns`` are by key; ``groups`` names the groups of metrics. Raises ConfigError like
-    `compiled`.
+    `compile_pattern`.
 
     >>> steps, metrics = step_readers({"log.patterns[0]": "step (?P<step>[0-9]+) mfu (?P<mfu>[0-9.]+)%"}, ["mfu"])
     >>> list(steps[0].pattern.groupindex), list(metrics[0].pattern.groupindex)
@@ -194,27 +195,27 @@ def step_readers(
     """
     steps, metrics = [], []
     for key, pattern in patterns.items():
-        reader = compiled(key, pattern, ("step", *VALUES, *groups))
+        reader = compile_pattern(key, pattern, ("step", *VALUES, *groups))
         names = [name for name in groups if name in reader.pattern.groupindex]
         metrics += [reader] if names else []
         for name in names:
             pattern = pattern.replace(f"(?P<{name}>", "(?:")
-        steps.append(compiled(key, pattern, ("step", *VALUES)) if names else reader)
+        steps.append(compile_pattern(key, pattern, ("step", *VALUES)) if names else reader)
     return steps, metrics
 
 
 def tags_of(prefix: str) -> Tags:
     """Return the tags of a launcher with this prefix; mpirun's if it is empty.
 
-    Raises ConfigError like `compiled`, and for a prefix that could match the end of a line or
-    nothing at all.
+    Raises ConfigError like `compile_pattern`, and for a prefix that could match the end of a line
+    or nothing at all.
 
     >>> tags_of(r"^ *(?P<rank>[0-9]+): ").pieces("0: step 1\\n11: step 1")
     [(None, ''), (0, 'step 1\\n'), (11, 'step 1')]
     """
     if not prefix:
         return MPIRUN
-    reader = compiled("log.prefix", prefix, RANKS)
+    reader = compile_pattern("log.prefix", prefix, RANKS)
     if len(reader.pattern.groupindex) != 1:
         raise ConfigError(
             "expected one of the groups rank and local_rank, got both",

@@ -22,7 +22,7 @@ from orchestrator.logs.agreements import Row, contradiction_in
 from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD, CLOSING_LINES_DIFFER, NO_RANK
 from orchestrator.logs.numbers import NumberForm
-from orchestrator.logs.patterns import Reader, compiled
+from orchestrator.logs.patterns import Reader, compile_pattern
 from orchestrator.logs.text import whole
 from orchestrator.notes import Note
 from orchestrator.strictjson import strict_json
@@ -64,10 +64,13 @@ class Statements:
         self.refusals = _verdicts(grammar.by_key("refuse"))
         self.confirmations = _verdicts(grammar.by_key("confirm"))
         self.fact_lines = [
-            compiled(key, pattern, None) for key, pattern in grammar.by_key("facts").items()
+            compile_pattern(key, pattern, None) for key, pattern in grammar.by_key("facts").items()
         ]
         self.headers = [
-            (compiled(f"log.headers[{number}]", header.line, None, needs_groups=False), header)
+            (
+                compile_pattern(f"log.headers[{number}]", header.line, None, needs_groups=False),
+                header,
+            )
             for number, header in enumerate(grammar.headers)
         ]
         # One that has groups and no factors gives numbers, and no unit.
@@ -105,33 +108,33 @@ class Statements:
         if not any([literal in text for literal in self.literals]):
             return
 
-        def found(reader: Reader | None) -> list[re.Match[str]]:
+        def find(reader: Reader | None) -> list[re.Match[str]]:
             if reader is None or reader.literal not in text:
                 return []
             return [match for match in reader.pattern.finditer(text) if match.end() != cut_at]
 
-        for match in found(self.rank):
+        for match in find(self.rank):
             self._rank(match.groupdict(), warn)
-        for match in found(self.rank_list):
+        for match in find(self.rank_list):
             listed = whole(match["rank"])
             if listed is not None and len(self.listed) < _MOST:
                 self.listed[listed] += 1
-        self.rank_parts += [match["json"] for match in found(self.rank_parts_line)]
-        for match in found(self.closing_line):
+        self.rank_parts += [match["json"] for match in find(self.rank_parts_line)]
+        for match in find(self.closing_line):
             self._closing(match["json"], warn)
         for refusal in self.refusals.values():
-            if found(refusal):
+            if find(refusal):
                 self._void(f"the program says {_shorten(text)}")
-        for key in [key for key in self.missing if found(self.confirmations[key])]:
+        for key in [key for key in self.missing if find(self.confirmations[key])]:
             del self.missing[key]
-        if found(self.end):
+        if find(self.end):
             self.is_ended = True
         for reader in self.fact_lines:
-            for match in found(reader):
+            for match in find(reader):
                 self.hit(reader.pattern)
                 self._fact(match.groupdict(), text)
         for reader, header in self.headers:
-            for match in found(reader):
+            for match in find(reader):
                 if header in self.units:
                     self.above = header
                 self.given |= match.groupdict(default="")
@@ -217,12 +220,12 @@ class Statements:
 
 
 def _reader(key: str, pattern: str, groups: tuple[str, ...]) -> Reader | None:
-    return compiled(key, pattern, groups) if pattern else None
+    return compile_pattern(key, pattern, groups) if pattern else None
 
 
 def _verdicts(patterns: Mapping[str, str]) -> dict[str, Reader]:
     return {
-        key: compiled(key, pattern, None, needs_groups=False)
+        key: compile_pattern(key, pattern, None, needs_groups=False)
         for key, pattern in patterns.items()
         if pattern
     }

@@ -1,7 +1,7 @@
 """From the bytes of a log to text for patterns: blocks of whole lines without escapes and control
 characters; and from text to numbers.
 
->>> cleaned(b"\\x1b[32mstep\\x1b[0m=1")
+>>> clean_text(b"\\x1b[32mstep\\x1b[0m=1")
 'step=1'
 >>> list(blocks(b"a\\r\\nb\\n" + b"c" * 5000 + b"\\n", 5005))
 [(0, 5, False), (5, 5005, True)]
@@ -74,7 +74,7 @@ def is_clean(raw: bytes) -> bool:
     return len(raw.translate(None, _CONTROL_BYTES)) == len(raw) and b"\xc2" not in raw
 
 
-def cleaned(raw: bytes) -> str:
+def clean_text(raw: bytes) -> str:
     """Return the text of lines without escapes and control characters."""
     text = raw.decode("utf-8", "replace")
     if is_clean(raw):

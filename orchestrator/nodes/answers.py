@@ -27,7 +27,7 @@ _HOLDS: Mapping[str, Mapping[str, Any]] = {
 """By request, what has to be in its answer. `Leftovers` checks what is left of runs."""
 
 
-def checked(op: str, answer: dict[str, Any]) -> dict[str, Any]:
+def check_answer(op: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request. Raises ValueError if it lacks a value, or has another in its
     place.
     """

@@ -15,7 +15,7 @@ from typing import IO
 
 from orchestrator.errors import DataError, RunError, TransportError
 from orchestrator.files import failures
-from orchestrator.inventory.secrets import spliced
+from orchestrator.inventory.secrets import hide_spans
 from orchestrator.nodes.node import Node
 from orchestrator.plan import Limits
 from orchestrator.record import RunDir
@@ -269,7 +269,9 @@ def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
     if fetched is None:
         return None
     try:
-        data = spliced(fetched.exit_record, node.redaction.spans(fetched.exit_record, words=False))
+        data = hide_spans(
+            fetched.exit_record, node.redaction.spans(fetched.exit_record, words=False)
+        )
         record = ExitRecord.of(strict_json(data, "exit.json")) if data else None
     except ValueError as error:
         message = f"expected an exit record: {error}"

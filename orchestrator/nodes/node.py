@@ -22,7 +22,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError, RunError, TransportError
 from orchestrator.inventory import NO_SECRETS, Host, Redaction
-from orchestrator.nodes.answers import checked
+from orchestrator.nodes.answers import check_answer
 from orchestrator.nodes.conversation import Call, Reader, SupervisorLine
 from orchestrator.transport import Transport
 from orchestrator.transport.slurm import job_of
@@ -151,7 +151,7 @@ class Node:
         with self._call(op, request, timeout_s) as call:
             answer = call.line()
             with self._expecting(f"an answer to {op}"):
-                return checked(op, answer)
+                return check_answer(op, answer)
 
     def put(self, files: Sequence[Upload], *, timeout_s: float) -> int:
         """Send files to the node, except those it already has with this digest. Returns the number

@@ -94,7 +94,7 @@ class Bench:
             for index, (cell, _) in enumerate(order, start=(repeat - 1) * count + 1)
         )
 
-    def planned(self) -> tuple[PlannedRun, ...]:
+    def list_runs(self) -> tuple[PlannedRun, ...]:
         """Return the runs planned at the start of the bench."""
         return tuple(
             run for repeat in range(1, self.schedule.repeats + 1) for run in self.block(repeat)

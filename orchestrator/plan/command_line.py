@@ -68,7 +68,7 @@ def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingComma
     Raises ConfigError for a command that is none, needs a shell, or starts through a launcher that
     cannot be translated.
     """
-    command = _verify_unmarked(_taken_apart(_PARTS.sub(_mark, text), is_file))
+    command = _verify_unmarked(_take_apart(_PARTS.sub(_mark, text), is_file))
     values = [
         value if equals else word
         for word in command.arguments
@@ -83,7 +83,7 @@ def training_command(text: str, is_file: Callable[[str], bool]) -> TrainingComma
     return replace(command, inputs=tuple(dict.fromkeys(inputs)))
 
 
-def _taken_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
+def _take_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     try:
         words = shlex.split(text)
     except ValueError as error:

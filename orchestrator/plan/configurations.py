@@ -17,7 +17,7 @@ from orchestrator.plan.options import OPTIONS, long_form
 from orchestrator.plan.placement import ladder
 from orchestrator.plan.request import Request
 from orchestrator.plan.spec import RunSpec, Skipped, impossible, read_value, resolve
-from orchestrator.plan.trial import refused_everywhere
+from orchestrator.plan.trial import find_refusal
 
 _CHOICES = {
     long_form(name): row.run_file.key or name for name, row in OPTIONS.items() if row.run_file
@@ -85,14 +85,14 @@ def check_choices(
 ) -> None:
     """Raise ConfigError, or Faults with several, for choices that are possible on no hosts.
 
-    `refused_everywhere` explains ``shape``.
+    `find_refusal` explains ``shape``.
     """
     by_name = {folder.framework.name: folder for folder in folders}
     given = [axis("framework", request.frameworks)] if request.frameworks else []
     errors = []
     for choice in _choices(request, folders, given, request.run_file.lists, device):
         folder = by_name[choice.get("framework", folders[0].framework.name)]
-        error = refused_everywhere(folder, request.model, device, choice, shape)
+        error = find_refusal(folder, request.model, device, choice, shape)
         if error:
             errors.append(_with_place(error, choice, request.run_file.places))
     _raise_each_once(errors)
@@ -117,7 +117,7 @@ def _choices(
     errors = []
     for choices in (*entries, *file.include, file.single, request.single):
         for name, value in choices.items():
-            error = _refused_by_all(folders, device, name, value)
+            error = _find_refusal(folders, device, name, value)
             if error:
                 place = file.places.get((name, value), error.where)
                 errors.append(ConfigError(error.message, where=place, hint=error.hint))
@@ -131,7 +131,7 @@ def _choices(
     return [{**file.single, **combination, **request.single} for combination in combinations]
 
 
-def _refused_by_all(
+def _find_refusal(
     folders: Sequence[FrameworkFolder], device: str, name: str, value: Any
 ) -> ConfigError | None:
     """Return why no configuration of these frameworks can have a value; None if some can."""

@@ -15,13 +15,13 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.reserved import PLACED, RESERVED
-from orchestrator.inventory.values import KeyPath, shown_value
+from orchestrator.inventory.values import KeyPath, show_value
 from orchestrator.logs.steps import SPEEDS
 from orchestrator.plan.framework import nearest_dtype
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.model_consistency import model_inconsistencies
-from orchestrator.plan.published_faults import published_faults
+from orchestrator.plan.published_faults import find_published_faults
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
 from orchestrator.plan.words import as_written
 
@@ -48,7 +48,7 @@ def inconsistencies(
     yield from log_inconsistencies(file, broken)
     yield from _knobs(file, broken)
     if file.published:
-        yield from published_faults(file.published)
+        yield from find_published_faults(file.published)
 
 
 def _find_missing(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
@@ -176,31 +176,31 @@ def _option(name: str, option: OptionEntry) -> Iterator[Fault]:
         if type(choice) not in types:
             yield (
                 ("options", name, "choices", index),
-                f"expected {words}, as type: says, got {shown_value(choice)}",
+                f"expected {words}, as type: says, got {show_value(choice)}",
                 "",
             )
     for path, value in values:
         place: KeyPath = ("options", name, *path)
         if type(value) not in types:
             hint = "put quotes around it" if option.type == "str" else ""
-            yield place, f"expected {words}, as type: says, got {shown_value(value)}", hint
+            yield place, f"expected {words}, as type: says, got {show_value(value)}", hint
         elif choices and value not in choices:
             hint = nearest(str(value), map(str, choices)).lstrip("; ")
             yield (
                 place,
-                f"expected one of {', '.join(map(str, choices))}, got {shown_value(value)}",
+                f"expected one of {', '.join(map(str, choices))}, got {show_value(value)}",
                 hint,
             )
         elif option.minimum is not None and type(value) in (int, float) and value < option.minimum:
             yield (
                 place,
-                f"expected {option.minimum:g} or more, as minimum: says, got {shown_value(value)}",
+                f"expected {option.minimum:g} or more, as minimum: says, got {show_value(value)}",
                 "",
             )
         elif option.maximum is not None and type(value) in (int, float) and value > option.maximum:
             yield (
                 place,
-                f"expected {option.maximum:.10g} or less, as maximum: says, got {shown_value(value)}",
+                f"expected {option.maximum:.10g} or less, as maximum: says, got {show_value(value)}",
                 "",
             )
     for key, limit in (("minimum", option.minimum), ("maximum", option.maximum)):

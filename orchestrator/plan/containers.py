@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.inventory import Host
-from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, merged
+from orchestrator.inventory.containers import NO_CONTAINER, OBJECTS, chosen, merge_values
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import host_setup, setup_text
 
@@ -257,7 +257,9 @@ def container_of(host: Host, choice: str, *, with_data: bool = False) -> Contain
     if choice == NO_CONTAINER:
         return None
     values = (
-        merged([host.container, chosen(choice, "--container")]) if choice else dict(host.container)
+        merge_values([host.container, chosen(choice, "--container")])
+        if choice
+        else dict(host.container)
     )
     if choice and values["engine"] != host.container.get("engine"):
         values.pop("program", None)

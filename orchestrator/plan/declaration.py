@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
+from orchestrator.inventory.values import KeyPath, Where, show_key, show_value
 from orchestrator.logs import Agreement, Header, LogGrammar
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.consistency import inconsistencies
@@ -20,7 +20,7 @@ from orchestrator.plan.log_consistency import patterns_of
 from orchestrator.plan.log_schema import LogEntry, MetricEntry
 from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.schema import FrameworkFile, KnobEntry
-from orchestrator.plan.schema_faults import described, key_path
+from orchestrator.plan.schema_faults import describe_fault, key_path
 from orchestrator.plan.words import as_written
 
 _T = TypeVar("_T")
@@ -57,11 +57,11 @@ def read_declaration(
 
     def where(path: KeyPath) -> str:
         place = f"{folder}/framework.yaml:{line_of(path)}"
-        return f"{place}: {'.'.join(map(shown_key, path))}" if path else place
+        return f"{place}: {'.'.join(map(show_key, path))}" if path else place
 
     if not isinstance(value, dict):
         message = (
-            f"expected a mapping with title:, models:, dtypes: and so on, got {shown_value(value)}"
+            f"expected a mapping with title:, models:, dtypes: and so on, got {show_value(value)}"
         )
         raise Faults([ConfigError(message, where=where(())), *others])
     faults, broken, file = _validate(value, where)
@@ -102,7 +102,7 @@ def _validate(
         except ValidationError as error:
             errors = error.errors(include_url=False)
         if is_first:
-            faults = [described(detail, where) for detail in errors]
+            faults = [describe_fault(detail, where) for detail in errors]
         before = usable
         for path in map(key_path, errors):
             broken.add(path)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan.words import QUOTED, quoted, unquoted
+from orchestrator.plan.words import QUOTED, quote, unquote
 
 _SPACES = " \t\n\r\f\v"
 _AT = rf"([A-Za-z_][A-Za-z0-9_.]*)=({QUOTED}(?!\S)|[^\s\"']\S*)"
@@ -59,7 +59,7 @@ def as_value(value: str) -> str:
     """Return a value as it is written in a bound: in quotes if it is empty or contains white space,
     or begins with a quote.
     """
-    return quoted(value, _SPACES)
+    return quote(value, _SPACES)
 
 
 def expectation_of(text: str, where: str = "") -> Expectation:
@@ -77,7 +77,7 @@ def expectation_of(text: str, where: str = "") -> Expectation:
         raise ConfigError(
             f"expected a bound such as busbw >= 350, got {text[:80]!r}", where=where, hint=hint
         )
-    values = [(name, unquoted(value)) for name, value in _VALUE.findall(match[4])]
+    values = [(name, unquote(value)) for name, value in _VALUE.findall(match[4])]
     names = [name for name, _ in values]
     twice = [name for name in names if names.count(name) > 1]
     if twice:

@@ -18,7 +18,13 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, OrchError
 from orchestrator.inventory import nearest
 from orchestrator.plan.framework import Framework, payload_digest
-from orchestrator.plan.payload import SKIPPED, is_payload_name, payload_files, rank_source, shipped
+from orchestrator.plan.payload import (
+    SKIPPED,
+    find_folder,
+    is_payload_name,
+    payload_files,
+    rank_source,
+)
 
 USUAL = ("pytorch", "pytorch_lm")
 """The default frameworks: the first of them that has a model."""
@@ -72,7 +78,7 @@ def hidden(bases: Sequence[Path]) -> dict[str, tuple[Path, ...]]:
 
 def own_folder() -> Path:
     """Return the folder of the framework folders that come with orch."""
-    return shipped("templates")
+    return find_folder("templates")
 
 
 def open_framework(name: str, bases: Sequence[Path] = ()) -> FrameworkFolder:
@@ -86,7 +92,7 @@ def open_framework(name: str, bases: Sequence[Path] = ()) -> FrameworkFolder:
         raise ConfigError(
             f"no framework {name!r}",
             where="--framework",
-            hint=f"available: {', '.join(folders)}{nearest(name, folders)}; {_looked_in(bases)}",
+            hint=f"available: {', '.join(folders)}{nearest(name, folders)}; {_describe_search(bases)}",
         )
     return read_folder(folders[name])
 
@@ -162,7 +168,7 @@ def framework_for(
                 models[name] = read(name).framework.models
             except OrchError:
                 faulty.append(name)
-                models[name] = _named_models(folders[name])
+                models[name] = _read_models(folders[name])
             if name in USUAL and model in models[name]:
                 return name
         candidates = [name for name, names in models.items() if model in names]
@@ -193,7 +199,7 @@ def framework_for(
         if len(available) <= _LISTED
         else f"{len(available)}, listed by orch framework list --json"
     )
-    hints = [f"available: {listed}{nearest(model, available)}", *unread, _looked_in(bases)]
+    hints = [f"available: {listed}{nearest(model, available)}", *unread, _describe_search(bases)]
     raise ConfigError(f"no framework has a model {model!r}", where="model", hint="; ".join(hints))
 
 
@@ -206,7 +212,7 @@ def _mentions(folder: Path, word: str) -> bool:
     return True
 
 
-def _named_models(folder: Path) -> tuple[str, ...]:
+def _read_models(folder: Path) -> tuple[str, ...]:
     """Return the models that a faulty folder names, as far as its file can be read."""
     from orchestrator import yamlfile
 
@@ -242,7 +248,7 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _looked_in(bases: Sequence[Path]) -> str:
+def _describe_search(bases: Sequence[Path]) -> str:
     if bases:
         return f"looked in {', '.join(map(str, bases))} and orch's own folders"
     return "folders of your own belong in templates/ of the project, ORCH_TEMPLATES or --templates"

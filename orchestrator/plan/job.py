@@ -5,7 +5,7 @@ The script does nothing with the nodes. It ends the job when no step has run for
 controller is gone, and all runs that it left have ended. Steps are the controller's own, so the
 nodes need no file of it and no connection to it.
 
->>> wanted = job_wanted("partition=gpu,time=1.5h,gpus-per-node=8", nodes=4)
+>>> wanted = parse_job("partition=gpu,time=1.5h,gpus-per-node=8", nodes=4)
 >>> wanted.options
 ('--partition=gpu', '--time=90', '--gpus-per-node=8', '--nodes=4', '--ntasks-per-node=1')
 >>> wanted.argv("20261124-120000-ab12")[:3]
@@ -238,7 +238,7 @@ def job_name(bench_id: str) -> str:
     return f"orch-{bench_id}"
 
 
-def job_wanted(text: str, nodes: int, spares: int = 0) -> JobWanted:
+def parse_job(text: str, nodes: int, spares: int = 0) -> JobWanted:
     """Return the job that ``partition=gpu,time=1h,…`` asks for: sbatch's long options, with
     ``time`` also as ``90m`` or ``1h``. They may be written as for sbatch too: ``--partition=gpu
     --gres=gpu:8 -t 10``.
@@ -308,7 +308,7 @@ def _words(text: str) -> Sequence[str]:
             "expected a job of one part, got a heterogeneous job", where="--slurm", hint=hint
         )
     if not any(flag.startswith("-") for flag in flags):
-        return _listed(words)
+        return _split_options(words)
     found: list[str] = []
     waiting = ""
     for flag in flags:
@@ -340,11 +340,11 @@ def _words(text: str) -> Sequence[str]:
                 f"expected options of sbatch, got {flag[:60]!r}", where="--slurm", hint=hint
             )
         else:
-            found += _listed(flag.rstrip(","))
+            found += _split_options(flag.rstrip(","))
     return [*found, waiting] if waiting else found
 
 
-def _listed(text: str) -> list[str]:
+def _split_options(text: str) -> list[str]:
     """Split at the commas that begin another option: ``nodelist=n[1,2],n5,time=1h`` has two."""
     words: list[str] = []
     for part in text.split(","):

@@ -135,14 +135,18 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
         for name in header.factors:
             if name not in of_rows:
                 place = ("log", "headers", index, "factors", name)
-                yield place, f"expected a group of readings, got {name}", _offered(name, of_rows)
+                yield (
+                    place,
+                    f"expected a group of readings, got {name}",
+                    _list_groups(name, of_rows),
+                )
     of_headers = {name for header in log.headers for name in _GROUP.findall(header.line)}
     numbers = of_rows | of_headers | set(SIZES)
     for index, entry in enumerate(log.agreements):
         for name in Agreement(entry.value, tuple(entry.of), tuple(entry.over)).names:
             if name not in numbers:
                 expected = f"expected groups of readings or headers, or sizes of a run, got {name}"
-                yield ("log", "agreements", index), expected, _offered(name, numbers)
+                yield ("log", "agreements", index), expected, _list_groups(name, numbers)
     counted = log.micro_batches
     if isinstance(counted, str) and counted not in file.options:
         hint = (
@@ -155,7 +159,7 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
         )
 
 
-def _offered(name: str, groups: Collection[str]) -> str:
+def _list_groups(name: str, groups: Collection[str]) -> str:
     return f"the groups are {', '.join(sorted(groups)) or 'none'}{nearest(name, groups)}"
 
 
@@ -232,7 +236,7 @@ def _metric(
         lacking = [names for names in by_pattern if group in names and key not in names]
         if lacking:
             expected = f"expected a group of each pattern that has {group}, got {key!r}"
-            yield ("keys", index), expected, _offered(key, lacking[0])
+            yield ("keys", index), expected, _list_groups(key, lacking[0])
     if metric.ema and not (metric.says and metric.over == "last"):
         hint = "add says: with a metric of a language model such as mfu, and over: last; or leave ema: out"
         yield ("ema",), "expected ema: only beside says: and over: last", hint

@@ -322,7 +322,7 @@ def long_form(name: str) -> str:
     return OPTIONS[name].long or f"--{name.replace('_', '-')}"
 
 
-def requested(given: Mapping[str, Any]) -> dict[str, Any]:
+def select_plan_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that change which runs are planned."""
     return {name: value for name, value in given.items() if OPTIONS[name].plans}
 

@@ -170,7 +170,7 @@ def _beyond_limits(path: Path, place: str) -> ConfigError:
     )
 
 
-def imported_files(script: Path) -> list[str]:
+def find_imports(script: Path) -> list[str]:
     """Return the payload entries of a Python script: itself, and the modules and packages next to
     it that it imports.
 
@@ -201,7 +201,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 @cache
 def runner_source() -> bytes:
     """Return the source of the node runner, which is sent before the first request to it."""
-    return bundle(shipped("remote") / "noderun", "serve")
+    return bundle(find_folder("remote") / "noderun", "serve")
 
 
 @cache
@@ -209,24 +209,24 @@ def rank_source() -> bytes:
     """Return the source of the rank wrapper. It has only what a rank needs, because all ranks of a
     node start at once.
     """
-    return bundle(shipped("remote") / "noderun", "rank")
+    return bundle(find_folder("remote") / "noderun", "rank")
 
 
 @cache
 def probe_source() -> bytes:
     """Return the source of the program that preflight starts in a container."""
-    return bundle(shipped("remote") / "noderun", "container_probe")
+    return bundle(find_folder("remote") / "noderun", "container_probe")
 
 
 @cache
 def telemetry_source() -> bytes:
     """Return the source of the process that samples a node during a run. It comes with the order to
     arm, because a request would have to compile it too."""
-    return bundle(shipped("remote") / "noderun", "telemetry")
+    return bundle(find_folder("remote") / "noderun", "telemetry")
 
 
 def _trainers() -> Path:
-    return shipped("remote") / "trainers"
+    return find_folder("remote") / "trainers"
 
 
 @cache
@@ -236,14 +236,14 @@ def _own_files() -> dict[str, Path]:
 
 
 @cache
-def packed(source: bytes) -> str:
+def pack(source: bytes) -> str:
     """Return a source as a text of less than half its size, for an order to each of many nodes:
     zlib, in base 64.
     """
     return b64encode(zlib.compress(source, 9)).decode()
 
 
-def shipped(name: str) -> Path:
+def find_folder(name: str) -> Path:
     """Return the folder of that name, installed with the package or in the source tree."""
     package = Path(__file__).resolve().parents[1]
     installed = package / name

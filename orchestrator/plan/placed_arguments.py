@@ -3,8 +3,8 @@ run.
 
 >>> from orchestrator.plan.command_line import training_command
 >>> command = training_command("python /opt/t.py --coordinator_address=10.0.0.1:1234 --num_processes 2 --process_id 0", bool)
->>> places = placed_arguments(command)
->>> list(places), placed_value(places["--coordinator_address"], "10.0.0.1:1234")
+>>> places = place_arguments(command)
+>>> list(places), place_value(places["--coordinator_address"], "10.0.0.1:1234")
 (['--coordinator_address', '--num_processes', '--process_id'], '{{ master_addr }}:{{ master_port }}')
 """
 
@@ -33,7 +33,7 @@ variables.
 """
 
 
-def placed_arguments(command: TrainingCommand) -> dict[str, str]:
+def place_arguments(command: TrainingCommand) -> dict[str, str]:
     """Return the options of a command that say where its ranks are, each with its value in a
     template.
 
@@ -51,7 +51,7 @@ def placed_arguments(command: TrainingCommand) -> dict[str, str]:
     return {option: known[name] for option, name in names.items() if name in known}
 
 
-def placed_value(place: str, value: str) -> str:
+def place_value(place: str, value: str) -> str:
     """Return the text of a value in a template; an address keeps its protocol, and its port if it
     has one.
     """

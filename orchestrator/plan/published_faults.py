@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
-from orchestrator.logs.patterns import compiled
+from orchestrator.logs.patterns import compile_pattern
 from orchestrator.plan.published_schema import (
     CLOCKS,
     LINE_GROUPS,
@@ -20,7 +20,7 @@ from orchestrator.plan.published_schema import (
 Fault = tuple[KeyPath, str, str]
 
 
-def published_faults(entry: PublishedEntry) -> Iterator[Fault]:
+def find_published_faults(entry: PublishedEntry) -> Iterator[Fault]:
     """Yield every fault of ``published:`` as the path of its key, what was expected and what came,
     and a hint.
     """
@@ -50,7 +50,7 @@ def _rule(rule: RuleEntry) -> Iterator[Fault]:
     usable = True
     for path, pattern, known in patterns:
         try:
-            named = compiled("", pattern, known).pattern.groupindex
+            named = compile_pattern("", pattern, known).pattern.groupindex
         except ConfigError as error:
             usable = False
             yield path, error.message, error.hint

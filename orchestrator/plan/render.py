@@ -309,13 +309,13 @@ def _fields(value: Any, names: str) -> dict[str, Any]:
 def without_secrets(plan: Plan, redaction: Redaction) -> Plan:
     """Return the plan for display and storage, without secret values in the files."""
 
-    def cleaned(node: NodePlan) -> NodePlan:
+    def clean(node: NodePlan) -> NodePlan:
         return replace(
             node,
             files=tuple(replace(file, content=redaction.text(file.content)) for file in node.files),
         )
 
-    return replace(plan, nodes=tuple(map(cleaned, plan.nodes)))
+    return replace(plan, nodes=tuple(map(clean, plan.nodes)))
 
 
 def fold_files(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:

@@ -129,7 +129,7 @@ def request_of(
     for name, default in (defaults or {}).items():
         if name not in chosen and not file.chooses(name):
             left[name] = default
-    file = file.completed({name: (value, place) for name, (value, _, place) in left.items()})
+    file = file.complete({name: (value, place) for name, (value, _, place) in left.items()})
     return Request(
         model=model,
         frameworks=tuple(dict.fromkeys(words(given.get("framework") or "", "--framework"))),

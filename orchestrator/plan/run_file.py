@@ -75,7 +75,7 @@ class RunFile:
         is_own = name == "repeats" and self.repeats is not None or name == "nodes" and self.ladder
         return is_own or bool(self.values_of(name))
 
-    def completed(self, values: Mapping[str, tuple[Any, str]]) -> RunFile:
+    def complete(self, values: Mapping[str, tuple[Any, str]]) -> RunFile:
         """Return the file with further choices: (value, its place) of ``repeats`` and names of
         `single`; a tuple is a list.
         """

@@ -149,7 +149,7 @@ def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]
     )
     left = _LOOP_LIMIT
 
-    def counted(*bounds: int) -> range:
+    def count(*bounds: int) -> range:
         nonlocal left
         numbers = range(*bounds)
         left -= len(numbers)
@@ -158,7 +158,7 @@ def _sandbox(sources: Mapping[str, str], target: str, context: Mapping[str, Any]
         return numbers
 
     environment.globals.clear()
-    environment.globals.update(range=counted, dict=dict, namespace=jinja2.utils.Namespace)
+    environment.globals.update(range=count, dict=dict, namespace=jinja2.utils.Namespace)
     environment.intercepted_binops = frozenset(("*", "**"))
     environment.binop_table.update({"*": _product, "**": _power})
     return environment

@@ -16,8 +16,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.metrics import BETTER, Metric
 from orchestrator.plan.command_line import TrainingCommand
 from orchestrator.plan.measures import LANGUAGE_MODEL, SAMPLES_PER_S, TOKENS_PER_S
-from orchestrator.plan.placed_arguments import placed_arguments as placed_arguments
-from orchestrator.plan.placed_arguments import placed_value
+from orchestrator.plan.placed_arguments import place_arguments as place_arguments
+from orchestrator.plan.placed_arguments import place_value
 from orchestrator.plan.scaffold_texts import (
     EVERY_RANK,
     FIRST_RANK,
@@ -320,7 +320,7 @@ class _Arguments:
         self.numbers = dict.fromkeys(_COUNTS, 0)
         self._inputs = {word for word in command.inputs if _base(word) in payload}
         self._more = more
-        self._places = placed_arguments(command)
+        self._places = place_arguments(command)
         shown, option = list[str](), ""
         for word in command.arguments:
             name, equals, value = word.partition("=")
@@ -339,7 +339,7 @@ class _Arguments:
         if value in self._inputs:
             return _payload_path(_base(value))
         if option in self._places:
-            return placed_value(self._places[option], value)
+            return place_value(self._places[option], value)
         named = (
             key
             for key, form in _COUNTS.items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.inventory.values import KeyPath, Where, shown_value, unknown_key
+from orchestrator.inventory.values import KeyPath, Where, show_value, unknown_key
 from orchestrator.plan import log_schema, schema
 from orchestrator.plan.published_schema import (
     PublishedEntry,
@@ -34,7 +34,7 @@ def key_path(error: Mapping[str, Any]) -> KeyPath:
     return tuple(part for part in error["loc"] if part != "[key]")
 
 
-def described(
+def describe_fault(
     error: Mapping[str, Any], where: Where, model_at: Callable[[KeyPath], Any] | None = None
 ) -> ConfigError:
     """Return an error of pydantic as a fault: its place, the expected and the actual value, and a
@@ -68,7 +68,7 @@ def described(
     if expected == "text" and hint and not isinstance(value, int | float):
         hint = ""
     return ConfigError(
-        f"expected {expected}, got {shown_value(value)}", where=where(path), hint=hint
+        f"expected {expected}, got {show_value(value)}", where=where(path), hint=hint
     )
 
 

@@ -92,7 +92,7 @@ def _trial(
     return replace(trial, files=tuple(fold_files(plan.nodes)))
 
 
-def refused_everywhere(
+def find_refusal(
     folder: FrameworkFolder,
     model: str,
     device: str,

@@ -139,7 +139,7 @@ def assignments(pairs: Sequence[str], option: str) -> dict[str, tuple[str, ...]]
             raise ConfigError(f"expected key=value, got {pair!r}", where=option)
         listed = _values(key, text, option)
         if values.get(key, listed) != listed:
-            before, now = (",".join(map(quoted, several)) for several in (values[key], listed))
+            before, now = (",".join(map(quote, several)) for several in (values[key], listed))
             hint = f"to measure both, write {option} {key}={before},{now}"
             raise ConfigError(
                 f"{key} is set twice, to {before!r} and {now!r}", where=option, hint=hint
@@ -154,18 +154,18 @@ def single(values: Mapping[str, tuple[str, ...]], option: str) -> dict[str, str]
         if len(several) > 1:
             hint = "put quotes around a value that contains a comma"
             raise ConfigError(
-                f"expected one value, got {','.join(map(quoted, several))}",
+                f"expected one value, got {','.join(map(quote, several))}",
                 where=f"{option} {key}",
                 hint=hint,
             )
     return {key: several[0] for key, several in values.items()}
 
 
-def quoted(value: str, separators: str = ",") -> str:
+def quote(value: str, separators: str = ",") -> str:
     """Return a value as it is written among others that one of ``separators`` ends: in quotes if it
     would otherwise be read differently. By default, as in a list of `assignments`.
 
-    >>> quoted("1024"), quoted("1024,4096"), quoted('say "hi", twice')
+    >>> quote("1024"), quote("1024,4096"), quote('say "hi", twice')
     ('1024', '"1024,4096"', '"say ""hi"", twice"')
     """
     is_plain = (
@@ -177,10 +177,10 @@ def quoted(value: str, separators: str = ",") -> str:
     return value if is_plain else '"' + value.replace('"', '""') + '"'
 
 
-def unquoted(text: str) -> str:
+def unquote(text: str) -> str:
     """Return the value of a text that `QUOTED` matches; any other text is returned as it is.
 
-    >>> unquoted('"say ""hi"", twice"'), unquoted("'1024,4096'"), unquoted("1024")
+    >>> unquote('"say ""hi"", twice"'), unquote("'1024,4096'"), unquote("1024")
     ('say "hi", twice', '1024,4096', '1024')
     """
     if text[:1] in ('"', "'"):
@@ -210,7 +210,7 @@ def _values(key: str, text: str, option: str) -> tuple[str, ...]:
                 where=f"{option} {key}",
                 hint=hint,
             )
-        values.append(unquoted(in_quotes) if plain is None else plain.strip(" "))
+        values.append(unquote(in_quotes) if plain is None else plain.strip(" "))
         at = match.end() + 1
     return tuple(dict.fromkeys(values))
 

@@ -45,7 +45,7 @@ from orchestrator.record.sealed_tar import (
     end,
     size_of,
 )
-from orchestrator.record.state_file import check_name, damaged, read_bytes
+from orchestrator.record.state_file import check_name, read_bytes, state_error
 from orchestrator.version import __version__
 
 _PASSING = {"owner.lock", "report.html", SUMS, RECORD}
@@ -112,7 +112,7 @@ def seal(bench: Sealable, target: Path, contents: Contents) -> Archive:
             again = hashlib.sha256()
             append(out, f"{root}/{name}", size, _pieces(bench.path / name, again.update))
             if again.hexdigest() != digest:
-                raise damaged(
+                raise state_error(
                     f"{where}: {name}",
                     "expected an unchanged file, but it was written to while it was sealed",
                     "repeat the command when nothing writes to the bench",
@@ -164,7 +164,7 @@ def _sealable(bench: Sealable, target: Path, where: str) -> list[str]:
     for run in (run for of_stage in benches for run in of_stage.runs()):
         folder = str(run.path.relative_to(bench.path))
         if not any(name.startswith(f"{folder}/") for name in names):
-            raise damaged(
+            raise state_error(
                 str(run.path),
                 "expected files of the run, found none",
                 "orch resume repeats the run under a new name",
@@ -205,7 +205,7 @@ def unpack(path: Path, into: Path, contents: Contents, quoted: str = "") -> Unpa
     # The digests are of the files, not of their paths in the tar: only one root gives its bytes.
     root = root_of(verified.archive.bench_id, str(path))
     if folder.name != root:
-        raise damaged(
+        raise state_error(
             str(path), f"expected files below {root}/ as sealed, found them below {folder.name}/"
         )
     if verified.difference and not verified.difference.hint:
@@ -233,7 +233,7 @@ def _unpack(path: Path, into: Path, quoted: str) -> Path:
         tar = TarReader(stream, str(path), os.fstat(stream.fileno()).st_size)
         root, _, first = tar.first_name().partition("/")
         if first != SUMS:
-            raise damaged(str(path), "expected an archive sealed by orch, found another file")
+            raise state_error(str(path), "expected an archive sealed by orch, found another file")
         folder = into / check_name(root, str(path))
         _write(folder / SUMS, tar.content(f"{root}/{SUMS}"))
         for name in digests_of(_own(folder / SUMS, str(path)), str(path), quoted):
@@ -250,11 +250,11 @@ def _verify_folder(folder: Path, where: str, contents: Contents, quoted: str) ->
         message = "expected only sealed files, found this one too"
         if name in sealed_names:
             message = "expected this sealed file, it is missing"
-        raise damaged(f"{where}: {name}", message)
+        raise state_error(f"{where}: {name}", message)
     for name, digest in digests.items():
         _, actual = _size_and_digest(folder / name)
         if actual != digest:
-            raise damaged(
+            raise state_error(
                 f"{where}: {name}", f"expected SHA-256 {digest} as sealed, found {actual}"
             )
     record = record_of(_own(folder / RECORD, where), f"{where}: {RECORD}")
@@ -291,7 +291,7 @@ def _files(root: Path, where: str) -> list[str]:
     of_group = _PASSING_OF_GROUP | (group.derived if group else frozenset())
 
     def unreadable(error: OSError) -> None:
-        raise damaged(where, f"cannot be read: {error.filename}: {error.strerror}") from error
+        raise state_error(where, f"cannot be read: {error.filename}: {error.strerror}") from error
 
     paths = []
     for folder, folders, names in os.walk(root, onerror=unreadable):
@@ -309,11 +309,11 @@ def _files(root: Path, where: str) -> list[str]:
             check_name(name, f"{where}: {inside}")
             status = Path(folder, name).lstat()
             if name in folders and not stat.S_ISDIR(status.st_mode):
-                raise damaged(f"{where}: {inside / name}", "expected a folder, found a link")
+                raise state_error(f"{where}: {inside / name}", "expected a folder, found a link")
             if name in names and not (
                 stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES
             ):
-                raise damaged(
+                raise state_error(
                     f"{where}: {inside / name}", "expected a regular file of less than 8 GiB"
                 )
         paths += [str(inside / name) for name in names]
@@ -326,7 +326,7 @@ def _own(path: Path, where: str) -> bytes:
     except OSError as error:
         message = f"expected what orch archive has written, an archive or a folder of its files, {path.name} cannot be read"
         hint = "seal a bench first: orch archive BENCH"
-        raise damaged(where, f"{message}: {error.strerror}", hint) from error
+        raise state_error(where, f"{message}: {error.strerror}", hint) from error
 
 
 def _compute_contents(folder: Path, contents: Contents) -> Any:
@@ -397,4 +397,4 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise damaged(str(path), f"cannot be read: {error.strerror}") from error
+        raise state_error(str(path), f"cannot be read: {error.strerror}") from error

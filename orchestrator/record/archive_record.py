@@ -18,7 +18,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.record.sealed_tar import TarReader
-from orchestrator.record.state_file import check_name, damaged
+from orchestrator.record.state_file import check_name, state_error
 from orchestrator.strictjson import strict_json
 from orchestrator.version import __version__
 
@@ -54,13 +54,13 @@ def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str)
     tar = TarReader(io.BufferedReader(_Ranges(read, size), _PIECE_BYTES), where, size)
     root, _, first = tar.first_name().partition("/")
     if first != SUMS:
-        raise damaged(where, "expected an archive sealed by orch, found another file")
+        raise state_error(where, "expected an archive sealed by orch, found another file")
     sums = tar.small(f"{check_name(root, where)}/{SUMS}", MAX_OWN_BYTES)
     digests = digests_of(sums, where, seal)
     own = tar.small(f"{root}/{RECORD}", MAX_OWN_BYTES)
     actual = hashlib.sha256(own).hexdigest()
     if actual != digests[RECORD]:
-        raise damaged(
+        raise state_error(
             f"{where}: {RECORD}", f"expected SHA-256 {digests[RECORD]} as sealed, found {actual}"
         )
     record = record_of(own, f"{where}: {RECORD}")
@@ -107,7 +107,7 @@ def digests_of(sums: bytes, where: str, quoted: str) -> dict[str, str]:
     """
     actual = hashlib.sha256(sums).hexdigest()
     if quoted and actual != quoted:
-        raise damaged(
+        raise state_error(
             where,
             f"expected the seal {quoted}, found {actual}",
             "this is not the archive that was quoted",
@@ -115,7 +115,7 @@ def digests_of(sums: bytes, where: str, quoted: str) -> dict[str, str]:
     text = sums.decode("ascii", "replace")
     digests = {line[2]: line[1] for line in _LINE.finditer(text)}
     if "".join(f"{digest}  {name}\n" for name, digest in digests.items()) != text:
-        raise damaged(
+        raise state_error(
             f"{where}: {SUMS}", "expected one line for each file: its digest, two spaces, its name"
         )
     for name in digests:
@@ -123,7 +123,9 @@ def digests_of(sums: bytes, where: str, quoted: str) -> dict[str, str]:
             check_name(part, f"{where}: {SUMS}")
     folders = {str(folder) for name in digests for folder in Path(name).parents}
     if list(digests) != [RECORD, *sorted(digests.keys() - {RECORD})] or folders & {SUMS, *digests}:
-        raise damaged(f"{where}: {SUMS}", f"expected {RECORD} and then the files in order of name")
+        raise state_error(
+            f"{where}: {SUMS}", f"expected {RECORD} and then the files in order of name"
+        )
     return digests
 
 
@@ -131,15 +133,15 @@ def record_of(data: bytes, where: str) -> Mapping[str, Any]:
     """Return the content of ``archive.json``. Raises DataError."""
     record = strict_json(data, where, "state_damaged")
     if not isinstance(record, dict) or record.get("schema") not in range(1, SCHEMA + 1):
-        raise damaged(
+        raise state_error(
             where,
             f"expected an object of schema {SCHEMA} or older",
             "a newer orch may have sealed it",
         )
     if not isinstance(record.get("orch"), str) or not isinstance(record.get("tables"), dict):
-        raise damaged(where, "expected the version of orch, and tables")
+        raise state_error(where, "expected the version of orch, and tables")
     if record["schema"] > 1 and not isinstance(record.get("history"), dict):
-        raise damaged(where, "expected what orch history shows of the archive")
+        raise state_error(where, "expected what orch history shows of the archive")
     return record
 
 
@@ -164,7 +166,7 @@ def difference(
         )
         if not close and (type(old) is not type(new) or old != new):
             hint = _sealed_by(record, computed)
-            return damaged(
+            return state_error(
                 f"{where}: {place}", f"expected {old!r} as sealed, the logs give {new!r}", hint
             )
     return None

@@ -65,7 +65,7 @@ def provider_of(group: BenchGroup) -> Any:
     )
 
 
-def named_group(runs: Path, name: str) -> BenchGroup | None:
+def find_group(runs: Path, name: str) -> BenchGroup | None:
     """Return the group with this name or directory; None if it is the name of something else, or
     empty.
     """
@@ -81,11 +81,11 @@ def newest_group(runs: Path) -> BenchGroup | None:
     return last
 
 
-def unfinished_group(runs: Path, name: str) -> BenchGroup | None:
+def find_unfinished_group(runs: Path, name: str) -> BenchGroup | None:
     """Return the group with this name or directory; without a name the newest one, if it is not
     over and newer than every bench; None if there is none."""
     if name:
-        return named_group(runs, name)
+        return find_group(runs, name)
     last = newest_group(runs)
     return None if last is None or last.is_over else last
 
@@ -101,7 +101,7 @@ def stage_of(runs: Path, name: str) -> Path | None:
         for group in groups(runs):
             if is_file(group.path / name / _BENCH):
                 return group.path / name
-    folder = unfinished_group(runs, name)
+    folder = find_unfinished_group(runs, name)
     if folder is None:
         return None
     made = [bench.path for _, bench in folder.stages() if (bench.path / _BENCH).is_file()]

@@ -24,7 +24,7 @@ from orchestrator.plan.bench import Bench, ExtraRuns, PlannedRun
 from orchestrator.plan.expectations import Expectation
 from orchestrator.record import bench_parts as parts
 from orchestrator.record.bench_parts import PlanEntry, PlannedWith
-from orchestrator.record.state_file import damaged, damaged_part
+from orchestrator.record.state_file import part_error, state_error
 from orchestrator.version import __version__
 
 
@@ -90,7 +90,7 @@ class BenchRecord:
             record = read(cls, {"bench_id": Path(where).parent.name, **content, "added": {}})
         except Invalid as error:
             expected = _EXPECTED.get(str(error.steps[0]), "")
-            raise damaged_part(where, error, expected) from error
+            raise part_error(where, error, expected) from error
         kind = kind_of(content.keys() - _KEYS)
         added = {}
         for key in kind.KEYS & content.keys() if kind else ():
@@ -98,11 +98,11 @@ class BenchRecord:
                 added[key] = kind.part_of(key, content[key])
             except ValueError as error:
                 fault = error if isinstance(error, Invalid) else Invalid(str(error))
-                raise damaged_part(where, fault.within(key), f"the record of a {key}") from error
+                raise part_error(where, fault.within(key), f"the record of a {key}") from error
         record = replace(record, added=added)
         if any(not 0 <= entry.cell < len(record.cells) for entry in (record.plan or {}).values()):
             message = "plan: expected only runs of its cells, a run has an unknown cell"
-            raise damaged(where, message)
+            raise state_error(where, message)
         return record
 
     def as_dict(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class BenchRecord:
         """The largest planned repeat."""
         return max((entry.repeat for entry in (self.plan or {}).values()), default=0)
 
-    def planned(
+    def with_runs(
         self, plan: Bench, runs: Sequence[PlannedRun], rung: int | None = None
     ) -> BenchRecord:
         """Return the record with additional planned runs, of cells of ``plan``."""
@@ -216,7 +216,7 @@ class BenchRecord:
             notes=tuple(dict.fromkeys((*self.notes, note))),
         )
 
-    def attempted_anew(self, run_id: str) -> BenchRecord:
+    def with_attempt(self, run_id: str) -> BenchRecord:
         """Return the record with a run replaced by a new attempt."""
         plan = self.plan or {}
         entry = plan[run_id]
@@ -247,7 +247,7 @@ def is_outside_its_lab(record: BenchRecord, environment: Mapping[str, str] = os.
     return bool(is_of_lab) and not environment.get("ORCH_LAB")
 
 
-def reached_inventory(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> str:
+def find_inventory(record: BenchRecord, environment: Mapping[str, str] = os.environ) -> str:
     """Return the inventory through which the nodes of a bench are reached.
 
     Raises ConfigError for a lab's bench outside of any lab: its nodes have private addresses, which
@@ -309,7 +309,7 @@ def new_bench_record(
         if any(is_loopback(host.address) for host in hosts)
         else os.environ.get("ORCH_LAB", ""),
     )
-    return record.planned(plan, plan.planned())
+    return record.with_runs(plan, plan.list_runs())
 
 
 _KEYS = keys_of(BenchRecord) - {"added"}

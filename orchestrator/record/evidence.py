@@ -17,7 +17,7 @@ from mmap import MADV_DONTNEED, mmap
 from orchestrator.errors import DataError
 from orchestrator.files import failures
 from orchestrator.inventory import Redaction
-from orchestrator.inventory.secrets import merged, spliced
+from orchestrator.inventory.secrets import hide_spans, merge_spans
 from orchestrator.logs import SETUP_LOG
 from orchestrator.plan.environment import SETUP_FAILED
 from orchestrator.record.node_record import LogFile
@@ -48,7 +48,7 @@ def mark_secrets(run: RunDir, host: str, redaction: Redaction, exit_record: byte
         spans = redaction.spans(data)
         if len(spans) > _MOST_PLACES:
             spans = [*spans[:_MOST_PLACES], (spans[_MOST_PLACES][0], len(data))]
-        places[path.name] = merged([*places.get(path.name, ()), *spans])
+        places[path.name] = merge_spans([*places.get(path.name, ()), *spans])
     if spans := redaction.spans(exit_record, words=False):
         places[EXIT_RECORD] = spans
     places = {name: spans for name, spans in places.items() if spans}
@@ -58,7 +58,7 @@ def mark_secrets(run: RunDir, host: str, redaction: Redaction, exit_record: byte
 
 def log_bytes(run: RunDir, host: str, name: str) -> bytes:
     """Return the collected bytes of a log, without secret values. Raises OSError."""
-    return spliced(run.log_path(host, name).read_bytes(), run.secret_places(host).get(name, ()))
+    return hide_spans(run.log_path(host, name).read_bytes(), run.secret_places(host).get(name, ()))
 
 
 def first_bytes(run: RunDir, host: str, name: str, count: int) -> bytes:
@@ -89,7 +89,7 @@ def _piece(run: RunDir, host: str, name: str, start_of: Callable[[int], int], co
         log.seek(start)
         data = log.read(count)
     places = run.secret_places(host).get(name, ())
-    return spliced(
+    return hide_spans(
         data,
         [
             (max(0, begin - start), end - start)
@@ -99,7 +99,7 @@ def _piece(run: RunDir, host: str, name: str, start_of: Callable[[int], int], co
     )
 
 
-def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
+def verify_log(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
     """Return a log's bytes, verified against the node's record, without secret values; a large log
     is mapped, not read.
 
@@ -130,10 +130,10 @@ def verified(run: RunDir, host: str, name: str, entry: LogFile) -> bytes | mmap:
             "expected the SHA-256 that the node recorded, got a different one", host, name
         )
     places = run.secret_places(host).get(name, ())
-    return spliced(data, places) if places else data
+    return hide_spans(data, places) if places else data
 
 
-def rendered_texts(run: RunDir, host: str) -> dict[str, str]:
+def read_rendered_files(run: RunDir, host: str) -> dict[str, str]:
     """Return the text of each file that was rendered for a host, by path. Raises DataError if one
     cannot be read.
     """

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.errors import OrchError
 from orchestrator.files import write_atomic
-from orchestrator.record.sealed import is_broken, sealed
+from orchestrator.record.sealed import is_broken, seal_record
 from orchestrator.record.state_file import read_json
 from orchestrator.version import __version__
 
@@ -25,7 +25,7 @@ _NO_EVIDENCE = {"results", "report.html", "owner.lock", "progress.log"}
 """Names of derived files and of files that are no evidence."""
 
 
-def remembered(
+def read_folders(
     cache: Path, folders: Sequence[Path], read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return by name what ``read`` says of folders, from ``cache`` where no file of one has
@@ -45,7 +45,7 @@ def remembered(
             write_atomic(
                 cache,
                 json.dumps(
-                    sealed({"schema": _SCHEMA, "orch": __version__, "benches": entries})
+                    seal_record({"schema": _SCHEMA, "orch": __version__, "benches": entries})
                 ).encode(),
             )
     return entries

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import failures, sync_directory, write_all
-from orchestrator.record.sealed import is_broken, sealed, unsealed
-from orchestrator.record.state_file import damaged, json_bytes, read_bytes
+from orchestrator.record.sealed import is_broken, seal_record, unseal_record
+from orchestrator.record.state_file import json_bytes, read_bytes, state_error
 from orchestrator.strictjson import strict_json
 
 _MOST_BYTES = 1 << 30
@@ -161,7 +161,7 @@ class Journal:
                 f"event {event}: expected {', '.join(FIELDS[event])}, got {', '.join(unknown)}"
             )
         line = json_bytes(
-            sealed({"event": event, "at": round(time.time(), 6)} | fields), indent=None
+            seal_record({"event": event, "at": round(time.time(), 6)} | fields), indent=None
         )
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._lock, failures(self.path, needed=len(line)):
@@ -197,22 +197,24 @@ class Journal:
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             content = strict_json(line, f"{self.path}: line at byte {offset}", "state_damaged")
             if not isinstance(content, dict) or not isinstance(content.get("event"), str):
-                raise damaged(self.path, f"byte {offset}: expected an event")
+                raise state_error(self.path, f"byte {offset}: expected an event")
             if is_broken(content):
-                raise damaged(self.path, f"byte {offset}: the event does not match its own seal")
-            entries.append(Entry.of(unsealed(content)))
+                raise state_error(
+                    self.path, f"byte {offset}: the event does not match its own seal"
+                )
+            entries.append(Entry.of(unseal_record(content)))
             offset += len(line)
         return entries
 
 
-def begun_runs(entries: Iterable[Entry]) -> frozenset[str]:
+def list_runs(entries: Iterable[Entry]) -> frozenset[str]:
     """Return the ids of all runs that were ever planned or borrowed on disk."""
     return frozenset(
         entry.run for entry in entries if entry.event in (Event.PLANNED, Event.BORROWED)
     )
 
 
-def pruned_hosts(entries: Iterable[Entry]) -> dict[str, set[str]]:
+def list_pruned_hosts(entries: Iterable[Entry]) -> dict[str, set[str]]:
     """Return the hosts from which each run has been removed, by run id."""
     hosts: dict[str, set[str]] = {}
     for entry in entries:

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from orchestrator.documents import Invalid, read
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder
-from orchestrator.record.state_file import damaged, read_state, write_state
+from orchestrator.record.state_file import read_state, state_error, write_state
 
 GOOD: Final = "good"
 SUSPECT: Final = "suspect"
@@ -61,7 +61,9 @@ def node_states(path: Path) -> dict[str, NodeState]:
         error.hint = "; ".join(filter(None, (error.hint, _FORGET)))
         raise
     except Invalid as error:
-        raise damaged(path, f"nodes: expected a state of each host, {error}", _FORGET) from error
+        raise state_error(
+            path, f"nodes: expected a state of each host, {error}", _FORGET
+        ) from error
 
 
 def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
@@ -75,7 +77,7 @@ def past_states(path: Path) -> dict[str, tuple[NodeState, ...]]:
         past = read(dict[str, tuple[NodeState, ...]], read_state(path).get("past", {}))
     except Invalid as error:
         hint = "orch nodes shows the current ones"
-        raise damaged(
+        raise state_error(
             path, f"past: expected the earlier states of each host, {error}", hint
         ) from error
     return {host: (*past.get(host, ()), state) for host, state in current.items()}
@@ -123,7 +125,7 @@ def _write(path: Path, before: States, after: States) -> None:
     )
 
 
-def judged(
+def apply_verdicts(
     states: Mapping[str, NodeState],
     verdicts: Mapping[str, tuple[str, str, str]],
     evidence: str,

@@ -85,7 +85,7 @@ def take(bench: BenchDir | BenchGroup) -> Ownership:
     path = bench.path / _FILE
     with failures(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if not _locked(handle):
+    if not _lock(handle):
         os.close(handle)
         who = _read(path)
         raise RunError(
@@ -103,7 +103,7 @@ def take(bench: BenchDir | BenchGroup) -> Ownership:
     return ownership
 
 
-def _locked(handle: int) -> bool:
+def _lock(handle: int) -> bool:
     """Lock a file for this process alone. Return False if another has it for longer than `holder`
     does, which only asks.
     """
@@ -117,7 +117,7 @@ def _locked(handle: int) -> bool:
 
 
 @contextmanager
-def owned(bench: BenchDir | BenchGroup) -> Iterator[Ownership]:
+def hold(bench: BenchDir | BenchGroup) -> Iterator[Ownership]:
     """Hold a bench or a group during a ``with`` block."""
     ownership = take(bench)
     try:

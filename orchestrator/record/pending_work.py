@@ -20,11 +20,11 @@ from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench, PlannedRun
 from orchestrator.record.bench_parts import PlannedWith
-from orchestrator.record.bench_record import BenchRecord, reached_inventory
+from orchestrator.record.bench_record import BenchRecord, find_inventory
 from orchestrator.record.grammar_override import folders_of
 from orchestrator.record.journal import Event
 from orchestrator.record.rundir import BenchDir
-from orchestrator.record.state_file import damaged
+from orchestrator.record.state_file import state_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,15 @@ def reopen(bench: BenchDir) -> Reopened:
             "expected the files and hosts that its runs were planned with, found none; an "
             "earlier version of orch wrote it"
         )
-        raise damaged(path, message, "orch collect fetches the logs of its runs")
+        raise state_error(path, message, "orch collect fetches the logs of its runs")
     order = [run_id for run_id in record.runs if run_id not in record.borrowed]
     missing_runs = [run_id for run_id in order if run_id not in record.plan]
     if missing_runs:
-        raise damaged(path, f"plan: expected every run of the bench, {missing_runs[0]} is missing")
+        raise state_error(
+            path, f"plan: expected every run of the bench, {missing_runs[0]} is missing"
+        )
     folders = folders_of(bench, ())
-    inventory = open_inventory(reached_inventory(record))
+    inventory = open_inventory(find_inventory(record))
     try:
         hosts = inventory.of(record.hosts)
         hosts = tuple(
@@ -67,7 +69,7 @@ def reopen(bench: BenchDir) -> Reopened:
             for host in hosts
         )
     except ConfigError as error:
-        raise _plan_changed([error.message], str(path)) from error
+        raise _plan_error([error.message], str(path)) from error
     before = record.planned_with.without(
         inventory.secrets
     )  # a variable may have been declared secret since it was planned
@@ -114,7 +116,7 @@ def _compare(before: PlannedWith, now: PlannedWith, path: Path) -> None:
         _differences(asdict(before), json.loads(json.dumps(asdict(now.as_launched(before)))))
     )
     if changes:
-        raise _plan_changed(changes, str(path))
+        raise _plan_error(changes, str(path))
 
 
 def _members(
@@ -138,7 +140,7 @@ def _members(
 
 def add_block(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun]) -> None:
     """Record additional runs for a bench."""
-    bench.change(lambda record: record.planned(plan, runs))
+    bench.change(lambda record: record.with_runs(plan, runs))
 
 
 def leave_out(bench: BenchDir, names: Sequence[str], notes: Sequence[str]) -> None:
@@ -150,7 +152,7 @@ def supersede(bench: BenchDir, run: PlannedRun) -> PlannedRun:
     """Replace a run that does not count by a new attempt and return it. The files of the old run
     stay.
     """
-    record = bench.change(lambda record: record.attempted_anew(run.run_id))
+    record = bench.change(lambda record: record.with_attempt(run.run_id))
     name = record.superseded[run.run_id]
     bench.event(Event.SUPERSEDED, run=run.run_id, by=name)
     return replace(run, run_id=name)
@@ -173,7 +175,7 @@ def _differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
         )
 
 
-def _plan_changed(changes: Sequence[str], where: str) -> DataError:
+def _plan_error(changes: Sequence[str], where: str) -> DataError:
     return DataError(
         f"expected the files and hosts that the bench was planned with, got {'; '.join(changes)}",
         kind="plan_changed",

@@ -33,7 +33,7 @@ def errors_between_runs(bench: BenchDir) -> list[OrchError]:
     ]
 
 
-def passed_over(root: Path, chosen: BenchDir) -> tuple[BenchDir, str] | None:
+def find_passed_over(root: Path, chosen: BenchDir) -> tuple[BenchDir, str] | None:
     """Return the newest bench in ``root`` and why it has no runs, if `latest` passed it over for
     ``chosen``, which is older.
     """

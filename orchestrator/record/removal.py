@@ -17,9 +17,9 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.files import failures
 from orchestrator.plural import with_article
 from orchestrator.record.bench_groups import group_at
-from orchestrator.record.journal import pruned_hosts
+from orchestrator.record.journal import list_pruned_hosts
 from orchestrator.record.manifest import read_manifest
-from orchestrator.record.ownership import holder, owned
+from orchestrator.record.ownership import hold, holder
 from orchestrator.record.rundir import BenchDir, benches
 
 _RECORD = "bench.json"
@@ -74,7 +74,7 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
             )
     for bench in going.values():
         if holder(bench) is not None:
-            with owned(bench):  # says who holds it
+            with hold(bench):  # says who holds it
                 pass
     return list(going.values())
 
@@ -90,7 +90,7 @@ def contents_of(bench: BenchDir) -> Contents:
         record = bench.record()
         label, all_runs = record.label, bench.runs(superseded=True)
         runs = len(all_runs)
-        pruned = pruned_hosts(bench.events())
+        pruned = list_pruned_hosts(bench.events())
         for run in all_runs:
             with suppress(DataError):
                 manifest = read_manifest(run)
@@ -104,7 +104,7 @@ def remove(bench: BenchDir) -> None:
     """Remove a bench. Raises RunError if a controller has taken it, and DataError if a file cannot
     be removed.
     """
-    with owned(bench), failures(bench.path):
+    with hold(bench), failures(bench.path):
         for path in bench.path.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -20,17 +20,17 @@ from typing import Any
 from orchestrator.errors import DataError
 from orchestrator.files import PROJECT_HINT, failures, make_folder, sync_directory, write_atomic
 from orchestrator.inventory import in_order
-from orchestrator.inventory.secrets import Spans, spliced
+from orchestrator.inventory.secrets import Spans, hide_spans
 from orchestrator.record.bench_record import BenchRecord
-from orchestrator.record.journal import Entry, Journal, begun_runs
+from orchestrator.record.journal import Entry, Journal, list_runs
 from orchestrator.record.state_file import (
     check_name,
-    damaged,
     json_bytes,
     read_bytes,
     read_json,
     read_state,
     state_bytes,
+    state_error,
     write_state,
 )
 
@@ -111,7 +111,7 @@ class BenchDir:
         uncounted = [*record.superseded, *record.extra_run_cells] if superseded else []
         old = [run for run in map(self.run, uncounted) if _is_written(run.path)]
         runs = {run: _is_written(run.path) for run in map(self.run, record.runs)}
-        begun = begun_runs(self.journal.read()) if not all(runs.values()) else frozenset()
+        begun = list_runs(self.journal.read()) if not all(runs.values()) else frozenset()
         return [*old, *(run for run, written in runs.items() if written or run.run_id in begun)]
 
     def event(self, name: str, /, **fields: Any) -> None:
@@ -197,7 +197,7 @@ class RunDir:
             return None
         places = self.secret_places(host).get(EXIT_RECORD, ())
         record = read_json(
-            path, _MAX_EXIT_RECORD_BYTES, "result_invalid", lambda data: spliced(data, places)
+            path, _MAX_EXIT_RECORD_BYTES, "result_invalid", lambda data: hide_spans(data, places)
         )
         if not isinstance(record, dict):
             raise DataError("expected an object", kind="result_invalid", where=str(path), host=host)
@@ -214,7 +214,7 @@ class RunDir:
             return {}
         files = read_state(path).get("files")
         if not isinstance(files, dict) or not all(map(_are_spans, files.values())):
-            raise damaged(path, "expected the places of secrets in files, by name")
+            raise state_error(path, "expected the places of secrets in files, by name")
         return {name: [(start, stop) for start, stop in places] for name, places in files.items()}
 
     def write_secret_places(self, host: str, places: Mapping[str, Spans]) -> None:

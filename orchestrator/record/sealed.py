@@ -3,8 +3,8 @@
 A flipped bit can change a number without breaking the syntax, and a result would then be wrong. The
 checksum covers the values, not the bytes, so a record may be reformatted.
 
->>> record = sealed({"steps": 120, "nodes": 4})
->>> is_broken(record), is_broken(record | {"steps": 121}), unsealed(record)
+>>> record = seal_record({"steps": 120, "nodes": 4})
+>>> is_broken(record), is_broken(record | {"steps": 121}), unseal_record(record)
 (False, True, {'steps': 120, 'nodes': 4})
 """
 
@@ -19,13 +19,13 @@ KEY = "seal"
 _DIGITS = 16
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def seal_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record with its seal as the last field. An existing seal is replaced."""
-    plain = unsealed(record)
+    plain = unseal_record(record)
     return {**plain, KEY: _seal(plain)}
 
 
-def unsealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def unseal_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record without its seal."""
     return {name: value for name, value in record.items() if name != KEY}
 
@@ -34,7 +34,7 @@ def is_broken(record: Mapping[str, Any]) -> bool:
     """Return True if the record does not match its seal. A record of an earlier version, without a
     seal, is not broken.
     """
-    return KEY in record and record[KEY] != _seal(unsealed(record))
+    return KEY in record and record[KEY] != _seal(unseal_record(record))
 
 
 def _seal(plain: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from orchestrator.documents import Invalid
 from orchestrator.errors import DataError
 from orchestrator.files import write_atomic
-from orchestrator.record.sealed import is_broken, sealed, unsealed
+from orchestrator.record.sealed import is_broken, seal_record, unseal_record
 from orchestrator.strictjson import strict_json
 
 SCHEMA = 1
@@ -36,7 +36,7 @@ def write_state(path: Path, content: Mapping[str, Any]) -> None:
 
 def state_bytes(content: Mapping[str, Any]) -> bytes:
     """Return the bytes that `write_state` writes."""
-    return json_bytes(sealed({"schema": SCHEMA, **content}))
+    return json_bytes(seal_record({"schema": SCHEMA, **content}))
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -45,23 +45,23 @@ def read_state(path: Path) -> dict[str, Any]:
     """
     value = read_json(path)
     if not isinstance(value, dict):
-        raise damaged(path, f"expected an object, got {type(value).__name__}")
+        raise state_error(path, f"expected an object, got {type(value).__name__}")
     schema = value.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise damaged(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
+        raise state_error(path, f"schema: expected a whole number ≥ 1, got {schema!r}")
     if schema > SCHEMA:
-        raise damaged(
+        raise state_error(
             path,
             f"expected schema {SCHEMA} or older, got {schema}",
             "a newer orch wrote it; use that version",
         )
     if is_broken(value):
-        raise damaged(
+        raise state_error(
             path,
             "its values do not match its own seal",
             "the file has changed since it was written",
         )
-    return unsealed(value)
+    return unseal_record(value)
 
 
 def check_name(name: str, where: str) -> str:
@@ -129,12 +129,12 @@ def json_bytes(value: Mapping[str, Any], indent: int | None = 1) -> bytes:
     return json.dumps(value, indent=indent, allow_nan=False).encode() + b"\n"
 
 
-def damaged(path: Path | str, message: str, hint: str = "") -> DataError:
+def state_error(path: Path | str, message: str, hint: str = "") -> DataError:
     """Return the error for a file of the project that is not as it was written."""
     return DataError(message, kind="state_damaged", where=str(path), hint=hint)
 
 
-def damaged_part(path: Path | str, error: Invalid, expected: str = "") -> DataError:
+def part_error(path: Path | str, error: Invalid, expected: str = "") -> DataError:
     """Return the error for a key of a file; ``expected`` says what, where the error says less."""
     key, rest = error.steps[0], error.inside()
     message = rest.message
@@ -142,4 +142,4 @@ def damaged_part(path: Path | str, error: Invalid, expected: str = "") -> DataEr
         message = f"expected {expected or 'a valid value'}, {rest}"
     elif expected and ", got " in message:
         message = f"expected {expected}, got {message.partition(', got ')[2]}"
-    return damaged(path, f"{key}: {message}")
+    return state_error(path, f"{key}: {message}")

@@ -11,7 +11,7 @@ from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.diagnosis_tables import Grid
 from orchestrator.results.entries import Entry, Row, Sheet
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.planned import Counts
 from orchestrator.results.series import Group
 from orchestrator.results.summary import Summary
@@ -238,7 +238,7 @@ def repeats(good: int, failed: int) -> str:
 
 def number(value: float | None) -> str:
     """Return a number with two decimals, below 1 with three significant digits, a dash for None."""
-    return NOTHING if value is None else written(value)
+    return NOTHING if value is None else format_number(value)
 
 
 def share(value: float | None) -> str:

@@ -175,7 +175,7 @@ def render_detectable(
     """Print what the repeats of each configuration can show, and how many repeats a change takes."""
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("case", overflow="fold")
-    asked, allowed = _asked(change), _asked(margin)
+    asked, allowed = _format_share(change), _format_share(margin)
     for title in ("n", "scatter", "found from", f"n for {asked}", "n to pass", "fails from"):
         drawn.add_column(title, justify="right")
     for each in found:
@@ -210,7 +210,7 @@ def render_detectable(
         console.print(Text(note, style="dim"))
 
 
-def _asked(share: float) -> str:
+def _format_share(share: float) -> str:
     return f"{share * 100:.4g}%"
 
 

@@ -23,7 +23,7 @@ from orchestrator.report.cells import (
 from orchestrator.report.text import one_line
 from orchestrator.results.entries import Row
 from orchestrator.results.keys import key_number
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.series import Group
 
 _LISTED = ("metric", "unit", "n", "value", "95%", "median", "min", "max")
@@ -76,11 +76,11 @@ def _derived_metrics(group: Group, rows: Sequence[Row]) -> MetricTable:
     end = len(table.columns) - 2
     left_out = slice(end, end + (1 if table.footnotes else 2))
 
-    def shown(cells: tuple[str, ...]) -> tuple[str, ...]:
+    def show(cells: tuple[str, ...]) -> tuple[str, ...]:
         return cells[: left_out.start] + cells[left_out.stop :]
 
     return MetricTable(
-        replace(table, columns=shown(table.columns), rows=tuple(map(shown, table.rows)), head=()),
+        replace(table, columns=show(table.columns), rows=tuple(map(show, table.rows)), head=()),
         tuple(rows),
     )
 
@@ -190,7 +190,7 @@ def _best(group: Group, rows: Sequence[Row]) -> list[str]:
         ]
         lines.append(
             one_line(
-                f"best {best.metric} {' '.join(named)}: {written(best.value or 0.0)} {best.unit} at {at}"
+                f"best {best.metric} {' '.join(named)}: {format_number(best.value or 0.0)} {best.unit} at {at}"
             )
         )
     return lines

@@ -77,12 +77,12 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
         yield _line(held)
 
 
-def merged(logs: Sequence[Iterable[str]]) -> Iterator[tuple[str, list[int]]]:
+def merge_lines(logs: Sequence[Iterable[str]]) -> Iterator[tuple[str, list[int]]]:
     """Yield each line of several logs once, with the numbers of the logs that have it. A line that
     only later logs have stands before the next line that earlier ones have too, else at the end; a
     line that a log has twice is two lines.
 
-    >>> list(merged([["a", "b", "c"], ["a", "x", "c"], ["a", "c", "c"]]))
+    >>> list(merge_lines([["a", "b", "c"], ["a", "x", "c"], ["a", "c", "c"]]))
     [('a', [0, 1, 2]), ('b', [0]), ('x', [1]), ('c', [0, 1, 2]), ('c', [2])]
     """
     places: dict[_Key, list[int]] = {}

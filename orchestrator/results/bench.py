@@ -14,7 +14,7 @@ from orchestrator.notes import Note, as_note
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.journal import Event
 from orchestrator.record.refusals import errors_before_runs
-from orchestrator.results.hardware import loaded_in, slowed_in, unsteady_in
+from orchestrator.results.hardware import load_notes, slowdown_notes, unsteady_in
 from orchestrator.results.notes import BORROWED, NOTHING_RUN, RANDOM_ORDER
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
@@ -41,10 +41,10 @@ def read_bench(
         except DataError as error:
             if error.kind != "storage_failed":  # a copy on a read-only disk must still be readable
                 raise
-    return placed(bench, results)
+    return place_results(bench, results)
 
 
-def placed(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
+def place_results(bench: BenchDir, results: Sequence[RunResult]) -> list[RunResult]:
     """Return the results of a bench, each with its place in the order of execution.
 
     Runs of other benches have no place. The order comes from the journal, or from ``bench.json`` if
@@ -105,8 +105,8 @@ def store(run: RunDir, result: RunResult) -> None:
             "qualifications": [
                 *result.qualifications,
                 *unsteady_in([result]),
-                *slowed_in([result]),
-                *loaded_in([result]),
+                *slowdown_notes([result]),
+                *load_notes([result]),
                 *doubts_from([result.use]),
             ],
             "error": result.error.as_dict() if result.error else None,

@@ -2,7 +2,7 @@
 the kernel.
 
 >>> bound = {rank: Bound("cores", cpus) for rank, cpus in enumerate(("0-1", "2-3", "2-3"))}
->>> binding_words({"n1": bound, "n2": bound}), shared_cores({"n1": bound})
+>>> binding_words({"n1": bound, "n2": bound}), find_shared_cores({"n1": bound})
 ('cores: 0-1, 2-3 on n[1-2]', ['ranks 1 and 2 share CPUs 2-3 of n1: fewer cores than ranks'])
 """
 
@@ -17,7 +17,7 @@ from orchestrator.record.node_record import Bound, ExitRecord
 from orchestrator.results.notes import SHARED_CORES
 
 
-def bound_ranks(records: Mapping[str, ExitRecord]) -> dict[str, dict[int, Bound]]:
+def read_bindings(records: Mapping[str, ExitRecord]) -> dict[str, dict[int, Bound]]:
     """Return by host the CPUs of the ranks that were bound to some, in order."""
     bound = {}
     for host, record in records.items():
@@ -39,7 +39,7 @@ def binding_words(bound: Mapping[str, Mapping[int, Bound]]) -> str:
     return "; ".join(f"{words} on {fold(hosts)}" for words, hosts in hosts_by_words.items())
 
 
-def shared_cores(bound: Mapping[str, Mapping[int, Bound]]) -> list[Note]:
+def find_shared_cores(bound: Mapping[str, Mapping[int, Bound]]) -> list[Note]:
     """Return a warning for each two ranks of a node that have CPUs in common though each should
     have cores of its own.
     """

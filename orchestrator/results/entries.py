@@ -15,8 +15,8 @@ from orchestrator.plan.measures import OWN_METRICS, SAMPLES_PER_S, SPEEDS
 from orchestrator.results.cells import Repeat
 from orchestrator.results.diagnosis_tables import Grid
 from orchestrator.results.numbers.intervals import Interval
-from orchestrator.results.numbers.rounding import written
-from orchestrator.results.numbers.throughput import median, published
+from orchestrator.results.numbers.rounding import format_number
+from orchestrator.results.numbers.throughput import median, round_like_numpy
 from orchestrator.results.slow_ranks import RankTimes, SlowRank
 
 SPEED = SAMPLES_PER_S.name
@@ -32,14 +32,14 @@ def _show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return written(value)
+        return format_number(value)
     if isinstance(value, Mapping):
         value = tuple(f"{name}={part}" for name, part in value.items() if part is not None)
     return "; ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _show_share(value: float) -> str:
-    return f"{published(value, 4):.4f}"
+    return f"{round_like_numpy(value, 4):.4f}"
 
 
 def _show_exactly(value: float) -> str:

@@ -26,7 +26,7 @@ from orchestrator.results.notes import (
     EXPECTATION,
     EXPECTATION_NOT_MET,
 )
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.run import RunResult
 
 _SHOWN = 100
@@ -200,7 +200,7 @@ def values_at(row: Row, run: RunResult) -> dict[str, str]:
     return {**_spec_values(run.spec), **{name: as_written(part) for name, part in row.key.items()}}
 
 
-def judged(
+def judge_expectations(
     expectations: Sequence[Expectation], rows: Sequence[Row], runs: Sequence[RunResult]
 ) -> tuple[Judgement, ...]:
     """Return a judgement of each expectation in each configuration and key that it applies to.
@@ -293,9 +293,9 @@ class _Candidate:
         row = self.row
         if row.value is None:
             return Judgement(str(expected), row.series, row.shape, "no number", NOT_MET)
-        got = f"{written(row.value)} {row.unit}"
+        got = f"{format_number(row.value)} {row.unit}"
         if row.interval:
-            got += f" ({written(row.interval.low)} to {written(row.interval.high)})"
+            got += f" ({format_number(row.interval.low)} to {format_number(row.interval.high)})"
         if row.unit != self.planned_unit:
             got = BOUND_IN_OTHER_UNIT(got=got, unit=self.planned_unit)
             return Judgement(str(expected), row.series, row.shape, got, NOT_CERTAIN)

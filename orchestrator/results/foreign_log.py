@@ -18,7 +18,7 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs import LogGrammar
 from orchestrator.logs.notes import LINES_LEFT_OUT, LOG_CUT
 from orchestrator.logs.parse import Parsed, parse
-from orchestrator.logs.text import cleaned
+from orchestrator.logs.text import clean_text
 from orchestrator.notes import Note
 from orchestrator.plan import Framework, RunSpec
 from orchestrator.plan.measures import TOKENS_PER_S
@@ -26,7 +26,7 @@ from orchestrator.plan.spec import default_step
 from orchestrator.plural import plural
 from orchestrator.results.language_model import language_values
 from orchestrator.results.log_checks import read_window, sizes_of, verify_statements
-from orchestrator.results.measured import expected_of, metrics_of
+from orchestrator.results.measured import expectation_of, metrics_of
 from orchestrator.results.notes import (
     DTYPE_OF_NAME,
     METRICS_LEFT_OUT,
@@ -47,7 +47,7 @@ from orchestrator.results.numbers.throughput import (
 from orchestrator.results.numbers.training import verify_training
 from orchestrator.results.reported_figures import RunContext, figures, verify_tokens
 from orchestrator.results.run import RunResult
-from orchestrator.results.unmatched import explained
+from orchestrator.results.unmatched import explain_mismatch
 from orchestrator.results.values import Expected, Value, values_of
 
 _SHOWN_BYTES = 1 << 20
@@ -158,7 +158,7 @@ def _without_number(
     return replace(result, spec=spec, error=error, measure=measure, metrics=metrics)
 
 
-def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None, tuple[str, ...]]:
+def check_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None, tuple[str, ...]]:
     """Return why a log of which nothing else is known has no result, None if it may have one, and
     notes about its steps.
     """
@@ -193,7 +193,7 @@ def checked_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | Non
     return None, (*read.notes, *read.unsteady)
 
 
-def checked_by_grammar(
+def check_by_grammar(
     log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]
 ) -> tuple[Note, ...]:
     """Return what the grammar of a folder remarks on a log whose speed another rule reads, over
@@ -384,7 +384,7 @@ def _with_metrics(read: RunResult, spec: RunSpec, grammar: LogGrammar, parsed: P
     """
     try:
         values = values_of(
-            grammar.metrics, {("", read.run_id): parsed.readings}, expected_of(spec, grammar)
+            grammar.metrics, {("", read.run_id): parsed.readings}, expectation_of(spec, grammar)
         )
     except DataError as error:
         return _with_own_notes(read, METRICS_LEFT_OUT(fault=error.message))
@@ -431,8 +431,8 @@ def grammar_note(framework: Framework) -> Note:
 
 def _unmatched_error(framework: Framework, parsed: Parsed, name: str, log: bytes) -> DataError:
     patterns = framework.log.by_key("patterns" if framework.log.patterns else "readings")
-    text = cleaned(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
-    _, _, detail = explained(patterns, [("", name, text)], parsed.misread)
+    text = clean_text(log[:_SHOWN_BYTES].replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    _, _, detail = explain_mismatch(patterns, [("", name, text)], parsed.misread)
     noun = "steps" if framework.log.patterns else "results"
     hint = f"correct {' or '.join(patterns)}, or name another framework" if text.strip() else ""
     return DataError(

@@ -101,7 +101,7 @@ def infiniband_bytes_per_s(runs: Iterable[RunResult]) -> float | None:
     return max(slowest) * 1e9 / 8 if slowest else None
 
 
-def slowed(
+def find_slowdowns(
     records: Mapping[str, ExitRecord],
     window_s: float | None = None,
     sampled: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
@@ -139,7 +139,7 @@ def slowed(
     return shares
 
 
-def slowed_in(runs: Sequence[RunResult]) -> list[Note]:
+def slowdown_notes(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text for each reason that lowered clocks in any of the runs; each run counts with
     its most affected node.
     """
@@ -169,7 +169,7 @@ def _reach(least: float, most: float) -> str:
     return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (least, most)))
 
 
-def loaded(records: Mapping[str, ExitRecord]) -> dict[str, float]:
+def find_load(records: Mapping[str, ExitRecord]) -> dict[str, float]:
     """Return by host the share of its processors that other processes used during a run, if it
     matters.
     """
@@ -185,7 +185,7 @@ def loaded(records: Mapping[str, ExitRecord]) -> dict[str, float]:
     }
 
 
-def loaded_in(runs: Sequence[RunResult]) -> list[Note]:
+def load_notes(runs: Sequence[RunResult]) -> list[Note]:
     """Return a text if other processes used the processors during any of the runs; each run counts
     with its busiest node.
     """
@@ -201,8 +201,8 @@ def loaded_in(runs: Sequence[RunResult]) -> list[Note]:
 
 
 def on_host(host: str, runs: Sequence[RunResult]) -> list[RunResult]:
-    """Return runs with the lowered clocks and the load of one node alone, for `slowed_in` and
-    `loaded_in`.
+    """Return runs with the lowered clocks and the load of one node alone, for `slowdown_notes` and
+    `load_notes`.
     """
     alone = []
     for run in runs:

@@ -31,7 +31,7 @@ from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock, verif
 from orchestrator.results.numbers.cumulative import cumulative_note
 from orchestrator.results.numbers.notes import AGAINST_ITSELF
 from orchestrator.results.numbers.resolution import resolution_of_speed
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.numbers.sampled import pauses_once
 from orchestrator.results.numbers.steadiness import unsteady
 from orchestrator.results.numbers.steady_start import SteadyStart, steady_start
@@ -170,9 +170,11 @@ def read_window(
     if sized and (other := disagreement(samples, terms)):
         name, speed = other
         unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit
-        by_time = written(measured.samples_per_s * items)
+        by_time = format_number(measured.samples_per_s * items)
         notes.append(
-            AGAINST_ITSELF(speed=written(speed * items), unit=unit, name=name, by_time=by_time)
+            AGAINST_ITSELF(
+                speed=format_number(speed * items), unit=unit, name=name, by_time=by_time
+            )
         )
     notes += cumulative_note(samples, terms)
     has_times = any(getattr(samples[-1], name) is not None for name in _TIMES)

@@ -20,14 +20,14 @@ from orchestrator.record.node_record import ExitRecord, exit_record
 from orchestrator.results.notes import LOST_LINK
 
 
-def lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str, int]]:
+def count_lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str, int]]:
     """Return by host and interface how often a link was lost, without zeros."""
     return {
         host: record.meter.links_lost for host, record in records.items() if record.meter.links_lost
     }
 
 
-def lost_links_of(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, int]]:
+def read_lost_links(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, int]]:
     """Return the same of a run, whatever became of it, as far as its nodes' exit records can be
     read.
     """
@@ -39,13 +39,13 @@ def lost_links_of(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, i
             continue
         if record:
             records[host] = record
-    return lost_links(records)
+    return count_lost_links(records)
 
 
-def lost_links_words(lost: Mapping[str, Mapping[str, int]]) -> list[Note]:
+def lost_link_notes(lost: Mapping[str, Mapping[str, int]]) -> list[Note]:
     """Return a text for the hosts that lost a link by the same name equally often.
 
-    >>> lost_links_words({"node3": {"eth0": 2}, "node4": {"eth0": 1}, "node5": {"eth0": 1}})
+    >>> lost_link_notes({"node3": {"eth0": 2}, "node4": {"eth0": 1}, "node5": {"eth0": 1}})
     ['eth0 of node3 lost its link 2 times', 'eth0 of node[4-5] lost its link once']
     """
     hosts: dict[tuple[str, int], list[str]] = {}

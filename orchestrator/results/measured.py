@@ -41,7 +41,7 @@ def readings_of(
     return reader(planned.spec, lines, {**observed, "nodes": planned.hosts})
 
 
-def measured_values(
+def read_values(
     planned: Manifest,
     readings: tuple[Any, ...],
     by_log: Mapping[tuple[str, str], Sequence[Mapping[str, str]]],
@@ -52,7 +52,7 @@ def measured_values(
     spec, grammar = planned.spec, planned.grammar
     if planned.measure.name == "collectives":
         return collectives.values(spec, readings)
-    values = values_of(grammar.metrics, by_log, expected_of(spec, grammar))
+    values = values_of(grammar.metrics, by_log, expectation_of(spec, grammar))
     primary = primary_of(grammar.metrics)
     if planned.measure.name == "readings" and (
         primary is None or primary.name not in {value.metric for value in values}
@@ -68,7 +68,7 @@ def measured_values(
     return values
 
 
-def expected_of(spec: RunSpec, grammar: LogGrammar) -> Expected:
+def expectation_of(spec: RunSpec, grammar: LogGrammar) -> Expected:
     """Return how many nodes and ranks of a run have values, and which steps of its log are in the
     measured window.
     """

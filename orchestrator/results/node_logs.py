@@ -17,9 +17,9 @@ from orchestrator.errors import DataError
 from orchestrator.logs import LogGrammar, RankAggregate, StepSample, is_named
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.steps import VALUES
-from orchestrator.pool import shared_out
+from orchestrator.pool import share_out
 from orchestrator.record import RunDir
-from orchestrator.record.evidence import deadline, verified
+from orchestrator.record.evidence import deadline, verify_log
 from orchestrator.record.node_record import ExitRecord, LogFile
 
 _WORTH_BYTES = 64 << 20
@@ -76,7 +76,7 @@ def read_logs(
         > _WORTH_BYTES
     )
     logs, aggregate = {}, RankAggregate()
-    for job_logs, job_aggregate in shared_out(_read, jobs, worth=in_processes):
+    for job_logs, job_aggregate in share_out(_read, jobs, worth=in_processes):
         logs.update(job_logs)
         aggregate.merge(job_aggregate)
     return logs, aggregate
@@ -152,7 +152,7 @@ def _parse_logs(
     run: RunDir, host: str, entries: Mapping[str, LogFile], grammar: LogGrammar
 ) -> Iterator[tuple[str, bytes | mmap, Parsed]]:
     for name, entry in sorted(entries.items()):
-        data = verified(run, host, name, entry)
+        data = verify_log(run, host, name, entry)
         if is_named(name, (*grammar.files, *grammar.rank_files)):
             try:
                 yield name, data, parse(data, grammar, deadline(f"{host}/{name}", data))

@@ -59,7 +59,7 @@ class Planned:
     expect: tuple[Expectation, ...] = ()
 
 
-def counted(results: Sequence[RunResult]) -> Counts:
+def count_runs(results: Sequence[RunResult]) -> Counts:
     """Return the counts of these runs."""
     states = [result.state for result in results]
     return Counts(
@@ -110,7 +110,7 @@ def planned_runs(bench: BenchDir, results: Sequence[RunResult]) -> Planned:
         )
         planned.append(replace(run, repeated_by=RESUME))
     planned = _with_found_batch_sizes(planned)
-    counts = counted(planned)
+    counts = count_runs(planned)
     counts = replace(counts, planned=len(record.runs), never_run=counts.never_run + unknown)
     note = _note(record.bench_id, planned, counts, is_held)
     return Planned(tuple(planned), counts, note, record.label, record.skipped, record.expect)
@@ -124,7 +124,7 @@ def _with_found_batch_sizes(results: Sequence[RunResult]) -> list[RunResult]:
         run.spec for run in results if run.is_good and run.spec and run.spec.step.batch_size_up_to
     ]
 
-    def placed(run: RunResult) -> RunResult:
+    def place(run: RunResult) -> RunResult:
         spec = run.spec
         alike = {
             other.batch_size: other for other in specs if other and spec and other.is_run_of(spec)
@@ -133,7 +133,7 @@ def _with_found_batch_sizes(results: Sequence[RunResult]) -> list[RunResult]:
             return replace(run, spec=next(iter(alike.values())))
         return run
 
-    return list(map(placed, results))
+    return list(map(place, results))
 
 
 def _is_over(bench: BenchDir, result: RunResult) -> bool:

@@ -8,7 +8,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Entry, Event
 from orchestrator.record.manifest import read_manifest
-from orchestrator.results.bench import placed
+from orchestrator.results.bench import place_results
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 
@@ -39,7 +39,7 @@ class Tally:
     def results(self) -> list[RunResult]:
         """Return the results of all runs that are over, in execution order."""
         results = [result for run in self._bench.runs() if (result := self.result(run.run_id))]
-        return placed(self._bench, results)
+        return place_results(self._bench, results)
 
 
 def longest(bench: BenchDir) -> list[tuple[RunSpec, float]]:

@@ -15,8 +15,8 @@ from orchestrator.results.hardware import (
     differing_facts,
     hardware,
     infiniband_bytes_per_s,
-    loaded_in,
-    slowed_in,
+    load_notes,
+    slowdown_notes,
     unsteady_in,
 )
 from orchestrator.results.notes import (
@@ -91,8 +91,8 @@ def qualifications_of(
     if cell.spec.device == "cuda":
         notes += conditions_of(cell.good)
     notes += [
-        *slowed_in(cell.good),
-        *loaded_in(cell.good),
+        *slowdown_notes(cell.good),
+        *load_notes(cell.good),
         *doubts_from([run.use for run in cell.good]),
     ]
     notes += unsteady_in(cell.good)

@@ -23,9 +23,15 @@ from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, log_bytes
 from orchestrator.record.manifest import Manifest, RecordedOutcome, read_manifest
 from orchestrator.record.node_record import ExitRecord, exit_record
-from orchestrator.results.binding import binding_words, bound_ranks, shared_cores
+from orchestrator.results.binding import binding_words, find_shared_cores, read_bindings
 from orchestrator.results.final_record import arithmetic, as_trained, closing_of, remarks
-from orchestrator.results.hardware import devices_of_node, infiniband_gbit, loaded, quiet, slowed
+from orchestrator.results.hardware import (
+    devices_of_node,
+    find_load,
+    find_slowdowns,
+    infiniband_gbit,
+    quiet,
+)
 from orchestrator.results.language_model import (
     language_values,
     layout_note,
@@ -36,8 +42,8 @@ from orchestrator.results.log_checks import (
     StepReading,
     read_window,
 )
-from orchestrator.results.lost_links import lost_links, lost_links_of, lost_links_words
-from orchestrator.results.measured import measured_values, metrics_of, readings_of
+from orchestrator.results.lost_links import count_lost_links, lost_link_notes, read_lost_links
+from orchestrator.results.measured import metrics_of, read_values, readings_of
 from orchestrator.results.notes import (
     CPU_BINDING,
     END_NOT_VERIFIED,
@@ -91,7 +97,7 @@ def read_run(run: RunDir) -> RunResult:
     again = RETRY if outcome.counts else RESUME
     if not outcome.measured:
         cause = outcome.error or restore_error(None, run.run_id)
-        lost = lost_links_of(run, planned.hosts)
+        lost = read_lost_links(run, planned.hosts)
         return replace(result, state=outcome.state, error=cause, repeated_by=again, lost_links=lost)
     try:
         return _measure(run, planned, result)
@@ -115,7 +121,7 @@ def read_run(run: RunDir) -> RunResult:
         # A run that finished is never made again in its bench, even if its evidence is found
         # damaged later.
         again = "" if outcome.state else RESUME
-        result = replace(result, lost_links=lost_links_of(run, planned.hosts))
+        result = replace(result, lost_links=read_lost_links(run, planned.hosts))
         return replace(
             result,
             state=state,
@@ -139,14 +145,14 @@ def _measure(run: RunDir, planned: Manifest, result: RunResult) -> RunResult:
     notes += [text for log in places.values() for text in log.warnings] + remarks(observed)
     notes += _leftovers(planned.outcome) + _stragglers(planned.outcome)
     notes += arithmetic(spec.dtype, observed.get("output_dtype"))
-    lost = lost_links(records)
-    notes += lost_links_words(lost)
+    lost = count_lost_links(records)
+    notes += lost_link_notes(lost)
     paths = _transport(run, planned, records)
-    if bound := bound_ranks(records):
+    if bound := read_bindings(records):
         binding = binding_words(bound)
         observed = {**observed, "cpu_binding": binding}
         notes.append(CPU_BINDING(binding=binding))
-    notes += shared_cores(bound)
+    notes += find_shared_cores(bound)
     transport = {**asdict(paths), "words": list(paths.words(spec.nodes, spec.world_size))}
     observed = {**observed, "networks": list(paths.networks), "transport": transport}
     notes += nccl.fallbacks(paths, spec.nodes, spec.world_size, infiniband_gbit(result.nodes))
@@ -156,8 +162,8 @@ def _measure(run: RunDir, planned: Manifest, result: RunResult) -> RunResult:
         state="finished",
         simulated=planned.simulated or observed.get("simulated") is True,
         observed=observed,
-        slowed=slowed(records),
-        loaded=loaded(records),
+        slowed=find_slowdowns(records),
+        loaded=find_load(records),
         lost_links=lost,
     )
     if planned.measure.has_samples:
@@ -173,7 +179,7 @@ def _with_readings(result: RunResult, evidence: RunEvidence) -> RunResult:
     by_log = evidence.readings
     lines = [line for readings in by_log.values() for line in readings]
     readings = readings_of(evidence.planned, lines, result.observed)
-    values = measured_values(evidence.planned, readings, by_log)
+    values = read_values(evidence.planned, readings, by_log)
     return replace(result, readings=readings, metric_values=values, digests=(evidence.digest,))
 
 
@@ -209,7 +215,7 @@ def _with_steps(
     notes += unread
     values = (
         *derived,
-        *measured_values(planned, (), evidence.readings),
+        *read_values(planned, (), evidence.readings),
         *sampled_values(use, planned.measure.sampled),
     )
     speed = Value(
@@ -223,7 +229,7 @@ def _with_steps(
         **steps.fields(),
         metric_values=values,
         said=said,
-        slowed=slowed(records, measured.seconds, lowered_by_host(use)),
+        slowed=find_slowdowns(records, measured.seconds, lowered_by_host(use)),
         use=use,
         digests=(evidence.digest, steps.digest),
         rank_parts=rank_parts,

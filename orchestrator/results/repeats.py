@@ -19,7 +19,7 @@ from orchestrator.results.notes import (
 )
 from orchestrator.results.numbers.intervals import outliers
 from orchestrator.results.numbers.physics import SLACK
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.numbers.throughput import median
 from orchestrator.results.run import RunResult
 
@@ -68,7 +68,7 @@ def slower_than_wider(cell: Cell, cells: Sequence[Cell]) -> list[Note]:
         or min(fastest.values) <= (1 + SLACK) * max(cell.values)
     ):
         return []
-    speed = {"speed": written(fastest.median or 0.0), "unit": fastest.metric.unit}
+    speed = {"speed": format_number(fastest.median or 0.0), "unit": fastest.metric.unit}
     return [SLOWER_THAN_WIDER(dtype=cell.spec.dtype, wider=fastest.spec.dtype, **speed)]
 
 

@@ -11,9 +11,9 @@ they reproduce it within 2 %.
 >>> llama3_8b = Transformer(32, 4096, 32, 8, 128, 14336, gated=True, vocab=128256, tied=False)
 >>> spec = RunSpec("lm", "llama3-8b", 1, 1, "cuda", 2, "bf16", "synthetic", 20, 5, 600.0, {}, step=Step(tokens=4096))
 >>> h200 = RunContext(spec, llama3_8b, devices_in("NVIDIA H200")["H200"])
->>> Figure("mfu", said=59.6, computed=h200.computed("mfu", 11_452.0), resolution=0.1).explanations(h200)
+>>> Figure("mfu", said=59.6, computed=h200.compute("mfu", 11_452.0), resolution=0.1).explanations(h200)
 ()
->>> Figure("mfu", said=189.0, computed=h200.computed("mfu", 11_452.0), resolution=0.1).explanations(h200)
+>>> Figure("mfu", said=189.0, computed=h200.compute("mfu", 11_452.0), resolution=0.1).explanations(h200)
 ('the peak of A100 (312 TFLOP/s)',)
 """
 
@@ -35,7 +35,7 @@ from orchestrator.plural import plural
 from orchestrator.results.language_model import device_of
 from orchestrator.results.notes import PROGRAM_FIGURE
 from orchestrator.results.numbers.peaks import DIVISORS
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.numbers.throughput import WORTH
 from orchestrator.results.values import Value
 
@@ -77,7 +77,7 @@ class RunContext:
         """Return the context of a run; ``observed`` is what its program reported at its end."""
         return cls(spec, transformer, device_of(observed))
 
-    def computed(
+    def compute(
         self, says: str, tokens_per_s: float, conventions: Sequence[Convention] = ()
     ) -> float | None:
         """Return the figure ``says``, one of `metrics.SAYS`, that follows from a speed, as a
@@ -160,7 +160,7 @@ class Figure:
         conventions = context.conventions(self.says)
 
         def factor(*chosen: Convention) -> float:
-            own, other = (context.computed(self.says, 1.0, some) for some in ((), chosen))
+            own, other = (context.compute(self.says, 1.0, some) for some in ((), chosen))
             return other / own if own and other else 1.0
 
         for size in (1, 2):
@@ -196,7 +196,7 @@ class Figure:
         if named:
             why = f"it matches a computation with {', or with '.join(named)}"
         unit = "%" if self.unit == "%" else f" {self.unit}"
-        said, computed = (f"{written(figure)}{unit}" for figure in (self.said, self.computed))
+        said, computed = (f"{format_number(figure)}{unit}" for figure in (self.said, self.computed))
         return PROGRAM_FIGURE(name=self.says, said=said, computed=computed, why=why)
 
     def _is_near(self, figure: float) -> bool:
@@ -227,7 +227,7 @@ def figures(
             continue
         typical = _of_steps(metric, rates)
         shift = typical / COMBINED["harmonic_mean"](rates) if typical else 1.0
-        computed = context.computed(metric.says, speed.number * shift)
+        computed = context.compute(metric.says, speed.number * shift)
         if computed:
             # The roundings of one program may all go one way, so that they do not average out.
             of_lines = math.sqrt(len(rates)) if metric.over in ("mean", "harmonic_mean") else 1.0
@@ -280,8 +280,8 @@ def verify_tokens(said: Sequence[Figure], context: RunContext, *, is_assumed: bo
             step = context.spec.step
             raise DataError(
                 f"expected the {figure.says} of the program to follow from its steps of"
-                f" {plural(step.tokens, 'token')} a sample, got {written(figure.said)} by the"
-                f" program, {written(figure.computed)} by the steps",
+                f" {plural(step.tokens, 'token')} a sample, got {format_number(figure.said)} by the"
+                f" program, {format_number(figure.computed)} by the steps",
                 kind="result_invalid",
                 hint="its sequences are of another length, or its steps of other micro-batches",
             )

@@ -52,14 +52,14 @@ class RunResult:
     ``metrics`` are the metrics of its program, ``metric_values`` its numbers besides its speed,
     ``said`` the program's own figures of some of them, ``planned_units`` their units before its log
     was read again. ``readings`` are the parsed lines of collectives and pairs. ``slowed`` and
-    ``loaded`` are the results of `hardware.slowed` and `hardware.loaded` for the nodes' clocks and
-    processors, ``lost_links`` is the result of `lost_links.lost_links`, of failed runs too. ``use``
-    summarizes their samples over the window, None without samples. ``digests`` are SHA-256 of the
-    logs with samples and of the step times in the window, to the microsecond; two runs never have
-    an equal one. ``repeated_by`` is the command that makes a run without a number again in the same
-    bench, such as `RESUME`. ``place`` is the run's place in the order in which its bench ran, None
-    for a run of another bench or of none. ``rank_parts`` has the parts of all ranks, in order, or
-    is empty.
+    ``loaded`` are the results of `hardware.find_slowdowns` and `hardware.find_load` for the nodes'
+    clocks and processors, ``lost_links`` is the result of `lost_links.count_lost_links`, of failed
+    runs too. ``use`` summarizes their samples over the window, None without samples. ``digests``
+    are SHA-256 of the logs with samples and of the step times in the window, to the microsecond;
+    two runs never have an equal one. ``repeated_by`` is the command that makes a run without a
+    number again in the same bench, such as `RESUME`. ``place`` is the run's place in the order in
+    which its bench ran, None for a run of another bench or of none. ``rank_parts`` has the parts of
+    all ranks, in order, or is empty.
     """
 
     run_id: str

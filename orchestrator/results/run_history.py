@@ -21,7 +21,7 @@ from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
 from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.bench_record import BenchRecord
-from orchestrator.record.evidence import rendered_texts
+from orchestrator.record.evidence import read_rendered_files
 from orchestrator.record.journal import ENDS, Entry, Event
 from orchestrator.record.manifest import Manifest, StartRecord, read_manifest
 from orchestrator.record.node_record import exit_record
@@ -276,7 +276,7 @@ def _texts(run: RunDir, manifest: Manifest) -> dict[str, dict[str, str]]:
     texts: dict[str, dict[str, str]] = {}
     for host in manifest.hosts:
         with suppress(DataError):
-            for path, text in rendered_texts(run, host).items():
+            for path, text in read_rendered_files(run, host).items():
                 texts.setdefault(path, {})[host] = text
     return texts
 

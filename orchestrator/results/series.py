@@ -97,7 +97,7 @@ def series_of(cell: Cell, differing: Sequence[str]) -> str:
     )
 
 
-def grouped(rows: Sequence[Row]) -> tuple[Group, ...]:
+def group_rows(rows: Sequence[Row]) -> tuple[Group, ...]:
     """Return the tables of these rows, in order of their first rows; within a table, rows of equal
     values are together.
     """

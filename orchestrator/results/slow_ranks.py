@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from orchestrator.notes import Note
-from orchestrator.results.hardware import loaded_in, on_host, slowed_in
+from orchestrator.results.hardware import load_notes, on_host, slowdown_notes
 from orchestrator.results.notes import RANKS_NOT_COMPARED, SLOW_NODE, SLOW_RANK, SLOW_RANK_UNSEEN
 from orchestrator.results.numbers.excess import Excess, excesses
 from orchestrator.results.numbers.throughput import WORTH, mean, median
@@ -110,7 +110,7 @@ class Ranks:
         return (*([self.note] if self.note else ()), *(slow.words for slow in self.slow))
 
 
-def compared(runs: Sequence[RunResult]) -> Ranks:
+def compare_ranks(runs: Sequence[RunResult]) -> Ranks:
     """Compare the ranks of a configuration over its repeats, those whose ranks are on the same
     nodes as in the last one.
     """
@@ -136,7 +136,7 @@ def compared(runs: Sequence[RunResult]) -> Ranks:
     named += [
         _more_work(member, excess, hosts)
         for member, excess in _find_slow(working, hosts)
-        if not _covered(member, longer, hosts)
+        if not _is_covered(member, longer, hosts)
     ]
     named += [_waiting(member, excess, hosts) for member, excess in _find_slow(starved, hosts)]
     times = (
@@ -252,7 +252,7 @@ def _as_fraction(excess: Excess) -> Excess:
     return Excess(value, low, high, excess.is_usual)
 
 
-def _covered(
+def _is_covered(
     member: _Member, named: Sequence[tuple[_Member, Excess]], hosts: Mapping[int, str]
 ) -> bool:
     """Return whether a rank or node is named already, a rank also with its node."""
@@ -340,7 +340,7 @@ def _conditions(host: str, hosts: Collection[str], runs: Sequence[RunResult]) ->
     """
     conditions = conditions_against_others(host, [run.use for run in runs])
     of_host = on_host(host, runs)
-    lowered, loads = slowed_in(of_host), loaded_in(of_host)
+    lowered, loads = slowdown_notes(of_host), load_notes(of_host)
     known = [
         *conditions.by_others,
         *([] if conditions.by_others else loads),

@@ -20,7 +20,7 @@ from orchestrator.plan.spec import Skipped, skipped_words
 from orchestrator.results.baselines import baseline_in, families_of, no_baseline
 from orchestrator.results.cells import Cell, cells_of, order
 from orchestrator.results.entries import Row, Sheet
-from orchestrator.results.expectations import Judgement, judged, notes_on
+from orchestrator.results.expectations import Judgement, judge_expectations, notes_on
 from orchestrator.results.hardware import hardware
 from orchestrator.results.measured import content_of, doubts_at
 from orchestrator.results.notes import (
@@ -32,7 +32,7 @@ from orchestrator.results.notes import (
     RUN_IN_NO_ROW,
     UNCERTAIN_DRIFT,
 )
-from orchestrator.results.numbers.drift import Drift, Estimate, carried_over, typical_ratio
+from orchestrator.results.numbers.drift import Drift, Estimate, find_carry_over, typical_ratio
 from orchestrator.results.numbers.throughput import (
     WORTH,
     deviation,
@@ -40,7 +40,7 @@ from orchestrator.results.numbers.throughput import (
     scaling_efficiency,
     speedup,
 )
-from orchestrator.results.planned import Counts, Planned, counted
+from orchestrator.results.planned import Counts, Planned, count_runs
 from orchestrator.results.qualifications import (
     coarse,
     doubts_of,
@@ -53,11 +53,11 @@ from orchestrator.results.series import (
     Group,
     choice,
     differing_names,
-    grouped,
+    group_rows,
     program_of,
     series_of,
 )
-from orchestrator.results.slow_ranks import Ranks, compared
+from orchestrator.results.slow_ranks import Ranks, compare_ranks
 from orchestrator.results.telemetry.utilization import RunUse
 from orchestrator.results.values import Key
 
@@ -107,7 +107,7 @@ class Summary:
 
     def groups(self) -> tuple[Group, ...]:
         """Return the rows by the tables in which they are shown."""
-        return grouped(self.rows)
+        return group_rows(self.rows)
 
     def by_series(self) -> dict[str, tuple[Row, ...]]:
         """Return the rows of each series, in order."""
@@ -130,7 +130,7 @@ def lacking(summary: Summary, planned: Planned) -> Summary:
     Its notes begin with missing runs and expectations.
     """
     missing = [*([planned.note] if planned.note else []), *skipped_words(planned.skipped)]
-    judgements = judged(planned.expect, summary.rows, planned.results)
+    judgements = judge_expectations(planned.expect, summary.rows, planned.results)
     notes = (*missing, *notes_on(judgements), *summary.notes)
     whole = replace(summary, notes=notes, runs=planned.counts, label=planned.label)
     return replace(whole, skipped=planned.skipped, expected=judgements)
@@ -177,7 +177,7 @@ def summarize(
         base = bases[id(cell)]
         faster = _ratio_of_medians(cell, base) if of_medians else _ratio(cell, base)
         value = typical_of(cell)
-        ranks = compared(cell.with_number) if cell.is_speed_of_training else Ranks()
+        ranks = compare_ranks(cell.with_number) if cell.is_speed_of_training else Ranks()
         known = [*doubts.get(id(cell), ()), *doubts_at(cell), *coarse(cell, value), *ranks.words]
         notes_of_row = qualifications_of(cell, base, known, typical)
         entry = _entry(cell, series[id(cell)], differing, notes_of_row)
@@ -271,7 +271,7 @@ def _carried_notes(cells: Sequence[Cell]) -> list[Note]:
     notes = []
     for metric in dict.fromkeys(cell.drifts_with for cell in of_primary):
         alike = [cell for cell in of_primary if cell.drifts_with == metric]
-        carried = carried_over([cell.placed for cell in alike], alike[0].drift)
+        carried = find_carry_over([cell.placed for cell in alike], alike[0].drift)
         if carried:
             notes.append(CARRIED_OVER(correlation=carried))
     return notes
@@ -338,7 +338,7 @@ def _row(
         speedup=faster.value if faster else None,
         speedup_interval=faster_by,
         efficiency=faster.value * ideal if faster else None,
-        efficiency_interval=faster_by.scaled(ideal) if faster_by else None,
+        efficiency_interval=faster_by.scale(ideal) if faster_by else None,
         step_s=spec.global_batch * spec.items / speed if speed else None,
         per_rank=speed / spec.world_size if speed else None,
         repeats=cell.repeats,
@@ -397,7 +397,7 @@ def _entry(
     cell: Cell, series: str, differing: Sequence[str], qualifications: tuple[Note, ...]
 ) -> dict[str, Any]:
     """Return the fields of an `Entry`."""
-    spec, counts = cell.spec, counted(cell.runs)
+    spec, counts = cell.spec, count_runs(cell.runs)
     return {
         "series": series,
         "framework": spec.framework,

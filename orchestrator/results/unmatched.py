@@ -17,7 +17,7 @@ from orchestrator.logs.near_miss import NearMiss, near_miss
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD
 from orchestrator.logs.parse import Parsed
 from orchestrator.logs.patterns import tags_of
-from orchestrator.logs.text import Tags, cleaned
+from orchestrator.logs.text import Tags, clean_text
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import first_bytes
 from orchestrator.record.manifest import Manifest
@@ -99,7 +99,7 @@ def _unmatched_error(
     keys in the folder, and ``files`` the logs (host, name) in which they were sought. ``misread``
     is a matched value that is not a number.
     """
-    host, name, detail = explained(
+    host, name, detail = explain_mismatch(
         patterns, list(_texts(run, files[:_MOST_FILES], tags_of(planned.grammar.prefix))), misread
     )
     hint = f"correct {' or '.join(patterns)} in the framework.yaml of {planned.framework}, then: orch summarize --reread"
@@ -113,7 +113,7 @@ def _unmatched_error(
     )
 
 
-def explained(
+def explain_mismatch(
     patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]], misread: str = ""
 ) -> tuple[str, str, str]:
     """Return the host and the name of the log (host, name, text) that shows best why no pattern
@@ -174,7 +174,7 @@ def _texts(
                 .replace(b"\r\n", b"\n")
                 .replace(b"\r", b"\n")
             )
-            yield host, name, "\n".join(map(tags.without, cleaned(raw).split("\n")))
+            yield host, name, "\n".join(map(tags.without, clean_text(raw).split("\n")))
 
 
 def _nearest(

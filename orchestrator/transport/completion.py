@@ -1,4 +1,4 @@
-"""A command run to its end over a channel that takes all of its output: `completed`."""
+"""A command run to its end over a channel that takes all of its output: `run_to_end`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class TakingChannel(Channel, Protocol):
         `STALL_S`.
         """
 
-    def received(self) -> tuple[bytes, bytes, bool]:
+    def read_output(self) -> tuple[bytes, bytes, bool]:
         """Return standard output and standard error, and whether one exceeded the limit."""
 
 
-def completed(
+def run_to_end(
     host: Host,
     argv: Sequence[str],
     input: bytes,
@@ -48,7 +48,7 @@ def completed(
                 raise  # otherwise it ended, or closed its input, without reading all of it, which is not an error
         channel.shutdown_write()
         code, signal = channel.ending(max(0.0, deadline - time.monotonic()))
-        stdout, stderr, too_much = channel.received()
+        stdout, stderr, too_much = channel.read_output()
     except TimeoutError:
         text = f"{argv[0]} did not finish within {timeout_s:g} s"
         raise TransportError(text, kind="node_lost", host=host.name) from None

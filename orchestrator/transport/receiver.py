@@ -61,7 +61,7 @@ class Receiver(Generic[Stream]):
         """Return the last bytes, at most 8 KiB, that the command has written to standard error."""
         return self._stderr.tail(STDERR_TAIL_BYTES)
 
-    def received(self) -> tuple[bytes, bytes, bool]:
+    def read_output(self) -> tuple[bytes, bytes, bool]:
         """Return standard output and standard error of a channel with ``take_all``, and whether one
         exceeded the limit.
         """

@@ -28,7 +28,7 @@ class Inbox:
     """One output stream of a command, filled by the thread that receives it.
 
     With ``keep``, only about the last ``keep`` bytes are kept, and the node may always send more.
-    Without it nothing is dropped, and the node may send more only after `take`: `made_room` says
+    Without it nothing is dropped, and the node may send more only after `take`: `make_room` says
     how much.
     """
 
@@ -45,7 +45,7 @@ class Inbox:
         self._listener: Callable[[bytes], None] | None = None
         self._pour: _Pour | None = None
 
-    def made_room(self, size: int) -> None:
+    def make_room(self, size: int) -> None:
         """Let the other side send so many more bytes; does nothing unless a subclass limits it."""
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -54,7 +54,7 @@ class Inbox:
         """
         with self._changed:
             self.total += len(data)
-            rest = self._poured(memoryview(data)) if self._pour else bytes(data)
+            rest = self._pass_on(memoryview(data)) if self._pour else bytes(data)
             listener = self._listener  # a call may remove it
             if rest and listener:
                 listener(rest)
@@ -62,7 +62,7 @@ class Inbox:
                 self._keep_back(rest)
             waiting = len(rest) if self._keep is None and not listener else 0
         if len(data) > waiting:
-            self.made_room(len(data) - waiting)
+            self.make_room(len(data) - waiting)
 
     def close(self) -> None:
         """Mark the end of the stream: called both at its end and when the connection breaks."""
@@ -91,7 +91,7 @@ class Inbox:
             if self._closed:
                 listener(b"")
         if data and self._keep is None:
-            self.made_room(len(data))
+            self.make_room(len(data))
 
     def _keep_back(self, data: bytes) -> None:
         self._chunks.append(data)
@@ -114,7 +114,7 @@ class Inbox:
             self._chunks.clear()
             self._size = 0
         if data and self._keep is None:
-            self.made_room(len(data))
+            self.make_room(len(data))
         return data
 
     def pour(self, taker: Taker, timeout_s: float) -> bool:
@@ -129,11 +129,11 @@ class Inbox:
             self._chunks.clear()
             self._size = 0
             pour = self._pour = _Pour(taker)
-            unused = [rest for chunk in chunks if (rest := self._poured(memoryview(chunk)))]
+            unused = [rest for chunk in chunks if (rest := self._pass_on(memoryview(chunk)))]
             for rest in unused:
                 self._keep_back(rest)
         if used := sum(map(len, chunks)) - sum(map(len, unused)):
-            self.made_room(used)
+            self.make_room(used)
         with self._changed:
             while not (pour.over or self._closed):
                 total = self.total
@@ -149,7 +149,7 @@ class Inbox:
             raise TimeoutError
         return pour.over
 
-    def _poured(self, data: memoryview) -> bytes:
+    def _pass_on(self, data: memoryview) -> bytes:
         """Pass data to the taker unless it is done; return the bytes that it does not use."""
         assert self._pour
         rest = bytes(self._pour.take(data))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.record.bench_record import BenchRecord, reached_inventory
+from orchestrator.record.bench_record import BenchRecord, find_inventory
 from orchestrator.record.rundir import BenchDir
 from tests.support.cli_project import Project
 from tests.support.features import needs
@@ -64,10 +64,9 @@ def test_inside_a_lab_and_for_benches_of_no_lab_the_inventory_is_that_of_the_ben
         BenchRecord(NAME, inventory="site.yaml"),
     )
     assert (
-        reached_inventory(of_lab, {"ORCH_LAB": "another, as after orch lab down and up"})
-        == "lab.yaml"
+        find_inventory(of_lab, {"ORCH_LAB": "another, as after orch lab down and up"}) == "lab.yaml"
     )
-    assert reached_inventory(other, {}) == "site.yaml"
+    assert find_inventory(other, {}) == "site.yaml"
 
 
 def test_a_project_without_an_inventory_lists_its_benches(project: Project) -> None:

@@ -20,7 +20,7 @@ from orchestrator.transport import Trust
 from orchestrator.transport.protocols import OtherTransportNeeded
 from orchestrator.transport.ssh import connect
 from orchestrator.transport.ssh.config import Endpoint, resolve
-from orchestrator.transport.ssh.hostkeys import judge, known_keys
+from orchestrator.transport.ssh.hostkeys import judge, read_known_keys
 from orchestrator.transport.trust import HostKey
 from tests.contract.rig import Keys, Rig
 from tests.contract.sshd import Sshd, make_key
@@ -277,9 +277,10 @@ def test_first_contacts_of_two_processes_lose_and_tear_no_line(rig: Rig) -> None
             f"host{n}" for n in range(16)
         )
         assert all(
-            known_keys([store], f"host{host}").types() == ("ssh-ed25519",) for host in range(16)
+            read_known_keys([store], f"host{host}").types() == ("ssh-ed25519",)
+            for host in range(16)
         )
-        assert known_keys([store], "nobody").torn == ()
+        assert read_known_keys([store], "nobody").torn == ()
         assert store.stat().st_mode & 0o777 == 0o600
     assert not list(rig.directory.glob(".*.part"))
 

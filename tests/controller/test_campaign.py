@@ -31,7 +31,7 @@ def test_runs_go_one_after_another_each_collected_before_the_next_one_starts(
     tmp_path: Path,
 ) -> None:
     rig = FakeBench(tmp_path, repeats=2)
-    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs()) == []
     one = ["planned", "staged", "armed", "started", "finished", "collected"]
     assert rig.told() == ["preflight", *one, *one]
     results = [read_run(rig.run(number)) for number in (0, 1)]
@@ -53,11 +53,11 @@ def test_a_run_is_asked_for_when_the_one_before_is_over(tmp_path: Path) -> None:
     states = []
 
     def asked():
-        for run in rig.plan.planned():
+        for run in rig.plan.list_runs():
             states.append(rig.told().count("collected"))
             yield run
 
-    rig.campaign.execute(asked(), rig.plan.planned())
+    rig.campaign.execute(asked(), rig.plan.list_runs())
     assert states == [0, 1]
 
 
@@ -71,7 +71,7 @@ def test_the_data_set_is_looked_at_only_if_a_run_reads_it(
     rig.a.transport.host = rig.a.host = replace(
         rig.a.host, vars={**rig.a.host.vars, "data_dir": "/data"}
     )
-    runs = [replace(run, spec=replace(run.spec, loader=loader)) for run in rig.plan.planned()]
+    runs = [replace(run, spec=replace(run.spec, loader=loader)) for run in rig.plan.list_runs()]
     rig.b.facts = {"disk_error": "Read-only file system"}
     with pytest.raises(Faults):
         rig.campaign.execute(runs, runs)
@@ -81,7 +81,7 @@ def test_the_data_set_is_looked_at_only_if_a_run_reads_it(
 def test_an_unfit_node_refuses_the_bench_before_anything_is_sent(rig: FakeBench) -> None:
     rig.b.facts = {"disk_error": "Read-only file system"}
     with pytest.raises(Faults) as caught:
-        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+        rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert [(error.host, error.kind) for error in caught.value.errors] == [("b", "node_unfit")]
     assert (
         rig.told() == []
@@ -94,7 +94,7 @@ def test_two_names_of_one_machine_refuse_the_bench(rig: FakeBench) -> None:
     rig.cluster.open()
     rig.b.boot_id, rig.b.transport.host_key = rig.a.boot_id, rig.a.transport.host_key
     with pytest.raises(Faults, match="one machine"):
-        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+        rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
 
 
 @pytest.mark.parametrize(("times", "state"), [(1, "finished"), (2, "finished"), (3, "failed")])
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_is_replaced_by_another_twice(
     rig: FakeBench, times: int, state: str
 ) -> None:
     rig.b.refusals = [("port_busy", "port 1: Address already in use")] * times
-    errors = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    errors = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     manifest = rig.run().manifest_content()
     assert manifest["outcome"]["state"] == state and [error.kind for error in errors] == [
         "port_busy"
@@ -114,7 +114,7 @@ def test_a_port_that_is_taken_is_replaced_by_another_twice(
 
 def test_a_refusal_that_is_no_taken_port_is_not_tried_again(rig: FakeBench) -> None:
     rig.b.refusals = [("node_busy", "another run holds this node")]
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert isinstance(error, Faults) and [(one.kind, one.host) for one in error.errors] == [
         ("node_busy", "b")
     ]
@@ -134,7 +134,7 @@ def test_a_node_that_another_run_holds_refuses_the_bench_before_its_first_run(
     rig = FakeBench(tmp_path, repeats=3)
     rig.b.owner = HOLDER
     with pytest.raises(Faults) as caught:
-        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+        rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     (error,) = caught.value.errors
     assert (error.kind, error.host, error.exit_code) == ("node_busy", "b", 1)
     assert error.message == "another run holds this node: run r9 of ann@desk, process 7, since noon"
@@ -145,7 +145,7 @@ def test_a_bench_that_may_wait_begins_when_the_node_is_free(tmp_path: Path) -> N
     rig = FakeBench(tmp_path, limits=replace(LIMITS, wait_s=60.0))
     rig.b.owner = HOLDER
     rig.when[Waiting] = lambda: setattr(rig.b, "owner", None)
-    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs()) == []
     (waiting,) = [event for event in rig.shown if isinstance(event, Waiting)]
     assert waiting.holders == {"b": "run r9 of ann@desk, process 7, since noon"}
     assert rig.run().manifest_content()["outcome"]["state"] == "finished"
@@ -155,7 +155,7 @@ def test_the_wait_has_a_limit_and_ends_at_an_interrupt(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, limits=replace(LIMITS, wait_s=1.5))
     rig.b.owner = HOLDER
     with pytest.raises(Faults, match=r"holds this node after 1.5 s of waiting: run r9 of ann@desk"):
-        rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+        rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     rig.when[Waiting] = lambda: setattr(rig.interrupt, "signal", 2)
     wait_until_free(rig.stage, ["a", "b"])
     assert rig.interrupt.signal == 2 and rig.b.owner
@@ -168,7 +168,7 @@ def test_a_node_that_is_taken_between_two_runs_ends_the_bench_unless_it_may_wait
         (tmp_path / str(wait_s)).mkdir()
         rig = FakeBench(tmp_path / str(wait_s), repeats=2, limits=replace(LIMITS, wait_s=wait_s))
         rig.b.refusals = [("node_busy", "another run holds this node")]
-        errors = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+        errors = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
         assert [error.kind for error in errors] == ([] if wait_s else ["node_busy"])
         assert [run.manifest_content()["outcome"]["state"] for run in rig.bench.runs()] == states
 
@@ -187,7 +187,7 @@ def test_a_failed_run_is_named_with_its_last_words_without_secrets_and_the_bench
         )
 
     rig.runs(b=program)
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert (error.host, error.kind, error.message) == (
         "b",
         "rank_failed",
@@ -274,7 +274,7 @@ def test_a_lost_node_ends_the_bench_and_is_not_waited_for_again(tmp_path: Path) 
     rig = FakeBench(tmp_path, repeats=2, limits=IMPATIENT)
     rig.runs(lambda order: {order["node_rank"]: Rank()})
     rig.when[Started] = lambda: setattr(rig.b, "silent", True)
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert (error.kind, error.host, error.exit_code) == ("node_lost", "b", 3) and isinstance(
         error, TransportError
     )
@@ -306,7 +306,7 @@ def test_a_connection_that_breaks_between_the_end_and_the_pull_is_made_again(
 ) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     broken_after_the_end(rig)
-    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs()) == []
     assert rig.told().count("collected") == 2 and "not_collected" not in rig.told()
     assert all(read_run(rig.run(number)).throughput for number in (0, 1))
 
@@ -323,7 +323,7 @@ def test_a_server_that_is_gone_or_another_between_the_end_and_the_pull_is_told(
 ) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     broken_after_the_end(rig, **{state: True})
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert (error.kind, error.host, error.exit_code) == (
         kind,
         "b",
@@ -340,14 +340,14 @@ def test_a_server_that_is_gone_or_another_between_the_end_and_the_pull_is_told(
 
 def test_processes_that_are_left_are_ended_and_written_down(rig: FakeBench) -> None:
     rig.b.leftovers = [77]
-    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs()) == []
     assert "stop" in rig.b.asked and "stop" not in rig.a.asked
     assert rig.run().manifest_content()["outcome"]["clean"]["b"] == {"checked": True, "left": []}
 
 
 def test_an_end_that_cannot_be_verified_is_an_error_and_written_down(rig: FakeBench) -> None:
     rig.b.unverified = [(11, "sleep")]
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert (error.kind, error.host, error.exit_code) == (
         "not_verified",
         "b",
@@ -376,7 +376,7 @@ def test_a_node_that_sends_something_else_than_logs_is_named(
         )
 
     monkeypatch.setattr(rig.b, "fetch", lie)
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert (error.kind, error.host, error.run_id, error.exit_code) == (
         "result_invalid",
         "b",
@@ -388,7 +388,7 @@ def test_a_node_that_sends_something_else_than_logs_is_named(
 def test_what_is_no_log_stays_there_and_is_named(rig: FakeBench) -> None:
     logs = rig.a.folder(rig.first.run_id) / "logs"
     rig.when["armed"] = lambda: (logs / "link").symlink_to("/etc/passwd")
-    assert rig.campaign.execute(rig.plan.planned(), rig.plan.planned()) == []
+    assert rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs()) == []
     (entry,) = [entry for entry in rig.bench.events() if entry.event == Event.LEFT_OUT]
     assert entry.fields == {"host": "a", "names": ["link"]} and entry.run == rig.first.run_id
     assert not (rig.run().path / "logs" / "a" / "link").exists()
@@ -397,7 +397,7 @@ def test_what_is_no_log_stays_there_and_is_named(rig: FakeBench) -> None:
 def test_a_signal_between_two_runs_decides_the_end(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     rig.when[RunOver] = lambda: setattr(rig.interrupt, "signal", 2)
-    (error,) = rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    (error,) = rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     assert isinstance(error, Interrupted) and (error.exit_code, error.hint) == (
         130,
         "to continue: orch resume bench-1",
@@ -471,6 +471,6 @@ def test_each_port_is_given_out_once() -> None:
 
 def test_the_runs_are_shown_in_their_order(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2)
-    rig.campaign.execute(rig.plan.planned(), rig.plan.planned())
+    rig.campaign.execute(rig.plan.list_runs(), rig.plan.list_runs())
     begun = [event for event in rig.shown if isinstance(event, RunBegun)]
     assert [(event.index, event.run.repeat) for event in begun] == [(0, 1), (1, 2)]

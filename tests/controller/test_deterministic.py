@@ -82,7 +82,7 @@ def test_a_log_without_a_line_ends_a_bench_after_its_first_run(tmp_path: Path) -
     (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
     assert (decided["reason"], decided["runs"]) == (
         "deterministic failure",
-        [run.run_id for run in rig.plan.planned()[1:]],
+        [run.run_id for run in rig.plan.list_runs()[1:]],
     )
     notes = [note for event in rig.shown if isinstance(event, Decided) for note in event.notes]
     assert notes == ["  2 runs are not started: their logs would give no number either"]
@@ -123,7 +123,7 @@ def test_a_configuration_that_crashes_twice_alike_is_not_repeated_and_the_others
     two_cells(rig)
     small, large = rig.plan.cells
     program = {small.batch_size: training(small, after_s=0.0), large.batch_size: ends(1)}
-    runs = rig.plan.planned()
+    runs = rig.plan.list_runs()
     expected = [run for run in runs if run.spec == small or run.repeat < 3]
     errors, made = conducted(rig, [program[run.spec.batch_size] for run in expected])
 
@@ -243,7 +243,7 @@ def test_a_log_without_a_line_concerns_its_configuration_alone_where_another_has
     two_cells(rig)
     small, large = rig.plan.cells
     program = {small.batch_size: training(small, after_s=0.0), large.batch_size: unlike}
-    expected = [run for run in rig.plan.planned() if run.spec == small or run.repeat == 1]
+    expected = [run for run in rig.plan.list_runs() if run.spec == small or run.repeat == 1]
     errors, made = conducted(rig, [program[run.spec.batch_size] for run in expected])
 
     assert made == [run.run_id for run in expected]

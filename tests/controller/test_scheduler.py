@@ -42,14 +42,14 @@ def executed(
     repeats = []
 
     def runs():
-        for run in pace.runs(rig.plan.planned()):
+        for run in pace.runs(rig.plan.list_runs()):
             rig.runs(training(rig.spec, after_s=0.0, step_s=step_s[len(repeats) % len(step_s)]))
             repeats.append(run.repeat)
             yield run
             if clock:
                 clock.now += took_s
 
-    assert rig.campaign.execute(runs(), pace.needs(rig.plan.planned())) == []
+    assert rig.campaign.execute(runs(), pace.needs(rig.plan.list_runs())) == []
     return repeats
 
 
@@ -60,8 +60,8 @@ def notes(rig: FakeBench) -> list[str]:
 def test_a_bench_that_does_not_adapt_is_its_plan(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2)
     pace = paced(rig, Clock())
-    assert pace.needs(rig.plan.planned()) == list(rig.plan.planned())
-    assert [run.repeat for run in pace.runs(rig.plan.planned())] == [1, 2]
+    assert pace.needs(rig.plan.list_runs()) == list(rig.plan.list_runs())
+    assert [run.repeat for run in pace.runs(rig.plan.list_runs())] == [1, 2]
     assert "decided" not in rig.told() and "left_out" not in read_state(
         rig.bench.path / "bench.json"
     )
@@ -73,7 +73,7 @@ def test_a_bench_that_does_not_adapt_is_its_plan(tmp_path: Path) -> None:
 def test_equal_speeds_are_narrow_after_the_planned_repeats(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=2, until_ci=0.05)
     pace = paced(rig, Clock())
-    assert [run.repeat for run in pace.needs(rig.plan.planned())] == [1, 2, 1]
+    assert [run.repeat for run in pace.needs(rig.plan.list_runs())] == [1, 2, 1]
     assert executed(rig, pace, [0.5]) == [1, 2]
     (decided,) = [entry.fields for entry in rig.bench.events() if entry.event == Event.DECIDED]
     assert (decided["reason"], decided["blocks"]) == (
@@ -102,7 +102,7 @@ def test_a_run_that_does_not_fit_into_the_budget_is_left_out_and_named(tmp_path:
     clock = Clock()
     assert executed(rig, paced(rig, clock, expected_s=30.0), [0.5], clock, took_s=60.0) == [1, 2]
     record = rig.bench.record()
-    assert record.left_out == (rig.plan.planned()[2].run_id,) and len(record.runs) == 2
+    assert record.left_out == (rig.plan.list_runs()[2].run_id,) and len(record.runs) == 2
     assert (
         list(record.notes) == ["left out for the budget of 100 s: 1 run, 1 of 2n1g"] == notes(rig)
     )
@@ -113,7 +113,7 @@ def test_a_run_that_does_not_fit_into_the_budget_is_left_out_and_named(tmp_path:
 def test_a_budget_that_holds_no_run_at_all_is_an_error(tmp_path: Path) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=10.0)
     pace = paced(rig, Clock(), expected_s=11.0)
-    assert list(pace.runs(rig.plan.planned())) == []
+    assert list(pace.runs(rig.plan.list_runs())) == []
     (error,) = pace.select_errors([])
     assert error.kind == "budget_over" and "before the first run of 2n1g fp32" in error.message
     assert pace.select_errors([RunError("x", kind="rank_failed")])[0].kind == "rank_failed"
@@ -123,7 +123,7 @@ def test_who_goes_on_with_a_bench_that_has_ended_by_its_budget_runs_nothing_and_
     tmp_path: Path,
 ) -> None:
     rig = FakeBench(tmp_path, repeats=1, budget_s=10.0)
-    list(paced(rig, Clock(), expected_s=11.0).runs(rig.plan.planned()))
+    list(paced(rig, Clock(), expected_s=11.0).runs(rig.plan.list_runs()))
     again = paced(rig, Clock())
     assert list(again.runs([])) == [] and [error.kind for error in again.errors] == ["budget_over"]
 
@@ -137,5 +137,5 @@ def test_what_earlier_controllers_spent_counts_for_the_budget(
     rig.bench.event(Event.PLANNED, at=100.0 + spent_s, run="x")
     rig.bench.event(Event.BEGUN, at=500.0)
     assert [
-        run.repeat for run in paced(rig, Clock(), expected_s=1.0).runs(rig.plan.planned())
+        run.repeat for run in paced(rig, Clock(), expected_s=1.0).runs(rig.plan.list_runs())
     ] == repeats

@@ -197,9 +197,9 @@ def test_every_block_holds_every_cell_once_whenever_it_is_asked_for(
     plan = Bench("bench-1", CELLS, {"simulated": FOLDER}, Schedule(order, seed, repeats=repeats))
     again = replace(plan, schedule=replace(plan.schedule, repeats=1))
     blocks = [again.block(repeat) for repeat in range(1, repeats + 1)]
-    assert tuple(run for block in blocks for run in block) == plan.planned()
+    assert tuple(run for block in blocks for run in block) == plan.list_runs()
     assert all(sorted(run.spec.shape for run in block) == ["1n1g", "2n1g"] for block in blocks)
-    assert len({run.run_id for run in plan.planned()}) == 2 * repeats
+    assert len({run.run_id for run in plan.list_runs()}) == 2 * repeats
 
 
 # ------------------------------------------------------------------ the journal as a clock
@@ -211,7 +211,7 @@ def bench_of(root: Path, name: str, journal: list[tuple[float, str, str]]) -> Be
     bench = BenchDir.create(
         root, new_bench_record(plan, {}, HOSTS, "a,b", (), Limits(), (), ["orch"]).as_dict()
     )
-    names = [run.run_id for run in plan.planned()]
+    names = [run.run_id for run in plan.list_runs()]
     for at, event, run in journal:
         bench.event(event, at=at, **({"run": names[int(run) - 1]} if run else {}))
     return bench

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.devices.vendor import show_devices, vendors
 from orchestrator.plan.bundle import bundle
-from orchestrator.plan.payload import shipped
+from orchestrator.plan.payload import find_folder
 from tests.support.judge import LIMIT_S
 
 INVENTED = """
@@ -92,7 +92,7 @@ def test_a_file_adds_a_vendor_with_its_facts_its_variable_and_its_peaks(tmp_path
 
 def test_a_file_and_its_row_add_a_vendor_on_the_node(tmp_path: Path) -> None:
     folder = tmp_path / "noderun"
-    shutil.copytree(shipped("remote") / "noderun", folder)
+    shutil.copytree(find_folder("remote") / "noderun", folder)
     (folder / "invented.py").write_text(ON_NODE)
     table = (folder / "vendors.py").read_text()
     table = table.replace(

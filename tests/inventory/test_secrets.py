@@ -14,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from orchestrator.inventory import secrets as module
-from orchestrator.inventory.secrets import SHOWN, redaction, significant, spliced
+from orchestrator.inventory.secrets import SHOWN, hide_spans, redaction, significant
 from tests.support.secret_forms import FORMS, INDENTS, remaining, wrapped
 
 SECRETS = (
@@ -224,7 +224,7 @@ def test_any_bytes_are_accepted_and_kept_where_there_is_no_secret(data: bytes, s
     clean = redaction([secret])
     spans = clean.spans(data)
     assert all(start < stop for start, stop in spans) and spans == sorted(spans)
-    assert spliced(data, spans) == clean.data(data) and (spans or clean.data(data) == data)
+    assert hide_spans(data, spans) == clean.data(data) and (spans or clean.data(data) == data)
 
 
 @pytest.mark.parametrize("secret", SECRETS[:2])

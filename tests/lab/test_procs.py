@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from orchestrator.procs import held_namespaces, namespace
+from orchestrator.procs import hold_namespaces, namespace
 from tests.support import judge
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make namespaces")
@@ -39,7 +39,7 @@ def numbers_of_newcomers(count: int) -> set[str]:
 
 
 def test_the_number_of_a_held_namespace_is_given_to_nobody_else() -> None:
-    with networks(8) as pids, held_namespaces(pids, "net") as held:
+    with networks(8) as pids, hold_namespaces(pids, "net") as held:
         assert held == {namespace(pid, "net") for pid in pids}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -57,5 +57,5 @@ def test_the_number_of_a_held_namespace_is_given_to_nobody_else() -> None:
 def test_a_process_that_is_gone_holds_nothing() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    with held_namespaces([gone.pid, 0], "net") as held:
+    with hold_namespaces([gone.pid, 0], "net") as held:
         assert held == frozenset()

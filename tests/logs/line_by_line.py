@@ -29,7 +29,7 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
         reader = getattr(statements, name)
         setattr(statements, name, reader and replace(reader, literal=""))
     last = max(data.rfind(b"\n"), data.rfind(b"\r"))
-    collector.unended(data[last + 1 :])
+    collector.read_cut_line(data[last + 1 :])
     end = max(last, 0)
     for line in re.findall(rb"[^\r\n]+", data[:end]):
         text = line[:LINE_LIMIT].decode("utf-8", "replace")
@@ -43,4 +43,4 @@ def line_by_line(data: bytes, grammar: LogGrammar) -> Parsed:
         collector.line(text, cut=len(line) > LINE_LIMIT)
         if len(line) <= LONG_LINE:
             collector.left_out.look(text, collector.tags)
-    return collector.parsed()
+    return collector.finish()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.logs import text as logtext
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import LINE_LIMIT, parse
-from orchestrator.logs.patterns import columns, compiled
+from orchestrator.logs.patterns import columns, compile_pattern
 from orchestrator.logs.steps import VALUES, StepSample
 from orchestrator.plan import folders as library
 from tests.logs.line_by_line import in_words, line_by_line
@@ -148,7 +148,9 @@ def test_patterns_that_complete_each_other_say_in_blocks_what_they_say_line_by_l
 
 
 def test_columns_refuse_what_only_the_order_of_lines_tells() -> None:
-    begins, _, rate, took = (compiled("x", text, ("step", *VALUES)) for text in SEVERAL.patterns)
+    begins, _, rate, took = (
+        compile_pattern("x", text, ("step", *VALUES)) for text in SEVERAL.patterns
+    )
     assert columns((begins, rate), "rate 1/s\nstep 1 begins\nrate 2/s") == (
         {"samples_per_s": "1"},
         {"step": ["1"], "samples_per_s": ["2"]},

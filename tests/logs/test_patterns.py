@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ConfigError
 from orchestrator.logs.grammar import LogGrammar
 from orchestrator.logs.parse import parse
-from orchestrator.logs.patterns import compiled
+from orchestrator.logs.patterns import compile_pattern
 from tests.logs.programs import RULES
 from tests.support.examples import examples
 
@@ -26,7 +26,7 @@ from tests.support.examples import examples
 def test_the_literal_of_a_pattern_is_in_each_of_its_matches(
     pattern: str, data: st.DataObject
 ) -> None:
-    reader = compiled("x", pattern, tuple(re.compile(pattern).groupindex))
+    reader = compile_pattern("x", pattern, tuple(re.compile(pattern).groupindex))
     match = reader.pattern.search(data.draw(st.from_regex(reader.pattern)))
     assert match and reader.literal in match[0]
 
@@ -47,7 +47,7 @@ def test_the_literal_of_a_pattern_is_in_each_of_its_matches(
     ],
 )
 def test_a_literal_is_what_must_be_there(pattern: str, literal: str) -> None:
-    assert compiled("x", pattern, ("step",)).literal == literal
+    assert compile_pattern("x", pattern, ("step",)).literal == literal
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,8 @@ def test_cells_whose_runs_are_borrowed_are_left_out_and_the_others_keep_their_or
         "mill 2n8g fp16",
         "mill 4n8g fp16",
     ]
-    assert [run.run_id for run in rest.planned()][0] == "b1.001-mill-resnet50-1n1g-fp16-r1"
-    assert (len(rest.planned()), rest.schedule, rest.bench_id) == (
+    assert [run.run_id for run in rest.list_runs()][0] == "b1.001-mill-resnet50-1n1g-fp16-r1"
+    assert (len(rest.list_runs()), rest.schedule, rest.bench_id) == (
         10,
         bench.schedule,
         bench.bench_id,

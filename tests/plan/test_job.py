@@ -17,7 +17,7 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
 from orchestrator.plan import job
-from orchestrator.plan.job import IDLE_S, job_wanted
+from orchestrator.plan.job import IDLE_S, parse_job
 from tests.support.commands import orch
 from tests.support.features import needs
 from tests.support.judge import LIMIT_S
@@ -48,18 +48,18 @@ def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(
     text: str, options: list[str]
 ) -> None:
     assert doctest.testmod(job).failed == 0
-    assert list(job_wanted(text, 4).options) == [*options, "--nodes=4", "--ntasks-per-node=1"]
+    assert list(parse_job(text, 4).options) == [*options, "--nodes=4", "--ntasks-per-node=1"]
 
 
 def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
-    wanted = job_wanted("nodes=8,ntasks-per-node=2,exclude=n9", 4)
+    wanted = parse_job("nodes=8,ntasks-per-node=2,exclude=n9", 4)
     assert wanted.options == ("--nodes=8", "--ntasks-per-node=2", "--exclude=n9")
     assert wanted.on("n[1-2]", 2).options == (
         "--ntasks-per-node=2",
         "--nodes=2",
         "--nodelist=n[1-2]",
     )
-    assert job_wanted("partition=gpu", 4, spares=2).options[1] == "--nodes=6"
+    assert parse_job("partition=gpu", 4, spares=2).options[1] == "--nodes=6"
     assert {"--no-requeue", "--no-kill", "--job-name=orch-b1"} <= set(wanted.argv("b1"))
 
 
@@ -87,23 +87,23 @@ def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
 )
 def test_what_cannot_be_asked_is_refused(text: str, nodes: int, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        job_wanted(text, nodes)
+        parse_job(text, nodes)
     assert words in str(caught.value)
 
 
 def test_nodes_that_are_given_must_hold_the_spares_too() -> None:
     assert (
-        job_wanted("nodes=3", 0, spares=2).options[0]
-        == job_wanted("nodes=3", 2, spares=1).options[0]
+        parse_job("nodes=3", 0, spares=2).options[0]
+        == parse_job("nodes=3", 2, spares=1).options[0]
         == "--nodes=3"
     )
     with pytest.raises(
         ConfigError, match="expected nodes for the largest run and its 2 spares, 6, got nodes=4"
     ) as caught:
-        job_wanted("nodes=4", 4, spares=2)
+        parse_job("nodes=4", 4, spares=2)
     assert caught.value.hint == "raise it to 6, leave it out, or lower --spares"
     with pytest.raises(ConfigError, match="and its spare, 2, got nodes=1"):
-        job_wanted("nodes=1", 0, spares=1)
+        parse_job("nodes=1", 0, spares=1)
 
 
 def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
     steps = tmp_path / "squeue.steps"
     steps.write_text("7.batch\n7.extern\n7.12\n")
     script = (
-        job_wanted("partition=x", 1)
+        parse_job("partition=x", 1)
         .script.replace("sleep 5", "sleep 0.05")
         .replace(f"-lt {IDLE_S}", "-lt 20")
     )
@@ -154,11 +154,11 @@ def test_the_script_ends_only_when_no_step_has_run_for_its_time(tmp_path: Path) 
 def test_stand_ins_for_the_jobs_hosts_have_what_is_asked_for(
     text: str, names: list[str], gpus: int | None, slots: int
 ) -> None:
-    hosts = job_wanted(text, 0).hosts
+    hosts = parse_job(text, 0).hosts
     assert [host.name for host in hosts] == names
     assert {(host.gpus, host.slots, host.transport) for host in hosts} == {(gpus, slots, "srun")}
     with pytest.raises(ConfigError, match="expected a number of nodes, got '4k'"):
-        job_wanted("nodes=4k", 0).hosts  # noqa: B018 - asked for its refusal
+        parse_job("nodes=4k", 0).hosts  # noqa: B018 - asked for its refusal
 
 
 def test_the_printed_submission_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_hosts_of_a_job_may_be_like_any_of_the_inventory() -> None:
     ]
 
     def seen(text: str) -> list[tuple[str, int | None, int, int]]:
-        possible = job_wanted(text, 0).possible_hosts(listed)
+        possible = parse_job(text, 0).possible_hosts(listed)
         return [(first.name, first.gpus, first.slots, len(first.vars)) for first, *_ in possible]
 
     assert seen("nodes=2,gpus-per-node=2") == [

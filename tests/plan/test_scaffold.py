@@ -15,7 +15,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.logs.matches import matches
 from orchestrator.plan.command_line import training_command
 from orchestrator.plan.folders import FrameworkFolder, read_folder
-from orchestrator.plan.payload import imported_files, payload_bytes
+from orchestrator.plan.payload import find_imports, payload_bytes
 from orchestrator.plan.scaffold import example, for_command, hook, new_metric
 from orchestrator.plan.spec import resolve
 from orchestrator.plan.trial import Trial, trials, unread_options
@@ -212,7 +212,7 @@ def test_a_script_takes_along_what_it_imports_and_nothing_else(tmp_path: Path) -
     (tmp_path / "unrelated.py").write_text("")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "images.py").write_text("")
-    assert imported_files(tmp_path / "train.py") == ["train.py", "model.py", "data/", "layers.py"]
+    assert find_imports(tmp_path / "train.py") == ["train.py", "model.py", "data/", "layers.py"]
 
 
 def test_a_program_that_does_not_train_gets_a_folder_with_its_metrics(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.plan.folders import frameworks, open_framework, read_folder
 from orchestrator.plan.trial import (
+    find_refusal,
     read_variables,
-    refused_everywhere,
     syntax_errors,
     trials,
     unread_options,
@@ -48,7 +48,7 @@ def test_every_shape_type_and_choice_is_tried(tmp_path: Path) -> None:
 def test_a_configuration_is_refused_if_it_is_possible_on_no_hosts(
     choice: dict[str, object], message: str
 ) -> None:
-    error = refused_everywhere(open_framework("gemm"), "gemm", "cpu", choice, (3, 2))
+    error = find_refusal(open_framework("gemm"), "gemm", "cpu", choice, (3, 2))
     assert str(error or "").startswith(message) and bool(error) == bool(message)
 
 
@@ -59,7 +59,7 @@ def test_what_is_wrong_with_hosts_or_templates_is_not_the_fault_of_a_choice(
     launch: str, tmp_path: Path
 ) -> None:
     assert (
-        refused_everywhere(
+        find_refusal(
             read_folder(folder_of(tmp_path / "mlp", WHOLE, launch)), "mlp", "cpu", {}, (3, 2)
         )
         is None
@@ -68,14 +68,12 @@ def test_what_is_wrong_with_hosts_or_templates_is_not_the_fault_of_a_choice(
 
 def test_one_shape_that_is_possible_is_enough_unless_another_is_chosen() -> None:
     folder = open_framework("collectives")
-    assert refused_everywhere(folder, "send_recv", "cpu", {}, (1, 1)) is None
+    assert find_refusal(folder, "send_recv", "cpu", {}, (1, 1)) is None
     assert "2 or more ranks" in str(
-        refused_everywhere(folder, "send_recv", "cpu", {"nodes": 1, "gpus": 1}, (3, 2))
+        find_refusal(folder, "send_recv", "cpu", {"nodes": 1, "gpus": 1}, (3, 2))
     )
-    assert "no model 'foo'" in str(refused_everywhere(folder, "foo", "cpu", {}, (3, 2)))
-    assert (
-        refused_everywhere(open_framework("host_device"), "host_device", "cpu", {}, (3, 2)) is None
-    )
+    assert "no model 'foo'" in str(find_refusal(folder, "foo", "cpu", {}, (3, 2)))
+    assert find_refusal(open_framework("host_device"), "host_device", "cpu", {}, (3, 2)) is None
 
 
 def test_an_error_of_one_configuration_and_a_refusal_are_told_apart(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from orchestrator.plan.words import (
     assignments,
     label,
     numbers,
-    quoted,
+    quote,
     seconds,
     shapes,
     share,
@@ -156,7 +156,7 @@ def test_a_comma_separates_values_and_quotes_keep_it(text: str, values: tuple[st
     )
 )
 def test_quoted_values_are_read_as_they_were(values: list[str]) -> None:
-    assert assignments([f"x={','.join(map(quoted, values))}"], "--set") == {"x": tuple(values)}
+    assert assignments([f"x={','.join(map(quote, values))}"], "--set") == {"x": tuple(values)}
 
 
 @pytest.mark.parametrize(

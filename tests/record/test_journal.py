@@ -15,11 +15,11 @@ from orchestrator.record.journal import (
     Entry,
     Event,
     Journal,
-    begun_runs,
     last_controller,
+    list_runs,
     suspicion,
 )
-from orchestrator.record.sealed import sealed
+from orchestrator.record.sealed import seal_record
 
 VALUES: dict[str, Any] = {
     "argv": ["orch", "bench"],
@@ -50,7 +50,7 @@ def test_an_event_reads_back_as_it_was_written(journal: Journal, event: str) -> 
     run = fields.pop("run", "")
     assert entry == Entry(event, 1.5, run, fields)
     line = {"event": event, "at": 1.5, **({"run": run} if run else {}), **fields}
-    assert json.loads(journal.path.read_text()) == sealed(line)
+    assert json.loads(journal.path.read_text()) == seal_record(line)
 
 
 def test_typed_readings_of_an_event(journal: Journal) -> None:
@@ -126,7 +126,7 @@ def test_runs_that_were_begun_and_the_newest_controllers_events(journal: Journal
     journal.write(Event.PLANNED, run="r1", port=20000)
     journal.write(Event.SUPERSEDED, run="r2", by="r2-a2")
     entries = journal.read()
-    assert begun_runs(entries) == {"r0", "r1"}
+    assert list_runs(entries) == {"r0", "r1"}
     assert [entry.event for entry in last_controller(entries)] == ["begun", "planned", "superseded"]
 
 

@@ -14,8 +14,8 @@ from orchestrator.record.node_states import (
     OUT,
     SUSPECT,
     NodeState,
+    apply_verdicts,
     change,
-    judged,
     node_states,
     past_states,
 )
@@ -28,7 +28,9 @@ def after(
 ) -> NodeState | None:
     states = start or {}
     for number, verdict in enumerate(verdicts, start=1):
-        states = judged(states, {"n1": (verdict, address, SLOW)}, f"a{number}", f"day {number}")
+        states = apply_verdicts(
+            states, {"n1": (verdict, address, SLOW)}, f"a{number}", f"day {number}"
+        )
     return states.get("n1")
 
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.record.borrow import borrow
 from orchestrator.record.journal import Event, last_controller
-from orchestrator.record.ownership import owned
+from orchestrator.record.ownership import hold
 from orchestrator.record.removal import check_removal, contents_of, remove
 from orchestrator.record.rundir import BenchDir
 from tests.support.benches import bench
@@ -85,7 +85,7 @@ def test_a_lender_stays_while_a_borrower_does(root: Path) -> None:
 
 def test_a_bench_that_a_controller_runs_stays(root: Path) -> None:
     borrower = BenchDir.open(root / "b")
-    with owned(borrower):
+    with hold(borrower):
         with pytest.raises(RunError, match="another controller is running this bench"):
             check_removal(root, [root / "b"])
         with pytest.raises(RunError, match="another controller is running this bench"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.record.sealed import KEY, is_broken, sealed, unsealed
+from orchestrator.record.sealed import KEY, is_broken, seal_record, unseal_record
 
 VALUES = st.recursive(
     st.none()
@@ -26,14 +26,18 @@ RECORDS = st.dictionaries(st.text().filter(lambda name: name != KEY), VALUES, ma
 @given(RECORDS)
 def test_a_record_is_whole_after_it_was_written_and_read(record: dict[str, Any]) -> None:
     for indent in (None, 1):
-        read = json.loads(json.dumps(sealed(record), indent=indent))
-        assert not is_broken(read) and unsealed(read) == record and sealed(read) == sealed(record)
+        read = json.loads(json.dumps(seal_record(record), indent=indent))
+        assert (
+            not is_broken(read)
+            and unseal_record(read) == record
+            and seal_record(read) == seal_record(record)
+        )
 
 
 def test_every_flipped_bit_breaks_the_syntax_or_the_seal_or_nothing() -> None:
     """Nothing: only where the flip hits a space, or the name of the seal itself."""
     record = {"steps": 120, "name": "a", "rate": 1.5e3, "nested": {"list": [1, None, True, "é"]}}
-    data = json.dumps(sealed(record), indent=1).encode()
+    data = json.dumps(seal_record(record), indent=1).encode()
     for position in range(len(data) * 8):
         flipped = bytearray(data)
         flipped[position // 8] ^= 1 << position % 8
@@ -42,7 +46,7 @@ def test_every_flipped_bit_breaks_the_syntax_or_the_seal_or_nothing() -> None:
         except ValueError:
             continue
         if KEY in read and not is_broken(read):
-            assert unsealed(read) == record
+            assert unseal_record(read) == record
         elif KEY not in read:
             assert {name: read[name] for name in record} == record
 
@@ -52,7 +56,7 @@ def test_every_flipped_bit_breaks_the_syntax_or_the_seal_or_nothing() -> None:
     [{"steps": 121}, {"steps": 120.5}, {"more": 1}, {KEY: "0123456789abcdef"}, {KEY: None}],
 )
 def test_a_change_breaks_the_seal(change: dict[str, Any]) -> None:
-    assert is_broken(sealed({"steps": 120}) | change)
+    assert is_broken(seal_record({"steps": 120}) | change)
 
 
 def test_a_record_without_a_seal_is_not_broken() -> None:

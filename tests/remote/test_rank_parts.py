@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.features.profile.trace import recorded
+from orchestrator.features.profile.trace import parse_trace
 from tests.remote.simulated_ranks import all_ended
 from tests.support.ranks import OPTIMIZERS, ranks
 from tests.support.trainers import FLAT, grammar, module, torchrun
@@ -168,7 +168,7 @@ def test_a_trace_of_the_chosen_steps_and_rank_is_one_that_the_analysis_reads(
         {"ORCH_PROFILE": "steps=3 ranks=1"},
     )
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["trace-rank-1.json.gz"]
-    trace = recorded((tmp_path / "logs" / "trace-rank-1.json.gz").read_bytes(), 1, "node1").trace
+    trace = parse_trace((tmp_path / "logs" / "trace-rank-1.json.gz").read_bytes(), 1, "node1").trace
     assert (trace.steps, trace.of_device) == (3, False)
     assert 0 < trace.exposed <= trace.communication < 1 and 0 <= trace.idle < 1
     assert any(each.name.startswith("aten::") for each in trace.top)

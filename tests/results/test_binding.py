@@ -24,7 +24,9 @@ def test_a_record_that_is_none_is_no_binding(written: Any, cpus: set[int] | None
 
 
 def test_ranks_of_one_numa_node_share_its_cpus_without_a_warning() -> None:
-    assert binding.shared_cores({"n": {0: Bound("numa", "0-3"), 1: Bound("numa", "0-3")}}) == []
+    assert (
+        binding.find_shared_cores({"n": {0: Bound("numa", "0-3"), 1: Bound("numa", "0-3")}}) == []
+    )
 
 
 def test_nodes_whose_ranks_have_other_cpus_are_named_apart() -> None:

@@ -19,7 +19,7 @@ from orchestrator.results.expectations import (
     NOT_MET,
     Judgement,
     errors_of,
-    judged,
+    judge_expectations,
     notes_on,
 )
 from orchestrator.results.read import read_run
@@ -31,7 +31,7 @@ from tests.support.summaries import measured
 def judgements(tmp_path: Path, times: list[list[str]], *texts: str) -> tuple[Judgement, ...]:
     """Return what these bounds are worth for a bench with these times, one list per repeat."""
     runs = [read_run(run) for run in made_bench(tmp_path, "b1", times).runs()]
-    return judged([expectation_of(text) for text in texts], summarize(runs).rows, runs)
+    return judge_expectations([expectation_of(text) for text in texts], summarize(runs).rows, runs)
 
 
 TIMES = [["1.00", "20.1"], ["1.01", "20.2"], ["1.02", "20.3"], ["1.03", "20.0"]]
@@ -81,7 +81,7 @@ def test_a_bound_that_applies_to_nothing_says_what_there_is(
 
 
 def test_what_nothing_was_measured_of_is_not_met_and_says_so(tmp_path: Path) -> None:
-    (unmeasured,) = judged([expectation_of("busbw >= 3")], (), ())
+    (unmeasured,) = judge_expectations([expectation_of("busbw >= 3")], (), ())
     assert unmeasured.note == "expected busbw >= 3: not met, no such metric; the metrics are none"
     (failed,) = judgements(tmp_path, [[]], "time_s <= 3")
     assert (failed.verdict, failed.got) == (NOT_MET, "no number")
@@ -105,7 +105,9 @@ def test_a_bound_may_name_what_all_configurations_have_in_common() -> None:
         "latency <= 3 steps=120 dtype=fp16",
         "rate >= 4 mode=c",
     )
-    of_all = judged([expectation_of(text) for text in texts], summarize(runs).rows, runs)
+    of_all = judge_expectations(
+        [expectation_of(text) for text in texts], summarize(runs).rows, runs
+    )
     assert [judgement.verdict for judgement in of_all] == [MET, MET, MET, NOT_MET]
     assert of_all[3].got == "no such value; mode has a"
 
@@ -124,7 +126,9 @@ def test_a_configuration_without_numbers_has_met_no_bound_on_any_of_its_metrics(
         "power <= 3",
         "latency <= 3 nodes=2 size=1",
     )
-    of_all = judged([expectation_of(text) for text in texts], summarize(runs).rows, runs)
+    of_all = judge_expectations(
+        [expectation_of(text) for text in texts], summarize(runs).rows, runs
+    )
     assert [(judgement.shape, judgement.verdict, judgement.got) for judgement in of_all] == [
         ("2n1g", NOT_MET, "no number"),
         ("1n1g", MET, "2.00 us (2.00 to 2.00)"),
@@ -142,7 +146,9 @@ def test_a_bound_is_not_judged_in_another_unit_than_it_was_given_in(tmp_path: Pa
         log = {**content["framework"]["log"], "metrics": [metric]}
         run.update_manifest(reread={"digest": "f" * 64, "at": "2026-01-01T00:00:00Z", "log": log})
     runs = [read_run(run) for run in bench.runs()]
-    (judgement,) = judged([expectation_of("time_s >= 25 to=0")], summarize(runs).rows, runs)
+    (judgement,) = judge_expectations(
+        [expectation_of("time_s >= 25 to=0")], summarize(runs).rows, runs
+    )
     assert judgement.verdict == NOT_CERTAIN
     assert (
         judgement.got

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench, store
-from orchestrator.results.hardware import slowed_in
+from orchestrator.results.hardware import slowdown_notes
 from orchestrator.results.read import read_run
 from orchestrator.results.summary import summarize
 from tests.support.run_folders import (
@@ -112,7 +112,7 @@ def test_clocks_that_were_lowered_for_a_twentieth_of_the_window_are_told(
             }
 
     result = read_run(build(bench, "r1", after=slow))
-    assert result.throughput and slowed_in([result]) == told
+    assert result.throughput and slowdown_notes([result]) == told
     store(bench.run("r1"), result)
     assert (
         json.loads((bench.path / "r1/results/throughput.json").read_text())["qualifications"]

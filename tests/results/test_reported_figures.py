@@ -58,15 +58,15 @@ def setting(
 def explanations(
     says: str, said: float, of: RunContext, per_device: float = 11_452.0
 ) -> tuple[str, ...]:
-    computed = of.computed(says, per_device * of.spec.world_size)
+    computed = of.compute(says, per_device * of.spec.world_size)
     assert computed
     return Figure(says, said, computed).explanations(of)
 
 
 def test_what_follows_from_the_log_is_what_a_plain_script_printed() -> None:
-    assert setting().computed("mfu", 8 * 11_452) == pytest.approx(59.6, abs=0.06)
-    assert setting().computed("tflops_per_device", 8 * 11_452) == pytest.approx(589, abs=0.5)
-    assert setting().computed("tokens_per_s_per_device", 8 * 11_452) == 11_452
+    assert setting().compute("mfu", 8 * 11_452) == pytest.approx(59.6, abs=0.06)
+    assert setting().compute("tflops_per_device", 8 * 11_452) == pytest.approx(589, abs=0.5)
+    assert setting().compute("tokens_per_s_per_device", 8 * 11_452) == 11_452
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_habits_that_cancel_each_other_explain_nothing() -> None:
     are to be explained.
     """
     h100 = replace(setting(), device=devices_in("NVIDIA H100 80GB HBM3")["H100"])
-    right = h100.computed("mfu", 8 * 11_452)
+    right = h100.compute("mfu", 8 * 11_452)
     assert right and explanations("mfu", 0.975 * right, h100) == ()
 
 

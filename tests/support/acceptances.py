@@ -116,7 +116,7 @@ def acceptance(
         plan, {}, hosts, "cluster.yaml", (), Limits(), (), ("orch", "accept")
     )
     bench = BenchDir.create(made.path, content.as_dict())
-    for run in plan.planned():
+    for run in plan.list_runs():
         decided = plan_run(
             run.folder, run.spec, hosts, run_id=run.run_id, repeat=run.repeat, port=29500
         )

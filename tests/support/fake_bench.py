@@ -199,11 +199,11 @@ class FakeBench:
     @property
     def first(self) -> PlannedRun:
         """The first planned run."""
-        return self.plan.planned()[0]
+        return self.plan.list_runs()[0]
 
     def run(self, number: int = 0) -> RunDir:
         """Return the folder of a planned run, from 0."""
-        return self.bench.run(self.plan.planned()[number].run_id)
+        return self.bench.run(self.plan.list_runs()[number].run_id)
 
     def told(self) -> list[str]:
         """Return the names in the journal, in order."""

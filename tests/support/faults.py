@@ -26,7 +26,7 @@ from orchestrator.procs import (
     descendants,
     end_all,
     environ,
-    held_namespaces,
+    hold_namespaces,
     namespace,
     snapshot,
 )
@@ -60,7 +60,7 @@ def _end(lab: Lab, node: LabNode) -> None:
     # Frozen processes die only when they are thawed, and must not do anything else then.
     _signal_all(lab, node.name, signal.SIGSTOP)
     node_groups.thaw(lab, node.name)
-    with held_namespaces([node.pid], "net"):
+    with hold_namespaces([node.pid], "net"):
         end_all(partial(members, lab, node))
 
 

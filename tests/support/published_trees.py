@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.folders import read_published_files
 from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.tables import PublishedTable
 from tests.support import systemlogs
 from tests.support.rendering import opened
 
-FILES = published_files()
+FILES = read_published_files()
 FRAMEWORKS = {name: opened(name).framework for name in FILES}
 C8 = Case(nodes=1, gpus=8, batch_size=128)
 TF = "tensorflow_official"

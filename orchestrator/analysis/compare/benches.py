@@ -31,7 +31,7 @@ from orchestrator.analysis.compare.suspects import CellSuspects, suspects
 from orchestrator.errors import ConfigError, DataError
 from orchestrator.logs.metrics import Metric
 from orchestrator.record import BenchDir, RunDir
-from orchestrator.record.evidence import rendered_texts
+from orchestrator.record.evidence import read_rendered_files
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import Cell, RunResult, cells_of
 from orchestrator.results.bench import read_bench
@@ -274,6 +274,6 @@ def _rendered_files(
     files = {}
     for (run, manifest), case in zip(runs, cases, strict=True):
         for slot in manifest.slots:
-            for path, text in rendered_texts(run, slot.host).items():
+            for path, text in read_rendered_files(run, slot.host).items():
                 files[case, slot.node_rank, path] = neutral(text, manifest)
     return files

@@ -21,7 +21,7 @@ from orchestrator.plan.framework import payload_digest
 from orchestrator.plan.words import as_written
 from orchestrator.record.manifest import Manifest
 from orchestrator.results import Cell
-from orchestrator.results.hardware import loaded_in
+from orchestrator.results.hardware import load_notes
 
 RANKING = (
     # Different work: what is measured, then what a step computes, moves or waits for.
@@ -195,7 +195,7 @@ def _program_reports(cell: Cell) -> dict[str, str]:
         values = [str(run.observed.get(name)) for run in cell.good]
         if set(values) - {"None"}:
             observed[f"program.{name}"] = _join(values)
-    if loads := loaded_in(cell.good):
+    if loads := load_notes(cell.good):
         observed["load"] = "; ".join(loads)
     return observed
 

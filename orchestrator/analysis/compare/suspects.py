@@ -21,7 +21,7 @@ from typing import Any
 
 from orchestrator.analysis.compare.causes import Distinction
 from orchestrator.results import Cell, RunResult, median
-from orchestrator.results.parts.step_parts import told
+from orchestrator.results.parts.step_parts import parse_step_parts
 
 MEASURED, CONDITION, CHOICE, FACT, AROUND = "measured", "condition", "choice", "fact", "around"
 _ORDER = (MEASURED, CONDITION, CHOICE, FACT, AROUND)
@@ -256,7 +256,7 @@ def _step_of(run: RunResult) -> dict[str, float]:
     parts = {"": step_s}
     if run.step_times:
         parts["steps far above the median"] = max(0.0, run.step_times.mean_s - run.step_times.p50_s)
-    reported = told(run.observed, window, run.spec.options.get("bucket_cap_mb"))
+    reported = parse_step_parts(run.observed, window, run.spec.options.get("bucket_cap_mb"))
     if reported.input_s is not None:
         parts[_INPUT] = reported.input_s
     if reported.solo_mean_s is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from orchestrator.features.accept.peer_power import least_named, repeats_that_find
+from orchestrator.features.accept.peer_power import find_least_slowdown, repeats_that_find
 from orchestrator.features.accept.peers import LEVEL, Peers, against_peers, noise_of
 from orchestrator.features.accept.peers import Unit as PeerUnit
 from orchestrator.features.accept.suite import Reference
@@ -15,7 +15,7 @@ from orchestrator.features.accept.units import CLUSTER, Group, Unit
 from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import interval, median
 from orchestrator.results.numbers.intervals import Interval, plain_interval
-from orchestrator.results.numbers.rounding import percent, written
+from orchestrator.results.numbers.rounding import format_number, percent
 
 FIND = 2.0
 """A bar asks that a unit this many times its share slower than its peers would be found; otherwise
@@ -43,7 +43,7 @@ class _Compared:
 
     def least(self) -> float:
         """Return by how much a unit would have had to be slower to be named."""
-        return least_named(
+        return find_least_slowdown(
             self.values,
             self.peers,
             margin=self.margin,
@@ -237,7 +237,7 @@ def _of_all(
         )
 
 
-def confirmed(judged: Sequence[Judged]) -> list[Judged]:
+def confirm_suspects(judged: Sequence[Judged]) -> list[Judged]:
     """Return the judgements with those units failed that are suspect among their peers in two
     stages or more.
 
@@ -251,7 +251,7 @@ def confirmed(judged: Sequence[Judged]) -> list[Judged]:
             if finding.is_suspect:
                 stages.setdefault(finding.subject, set()).add(bar.stage)
 
-    def decided(finding: Finding) -> Finding:
+    def decide(finding: Finding) -> Finding:
         together = sorted(stages.get(finding.subject, ()))
         if not finding.is_suspect or len(together) < 2:
             return finding
@@ -264,7 +264,7 @@ def confirmed(judged: Sequence[Judged]) -> list[Judged]:
         )
 
     return [
-        replace(bar, findings=tuple(map(decided, bar.findings))) if bar.kind == "peers" else bar
+        replace(bar, findings=tuple(map(decide, bar.findings))) if bar.kind == "peers" else bar
         for bar in judged
     ]
 
@@ -305,7 +305,7 @@ def without_figure(stage: str, group: Group, references: Sequence[Reference]) ->
     findings = []
     for unit in units:
         device = unit.device or "a device without a name"
-        text = f"{group.title}: {written(median(unit.values))} {group.unit}, and no reference figure for {device}"
+        text = f"{group.title}: {format_number(median(unit.values))} {group.unit}, and no reference figure for {device}"
         decides = f"a figure for {device} in suites/references, or peers: or earlier: in the bar"
         findings.append(
             Finding(unit.kind, unit.name, unit.hosts, UNDECIDED, text, decides, group.runs)
@@ -341,7 +341,7 @@ def _by_reference(
     for unit in units:
         value = median(unit.values)
         if value > limit if group.lower_is_better else value < limit:
-            text = f"{group.title}: {written(value)} {group.unit}, expected {sign} {written(limit)}"
+            text = f"{group.title}: {format_number(value)} {group.unit}, expected {sign} {format_number(limit)}"
             is_certain = _misses(unit.values, limit, group.lower_is_better, 1 - 2 * rare)
             if pooled and is_certain:
                 beyond = [
@@ -355,9 +355,11 @@ def _by_reference(
             )
     values = [median(unit.values) for unit in units]
     hosts = tuple(dict.fromkeys(host for unit in units for host in unit.hosts))
-    figure = f"{written(reference.value)} {group.unit}, {percent(reference.tolerance)} tolerated"
-    bar = f"{group.title}: {sign} {written(limit)} {group.unit} on {reference.device} ({figure})"
-    got = f"{written(min(values))} to {written(max(values))} {group.unit}"
+    figure = (
+        f"{format_number(reference.value)} {group.unit}, {percent(reference.tolerance)} tolerated"
+    )
+    bar = f"{group.title}: {sign} {format_number(limit)} {group.unit} on {reference.device} ({figure})"
+    got = f"{format_number(min(values))} to {format_number(max(values))} {group.unit}"
     return Judged(stage, "reference", bar, got, reference.source, hosts, tuple(findings))
 
 

@@ -18,11 +18,11 @@ from orchestrator.feature import providers
 from orchestrator.features.accept.bars import (
     against_others,
     against_references,
-    confirmed,
+    confirm_suspects,
     without_figure,
 )
 from orchestrator.features.accept.blame import depend_on_hosts, succeeds_without
-from orchestrator.features.accept.earlier import against_earlier, measured
+from orchestrator.features.accept.earlier import against_earlier, dump_group
 from orchestrator.features.accept.figures import UnitFigure, figures_of, without_reference
 from orchestrator.features.accept.nodes import by_checks, by_links, by_lost_links, by_runs
 from orchestrator.features.accept.observations import of_runs, see
@@ -41,7 +41,7 @@ from orchestrator.inventory import fold
 from orchestrator.plan.spec import by_reason
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult
-from orchestrator.results.bench import notes_of, placed
+from orchestrator.results.bench import notes_of, place_results
 from orchestrator.results.expectations import MET, NOT_MET
 from orchestrator.results.planned import planned_runs
 from orchestrator.results.read import read_run
@@ -186,7 +186,7 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         by_hosts = depend_on_hosts(document, stage)
         attempts = record.of_stage(stage.name)
         benches = [folder.bench(attempt.bench_id) for attempt in attempts]
-        read = [placed(bench, list(map(read_run, bench.runs()))) for bench in benches]
+        read = [place_results(bench, list(map(read_run, bench.runs()))) for bench in benches]
         if any(read):
             hosts = dict.fromkeys(host for attempt in attempts for host in attempt.hosts)
             judged.append(
@@ -302,7 +302,7 @@ def _bars(
     # All comparisons of one kind together are one family, of which 1 % is the chance of any false
     # accusation.
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
-    by_name = {measured(stage.name, group)[0]: (stage, group) for stage, _, group in groups}
+    by_name = {dump_group(stage.name, group)[0]: (stage, group) for stage, _, group in groups}
     unit_count = sum(len(group.units) for _, group in by_name.values())
     not_compared: dict[str, str] = {}
     for stage, bar, group in groups:
@@ -334,8 +334,8 @@ def _bars(
     for of_stage in made:
         links = by_links(of_stage.stage.name, of_stage.results, record.device == "cpu")
         judged += [*([links] if links else []), *_judge_expectations(of_stage)]
-    values = dict(measured(stage.name, group) for stage, group in by_name.values())
-    return _OfBars(values, tuple(figures), confirmed(judged), not_compared)
+    values = dict(dump_group(stage.name, group) for stage, group in by_name.values())
+    return _OfBars(values, tuple(figures), confirm_suspects(judged), not_compared)
 
 
 def _without_value(made: _Made, bar: Bar) -> Judged:

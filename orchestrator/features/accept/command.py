@@ -16,7 +16,7 @@ from orchestrator.cli.options import forget_path, print_json, select, tell_path,
 from orchestrator.cli.unreachable import select_reachable
 from orchestrator.features.accept.completion import suites
 from orchestrator.features.accept.node_verdicts import remember
-from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
+from orchestrator.features.accept.suite_plan import SuitePlan, plan_suite, show
 from orchestrator.plan.options import OUTPUT
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def accept(
     selection = select(given["hosts"], given["exclude"])
     selection = without_suspects(selection, given["with_suspects"])
     budget_s = seconds(budget, "--budget") if budget else None
-    plan = planned_suite(suite, selection, bases, budget_s)
+    plan = plan_suite(suite, selection, bases, budget_s)
     if sign:
         from orchestrator.record.signature import sign as signature_of
 
@@ -88,8 +88,8 @@ def accept(
     if given["skip_unreachable"]:
         with ConnectionCache() as opened:
             selection = select_reachable(selection, accept_new, opened)
-        plan = planned_suite(suite, selection, bases, budget_s)
-    acceptance = begun(
+        plan = plan_suite(suite, selection, bases, budget_s)
+    acceptance = begin_acceptance(
         plan,
         selection,
         bases,
@@ -102,7 +102,7 @@ def accept(
     finish(acceptance, sign, as_json)
 
 
-def begun(
+def begin_acceptance(
     plan: SuitePlan,
     selection: Selection,
     bases: Sequence[Path],
@@ -183,13 +183,13 @@ def hold(folder: AcceptanceDir) -> Iterator[None]:
     from orchestrator.cli.signals import handle_signals
     from orchestrator.errors import Interrupted
     from orchestrator.files import remove_parts
-    from orchestrator.record import owned
+    from orchestrator.record import hold
 
     def end(number: int, _: object) -> None:
         hint = f"to continue: orch resume {shlex.quote(folder.path.name)}"
         raise Interrupted(number, "interrupted by a signal to the controller", hint=hint)
 
-    with owned(folder), handle_signals(end):
+    with hold(folder), handle_signals(end):
         remove_parts(folder.path)
         yield
 
@@ -230,7 +230,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
     from orchestrator.features.accept.suite import suite_of
     from orchestrator.plan import Limits
     from orchestrator.record import BenchDir
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_record import find_inventory
 
     record, archived = folder.record(), folder.own_archive
     sign = Path(record.sign) if record.sign else None
@@ -240,7 +240,7 @@ def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_jso
         _tell(certificate_of(folder), folder, archived, as_json)
         return
     for attempt in record.attempts:
-        reached_inventory(BenchDir.open(folder.path / attempt.bench_id).record())
+        find_inventory(BenchDir.open(folder.path / attempt.bench_id).record())
     selection = select(record.inventory, source_of=f"acceptance {folder.path.name}")
     known = {host.name: host for host in selection.hosts}
     gone = [name for name in record.hosts if name not in known]

@@ -137,7 +137,7 @@ class Acceptance:
             return stage.estimate_s(1, len(self.selection.hosts))
         hosts = self._hosts()
         plan = bench_of(stage, self.document, hosts, self.bases)
-        return stage.estimate_s(len(plan.planned()), len(hosts))
+        return stage.estimate_s(len(plan.list_runs()), len(hosts))
 
     def _hosts(self) -> list[Host]:
         """Return the hosts that are still in."""
@@ -245,7 +245,7 @@ class Acceptance:
         if failed is None or stage.optional:
             return replace(trial, is_repeated=failed is not None)
         errors = errors_between_runs(self.folder.bench(failed.bench_id))
-        named = _blamed(errors, [read_run(run) for run in self._runs(failed)])
+        named = _blame_hosts(errors, [read_run(run) for run in self._runs(failed)])
         accused = {host: reason for host, reason in named.items() if host not in last.hosts}
         return replace(trial, accused=accused, is_repeated=True)
 
@@ -299,7 +299,7 @@ class Acceptance:
         has_failed = any(result.has_failed for result in results)
         if trial.accused and any(result.is_good for result in results) and not has_failed:
             self._leave_out(trial.accused)
-        blamed = _blamed(errors, results)
+        blamed = _blame_hosts(errors, results)
         was_refused = not results
         if was_refused and not stage.optional:
             self._leave_out(blamed)
@@ -336,7 +336,7 @@ class Acceptance:
         )
 
 
-def _blamed(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:
+def _blame_hosts(errors: Sequence[OrchError], results: Sequence[RunResult]) -> dict[str, str]:
     """Return the hosts that failed runs and refusals name, with the reasons; earlier processes'
     included.
 

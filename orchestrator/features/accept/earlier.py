@@ -21,7 +21,7 @@ from orchestrator.features.accept.units import CLUSTER, Group, Unit
 from orchestrator.features.accept.verdicts import FAIL, UNDECIDED, Finding, Judged
 from orchestrator.results import median
 from orchestrator.results.numbers.intervals import Interval, change_interval
-from orchestrator.results.numbers.rounding import percent, written
+from orchestrator.results.numbers.rounding import format_number, percent
 
 _UNKNOWN = 700.0
 """The logarithm of a number that still fits a float."""
@@ -65,9 +65,7 @@ def against_earlier(
         if min(unit.values) > 0:
             known[unit.name] = old, unit
         elif not group.lower_is_better:
-            text = (
-                f"{written(median(unit.values))} {group.unit}, {written(median(old))} in {bar.id}"
-            )
+            text = f"{format_number(median(unit.values))} {group.unit}, {format_number(median(old))} in {bar.id}"
             findings.append(
                 _finding(bar, unit.kind, unit.name, unit.hosts, text, max(unit.values) <= 0)
             )
@@ -219,7 +217,7 @@ def _more(times: float) -> str:
     return f"{1 - times:.1%} faster"
 
 
-def measured(stage: str, group: Group) -> tuple[str, dict[str, Any]]:
+def dump_group(stage: str, group: Group) -> tuple[str, dict[str, Any]]:
     """Return the name of a group and its values, as a later acceptance compares them."""
     return _name(stage, group), {
         "spec": _spec(group),

@@ -12,9 +12,9 @@ import typer
 
 from orchestrator.cli.node_states import without_suspects
 from orchestrator.features.accept.certificate_files import certify, seal_certificate
-from orchestrator.features.accept.command import begun, hold
+from orchestrator.features.accept.command import begin_acceptance, hold
 from orchestrator.features.accept.node_verdicts import remember
-from orchestrator.features.accept.suite_plan import in_words, planned_suite
+from orchestrator.features.accept.suite_plan import in_words, plan_suite
 
 if TYPE_CHECKING:
     from orchestrator.api.selection import Selection
@@ -25,7 +25,7 @@ def describe_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> st
     """Return what the suite would run on these hosts, in words. Raises ConfigError for an invalid
     suite.
     """
-    plan = planned_suite(suite, selection, bases, None, "--gate")
+    plan = plan_suite(suite, selection, bases, None, "--gate")
     return in_words(plan, len(selection.hosts))
 
 
@@ -47,8 +47,10 @@ def run_gate(
     from orchestrator.errors import Regression
     from orchestrator.features.accept.report import lines
 
-    plan = planned_suite(suite, selection, bases, None, "--gate")
-    acceptance = begun(plan, selection, bases, limits, budget_s=None, accept_new=accept_new)
+    plan = plan_suite(suite, selection, bases, None, "--gate")
+    acceptance = begin_acceptance(
+        plan, selection, bases, limits, budget_s=None, accept_new=accept_new
+    )
     with hold(acceptance.folder):
         acceptance.carry_out()
         certificate = certify(acceptance.folder)

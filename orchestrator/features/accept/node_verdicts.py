@@ -6,7 +6,7 @@ import typer
 
 from orchestrator.features.accept.certificate import Certificate
 from orchestrator.record import Project
-from orchestrator.record.node_states import SUSPECT, change, judged, now
+from orchestrator.record.node_states import SUSPECT, apply_verdicts, change, now
 from orchestrator.report.text import one_line
 
 
@@ -19,7 +19,8 @@ def remember(project: Project, certificate: Certificate) -> None:
         for node in certificate.nodes
     }
     before, after = change(
-        project.nodes, lambda known: judged(known, verdicts, certificate.acceptance_id, now())
+        project.nodes,
+        lambda known: apply_verdicts(known, verdicts, certificate.acceptance_id, now()),
     )
     for host, state in after.items():
         was_suspect = host in before and before[host].state == SUSPECT

@@ -16,7 +16,7 @@ from orchestrator.record import BenchDir
 from orchestrator.record.refusals import errors_before_runs, errors_between_runs
 from orchestrator.results import RunResult
 from orchestrator.results.links.pair_verdicts import pair_verdicts
-from orchestrator.results.lost_links import lost_links_words, reaches_nodes
+from orchestrator.results.lost_links import lost_link_notes, reaches_nodes
 
 _ABOUT_THE_NODE = {
     "alike", "ecc", "xid", "modes", "pcie", "links", "infiniband", "gdr", "interface", "route", "hostname", "cuda", "shm",
@@ -154,7 +154,7 @@ def by_lost_links(stage: str, results: Sequence[RunResult], hosts: Sequence[str]
     findings = []
     if len(affected) >= max(2, len(hosts) / 3):
         text = "; ".join(
-            lost_links_words(
+            lost_link_notes(
                 {host: {name: counts[host][name] for name in used[host]} for host in affected}
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.results import RunResult
-from orchestrator.results.hardware import loaded_in, on_host, slowed_in
+from orchestrator.results.hardware import load_notes, on_host, slowdown_notes
 from orchestrator.results.summary import Summary
 from orchestrator.results.telemetry.doubts import doubts_by_host
 
@@ -32,7 +32,7 @@ def of_runs(summary: Summary, results: Sequence[RunResult]) -> _Texts:
         hosts = dict.fromkeys(host for run in runs for host in (*run.facts, *run.loaded))
         for host in hosts:
             of_host = on_host(host, runs)
-            yield from ((host, text) for text in (*slowed_in(of_host), *loaded_in(of_host)))
+            yield from ((host, text) for text in (*slowdown_notes(of_host), *load_notes(of_host)))
         for host, texts in doubts_by_host([run.use for run in runs]).items():
             yield from ((host, text) for text in texts)
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from orchestrator.features.accept.certificate import Certificate
 from orchestrator.features.accept.report import (
+    describe_power,
     figure_cells,
     figures_by_group,
-    found,
-    seen,
+    list_observations,
     subjects,
 )
 from orchestrator.report.html.navigation import Link
@@ -28,8 +28,8 @@ def render(certificate: Certificate, links: Sequence[Link] = ()) -> str:
         links=links,
         certificate=certificate,
         subjects=subjects(certificate),
-        seen=seen(certificate),
-        found=found(certificate),
+        seen=list_observations(certificate),
+        found=describe_power(certificate),
         figures=[
             (title, list(map(figure_cells, figures)))
             for title, figures in figures_by_group(certificate)

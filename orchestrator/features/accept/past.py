@@ -12,7 +12,7 @@ from orchestrator.documents import read
 from orchestrator.errors import OrchError
 from orchestrator.features.accept.certificate import certificate_of
 from orchestrator.features.accept.record import AcceptanceDir, acceptances
-from orchestrator.record.folder_cache import remembered
+from orchestrator.record.folder_cache import read_folders
 from orchestrator.record.past_acceptance import PastAcceptance, oldest_first
 
 
@@ -20,7 +20,7 @@ def past_acceptances(root: Path, cache: Path) -> tuple[tuple[PastAcceptance, ...
     """Return the acceptances in ``root``, the oldest first, and by name why others cannot be read.
     ``cache`` need not exist.
     """
-    entries = remembered(cache, [folder.path for folder in acceptances(root)], _read)
+    entries = read_folders(cache, [folder.path for folder in acceptances(root)], _read)
     made = [
         read(PastAcceptance, entry["acceptance"])
         for entry in entries.values()

@@ -6,7 +6,7 @@ judges all (`peers`). For other numbers of repeats, the noise of each unit is dr
 of all, with a fixed seed.
 
 >>> values = {f"node{n}": [100 + n % 3, 101 - n % 2, 100.0, 101.0, 100.5] for n in range(1, 9)}
->>> f"{least_named(values, against_peers(values, margin=0.03), margin=0.03):.3f}"
+>>> f"{find_least_slowdown(values, against_peers(values, margin=0.03), margin=0.03):.3f}"
 '0.039'
 """
 
@@ -39,7 +39,7 @@ _UNITS = 48
 _SEED = 11
 
 
-def least_named(
+def find_least_slowdown(
     values: Mapping[str, Sequence[float]],
     judged: Peers,
     *,
@@ -123,7 +123,7 @@ def repeats_that_find(
             again = against_peers(drawn, margin=margin, comparisons=several, lower_is_better=True)
             if (
                 again
-                and least_named(
+                and find_least_slowdown(
                     drawn, again, margin=margin, comparisons=several, lower_is_better=True
                 )
                 <= slower

@@ -8,7 +8,7 @@ The effect of a unit is the median, over repeats, of its distance below that dri
 only if it is slow in four of five repeats, because some other work may disturb a node for a while.
 
 Two things make equal units differ. The noise of repeats is whatever the repeats of all units show,
-of any shape (`pooled_noise`). The natural difference of units is estimated from the scatter of the
+of any shape (`pool_noise`). The natural difference of units is estimated from the scatter of the
 effects. Few units hardly show it, so it is moderated by the margin: a third of it counts as the
 natural standard deviation with `PRIOR` degrees of freedom (the moderated t of G. K. Smyth,
 Statistical Applications in Genetics and Molecular Biology 3, 2004). The scatter is a median, which
@@ -40,7 +40,7 @@ from orchestrator.features.accept.pooled_noise import (
     may_pass,
     median_reach,
     offsets,
-    pooled_noise,
+    pool_noise,
 )
 from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.numbers.t_distribution import student
@@ -224,7 +224,7 @@ def noise_of(
     if not _are_comparable(values):
         return None
     scales = _scales(logarithms(values, lower_is_better), list(values), 0.0)
-    return pooled_noise(list(scales.over.values()), _nearly_all(len(scales.level)))
+    return pool_noise(list(scales.over.values()), _nearly_all(len(scales.level)))
 
 
 def logarithms(
@@ -307,7 +307,7 @@ def standard_without(
 def _standard(scales: _Scales, margin: float, comparisons: int, name: str = "") -> Standard:
     certain, likely = LEVEL / comparisons, SUSPECT / comparisons
     others = [heights for unit, heights in scales.over.items() if unit != name]
-    pooled = pooled_noise(list(scales.over.values()), _nearly_all(len(scales.level)))
+    pooled = pool_noise(list(scales.over.values()), _nearly_all(len(scales.level)))
     lasting = offsets(math.hypot(scales.of_units, scales.of_level), scales.freedom, certain)
     level_alone = offsets(
         math.sqrt(OF_MEDIAN / len(scales.over)) * scales.of_noise, scales.freedom, certain
@@ -371,7 +371,7 @@ def _ahead(logs: Mapping[str, Sequence[float]], behind: Standard, scales: _Scale
     mirrored = []
     for heights in scales.over.values():
         mirrored.append([-height for height in heights])
-    pooled = pooled_noise(mirrored, behind.pooled.least)
+    pooled = pool_noise(mirrored, behind.pooled.least)
     mirror = replace(behind, pooled=pooled)
     return {name for name in faster if mirror.is_beyond_noise(under[name])}
 

@@ -11,8 +11,8 @@ Skellam, JRSS B 10, 1948). Members that are above the height in nearly all their
 noise and are left out, as in a slow third of a cluster. A share without any observation is not 0:
 it is (k + 1) / (n + 1) (P. S. de Laplace).
 
->>> quiet = pooled_noise([[0.01, -0.02, 0.0, 0.01, -0.01]] * 15 + [[0.06, 0.07, 0.06, 0.08, 0.07]], 4)
->>> often = pooled_noise([[0.06, -0.02, 0.0, 0.07, -0.01]] * 15 + [[0.06, 0.07, 0.06, 0.08, 0.07]], 4)
+>>> quiet = pool_noise([[0.01, -0.02, 0.0, 0.01, -0.01]] * 15 + [[0.06, 0.07, 0.06, 0.08, 0.07]], 4)
+>>> often = pool_noise([[0.06, -0.02, 0.0, 0.07, -0.01]] * 15 + [[0.06, 0.07, 0.06, 0.08, 0.07]], 4)
 >>> [f"{noise.chance([0.06, 0.07, 0.06, 0.08, 0.07], [(1.0, 0.0)]):.1e}" for noise in (quiet, often)]
 ['7.9e-10', '2.3e-02']
 """
@@ -103,7 +103,7 @@ class PooledNoise:
         return 0.0
 
 
-def pooled_noise(over: Sequence[Sequence[float]], least: int) -> PooledNoise:
+def pool_noise(over: Sequence[Sequence[float]], least: int) -> PooledNoise:
     """Return the noise of members that have as many cells each. ``over``: how far each cell is
     above the level of its repeat;
     ``least``: the count of cells that are nearly all of a member."""

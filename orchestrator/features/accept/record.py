@@ -21,9 +21,9 @@ from orchestrator.files import PROJECT_HINT, failures, is_file, make_folder, syn
 from orchestrator.record.rundir import BenchDir
 from orchestrator.record.state_file import (
     check_name,
-    damaged,
-    damaged_part,
+    part_error,
     read_state,
+    state_error,
     write_state,
 )
 
@@ -101,7 +101,7 @@ class AcceptanceRecord:
         try:
             return read(cls, content)
         except Invalid as error:
-            raise damaged_part(where, error) from error
+            raise part_error(where, error) from error
 
     def of_stage(self, name: str) -> list[Attempt]:
         """Return the benches of a stage; the last one counts."""
@@ -192,7 +192,7 @@ class AcceptanceDir:
             return {}
         stages = read_state(path).get("stages")
         if not isinstance(stages, dict):
-            raise damaged(
+            raise state_error(
                 path, f"stages: expected facts and checks by stage, got {type(stages).__name__}"
             )
         return stages
@@ -200,20 +200,24 @@ class AcceptanceDir:
     def _checks_of(self, stage: str, written: Any) -> tuple[dict[str, Any], list[dict[str, str]]]:
         path, where = self.path / _CHECKS, f"stages.{stage}"
         if not isinstance(written, dict):
-            raise damaged(path, f"{where}: expected facts and checks, got {type(written).__name__}")
+            raise state_error(
+                path, f"{where}: expected facts and checks, got {type(written).__name__}"
+            )
         facts, checks = written.get("facts"), written.get("checks")
         if not isinstance(facts, dict) or not all(
             isinstance(of_host, dict) for of_host in facts.values()
         ):
-            raise damaged(path, f"{where}.facts: expected facts of each host")
+            raise state_error(path, f"{where}.facts: expected facts of each host")
         if not isinstance(checks, list):
-            raise damaged(
+            raise state_error(
                 path, f"{where}.checks: expected a list of checks, got {type(checks).__name__}"
             )
         try:
             return facts, [asdict(check) for check in read(tuple[_Check, ...], checks)]
         except Invalid as error:
-            raise damaged(path, f"{where}.checks: expected texts of each check, {error}") from error
+            raise state_error(
+                path, f"{where}.checks: expected texts of each check, {error}"
+            ) from error
 
 
 def acceptances(root: Path) -> Iterator[AcceptanceDir]:

@@ -13,7 +13,7 @@ from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
 from orchestrator.inventory import fold
 from orchestrator.plural import plural
 from orchestrator.report.text import one_line
-from orchestrator.results.numbers.rounding import percent, written
+from orchestrator.results.numbers.rounding import format_number, percent
 
 _MOST_SHOWN, _SHOWN = 16, 8
 """Up to so many figures of a group are all printed; of more, so many of the slowest."""
@@ -47,7 +47,7 @@ def subjects(certificate: Certificate) -> list[tuple[str, str, list[Finding]]]:
     return sorted(rows, key=lambda entry: entry[0] != FAIL)
 
 
-def seen(certificate: Certificate) -> list[tuple[str, str]]:
+def list_observations(certificate: Certificate) -> list[tuple[str, str]]:
     """Return (nodes, text) of observations about nodes that no bar judges.
 
     Equal observations are returned once for all their nodes; where the text names a node, it then
@@ -62,7 +62,7 @@ def seen(certificate: Certificate) -> list[tuple[str, str]]:
     return [(fold(names), text.replace(_MARK, fold(names))) for text, names in hosts.items()]
 
 
-def found(certificate: Certificate) -> list[str]:
+def describe_power(certificate: Certificate) -> list[str]:
     """Return how slow a node would have had to be to be found, for each comparison that was made."""
     words = []
     for bar in certificate.judged:
@@ -101,13 +101,13 @@ def figures_by_group(certificate: Certificate) -> list[tuple[str, list[UnitFigur
 def figure_cells(figure: UnitFigure) -> tuple[str, str, str, str]:
     """Return the cells of a figure: what it is of, its value with the interval, and its shares of
     the median and of the reference."""
-    value = written(figure.value)
+    value = format_number(figure.value)
     if figure.low is not None and figure.high is not None:
-        value += f" ({written(figure.low)} to {written(figure.high)})"
+        value += f" ({format_number(figure.low)} to {format_number(figure.high)})"
     of_median = "–" if figure.of_median is None else f"{figure.of_median:.1%} of the median"
     reference = f"no reference for {figure.device or 'it'}"
     if figure.reference is not None and figure.of_reference is not None:
-        reference = f"{figure.of_reference:.1%} of the reference, {written(figure.reference)}"
+        reference = f"{figure.of_reference:.1%} of the reference, {format_number(figure.reference)}"
     return figure.subject, value, of_median, reference
 
 
@@ -120,14 +120,14 @@ def _figure_lines(figures: list[UnitFigure]) -> Iterator[str]:
         yield "      " + "  ".join(figure_cells(figure))
     rest = [figure.value for figure in figures if figure not in shown]
     if rest:
-        yield f"      the other {len(rest)}: {written(min(rest))} to {written(max(rest))}; certificate.html has all"
+        yield f"      the other {len(rest)}: {format_number(min(rest))} to {format_number(max(rest))}; certificate.html has all"
 
 
 def lines(certificate: Certificate) -> Iterator[str]:
     """Yield the lines."""
     hosts = [node.host for node in certificate.nodes]
     yield one_line(f"{certificate.suite} on {fold(hosts)}: {certificate.verdict}")
-    if of_power := found(certificate):
+    if of_power := describe_power(certificate):
         yield "  would have been found"
         yield from (one_line(f"      {words}") for words in of_power)
     for verdict, subject, findings in subjects(certificate):
@@ -139,7 +139,7 @@ def lines(certificate: Certificate) -> Iterator[str]:
     for verdict in (FAIL, UNDECIDED, PASS):
         if of_verdict := certificate.of_verdict(verdict):
             yield one_line(f"  nodes, {verdict}: {fold(of_verdict)}")
-    if of_nodes := seen(certificate):
+    if of_nodes := list_observations(certificate):
         yield "  seen, not judged"
         yield from (one_line(f"      {hosts}: {text}") for hosts, text in of_nodes)
     if certificate.figures:

@@ -156,7 +156,7 @@ def choices_of(document: Document, stage: SuiteStage, nodes: int, ranks: int) ->
     return replace(document, value={}, lines={})
 
 
-def fitted(
+def fit_stages(
     stages: Sequence[tuple[SuiteStage, float]],
     budget_s: float | None,
     impossible: Mapping[str, str] = MappingProxyType({}),

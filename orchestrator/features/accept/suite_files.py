@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
-from orchestrator.plan.payload import shipped
+from orchestrator.plan.payload import find_folder
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document
@@ -21,7 +21,7 @@ def suites(bases: Sequence[Path] = ()) -> dict[str, Path]:
     the first over the others.
     """
     files: dict[str, Path] = {}
-    for base in (*bases, shipped("suites")):
+    for base in (*bases, find_folder("suites")):
         for path in sorted(base.glob("*.yaml")):
             files.setdefault(path.stem, path)
     return files
@@ -48,6 +48,6 @@ def open_references(bases: Sequence[Path] = ()) -> list[Document]:
 
     return [
         yamlfile.load(path)
-        for base in (*bases, shipped("suites"))
+        for base in (*bases, find_folder("suites"))
         for path in sorted(base.glob("references/*.yaml"))
     ]

@@ -38,7 +38,7 @@ class SuitePlan:
     left_out: Mapping[str, str]
 
 
-def planned_suite(
+def plan_suite(
     name: str,
     selection: Selection,
     bases: Sequence[Path],
@@ -92,7 +92,7 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
         total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in plans)
         stages = [
             {"name": stage.name, "title": stage.title, "estimate_s": _estimate_s(stage, bench, nodes),
-             "runs": [run.run_id for run in bench.planned()] if bench else []}
+             "runs": [run.run_id for run in bench.list_runs()] if bench else []}
             for stage, bench in plans
         ]  # fmt: skip
         print_json(
@@ -109,7 +109,7 @@ def show(plan: SuitePlan, nodes: int, as_json: bool) -> None:
     for stage, bench in plans:
         runs = "checks"
         if bench:
-            runs = f"{plural(len(bench.planned()), 'run')} of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
+            runs = f"{plural(len(bench.list_runs()), 'run')} of {', '.join(dict.fromkeys(cell.shape for cell in bench.cells))}"
         typer.echo(f"  {stage.name}: {stage.title}; {runs}, {_about([(stage, bench)], nodes)}")
         for bar in stage.bars:
             limits = [
@@ -138,7 +138,7 @@ def _plan_stages(
     """
     from orchestrator.errors import ConfigError
     from orchestrator.features.accept.stage_bench import bench_of
-    from orchestrator.features.accept.suite import fitted
+    from orchestrator.features.accept.suite import fit_stages
     from orchestrator.plan.spec import by_reason
 
     nodes = len(selection.hosts)
@@ -154,7 +154,7 @@ def _plan_stages(
                 raise
             impossible[stage.name] = _reason(error)
     possible = [stage for stage in suite.stages if stage.name in benches]
-    kept, left_out = fitted(
+    kept, left_out = fit_stages(
         [(stage, _estimate_s(stage, benches[stage.name], nodes)) for stage in possible],
         budget_s,
         impossible,
@@ -185,4 +185,4 @@ def _about(stages: Sequence[tuple[SuiteStage, Bench | None]], nodes: int) -> str
 
 
 def _estimate_s(stage: SuiteStage, bench: Bench | None, nodes: int) -> float:
-    return stage.estimate_s(len(bench.planned()) if bench else 1, nodes)
+    return stage.estimate_s(len(bench.list_runs()) if bench else 1, nodes)

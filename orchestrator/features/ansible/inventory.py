@@ -54,7 +54,7 @@ def read_path(path: Path, source: str) -> Inventory | None:
         return _ask_ansible(path, source, "a program that prints one")
     if not _begins(path, b"{"):
         return None
-    return _read_printed(path.read_bytes(), source)
+    return _read_output(path.read_bytes(), source)
 
 
 def _is_of_orch(path: Path) -> bool:
@@ -78,7 +78,7 @@ def read_text(
     has_variables = folder and any((folder / name).is_dir() for name in static.FOLDERS)
     if kind == "hostfile" or (kind == "list" and not has_variables):
         return None
-    if inventory := _read_printed(text.encode(), source):
+    if inventory := _read_output(text.encode(), source):
         return inventory
     if path and shutil.which(_PROGRAM):
         return _ask_ansible(Path(path), source, "")
@@ -111,13 +111,13 @@ def _ask_ansible(path: Path, source: str, got: str) -> Inventory:
             where=where,
             hint=hint if "vault" in reason else "run it by hand",
         )
-    inventory = _read_printed(done.stdout, source)
+    inventory = _read_output(done.stdout, source)
     if not inventory:
         raise ConfigError("expected an inventory in JSON, got something else", where=where)
     return inventory
 
 
-def _read_printed(data: bytes, source: str) -> Inventory | None:
+def _read_output(data: bytes, source: str) -> Inventory | None:
     """Return the inventory that ``ansible-inventory --list`` printed; None for any other text.
 
     Only its variables of hosts count, which are merged. Raises ConfigError for a text that has

@@ -23,7 +23,7 @@ from orchestrator.inventory import Inventory, expand
 from orchestrator.inventory.foreign_files import tool_of
 from orchestrator.inventory.formats import LoadYaml
 from orchestrator.inventory.schema import refuse
-from orchestrator.inventory.values import KeyPath, Where, shown_key, shown_value
+from orchestrator.inventory.values import KeyPath, Where, show_key, show_value
 
 FOLDERS = ("group_vars", "host_vars")
 _SUFFIXES = ("", ".yml", ".yaml", ".json")
@@ -50,7 +50,7 @@ def read_inventory(
         tree.add_yaml(load_yaml(text, source, foreign=True))
     else:
         tree.add_ini(text)
-    variables = tree.merged(folder)
+    variables = tree.merge(folder)
     if tree.faults:
         refuse(tree.faults)
     return inventory_of(source, tree.groups, variables)
@@ -97,7 +97,7 @@ class _Tree:
                 self._add_hosts(group, words[0], self._assignments(words[1:], where), where)
         for name in self.groups.keys() - declared:
             where = self.groups[name].where
-            self._fault(where, f"expected a known group, got {shown_key(name)!r}")
+            self._fault(where, f"expected a known group, got {show_key(name)!r}")
 
     def _assignments(self, words: Sequence[str], where: str) -> dict[str, Var]:
         variables = {}
@@ -115,11 +115,11 @@ class _Tree:
 
     def add_yaml(self, document: Any) -> None:
         def where(path: KeyPath) -> str:
-            return f"{self.source}:{document.line(path)}: {'.'.join(map(shown_key, path))}"
+            return f"{self.source}:{document.line(path)}: {'.'.join(map(show_key, path))}"
 
         body = document.value
         if not isinstance(body, dict):
-            message = f"expected a mapping of groups, got {shown_value(body, True)}"
+            message = f"expected a mapping of groups, got {show_value(body, True)}"
             raise ConfigError(message, where=self.source)
         if isinstance(body.get("plugin"), str):
             got = f"the settings of Ansible's inventory plug-in {body['plugin'][:60]!r}"
@@ -134,7 +134,7 @@ class _Tree:
         group = self.groups.setdefault(name, Group(where(path)))
         for key, part in self._mapping(body, path, where).items():
             if key not in ("hosts", "children", "vars"):
-                message = f"expected a key of a group, got '{shown_key(key)}'"
+                message = f"expected a key of a group, got '{show_key(key)}'"
                 hint = "a group has hosts, children and vars"
                 self._fault(where((*path, key)), message, hint)
                 continue
@@ -156,7 +156,7 @@ class _Tree:
     def _mapping(self, value: Any, path: KeyPath, where: Where) -> dict[str, Any]:
         if value is None or isinstance(value, dict):
             return value or {}
-        message = f"expected a mapping, got {shown_value(value, True)}"
+        message = f"expected a mapping, got {show_value(value, True)}"
         self._fault(where(path), message, "a name without a value needs a colon after it")
         return {}
 
@@ -166,7 +166,7 @@ class _Tree:
         """Add the hosts of a pattern such as ``node[01:04]`` or ``db1:2222`` to a group."""
         match = _HOST.fullmatch(pattern)
         if not match:
-            self.faults.append(needs_ansible(f"the hosts {shown_key(pattern)!r}", where))
+            self.faults.append(needs_ansible(f"the hosts {show_key(pattern)!r}", where))
             return
         try:
             names = expand(match[1].replace(":", "-")) if "[" in match[1] else [match[1]]
@@ -181,7 +181,7 @@ class _Tree:
             if port and own.get("ansible_port", Var(None, "")).value != port.value:
                 self.faults.append(needs_ansible(f"another port of {name}", where))
 
-    def merged(self, folder: Path | None) -> dict[str, dict[str, Var]]:
+    def merge(self, folder: Path | None) -> dict[str, dict[str, Var]]:
         """Return the variables of each host, and put hosts of no group into ``ungrouped``."""
         parents = {name: {"all"} for name in self.groups if name != "all"} | {"all": set()}
         of_host: dict[str, set[str]] = {name: set() for name in self.hosts}
@@ -190,7 +190,7 @@ class _Tree:
                 if "ungrouped" in (name, child) and name != "all":
                     self.faults.append(needs_ansible("'ungrouped' above or below", group.where))
                 if child not in self.groups:
-                    self._fault(group.where, f"expected a known group, got {shown_key(child)!r}")
+                    self._fault(group.where, f"expected a known group, got {show_key(child)!r}")
                 parents.setdefault(child, set()).add(name)
             for host in group.hosts:
                 of_host[host].add(name)
@@ -254,7 +254,7 @@ class _Tree:
         document = yamlfile.loads(text, str(path), foreign=True)
         values = document.value or {}
         if not isinstance(values, dict):
-            self._fault(str(path), f"expected a mapping, got {shown_value(values, True)}")
+            self._fault(str(path), f"expected a mapping, got {show_value(values, True)}")
             return {}
         return {
             key: Var(value, f"{path}:{document.line((key,))}: {key}")

@@ -12,7 +12,7 @@ from orchestrator.features.explain.prediction import Explanation, Startup, expla
 from orchestrator.record import BenchDir
 from orchestrator.results import RunResult, median
 from orchestrator.results.entries import Row
-from orchestrator.results.parts.step_parts import StepParts, told, typical
+from orchestrator.results.parts.step_parts import StepParts, parse_step_parts, typical
 from orchestrator.results.parts.transfers import Link
 from orchestrator.results.run_history import BenchHistory, RunHistory
 from orchestrator.results.summary import Summary
@@ -40,7 +40,7 @@ def explain_bench(
         baseline_runs = [good[run_id] for run_id in baseline.run_ids if run_id in good]
         parts = [_step_parts(run) for run in runs]
         largest_by_link = largest_sizes(typical(parts)) if row.world_size > 1 else {}
-        measured = _find_measured(bench, row, runs[-1].run_id, largest_by_link)
+        measured = _find_collectives(bench, row, runs[-1].run_id, largest_by_link)
         explanations.append(
             explanation(
                 row,
@@ -56,7 +56,7 @@ def explain_bench(
     return tuple(explained for explained in explanations if explained)
 
 
-def _find_measured(
+def _find_collectives(
     bench: BenchDir, row: Row, run_id: str, largest_by_link: Mapping[Link, int]
 ) -> dict[Link, Collective]:
     """Return the ones of these collectives that were measured in the shape of a row;
@@ -104,7 +104,7 @@ def _step_parts(run: RunResult) -> StepParts:
     spec = run.spec
     assert spec is not None and run.throughput is not None  # a good run of a row has both
     window = run.throughput.last_step - run.throughput.first_step + 1
-    return told(run.observed, window, spec.options.get("bucket_cap_mb"))
+    return parse_step_parts(run.observed, window, spec.options.get("bucket_cap_mb"))
 
 
 def _uses_sockets(run: RunResult) -> bool:

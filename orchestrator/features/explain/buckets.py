@@ -63,7 +63,7 @@ def buckets_of(sizes_bytes: Sequence[int], model: str = "") -> tuple[Bucket, ...
     return tuple(Bucket(size, share) for size, share in zip(sizes_bytes, shares, strict=True))
 
 
-def reduced(buckets: Sequence[Bucket], backward: float) -> tuple[Transfer, ...]:
+def reduce_buckets(buckets: Sequence[Bucket], backward: float) -> tuple[Transfer, ...]:
     """Return the all-reduces of a step whose backward pass, the last share ``backward`` of it,
     makes these buckets.
     """

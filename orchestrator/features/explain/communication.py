@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.features.explain.buckets import Bucket, buckets_of, reduced
+from orchestrator.features.explain.buckets import Bucket, buckets_of, reduce_buckets
 from orchestrator.features.explain.curve import REACH, Curve
 from orchestrator.plural import plural
 from orchestrator.results.parts.overlap import ALONE, Sharing, Timed, elapsed_s
@@ -73,7 +73,7 @@ class Model:
         """
         scaled = {
             link: replace(
-                collective, curve=collective.curve.scaled((1 + collective.uncertain) ** sign)
+                collective, curve=collective.curve.scale((1 + collective.uncertain) ** sign)
             )
             for link, collective in self.measured.items()
         }
@@ -148,7 +148,7 @@ def _transfers(parts: StepParts, model: str, backward: float) -> tuple[Transfer,
             Bucket(bucket.size_bytes, share)
             for bucket, share in zip(buckets, parts.ready, strict=True)
         )
-    return reduced(buckets, backward)
+    return reduce_buckets(buckets, backward)
 
 
 def _buckets(parts: StepParts) -> str:

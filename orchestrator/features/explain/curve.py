@@ -82,7 +82,7 @@ class Curve:
         """Return True if the curve covers this size."""
         return reaches(self.points[-1][0], size_bytes)
 
-    def scaled(self, factor: float) -> Curve:
+    def scale(self, factor: float) -> Curve:
         """Return the curve of a network that takes ``factor`` times as long."""
         return Curve(tuple((size, time_s * factor) for size, time_s in self.points))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.errors import OrchError
 from orchestrator.features.explain.curve import reaches
 from orchestrator.record import RunDir
-from orchestrator.record.evidence import invalid, rendered_texts
+from orchestrator.record.evidence import invalid, read_rendered_files
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.rundir import benches
 from orchestrator.results import Cell, cells_of, interval, median
@@ -97,7 +97,11 @@ def settings_of(run: RunDir) -> Settings:
     manifest = read_manifest(run)
     by_host: dict[str, dict[str, str]] = {}
     for host in manifest.hosts:
-        text = rendered_texts(run, host).get("env.sh", "") if manifest.spec.device == "cuda" else ""
+        text = (
+            read_rendered_files(run, host).get("env.sh", "")
+            if manifest.spec.device == "cuda"
+            else ""
+        )
         try:
             words = shlex.split(text)
         except ValueError as error:

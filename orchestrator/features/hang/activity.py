@@ -208,7 +208,9 @@ def _read_by(seen: RankSeen) -> str:
         return ", which no process on this node was seen to read"
     return (
         ", which "
-        + listed([f"{reader.name} ({reader.pid}, state {reader.state})" for reader in seen.readers])
+        + join_words(
+            [f"{reader.name} ({reader.pid}, state {reader.state})" for reader in seen.readers]
+        )
         + " should read"
     )
 
@@ -218,10 +220,10 @@ def _innermost(seen: RankSeen) -> str:
     return f", in {calls[0].name}" if calls else ""
 
 
-def listed(words: list[str]) -> str:
+def join_words(words: list[str]) -> str:
     """Return words as a list in a sentence.
 
-    >>> listed(["0", "1", "3"])
+    >>> join_words(["0", "1", "3"])
     '0, 1 and 3'
     """
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -18,7 +18,7 @@ from orchestrator.features.hang.cause import VERDICT_KEY, Verdict
 from orchestrator.features.hang.node_report import HangReport, RankSeen
 from orchestrator.features.hang.waits import main_stack
 from orchestrator.record import BenchDir, RunDir
-from orchestrator.record.evidence import verified
+from orchestrator.record.evidence import verify_log
 from orchestrator.record.journal import Entry, Event
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.node_record import exit_record
@@ -154,7 +154,7 @@ def _report(run: RunDir, host: str) -> HangReport | None:
         )
     try:
         return HangReport.of(
-            json.loads(bytes(verified(run, host, _REPORT, entry)).decode("utf-8", "replace"))
+            json.loads(bytes(verify_log(run, host, _REPORT, entry)).decode("utf-8", "replace"))
         )
     except (ValueError, RecursionError) as error:
         raise DataError(f"expected JSON in {_REPORT}", kind="result_invalid") from error

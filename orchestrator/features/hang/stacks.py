@@ -34,13 +34,13 @@ def stacks(
     """
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.features.hang.node_report import HangReport
-    from orchestrator.features.hang.verdict import gone_on, verdict
+    from orchestrator.features.hang.verdict import find_progress, verdict
     from orchestrator.features.hang.waits import main_stack
     from orchestrator.inventory import open_inventory
     from orchestrator.nodes.cluster import Cluster
     from orchestrator.nodes.fanout import each
     from orchestrator.record import Project
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_record import find_inventory
     from orchestrator.record.manifest import read_manifest
     from orchestrator.report.text import one_line
 
@@ -54,7 +54,7 @@ def stacks(
         )
     run = current[-1]
     slots = read_manifest(run).placement.slots
-    inventory = open_inventory(reached_inventory(directory.record()))
+    inventory = open_inventory(find_inventory(directory.record()))
     hosts = inventory.of([slot.host for slot in slots])
     trust = trust_of(Project.here(os.environ), inventory.redaction())
     with Cluster(hosts, trust, inventory.redaction()).open() as cluster:
@@ -77,7 +77,7 @@ def stacks(
         return
     reports = {name: HangReport.of(answer) for name, answer in answers.items()}
     # Of a run that goes on, a moment in which one rank waits for another proves nothing.
-    going = gone_on({name: HangReport.of(answer) for name, answer in before.items()}, reports)
+    going = find_progress({name: HangReport.of(answer) for name, answer in before.items()}, reports)
     told = going or verdict(reports, {rank: slot.host for slot in slots for rank in slot.ranks})
     typer.echo(one_line(f"{run.run_id}: {told.sentence}"))
     for name, report in reports.items():

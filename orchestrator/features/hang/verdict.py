@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.hang.activity import Activity, activity, listed, phases_that_tell
+from orchestrator.features.hang.activity import Activity, activity, join_words, phases_that_tell
 from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
 from orchestrator.features.hang.collectives import find_difference, groups_of
 from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
@@ -72,10 +72,10 @@ def verdict(reports: Mapping[str, HangReport], placed: Mapping[int, str]) -> Ver
         return Verdict(
             "unknown",
             "the cause is unknown: "
-            + (f"no report from {listed(missing)}" if missing else "no rank is known"),
+            + (f"no report from {join_words(missing)}" if missing else "no rank is known"),
         )
     if missing:
-        return _untold(ranks, f"no report from {listed(missing)}")
+        return _untold(ranks, f"no report from {join_words(missing)}")
     waiting = [number for number, rank in ranks.items() if rank.does.kind == "waits"]
     outside = [number for number, rank in ranks.items() if rank.does.is_known]
     pausing = [number for number, rank in ranks.items() if rank.does.kind in ("pauses", "traced")]
@@ -106,7 +106,9 @@ def declares_pauses(reports: Mapping[str, HangReport]) -> bool:
     return all(rank.progress is not None and (marks_all or rank.progress.declares) for rank in seen)
 
 
-def gone_on(before: Mapping[str, HangReport], after: Mapping[str, HangReport]) -> Verdict | None:
+def find_progress(
+    before: Mapping[str, HangReport], after: Mapping[str, HangReport]
+) -> Verdict | None:
     """Return the verdict on ranks that have gone on between two looks, None if none has that
     reports its progress.
     """
@@ -147,7 +149,7 @@ def _name_ranks(kind: str, words: str, rest: str, homes: Mapping[int, str]) -> V
     if len(homes) > 1:
         words = _plural(words)
     if len(hosts) > 1:
-        words = f"on {listed(hosts)} {words}"
+        words = f"on {join_words(hosts)} {words}"
     return Verdict(
         kind, words, f"; {rest}" if rest else "", hosts[0] if len(hosts) == 1 else "", tuple(homes)
     )
@@ -212,7 +214,7 @@ def _launchers(
     homes = {number: host for number, host in placed.items() if host in halted}
     if not homes:
         return None
-    names = listed(
+    names = join_words(
         list(dict.fromkeys(f"{process.name}, {process.pid}" for process in halted.values()))
     )
     rest = _others([number for number in ranks if number not in homes], ranks)
@@ -349,9 +351,7 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
     if not pairs:
         return None
     named = [f"{first} and {second}" for first, second in sorted(pairs)[:MOST_NAMED]]
-    words = (
-        f"nothing arrives between {listed(named) if len(named) == 1 else '; between '.join(named)}"
-    )
+    words = f"nothing arrives between {join_words(named) if len(named) == 1 else '; between '.join(named)}"
     # A path with a smaller MTU than that of the nodes, which tells them nothing, loses large
     # packets alone.
     large = "; if ping is answered, only large packets are lost: ping -M do -s 1472, or 8972 for jumbo frames, shows it"

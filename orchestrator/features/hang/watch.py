@@ -22,7 +22,14 @@ from orchestrator.errors import OrchError, RunError
 from orchestrator.features.hang.cause import VERDICT_KEY, Verdict, subject
 from orchestrator.features.hang.collectives import find_difference
 from orchestrator.features.hang.node_report import HangReport, RankSeen
-from orchestrator.features.hang.verdict import LATE, NOW, SOON, declares_pauses, gone_on, verdict
+from orchestrator.features.hang.verdict import (
+    LATE,
+    NOW,
+    SOON,
+    declares_pauses,
+    find_progress,
+    verdict,
+)
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 
@@ -135,7 +142,7 @@ class HangWatch:
                     ended=tuple(rank.rank for rank in peer.record.ranks if rank.code == 0)
                 )
         judged = verdict(seen, self.placed)
-        moving = gone_on(self._seen, seen) if judged.kind != "ahead" else None
+        moving = find_progress(self._seen, seen) if judged.kind != "ahead" else None
         before, self._verdict, self._seen = self._verdict, judged, seen
         agrees = before is not None and before.key == judged.key
         if self.overdue:

@@ -20,7 +20,7 @@ from orchestrator.documents import read
 from orchestrator.errors import OrchError
 from orchestrator.feature import providers
 from orchestrator.record import BenchDir, Project
-from orchestrator.record.folder_cache import remembered
+from orchestrator.record.folder_cache import read_folders
 from orchestrator.record.rundir import bench_folders
 from orchestrator.results.read import read_run
 
@@ -38,7 +38,7 @@ def history(root: Path, cache: Path) -> History:
     """Return the history of the benches in ``root``; damaged benches raise nothing. ``cache`` need
     not exist.
     """
-    entries = remembered(cache, list(reversed(bench_folders(root))), _read)
+    entries = read_folders(cache, list(reversed(bench_folders(root))), _read)
     return history_of({name: read(PastBench, entry) for name, entry in entries.items()})
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.errors import DataError
-from orchestrator.features.profile.trace import Recorded, Trace, recorded
+from orchestrator.features.profile.trace import Recorded, Trace, parse_trace
 from orchestrator.features.profile.waits import with_waits
 from orchestrator.record import BenchDir, RunDir
-from orchestrator.record.evidence import verified
+from orchestrator.record.evidence import verify_log
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.node_record import exit_record
 from orchestrator.results import RunResult
@@ -37,7 +37,7 @@ class Profiled:
     missing: str
 
 
-def profiled_bench(
+def read_profiles(
     bench: BenchDir, summary: Summary, results: Sequence[RunResult]
 ) -> tuple[Profiled, ...]:
     """Return the traces of each configuration that has a speed and an extra run; empty for a bench
@@ -87,8 +87,8 @@ def _read_traces(run: RunDir) -> Iterator[Recorded]:
                 )
                 raise DataError(message, kind="result_invalid", host=slot.host, where=name)
             try:
-                yield recorded(
-                    bytes(verified(run, slot.host, name, entry)), int(match[1]), slot.host
+                yield parse_trace(
+                    bytes(verify_log(run, slot.host, name, entry)), int(match[1]), slot.host
                 )
             except DataError as error:
                 error.host, error.where = slot.host, name

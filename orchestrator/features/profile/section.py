@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.features.profile.bench import Profiled, profiled_bench
+from orchestrator.features.profile.bench import Profiled, read_profiles
 from orchestrator.report.sections import Asked, Page, PredictedStep, Section
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ ORDER = 30
 
 def section_of(asked: Asked) -> ProfileSection | None:
     """Return the traces of a bench, None for one without any."""
-    profiles = profiled_bench(asked.bench, asked.summary, asked.results)
+    profiles = read_profiles(asked.bench, asked.summary, asked.results)
     if not profiles:
         return None
     return ProfileSection(profiles, dict(asked.predicted))

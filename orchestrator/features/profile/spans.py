@@ -1,6 +1,6 @@
 """Sets of moments as sorted intervals that do not touch, in any unit.
 
->>> united([(4, 6), (1, 2), (5, 8)])
+>>> unite([(4, 6), (1, 2), (5, 8)])
 [(1, 2), (4, 8)]
 >>> length(common([(1, 2), (4, 8)], [(0, 5)]))
 2
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 Span = tuple[float, float]
 
 
-def united(spans: Iterable[Span]) -> list[Span]:
+def unite(spans: Iterable[Span]) -> list[Span]:
     """Return the moments that are in any of the intervals."""
     whole: list[Span] = []
     for begin, end in sorted(spans):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
-from orchestrator.features.profile.spans import Span, common, length, united, without
+from orchestrator.features.profile.spans import Span, common, length, unite, without
 from orchestrator.strictjson import strict_json
 
 _MOST_BYTES, _MOST_EVENTS = 128 << 20, 1_000_000
@@ -92,7 +92,7 @@ class _Event:
     span: Span
 
 
-def recorded(data: bytes, rank: int, host: str) -> Recorded:
+def parse_trace(data: bytes, rank: int, host: str) -> Recorded:
     """Return the parts of the steps in a compressed trace. Raises DataError (result_invalid) for
     another file.
     """
@@ -120,9 +120,9 @@ def recorded(data: bytes, rank: int, host: str) -> Recorded:
         computes = _computing(operators)
         counted = list(_own_times(operators))
     communication, computing = (
-        common(united(part), window) for part in ([event.span for event in sends], computes)
+        common(unite(part), window) for part in ([event.span for event in sends], computes)
     )
-    busy, sending = length(united([*communication, *computing])), length(communication)
+    busy, sending = length(unite([*communication, *computing])), length(communication)
     exposed = without(communication, computing)
     trace = Trace(
         rank,
@@ -194,7 +194,7 @@ def _computing(operators: Iterable[_Event]) -> list[Span]:
     return [
         span
         for computes, waits in by_thread.values()
-        for span in without(united(computes), united(waits))
+        for span in without(unite(computes), unite(waits))
     ]
 
 

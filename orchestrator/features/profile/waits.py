@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.features.profile.spans import Span, common, length, united, without
+from orchestrator.features.profile.spans import Span, common, length, unite, without
 from orchestrator.features.profile.trace import Recorded, Trace
 
 _GROUPS = ("tensor_parallel", "pipeline_parallel", "replicas")
@@ -60,6 +60,6 @@ def _waiting(own: Recorded, least: dict[str, list[float]]) -> float:
     return length(
         common(
             own.exposed,
-            without(united(span for span in waits if span[0] < span[1]), united(transfers)),
+            without(unite(span for span in waits if span[0] < span[1]), unite(transfers)),
         )
     )

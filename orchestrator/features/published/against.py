@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.folders import read_published_files
 from orchestrator.features.published.nearest import NearestRecord, nearest_records
 from orchestrator.features.published.reference import reference_tables
 from orchestrator.report.references import ReferenceTable
@@ -21,7 +21,7 @@ SOURCE = "published"
 
 def compare(summary: Summary, bases: Sequence[Path]) -> PublishedReference:
     """Return a summary compared with the published tables of the framework folders."""
-    files = tuple(published_files(bases).values())
+    files = tuple(read_published_files(bases).values())
     tables, without_table = reference_tables(summary, files)
     return PublishedReference(tables, without_table, tuple(nearest_records(summary, files)))
 

@@ -31,7 +31,7 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
     """Recompute published tables from their printed runs, and report the numbers that do not follow
     from the runs.
     """
-    from orchestrator.features.published.folders import published_files
+    from orchestrator.features.published.folders import read_published_files
     from orchestrator.features.published.language import recompute_language
     from orchestrator.features.published.tables import recompute
 
@@ -40,7 +40,7 @@ def published(name: Name = "", templates: Templates = None, as_json: Json = Fals
         only = _chosen(name, bases)
         files = {only.framework: only}
     else:
-        files = published_files(bases)
+        files = read_published_files(bases)
     checked: dict[str, Checks] = {}
     for framework, file in files.items():
         checks = [recompute(table) for table in file.tables]
@@ -70,7 +70,7 @@ def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
     there are none.
     """
     from orchestrator.errors import ConfigError
-    from orchestrator.features.published.folders import open_published, published_at
+    from orchestrator.features.published.folders import open_published, read_tables
     from orchestrator.inventory import nearest
     from orchestrator.plan.folders import frameworks
 
@@ -81,7 +81,7 @@ def _chosen(name: str, bases: Sequence[Path]) -> PublishedFile:
         if (folder / "published.json").exists()
     }
     if (path / "published.json").exists() or path.is_file():
-        return published_at(path)
+        return read_tables(path)
     if name in folders:
         return open_published(name, folders[name])
     if len(path.parts) > 1 or path.exists():

@@ -20,7 +20,7 @@ TABLES = "published.json"
 """The file with the published tables of a folder."""
 
 
-def published_files(bases: Sequence[Path] = ()) -> dict[str, PublishedFile]:
+def read_published_files(bases: Sequence[Path] = ()) -> dict[str, PublishedFile]:
     """Return the published tables of every framework folder that has any, by framework."""
     folders = frameworks(bases)
     return {
@@ -40,7 +40,7 @@ def open_published(framework: str, folder: Path) -> PublishedFile:
     return _read(framework, path)
 
 
-def published_at(path: Path) -> PublishedFile:
+def read_tables(path: Path) -> PublishedFile:
     """Read the published tables of a folder with ``published.json``, or of a JSON file, as
     `open_published` does.
     """

@@ -20,9 +20,9 @@ from orchestrator.features.published.nearest import NearestRecord
 from orchestrator.features.published.report import (
     NOTHING,
     Doubts,
+    count_agreements,
     findings_document,
     remarks,
-    reproduced,
 )
 from orchestrator.report.terminal import fitting, say
 
@@ -94,7 +94,7 @@ def language_overview(
             rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
-            counts = [reproduced(check, kind) for kind in kinds]
+            counts = [count_agreements(check, kind) for kind in kinds]
             known = str(len(check.odd) or NOTHING)
             rows.append(
                 (f" {check.table.name}", str(len(check.table.records)), *counts, known, doubted)

@@ -63,7 +63,7 @@ class Line(NamedTuple):
         if raw is None:
             return None
         if len(raw) > _DIGITS or not raw.isdigit():
-            raise refused(
+            raise log_error(
                 f"expected a whole number of at most {_DIGITS} digits in {name}",
                 f"found {_shorten(raw)}",
             )
@@ -81,7 +81,7 @@ class Line(NamedTuple):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise refused(f"expected a number in {name}", f"found {_shorten(raw)}")
+            raise log_error(f"expected a number in {name}", f"found {_shorten(raw)}")
         return number
 
     def moment(self) -> float | Moment | None:
@@ -173,14 +173,14 @@ def last_attempt(
     return chosen, (GOES_BACK(count=again),) if again else ()
 
 
-def steps_said(steps: Sequence[int]) -> str:
+def describe_steps(steps: Sequence[int]) -> str:
     """Return as text which steps a log has."""
     if not steps:
         return "the log has no such line"
     return f"the log goes from {min(steps)} to {max(steps)}"
 
 
-def refused(expected: str, got: str, hint: str = "") -> DataError:
+def log_error(expected: str, got: str, hint: str = "") -> DataError:
     """Return the error for a log that yields no number."""
     return DataError(f"{expected}, {got}", kind="result_invalid", hint=hint, phase="summarize")
 

@@ -45,7 +45,7 @@ from orchestrator.record import BenchDir, RunDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.record.state_file import read_bytes
 from orchestrator.results import RunResult, Throughput
-from orchestrator.results.foreign_log import by_grammar, checked_by_grammar, grammar_note
+from orchestrator.results.foreign_log import by_grammar, check_by_grammar, grammar_note
 from orchestrator.results.summary import Summary, summarize
 
 _MAX_LOG_BYTES = 1 << 30
@@ -185,7 +185,7 @@ def _with_speed(
     notes: tuple[Note, ...] = ()
     try:
         if grammar:
-            remarks = checked_by_grammar(log, grammar, spec, (rule.first, rule.last))
+            remarks = check_by_grammar(log, grammar, spec, (rule.first, rule.last))
             notes = tuple(remark.about(result.run_id) for remark in remarks)
         speed = rule.speed(log, Case(spec.nodes, spec.gpus, spec.batch_size, images))
     except DataError as error:

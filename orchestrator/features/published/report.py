@@ -17,7 +17,7 @@ from orchestrator.report.references import ReferenceTable
 from orchestrator.report.terminal import fitting, say
 from orchestrator.report.text import one_line
 from orchestrator.results.numbers.physics import Finding
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.throughput import round_like_numpy
 
 NOTHING = "–"
 _NUMBERS = ("speed", "average", "median", "speedup")
@@ -73,7 +73,7 @@ def overview(
         if checks:
             rows.append((name, *[""] * (len(titles) - 1)))
         for check in checks:
-            counts = [reproduced(check, kind) for kind in _NUMBERS]
+            counts = [count_agreements(check, kind) for kind in _NUMBERS]
             runs = sum(len(cell.runs) for cell in check.table.cells)
             known = str(len(check.odd) or NOTHING)
             doubted = str(sum(map(len, doubts[check.table.name].values())) or NOTHING)
@@ -180,7 +180,7 @@ def _cells(check: TableCheck, console: Console) -> Group:
     with_ours = bool(check.ours) and check.table.divisor not in ("median/median", "value/value")
     rows = []
     for cell in cells:
-        numbers = [_beside_recomputed(check, cell, kind) for kind in titles]
+        numbers = [_compare_number(check, cell, kind) for kind in titles]
         if with_ours:
             numbers.append(_number(check.ours.get(cell.case)))
         rows.append((cell.case, str(len(cell.runs) or NOTHING), *numbers))
@@ -189,7 +189,7 @@ def _cells(check: TableCheck, console: Console) -> Group:
     )
 
 
-def _beside_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str:
+def _compare_number(check: TableCheck, cell: PublishedCell, kind: str) -> str:
     printed, number = getattr(cell, kind), check.of(cell.case, kind)
     # The speed repeats the average or the median: only a difference is worth the width.
     if printed is None or number is None or (kind == "speed" and number.agrees):
@@ -197,7 +197,7 @@ def _beside_recomputed(check: TableCheck, cell: PublishedCell, kind: str) -> str
     return f"{_number(printed)} {'=' if number.agrees else '≠'} {_number(number.recomputed)}"
 
 
-def reproduced(check: TableCheck | LanguageCheck, kind: str) -> str:
+def count_agreements(check: TableCheck | LanguageCheck, kind: str) -> str:
     """Return how many printed numbers of a kind follow from others, of how many."""
     agreements = [number.agrees for number in check.checks if number.what == kind]
     return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
@@ -217,4 +217,4 @@ def _divisor(divisor: str, baseline: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return NOTHING if value is None else f"{published(value):.2f}"
+    return NOTHING if value is None else f"{round_like_numpy(value):.2f}"

@@ -7,7 +7,7 @@ silently accepted a fault (too few lines, a second run in the file, a different 
 raises an error; wherever the script gave a correct number, the rule gives it too.
 
 >>> entry = {"title": "steps 20-120", "lines": r"iter (?P<step>\\d+), at (?P<timestamp>\\d+\\.\\d+)$", "by": "timestamp"}
->>> rule = Rule.declared("mine", {**entry, "window": {"after": 20, "last": 120}})
+>>> rule = Rule.parse("mine", {**entry, "window": {"after": 20, "last": 120}})
 >>> log = b"".join(b"iter %d, at %.1f\\n" % (i, 1.6e9 + i / 10) for i in (20, 120))
 >>> rule.speed(log, Case(nodes=2, gpus=8, batch_size=128)).samples_per_s
 20480.0
@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.errors import ConfigError
-from orchestrator.features.published.lines import Line, Moment, lines_of, refused
+from orchestrator.features.published.lines import Line, Moment, lines_of, log_error
 from orchestrator.features.published.notes import OTHER_TIME_USED
 from orchestrator.features.published.run_size import Case
 from orchestrator.features.published.self_consistency import (
@@ -44,7 +44,7 @@ from orchestrator.notes import Note
 from orchestrator.plan import Framework
 from orchestrator.plan.published_schema import CLOCKS, RATES, RuleEntry
 from orchestrator.results import mean
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.throughput import round_like_numpy
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -61,17 +61,17 @@ class RunSpeed:
 class Rounding:
     """Decimal places, rounded as ``numpy.round`` or as Python's ``round`` does.
 
-    >>> Rounding(2, "numpy").rounded(2725.415), Rounding(2, "python").rounded(2725.415)
+    >>> Rounding(2, "numpy").round(2725.415), Rounding(2, "python").round(2725.415)
     (2725.42, 2725.41)
     """
 
     places: int
     by: str = "numpy"
 
-    def rounded(self, value: float) -> float:
+    def round(self, value: float) -> float:
         """Return the rounded value."""
         if self.by == "numpy":
-            return published(value, self.places)
+            return round_like_numpy(value, self.places)
         return round(value, self.places)
 
 
@@ -99,7 +99,7 @@ class Rule:
     rounding: Rounding | None = None
 
     @classmethod
-    def declared(cls, name: str, declaration: Mapping[str, Any]) -> Rule:
+    def parse(cls, name: str, declaration: Mapping[str, Any]) -> Rule:
         """Return the rule that a mapping declares, which has passed the checks of a framework
         folder.
         """
@@ -127,7 +127,7 @@ class Rule:
         """
         speed = self._speed(log, case)
         if not 0 < speed.samples_per_s < math.inf:
-            raise refused("expected a speed above 0", f"found {speed.samples_per_s:g} samples/s")
+            raise log_error("expected a speed above 0", f"found {speed.samples_per_s:g} samples/s")
         return speed
 
     def matching_lines(self, log: bytes) -> int:
@@ -169,7 +169,9 @@ class Rule:
                 return RunSpeed(self._round(speed), (*warnings, *notes))
             except _Without as error:
                 if number == len(self.by):
-                    raise refused(f"expected {name} in the lines that count", str(error)) from None
+                    raise log_error(
+                        f"expected {name} in the lines that count", str(error)
+                    ) from None
                 notes += (OTHER_TIME_USED(name=name, other=self.by[number]),)
         raise AssertionError("a rule has a group that gives its time")
 
@@ -194,7 +196,7 @@ class Rule:
         self, name: str, lines: Sequence[Line], case: Case
     ) -> tuple[float, tuple[Note, ...]]:
         """Return the speed by what each line of the window says of its own speed, and warnings."""
-        need = self.window.needed(only_ends=False)
+        need = self.window.list_lines(only_ends=False)
         by_step, warnings = steps_of(
             lines, name, self.window, need, self.steps_called, self._printers(case)
         )
@@ -212,7 +214,7 @@ class Rule:
         """
         window, steps = self.window, self.window.length
         least = window.ends if self.gaps == "noted" else None
-        need = window.needed(only_ends=True)
+        need = window.list_lines(only_ends=True)
         by_step, warnings = steps_of(
             lines, "", window, need, self.steps_called, self._printers(case), least
         )
@@ -251,13 +253,13 @@ class Rule:
         else:
             rates = [value * self._factor(case) for value in values]
         if self.line_rounding:
-            rates = [self.line_rounding.rounded(rate) for rate in rates]
+            rates = [self.line_rounding.round(rate) for rate in rates]
         if self.over == "harmonic_mean":
             return len(rates) / math.fsum(1 / (rate or math.nan) for rate in rates)
         return STATISTICS[self.over](rates)
 
     def _round(self, speed: float) -> float:
-        return self.rounding.rounded(speed) if self.rounding else speed
+        return self.rounding.round(speed) if self.rounding else speed
 
 
 def rules_of(framework: Framework) -> dict[str, Rule]:
@@ -265,8 +267,7 @@ def rules_of(framework: Framework) -> dict[str, Rule]:
     published tables.
     """
     return {
-        name: Rule.declared(name, rule)
-        for name, rule in framework.published.get("rules", {}).items()
+        name: Rule.parse(name, rule) for name, rule in framework.published.get("rules", {}).items()
     }
 
 
@@ -312,5 +313,5 @@ def _per_second(batch: int, steps: int, seconds: float) -> float:
     time is not above 0.
     """
     if not 0 < seconds < math.inf:
-        raise refused("expected a time above 0 s in the window", f"found {seconds:g} s")
+        raise log_error("expected a time above 0 s in the window", f"found {seconds:g} s")
     return batch / (seconds / steps)

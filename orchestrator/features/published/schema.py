@@ -32,8 +32,8 @@ from orchestrator.features.published.tables import (
 )
 from orchestrator.inventory import nearest
 from orchestrator.inventory.fields import Filled, Setting, Strict, Text, takes, whole
-from orchestrator.inventory.values import KeyPath, shown_key, shown_value
-from orchestrator.plan.schema_faults import described, key_path
+from orchestrator.inventory.values import KeyPath, show_key, show_value
+from orchestrator.plan.schema_faults import describe_fault, key_path
 
 KIND = "published"
 """The name of the file for `orch schema`."""
@@ -172,18 +172,18 @@ def parse(
 
     def place(path: KeyPath) -> str:
         line = line_of(path)
-        key = ".".join(map(shown_key, path))
+        key = ".".join(map(show_key, path))
         return ": ".join(part for part in (f"{where}:{line}" if line else where, key) if part)
 
     if not isinstance(value, dict):
-        message = f"expected a mapping with schema, source and tables, got {shown_value(value)}"
+        message = f"expected a mapping with schema, source and tables, got {show_value(value)}"
         raise Faults([ConfigError(message, where=place(()))])
     try:
         file = PublishedTables.model_validate(value)
     except ValidationError as error:
         details = [detail for detail in error.errors(include_url=False) if detail["loc"]]
         described_faults = [
-            (key_path(detail), described(detail, place, _model_at)) for detail in details
+            (key_path(detail), describe_fault(detail, place, _model_at)) for detail in details
         ]
         raise Faults(_in_order(described_faults, line_of)) from None
     faults = [

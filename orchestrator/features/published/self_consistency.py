@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from orchestrator.features.published.lines import Line, lines_of, refused
+from orchestrator.features.published.lines import Line, lines_of, log_error
 from orchestrator.features.published.notes import CLOCK_AGAINST_LOG
 from orchestrator.features.published.run_size import Case
 from orchestrator.notes import Note
@@ -36,7 +36,7 @@ def check_sizes(log: bytes, patterns: Sequence[re.Pattern[bytes]], case: Case) -
         for name in line.groups():
             said = line.whole(name)
             if said != sizes[name]:
-                raise refused(f"expected {name} {sizes[name]}", f"the log says {said}")
+                raise log_error(f"expected {name} {sizes[name]}", f"the log says {said}")
 
 
 def check_epochs(lines: Sequence[Line], case: Case) -> None:
@@ -47,7 +47,7 @@ def check_epochs(lines: Sequence[Line], case: Case) -> None:
         {length for line in lines if (length := line.whole("epoch_steps")) is not None}
     )
     if len(lengths) > 1:
-        raise refused(
+        raise log_error(
             "expected one epoch length",
             f"found {', '.join(map(str, lengths))}: several runs in one file",
         )
@@ -69,7 +69,7 @@ def check_epoch_length(iterations: int, case: Case) -> None:
         return
     ranks = max(1, round(case.images / (max(1, iterations) * case.batch_size)))
     fits = full(ranks) <= iterations <= full(ranks) + 1
-    raise refused(
+    raise log_error(
         f"expected {full(case.ranks)} iterations in an epoch of {case.images} images, {case}",
         f"the log has {iterations}, which implies {f'{ranks} ranks, not {case.ranks}' if fits else 'a different data set'}",
         hint="some of the nodes ran on their own, or the data set is a different one (--images)",
@@ -93,7 +93,7 @@ def contradiction(
     ):
         return ()
     if not 1 / _TOO_FAR_APART < otherwise_s / by_clock_s < _TOO_FAR_APART:
-        raise refused(
+        raise log_error(
             f"expected a clock that agrees with the {name} of the same lines",
             f"found {by_clock_s:g} s by the clock, {otherwise_s:g} s by the {name}",
             hint="the clock of the machine was set in the window, or the log holds lines of several runs",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from orchestrator.features.published.lines import (
     Line,
     Moment,
+    describe_steps,
     last_attempt,
-    refused,
-    steps_said,
+    log_error,
     with_steps,
 )
 from orchestrator.features.published.notes import (
@@ -79,7 +79,7 @@ class Window:
         start, last = self.ends
         return (start < number if self.after is not None else start <= number) and number <= last
 
-    def needed(self, *, only_ends: bool) -> Sequence[int]:
+    def list_lines(self, *, only_ends: bool) -> Sequence[int]:
         """Return the numbers of the lines that are needed; ``only_ends``: unless ``every`` is set,
         those at the two ends.
         """
@@ -120,13 +120,13 @@ def steps_of(
     if missing and not set(least or missing) & set(missing):
         warnings += (LINES_MISSING(missing=len(missing), needed=len(need), first=missing[0]),)
     elif missing:
-        got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {steps_said(list(by_step))}"
-        raise refused(f"expected lines of {called} {_describe_steps(need)}", got)
+        got = f"found {len(need) - len(missing)} of {len(need)}, without {missing[0]}; {describe_steps(list(by_step))}"
+        raise log_error(f"expected lines of {called} {_describe_steps(need)}", got)
     for step in need:
         for line in by_step.get(step, ()):
             begin = line.whole("first_step")
             if begin is not None and step - begin != window.every:
-                raise refused(
+                raise log_error(
                     f"expected lines of {window.every} {called} each", f"one of {begin} to {step}"
                 )
     if printers is None:
@@ -136,7 +136,7 @@ def steps_of(
     counts = {len(by_step[step]) for step in need if step in by_step}
     if counts not in ({1}, {printers}):
         numbers = ", ".join(map(str, sorted(counts)))
-        raise refused(
+        raise log_error(
             f"expected {called} {_describe_steps(need)} once, or from each of {printers} processes",
             f"found {numbers} lines of one",
         )
@@ -158,7 +158,7 @@ def lines_in_order(
     )
     (_, step), most = max(counts.items(), key=lambda item: item[1], default=((None, 0), 0))
     if most > printers:
-        raise refused(
+        raise log_error(
             f"expected lines of step {step} at most {printers} times, once from each process",
             f"found {most}: several runs in one file",
         )
@@ -166,7 +166,7 @@ def lines_in_order(
     end = start + (window.take_lines or 0)
     if len(kept) < end:
         which = f" of {called} above {above}" if above is not None else ""
-        raise refused(f"expected {end} lines{which}", f"found {len(kept)}")
+        raise log_error(f"expected {end} lines{which}", f"found {len(kept)}")
     return kept[start:end]
 
 
@@ -179,17 +179,17 @@ def total_of(lines: Sequence[Line], printers: int) -> tuple[float, tuple[Note, .
     """
     totals = [total for line in lines if (total := line.optional("samples_per_s")) is not None]
     if not totals:
-        raise refused("expected a line with the total", "found none: the run did not finish")
+        raise log_error("expected a line with the total", "found none: the run did not finish")
     first = next(
         number for number, line in enumerate(lines) if line.raw("samples_per_s") is not None
     )
     if any(line.raw("step") is not None for line in lines[first:]):
-        raise refused(
+        raise log_error(
             "expected the totals of one run at its end",
             "found steps after the first total: several runs",
         )
     if len(totals) > printers or max(totals) > min(totals) * _SAME_TOTAL:
-        raise refused(
+        raise log_error(
             f"expected the same total from at most {printers} ranks",
             f"found {len(totals)} totals: several runs?",
         )
@@ -216,7 +216,7 @@ def between(starts: Sequence[float | Moment], ends: Sequence[float | Moment]) ->
 def _apart(start: float | Moment, end: float | Moment) -> float:
     """Return the seconds between two readings of a clock, to the microsecond."""
     if isinstance(start, float) or isinstance(end, float) or (start[0] is None) != (end[0] is None):
-        raise refused("expected clocks of one form", "found another form in a later line")
+        raise log_error("expected clocks of one form", "found another form in a later line")
     seconds = end[1] - start[1]
     if start[0] is not None and end[0] is not None:
         return round(seconds + 86400 * (end[0] - start[0]), 6)

@@ -85,7 +85,7 @@ def bisect(
     from orchestrator.plan.bench import Bench
     from orchestrator.plan.schedule import Schedule
     from orchestrator.plan.words import label, seconds
-    from orchestrator.record.bench_record import reached_inventory
+    from orchestrator.record.bench_record import find_inventory
     from orchestrator.report.text import one_line
 
     hosts, as_json = given["hosts"], given["json"]
@@ -97,7 +97,7 @@ def bisect(
     pair, name = _pair(benches, by or [], case, metric)
     record = benches[1].record()
     reached = "" if hosts else f"bench {record.bench_id}"
-    selection = select(hosts or reached_inventory(record), given["exclude"], source_of=reached)
+    selection = select(hosts or find_inventory(record), given["exclude"], source_of=reached)
     bases = tuple(dict.fromkeys((*template_bases(given["templates"]), *record.templates)))
     (folder,) = open_frameworks([pair[0].spec.framework], bases)
     devices = record.devices

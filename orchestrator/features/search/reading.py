@@ -21,7 +21,7 @@ from orchestrator.features.search.strategy import (
 )
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_parts import PlanEntry
-from orchestrator.record.state_file import damaged
+from orchestrator.record.state_file import state_error
 from orchestrator.results import NEVER_RUN, RUNNING, RunResult
 
 _NOT_OVER = ("incomplete", RUNNING, NEVER_RUN)
@@ -35,7 +35,7 @@ def open_search(bench: BenchDir, results: Iterable[RunResult]) -> Strategy:
     search, plan = search_of(record), record.plan or {}
     if search is None:
         message = "expected the record of a tune or a bisect, found none"
-        raise damaged(bench.path / "bench.json", message)
+        raise state_error(bench.path / "bench.json", message)
     over = {run.run_id: run for run in results if run.state not in _NOT_OVER}
     runs = [(plan[name], over[name]) for name in record.runs if name in over and name in plan]
     of_sides = (run for entry, run in runs if entry.rung is None)
@@ -50,7 +50,7 @@ def open_search(bench: BenchDir, results: Iterable[RunResult]) -> Strategy:
         return Bisection(search, state)
     except (KeyError, IndexError) as error:
         message = f"expected runs of its candidates, got {error}"
-        raise damaged(bench.path / "bench.json", message) from error
+        raise state_error(bench.path / "bench.json", message) from error
 
 
 def _state(

@@ -154,7 +154,7 @@ def add_rung(bench: BenchDir, plan: Bench, runs: Sequence[PlannedRun], rung: Run
     def with_rung(record: BenchRecord) -> BenchRecord:
         search = search_of(record)
         assert search
-        planned = record.planned(plan, runs, rung=len(search.rungs))
+        planned = record.with_runs(plan, runs, rung=len(search.rungs))
         return _with(planned, rungs=(*search.rungs, rung))
 
     bench.change(with_rung)

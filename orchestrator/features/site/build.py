@@ -24,14 +24,14 @@ from orchestrator.features.site.catalogue import (
     page_name,
 )
 from orchestrator.features.site.comparisons import ComparisonJob, comparison_jobs, write_comparisons
-from orchestrator.features.site.folder import PAGES, STATE, checked, keep_page, staging
+from orchestrator.features.site.folder import PAGES, STATE, check_target, keep_page, staging
 from orchestrator.features.site.pages import acceptance_page, entry_of, mark_of
-from orchestrator.pool import shared_out
+from orchestrator.pool import share_out
 from orchestrator.record import BenchDir, Project
 from orchestrator.record.bench_groups import BenchGroup, groups
 from orchestrator.record.folder_cache import evidence_mark
 from orchestrator.record.node_states import NodeState, past_states
-from orchestrator.record.sealed import is_broken, sealed
+from orchestrator.record.sealed import is_broken, seal_record
 from orchestrator.record.state_file import read_json
 from orchestrator.report.html.bench_page import bench_page, read
 from orchestrator.report.html.navigation import links_of
@@ -83,9 +83,9 @@ def build(
     gets its progress in words.
 
     ``home``: where the links of its front page to the page above it lead, as to `orch serve`.
-    Damaged benches raise nothing. Raises OrchError as `checked` and `staging` do.
+    Damaged benches raise nothing. Raises OrchError as `check_target` and `staging` do.
     """
-    path, key = checked(target), _renderer(home)
+    path, key = check_target(target), _renderer(home)
     before = _state(path, key)
     runs = project.runs
     names = bench_names(runs)
@@ -147,7 +147,7 @@ def build(
         )
         for name, text in overviews.pages(site, home).items():
             (new / name).write_text(text, encoding="utf-8")
-        (new / STATE).write_text(json.dumps(sealed(_content(now, key))), encoding="ascii")
+        (new / STATE).write_text(json.dumps(seal_record(_content(now, key))), encoding="ascii")
         pages = (
             len(PAGES)
             + len(comparisons)
@@ -191,7 +191,7 @@ def _run_jobs(
 ) -> Iterator[Any]:
     """Yield what each job gives; ``tell`` how many are done."""
     done = 0
-    for results in shared_out(write, jobs, worth=len(jobs) > _WORTH) if jobs else ():
+    for results in share_out(write, jobs, worth=len(jobs) > _WORTH) if jobs else ():
         yield from results
         done += len(results)
         tell(f"{done} of {len(jobs)} {noun} pages made")

@@ -40,7 +40,7 @@ class _Client:
 
 class Clients:
     """The clients of a server. Each is connected by a socket and answered in a thread, which calls
-    `left` at the end.
+    `forget` at the end.
     """
 
     def __init__(self, limits: ClientLimits) -> None:
@@ -70,15 +70,15 @@ class Clients:
             self._clients[connection] = _Client(now, now)
             return True
 
-    def asked(self, connection: socket.socket) -> None:
+    def note_request(self, connection: socket.socket) -> None:
         """Note that the request is complete: from now on the client waits for us."""
         self._goes_on(connection, _PAGE)
 
-    def answered(self, connection: socket.socket) -> None:
+    def note_answer(self, connection: socket.socket) -> None:
         """Note that the page is made: from now on we wait for the client to take it."""
         self._goes_on(connection, _ANSWER)
 
-    def left(self, connection: socket.socket) -> None:
+    def forget(self, connection: socket.socket) -> None:
         """Note that nobody answers a connection any more."""
         with self._lock:
             self._clients.pop(connection, None)

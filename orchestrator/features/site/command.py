@@ -31,13 +31,13 @@ def site(
     """
     from orchestrator.cli.signals import interrupt_on_signal
     from orchestrator.extras import need
-    from orchestrator.features.site.folder import checked
+    from orchestrator.features.site.folder import check_target
     from orchestrator.record import Project
     from orchestrator.report.text import one_line
 
     if stop_with_stdin:
         threading.Thread(target=_end_with_stdin, name="parent", daemon=True).start()
-    checked(folder)
+    check_target(folder)
     need("matplotlib", "charts of the pages")
     from orchestrator.features.site.build import build
 

@@ -29,7 +29,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
-def checked(target: Path) -> Path:
+def check_target(target: Path) -> Path:
     """Return the real path of the folder of a site, which may not exist yet. Raises ConfigError for
     one that is none.
     """
@@ -169,7 +169,7 @@ def _replace(target: Path, new: Path) -> None:
     if not os.path.lexists(target):
         new.rename(target)
         return
-    if _exchanged(target, new):
+    if _exchange(target, new):
         return
     old = _aside(target)
     _remove(old)
@@ -182,7 +182,7 @@ def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.orch-site-old")
 
 
-def _exchanged(first: Path, second: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Let two folders change places in one step. Return False if this system or file system cannot
     do that.
     """

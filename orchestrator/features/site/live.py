@@ -29,7 +29,7 @@ from orchestrator.record.telemetry import TELEMETRY, telemetry_of
 from orchestrator.report.html.sparkline import bar, sparkline
 from orchestrator.report.text import visible
 from orchestrator.results import RUNNING, RunResult
-from orchestrator.results.bench import placed
+from orchestrator.results.bench import place_results
 from orchestrator.results.numbers.throughput import Terms, speed_of_line
 from orchestrator.results.planned import Counts, planned_runs
 from orchestrator.results.read import read_run
@@ -135,7 +135,7 @@ class Live:
         bench, notes = BenchDir.open(self.runs / name), list[str]()
         record, process = bench.record(), holder(bench)
         planned = planned_runs(
-            bench, placed(bench, [self._result(run) for run in _runs_begun_by_now(bench)])
+            bench, place_results(bench, [self._result(run) for run in _runs_begun_by_now(bench)])
         )
         events: list[Entry] = []
         try:

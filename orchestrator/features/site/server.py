@@ -145,9 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
-        self.server.clients.asked(self.connection)
+        self.server.clients.note_request(self.connection)
         status, body, headers = self._page()
-        self.server.clients.answered(self.connection)
+        self.server.clients.note_answer(self.connection)
         self.send_response(status)
         for name, value in {**_HEADERS, **headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -245,7 +245,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self.clients.left(request)
+            self.clients.forget(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -253,7 +253,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.clients.left(request)
+            self.clients.forget(request)
 
     def service_actions(self) -> None:
         """End connections whose clients are too slow; called between connections, and at each

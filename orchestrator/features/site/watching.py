@@ -22,7 +22,7 @@ from orchestrator.inventory import Redaction, open_inventory
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.fanout import each
 from orchestrator.record import Project
-from orchestrator.record.bench_record import reached_inventory
+from orchestrator.record.bench_record import find_inventory
 from orchestrator.transport import Trust
 
 _PERIOD_S = 2.0
@@ -83,7 +83,7 @@ class Nodes:
         bench, asked = self._benches[path], _Asked(self._trust, self._tell_bug)
         is_looked_at = True
         while not self._is_over.is_set() and is_looked_at:
-            for watched in self._looked_at(bench):
+            for watched in self._refresh_looks(bench):
                 if self._is_over.is_set():
                     break
                 seen = asked.answers(watched)
@@ -101,7 +101,7 @@ class Nodes:
                     del self._benches[path]
         asked.disconnect()
 
-    def _looked_at(self, bench: _Bench) -> list[Watched]:
+    def _refresh_looks(self, bench: _Bench) -> list[Watched]:
         """Return what somebody looks at, and forget what nobody does any more."""
         now = time.monotonic()
         with self._lock:
@@ -196,7 +196,7 @@ class _Asked:
         if self._cluster is None or not hosts <= known:
             self.disconnect()
             record = watched.bench.record()
-            inventory = open_inventory(reached_inventory(record))
+            inventory = open_inventory(find_inventory(record))
             chosen = inventory.of(sorted(hosts | known))
             check_secrets(record, chosen, "use orch serve --no-nodes")
             redaction = inventory.redaction()

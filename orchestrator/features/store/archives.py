@@ -21,7 +21,7 @@ from orchestrator.files import failures
 from orchestrator.record.archive import Archive, Contents, Unpacked, unpack
 from orchestrator.record.archive_record import Head, head_of
 from orchestrator.record.signature import is_signature, key_of, signer
-from orchestrator.record.state_file import damaged
+from orchestrator.record.state_file import state_error
 from orchestrator.strictjson import strict_json
 
 SCHEMA = 1
@@ -137,7 +137,7 @@ class Store:
         key = key_of(signature.read_bytes())
         if not key:
             message = "expected a signature of ssh-keygen, found something else"
-            raise damaged(str(signature), message)
+            raise state_error(str(signature), message)
         self.place.publish(f"{_ARCHIVES}/{seal}.tar.{key}.sig", signature)
 
     def signatures(self, seal: str) -> Iterator[bytes]:
@@ -157,7 +157,7 @@ class Store:
             return ""
         where = f"{self.where(seal)}.sig"
         hint = "whoever vouches for the archive can add one: orch push --sign KEY"
-        fault = damaged(where, "expected a signature, found none", hint)
+        fault = state_error(where, "expected a signature, found none", hint)
         with self._temporary() as folder:
             signature = folder / "archive.tar.sig"
             for content in self.signatures(seal):
@@ -220,7 +220,7 @@ class Store:
                 (folder / NAMES).write_text(json.dumps(names))
                 self.place.publish(NAMES, folder / NAMES)
 
-    def unpacked(self, seal: str, size_bytes: int, into: Path, name: str = "BENCH") -> Unpacked:
+    def unpack(self, seal: str, size_bytes: int, into: Path, name: str = "BENCH") -> Unpacked:
         """Fetch and verify an archive, and write its files below ``into``. ``name`` is what it
         should be of.
 
@@ -230,7 +230,7 @@ class Store:
             try:
                 self.place.fetch(f"{_ARCHIVES}/{seal}.tar", path, size_bytes)
             except FileNotFoundError:
-                raise damaged(
+                raise state_error(
                     self.where(seal), "expected the archive, found none", self._remedy()
                 ) from None
             with failures(into, is_input=True):
@@ -250,7 +250,7 @@ class Store:
                 return False
             marker = strict_json((folder / _MARKER).read_bytes(), where, "state_damaged")
         if not isinstance(marker, dict) or marker.get("schema") != SCHEMA:
-            raise damaged(
+            raise state_error(
                 where,
                 f"expected the marker of a store of schema {SCHEMA}",
                 "a newer orch may have made it",
@@ -269,7 +269,7 @@ class Store:
         history, is_acceptance = head.history, "acceptance_id" in head.tables
         if not history:
             with TemporaryDirectory(prefix="orch-") as folder:
-                history = self.unpacked(seal, size, Path(folder)).archive.history
+                history = self.unpack(seal, size, Path(folder)).archive.history
         return replace(head, history=history, tables=head.tables if is_acceptance else {})
 
     def _remedy(self, name: str = "BENCH") -> str:

@@ -93,7 +93,7 @@ class BucketPlace:
         the last push listed.
         """
         if not self._can_list:
-            return self._listed_names()
+            return self._list_names()
         with self._translate_errors(folder):
             found = self._objects.list_with_delimiter(folder or None)
         sizes: dict[str, int | None] = {
@@ -101,7 +101,7 @@ class BucketPlace:
         }
         return sizes | {posixpath.basename(row["path"]): row["size"] for row in found["objects"]}
 
-    def _listed_names(self) -> dict[str, int | None]:
+    def _list_names(self) -> dict[str, int | None]:
         try:
             with self._translate_errors(NAMES):
                 return names_in(bytes(self._objects.get(NAMES).bytes()))

@@ -209,7 +209,7 @@ def _pull(
 
     make_folder(into, is_input=True)
     with failures(into, is_input=True), _part_of(into) as part:
-        unpacked = store.unpacked(entry.seal, entry.size_bytes, part, entry.id)
+        unpacked = store.unpack(entry.seal, entry.size_bytes, part, entry.id)
         by = store.signer(entry.seal, signers)
         archive, difference = unpacked.archive, unpacked.difference
         target = into / archive.bench_id  # which is verified

@@ -11,7 +11,7 @@ from orchestrator.analysis.past_cells import PastBench, PastCell, headline
 from orchestrator.documents import Invalid, check_schema, read
 from orchestrator.record.archive_record import Head
 from orchestrator.record.past_acceptance import PastAcceptance
-from orchestrator.record.state_file import damaged
+from orchestrator.record.state_file import state_error
 from orchestrator.report.cells import result
 from orchestrator.results import Interval
 
@@ -83,7 +83,7 @@ def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
     try:
         check_schema(head.history, _OF_HISTORY)
     except Invalid as error:
-        raise damaged(where, f"history: {error}", "a newer orch may have sealed it") from error
+        raise state_error(where, f"history: {error}", "a newer orch may have sealed it") from error
     try:
         # Half of a surrogate pair, which JSON may have, can be printed nowhere.
         json.dumps([head.history, head.orch, head.tables], ensure_ascii=False).encode()
@@ -91,4 +91,4 @@ def entry_of(seal: str, size_bytes: int, head: Head, where: str) -> Entry:
             known["acceptance"] = PastAcceptance.of_certificate(head.tables)
         return read(Entry, {**head.history, **known})
     except ValueError as error:
-        raise damaged(where, f"history: {error}", hint) from error
+        raise state_error(where, f"history: {error}", hint) from error

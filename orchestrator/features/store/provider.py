@@ -99,7 +99,7 @@ def _verify(store: Store, entry: Entry, signers: Path | None) -> tuple[Archive, 
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="orch-") as folder:
-        unpacked = store.unpacked(entry.seal, entry.size_bytes, Path(folder), entry.id)
+        unpacked = store.unpack(entry.seal, entry.size_bytes, Path(folder), entry.id)
     archive = unpacked.archive
     outcome = f"{archive.files} files and tables are as sealed by orch {archive.orch}"
     if unpacked.difference:

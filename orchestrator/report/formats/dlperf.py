@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from orchestrator.results.entries import Row
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.throughput import round_like_numpy
 from orchestrator.results.summary import Summary
 
 
@@ -43,4 +43,4 @@ def _result(row: Row) -> dict[str, Any]:
 
 
 def _round(value: float | None) -> float | None:
-    return None if value is None else published(value)
+    return None if value is None else round_like_numpy(value)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from orchestrator.inventory import fold
-from orchestrator.pool import shared_out
+from orchestrator.pool import share_out
 from orchestrator.report.cells import (
     COLUMNS,
     Table,
@@ -257,7 +257,7 @@ def _series(
     ]
     drawn = (
         chart
-        for share in shared_out(_draw_all, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES)
+        for share in share_out(_draw_all, jobs, worth=len(jobs) > _MANY_CHARTS, most=_PROCESSES)
         for chart in share
     )
     for table, rows, matching, of_cells, of_all in parts:

@@ -15,7 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from orchestrator.inventory import fold
 from orchestrator.report.text import one_line, visible
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 
 
 def fill_section(package: str, **values: Any) -> str:
@@ -54,7 +54,7 @@ def environment(package: str = __package__) -> Environment:
         "line": one_line,
         "text": visible,
         "fold": fold,
-        "number": lambda value: "–" if value is None else written(value, ","),
+        "number": lambda value: "–" if value is None else format_number(value, ","),
         "ms": lambda seconds: "–" if seconds is None else f"{seconds * 1e3:.3f}",
         "command": lambda words: one_line(shlex.join(words)),
     }

@@ -120,7 +120,7 @@ def points(
     forms = [
         form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms
     ]
-    sizes = [size for size in planned_sizes(spec) if size not in left_out]
+    sizes = [size for size in list_sizes(spec) if size not in left_out]
     expected = [(size, form) for size in sizes for form in forms]
     if not expected:
         raise _invalid("expected at least one size in one form, the program measured none")
@@ -135,7 +135,7 @@ def points(
     return tuple(measured[key] for key in expected)
 
 
-def planned_sizes(spec: RunSpec) -> list[int]:
+def list_sizes(spec: RunSpec) -> list[int]:
     """Return the sizes of a run in bytes, rounded as in nccl-tests: multiples of 16 bytes per rank,
     at least one.
     """

@@ -136,7 +136,7 @@ def drift_of(cells: Sequence[Sequence[Placed]]) -> Drift:
     )
 
 
-def carried_over(cells: Sequence[Sequence[Placed]], drift: Drift = STEADY) -> float | None:
+def find_carry_over(cells: Sequence[Sequence[Placed]], drift: Drift = STEADY) -> float | None:
     """Return the correlation of what runs are off by with what the run before them is; None unless
     there certainly is one.
 

@@ -49,7 +49,7 @@ class Interval:
     high: float
     level: float
 
-    def scaled(self, factor: float) -> Interval:
+    def scale(self, factor: float) -> Interval:
         """Return the interval of the value times a positive factor."""
         return Interval(self.low * factor, self.high * factor, self.level)
 

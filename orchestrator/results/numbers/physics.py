@@ -26,7 +26,7 @@ from orchestrator.results.numbers.notes import (
     SUPERLINEAR,
 )
 from orchestrator.results.numbers.peaks import MODELS, Model, devices_in
-from orchestrator.results.numbers.rounding import written
+from orchestrator.results.numbers.rounding import format_number
 from orchestrator.results.numbers.throughput import median
 
 SLACK = 0.02
@@ -150,7 +150,9 @@ def _slower(cell: Measured, smaller: Sequence[Measured]) -> Finding | None:
     fastest = max(smaller, key=lambda peer: peer.speed, default=cell)
     if fastest.speed <= cell.speed:
         return None
-    text = MORE_RANKS_SLOWER(shape=fastest.shape, speed=written(fastest.speed), unit=fastest.unit)
+    text = MORE_RANKS_SLOWER(
+        shape=fastest.shape, speed=format_number(fastest.speed), unit=fastest.unit
+    )
     return Finding("slower", fastest.speed / cell.speed, text)
 
 
@@ -169,7 +171,7 @@ def _batch(cell: Measured, others: Sequence[Measured]) -> Finding | None:
     if beyond <= 1 + SLACK:
         return None
     text = LARGER_BATCH_SLOWER(
-        batch_size=fastest.batch_size, speed=written(fastest.speed), unit=fastest.unit
+        batch_size=fastest.batch_size, speed=format_number(fastest.speed), unit=fastest.unit
     )
     return Finding("batch", beyond, text)
 

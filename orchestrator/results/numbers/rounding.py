@@ -1,6 +1,6 @@
 """Write numbers for people: rounded as in published tables, small ones with their digits.
 
->>> written(2725.415), written(7.0), written(0.0119), written(0.97)
+>>> format_number(2725.415), format_number(7.0), format_number(0.0119), format_number(0.97)
 ('2725.42', '7.00', '0.0119', '0.970')
 """
 
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.throughput import round_like_numpy
 
 
-def written(value: float, separator: str = "") -> str:
+def format_number(value: float, separator: str = "") -> str:
     """Return a number with two decimals, below 1 with three significant digits. ``separator`` goes
     between thousands.
 
-    >>> written(-0.0), written(-0.00213), written(1234567.0, separator=","), written(1.2e-7), written(0.996)
-    ('0.00', '-0.00213', '1,234,567.00', '1.20e-07', '1.00')
+    >>> [format_number(value) for value in (-0.0, -0.00213, 1.2e-7, 0.996)]
+    ['0.00', '-0.00213', '1.20e-07', '1.00']
+    >>> format_number(1234567.0, separator=",")
+    '1,234,567.00'
     """
-    rounded = published(value)
+    rounded = round_like_numpy(value)
     if value and abs(rounded) < 1:
         return f"{value:#.3g}"
     return f"{rounded + 0.0:{separator}.2f}"

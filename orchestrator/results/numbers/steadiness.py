@@ -119,7 +119,7 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
         for start in range(0, len(step_times), width)
     ]
     _, white, noise = whiten(logs)
-    beyond, start, stop = _furthest(clipped(white, noise))
+    beyond, start, stop = _furthest(clip(white, noise))
     if beyond <= _BEYOND_CHANCE * noise or not beyond:
         return None
     # The first point has no predecessor and therefore no white value; a stretch from the second on
@@ -282,7 +282,7 @@ def whiten(logs: Sequence[float]) -> tuple[float, list[float], float]:
     return correlated, white, math.sqrt(mean_square(differences(white, 1)) / 2)
 
 
-def clipped(values: Sequence[float], noise: float) -> list[float]:
+def clip(values: Sequence[float], noise: float) -> list[float]:
     """Return the values, each at most 2.5 standard deviations from the median of its neighbourhood
     of 15.
     """

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from orchestrator.results.numbers.steadiness import clipped, whiten
+from orchestrator.results.numbers.steadiness import clip, whiten
 from orchestrator.results.numbers.throughput import WORTH, Stretch, mean, median
 
 _FEWEST = 20
@@ -74,7 +74,7 @@ def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
         times.append(math.fsum(line.seconds for line in group) / sum(line.steps for line in group))
     logs = [math.log(time) for time in times]
     correlated, white, noise = whiten(logs)
-    bounds = [0, *(place + 1 for place in _changes(clipped(white, noise), noise)), len(times)]
+    bounds = [0, *(place + 1 for place in _changes(clip(white, noise), noise)), len(times)]
     segments = list(zip(bounds, bounds[1:], strict=False))
     levels = [median(times[first:last]) for first, last in segments]
     error = _OF_MEDIAN * noise / (1 - correlated)

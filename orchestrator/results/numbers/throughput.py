@@ -1,5 +1,5 @@
 """From step samples to numbers, by the definitions of ``docs/metrics.md``. Nothing here rounds but
-`published`.
+`round_like_numpy`.
 
 The window of a run is the steps ``warmup + 1 … steps``. Throughput is the samples of the window
 over the time of the window; rates are combined by time and never averaged. A step that is missing
@@ -189,7 +189,7 @@ def stretches(
         speed = _printed_rate(sample, terms)
         return None if speed is None else speed * terms.ranks / terms.global_batch
 
-    def elapsed(sample: StepSample) -> float | None:
+    def time_of(sample: StepSample) -> float | None:
         if sample.elapsed_s is not None or not cumulative:
             return sample.elapsed_s
         if sample.step == 0:
@@ -198,7 +198,7 @@ def stretches(
 
     clocks: tuple[Callable[[StepSample], float | None], ...] = (
         lambda sample: sample.timestamp,
-        elapsed,
+        time_of,
     )
     for clock in clocks:
         marks = _all(map(clock, lines))
@@ -294,10 +294,10 @@ def median(values: Sequence[float]) -> float:
     return (ordered[half - 1] + ordered[half]) / 2
 
 
-def published(value: float, places: int = 2) -> float:
+def round_like_numpy(value: float, places: int = 2) -> float:
     """Return ``value`` rounded like ``numpy.round``, as in the published tables.
 
-    >>> published(2725.415), round(2725.415, 2)
+    >>> round_like_numpy(2725.415), round(2725.415, 2)
     (2725.42, 2725.41)
     """
     scale = 10.0**places
@@ -308,7 +308,7 @@ def speedup(speed: float, baseline: float) -> float:
     """Return how many times faster ``speed`` is than ``baseline``; both are unrounded medians in
     samples/s.
 
-    >>> published(speedup(8816.70, 354.44))
+    >>> round_like_numpy(speedup(8816.70, 354.44))
     24.88
     """
     return speed / baseline

@@ -4,7 +4,8 @@ over several runs.
 The line comes from a node: a value that is not a valid number is treated as missing, and missing
 values are None.
 
->>> parts = told({"solo_step_s": [0.042, 0.044], "input_wait_s": [0.1, 0.2], "gradient_bytes": 30_000_000}, window_steps=100)
+>>> line = {"solo_step_s": [0.042, 0.044], "input_wait_s": [0.1, 0.2], "gradient_bytes": 30_000_000}
+>>> parts = parse_step_parts(line, window_steps=100)
 >>> parts.solo_mean_s, parts.solo_max_s, parts.input_s, parts.buckets_bytes
 (0.043, 0.044, 0.002, (26214400, 3785600))
 """
@@ -59,7 +60,9 @@ class StepParts:
     graphs: str = ""
 
 
-def told(observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None) -> StepParts:
+def parse_step_parts(
+    observed: Mapping[str, Any], window_steps: int, bucket_cap_mb: Any = None
+) -> StepParts:
     """Return the step parts in a program's last line; ``window_steps`` is the number of steps over
     which it summed its waits.
 

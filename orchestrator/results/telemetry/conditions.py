@@ -46,14 +46,14 @@ def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Condi
         return Conditions()
     processors = pairs[0][0].processors
     by_others = [
-        *_processors_taken(
+        *_describe_processors(
             pairs,
             lambda node: node.foreign_cores,
             processors,
             "processes outside the run",
             busiest(uses, [host]),
         ),
-        *_processors_taken(
+        *_describe_processors(
             pairs, lambda node: node.stolen_cores, processors, "other machines on its hypervisor"
         ),
         *_throttling(pairs),
@@ -79,7 +79,7 @@ def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
     return (median(own), median(others) if others else None) if own else None
 
 
-def _processors_taken(
+def _describe_processors(
     pairs: _Pairs, value: _Value, processors: int, who: str, most: str = ""
 ) -> list[str]:
     cores = _against(pairs, value)

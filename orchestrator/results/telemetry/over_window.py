@@ -68,7 +68,7 @@ def is_resolved(points: Sequence[Point], begin: float, end: float) -> bool:
     return True
 
 
-def continued_to(
+def continue_to(
     end: float, points: Sequence[Point], begin: float, *, counts: bool
 ) -> Sequence[Point]:
     """Return the samples up to a window's end, with a last one at the end: a reading stays what it
@@ -80,7 +80,7 @@ def continued_to(
     guess than that line: the samples are returned as they are.
 
     >>> joules = [(0.0, 0.0), (1.0, 600.0), (2.0, 1200.0), (3.0, 1300.0)]
-    >>> continued_to(2.5, joules, 0.0, counts=True)
+    >>> continue_to(2.5, joules, 0.0, counts=True)
     [(0.0, 0.0), (1.0, 600.0), (2.0, 1200.0), (2.5, 1500.0)]
     """
     inside = [point for point in points if begin <= point[0] <= end]
@@ -106,7 +106,7 @@ def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None
     return (_at(points, last) - _at(points, first)) / (last - first)
 
 
-def grown_by(points: Sequence[Point], begin: float, end: float) -> float:
+def growth_over(points: Sequence[Point], begin: float, end: float) -> float:
     """Return by how much a counter of errors grew from the last sample before a window to the first
     one after it; 0 if it is not known, or was set back."""
     before = [value for at, value in points if at <= begin][-1:] or [value for _, value in points][

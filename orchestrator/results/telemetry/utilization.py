@@ -11,8 +11,8 @@ from orchestrator.record.telemetry import Event, Gpu, Telemetry
 from orchestrator.results.numbers.throughput import mean
 from orchestrator.results.telemetry.over_window import (
     Point,
-    continued_to,
-    grown_by,
+    continue_to,
+    growth_over,
     is_resolved,
     mean_over,
     rate_over,
@@ -152,7 +152,7 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
         of_links = [rate_over(samples.points(f"{link}.{way}"), begin, end) for link, _ in names]
         rates[way] = [rate for rate in of_links if rate is not None]
     errors = {
-        name: int(grown_by(samples.points(f"{link}.errors"), begin, end)) for link, name in names
+        name: int(growth_over(samples.points(f"{link}.errors"), begin, end)) for link, name in names
     }
     return NodeUse(
         host=host,
@@ -166,7 +166,7 @@ def node_use(host: str, samples: Telemetry, begin: float, end: float) -> NodeUse
         else min(1.0, busy / samples.processors),
         foreign_cores=rate_over(samples.points("foreign_s"), begin, end),
         packages_w=rate_over(
-            continued_to(end, samples.points("package_j"), begin, counts=True), begin, end
+            continue_to(end, samples.points("package_j"), begin, counts=True), begin, end
         ),
         packages=samples.packages,
         received_bytes_per_s=sum(rates["received"]) if rates["received"] else None,
@@ -208,14 +208,14 @@ def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float)
     energy, power = points("energy_j"), points("power_w")
     counted, read = None, None
     if is_resolved(energy, begin, end):
-        counted = rate_over(continued_to(end, energy, begin, counts=True), begin, end)
+        counted = rate_over(continue_to(end, energy, begin, counts=True), begin, end)
     if is_resolved(power, begin, end):
-        read = mean_over(continued_to(end, power, begin, counts=False), begin, end)
+        read = mean_over(continue_to(end, power, begin, counts=False), begin, end)
     reasons = [int(bits) for bits in readings_in(points("reasons"), begin, end)]
     lowered = {}
     for bit, name in REASONS.items():
         lowered[name] = sum(bool(bits & bit) for bits in reasons) / max(1, len(reasons))
-    errors = {words: int(grown_by(points(word), begin, end)) for word, words in _ERRORS.items()}
+    errors = {words: int(growth_over(points(word), begin, end)) for word, words in _ERRORS.items()}
     return GpuUse(
         name=gpu.name,
         uuid=gpu.uuid,

@@ -223,7 +223,7 @@ class Answers:
         try:
             answer = terminal.ask(text)
         except terminal.NoTerminal:
-            answer = _asked_by_program(text)
+            answer = _ask_program(text)
         except (
             terminal.Interrupted
         ):  # nothing more is asked in this command, neither for this log-in nor for others
@@ -304,7 +304,7 @@ def _marks_questions(ssh: str) -> bool:
     return version is not None and (int(version[1]), int(version[2])) >= (8, 5)
 
 
-def _asked_by_program(text: str) -> str | None:
+def _ask_program(text: str) -> str | None:
     """Return the answer of the user's own ``SSH_ASKPASS``, a window, where there is no terminal;
     None without one.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.errors import TransportError
 from orchestrator.files import PROJECT_HINT, make_folder, who_may_replace
 from orchestrator.inventory import Host
-from orchestrator.transport.completion import completed
+from orchestrator.transport.completion import run_to_end
 from orchestrator.transport.openssh.answers import Answers
 from orchestrator.transport.openssh.command import forward_command, login_command, program
 from orchestrator.transport.openssh.failures import LATE
@@ -228,7 +228,7 @@ class OpensshTransport:
         ssh tells no signal: a command that one ended has exit code 255.
         """
         command = remote_command(argv)
-        return completed(
+        return run_to_end(
             self.host,
             argv,
             input,

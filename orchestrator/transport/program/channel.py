@@ -72,12 +72,12 @@ class _LimitedInbox(Inbox):
         return len(self) >= self._limit
 
     def must_wait(self) -> bool:
-        """Return `is_full`; if it is, `made_room` will wake up the receiving thread."""
+        """Return `is_full`; if it is, `make_room` will wake up the receiving thread."""
         self._waiting = True  # before the look, so that whoever reads in between sees it
         self._waiting = self.is_full
         return self._waiting
 
-    def made_room(self, size: int) -> None:
+    def make_room(self, size: int) -> None:
         """Let the receiving thread go on."""
         if self._waiting and not self.is_full:
             self._wake_up()

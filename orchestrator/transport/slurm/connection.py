@@ -15,7 +15,7 @@ from functools import partial
 from orchestrator import slurm
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host, expand
-from orchestrator.transport.completion import completed
+from orchestrator.transport.completion import run_to_end
 from orchestrator.transport.program import ProgramChannel
 from orchestrator.transport.protocols import Result
 from orchestrator.transport.slurm.step import environment, job_of, outcome, relay
@@ -98,7 +98,7 @@ class StepTransport:
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
         """Run a command to its end; what it leaves behind is ended by Slurm."""
-        return completed(
+        return run_to_end(
             self.host,
             argv,
             input,

@@ -70,7 +70,7 @@ def spawners(job: str, hosts: str, count: int, argv: Sequence[str]) -> list[str]
     return [slurm.program("srun"), f"--jobid={job}", *_BESIDE, _export(), *lasting, *where, *argv]
 
 
-def said(stderr: bytes) -> list[str]:
+def read_messages(stderr: bytes) -> list[str]:
     """Return what Slurm itself has said on the standard error of a step, without the names of its
     programs.
     """
@@ -87,7 +87,9 @@ def outcome(job: str, code: int, stderr: bytes) -> Outcome:
     """
     if code == 0:
         return 0, None
-    words = [line for line in said(stderr) if _BROKEN.search(line) and "retrying" not in line]
+    words = [
+        line for line in read_messages(stderr) if _BROKEN.search(line) and "retrying" not in line
+    ]
     if code < 0:
         words = [f"srun was ended by {_name(-code)}"]
     if words:

@@ -147,7 +147,7 @@ def _endpoint(
         if not keys and _one(settings, "identitiesonly", "no") == "yes"
         else _agent(settings, tokens),
         known_as=known_as,
-        known_hosts=_known_hosts(host.ssh, settings, tokens),
+        known_hosts=_find_known_hosts(host.ssh, settings, tokens),
         proxy_command="" if via else _expand(_one(settings, "proxycommand", "none"), tokens),
         connect_timeout_s=_connect_timeout(host.ssh, settings),
         control_path=_control_path(settings),
@@ -297,7 +297,7 @@ def _agent(settings: Settings, tokens: Mapping[str, str]) -> str:
     return str(_path(_expand(named, tokens)))
 
 
-def _known_hosts(
+def _find_known_hosts(
     ssh: SshSettings, settings: Settings, tokens: Mapping[str, str]
 ) -> tuple[Path, ...]:
     system_files = _files(settings, "globalknownhostsfile", _GLOBAL_KNOWN_HOSTS, tokens)

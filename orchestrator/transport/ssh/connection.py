@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host
-from orchestrator.transport.completion import completed
+from orchestrator.transport.completion import run_to_end
 from orchestrator.transport.protocols import OtherTransportNeeded, Result
 from orchestrator.transport.ssh.channel import Channel, open_channel
 from orchestrator.transport.ssh.config import Endpoint, resolve
 from orchestrator.transport.ssh.dial import greets
-from orchestrator.transport.ssh.hostkeys import known_keys, refuse_authorities
+from orchestrator.transport.ssh.hostkeys import read_known_keys, refuse_authorities
 from orchestrator.transport.ssh.identity import identities
 from orchestrator.transport.ssh.line import Client, Line
 from orchestrator.transport.ssh.quoting import remote_command
@@ -40,7 +40,7 @@ def prepare(host: Host, trust: Trust) -> Endpoint:
     while step:
         try:
             with identities(step):
-                lines = known_keys((*step.known_hosts, trust.store), step.known_as)
+                lines = read_known_keys((*step.known_hosts, trust.store), step.known_as)
         except OtherTransportNeeded:
             raise
         except (TransportError, ConfigError) as error:
@@ -121,7 +121,7 @@ class Transport:
         def start(deadline: float) -> Channel:
             return open_channel(self.host, self._wire, command, deadline, take_all=True)
 
-        return completed(self.host, argv, input, timeout_s, start, lambda: self.alive)
+        return run_to_end(self.host, argv, input, timeout_s, start, lambda: self.alive)
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
         """Return True if the host's SSH server answers on a new connection; a lossy network may

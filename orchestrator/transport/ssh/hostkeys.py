@@ -57,7 +57,7 @@ class KnownHosts:
         )
 
 
-def known_keys(files: Sequence[Path], name: str) -> KnownHosts:
+def read_known_keys(files: Sequence[Path], name: str) -> KnownHosts:
     """Return the lines in ``files`` about the server known as ``name``. Missing files count as
     empty.
 
@@ -141,19 +141,19 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
 
     Raises TransportError host_key_unknown, host_key_changed or host_key_revoked.
     """
-    if place := _known_at(endpoint, trust, offered):
+    if place := _find_key(endpoint, trust, offered):
         endpoint.tell(f"the host key is known: {place}")
         trust.verified[endpoint.known_as] = offered
         return
     earlier = trust.verified.get(endpoint.known_as)
     if earlier:
-        raise _changed_key(endpoint, "this command's first connection", earlier, offered)
+        raise _key_error(endpoint, "this command's first connection", earlier, offered)
     if not trust.accept_new:
         raise _unknown(endpoint, trust, offered)
     with _lock(trust.store):
         # Another process may have stored a key of this server in the meantime, perhaps a different
         # one.
-        if not _known_at(endpoint, trust, offered):
+        if not _find_key(endpoint, trust, offered):
             endpoint.tell(f"the host key is new and accepted: {trust.store}")
             _append(
                 trust.store,
@@ -162,12 +162,12 @@ def judge(endpoint: Endpoint, trust: Trust, offered: HostKey) -> None:
     trust.verified[endpoint.known_as] = offered
 
 
-def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
+def _find_key(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
     """Return the place of the line that has the key, empty if there is none. Raises TransportError
     for a contradiction.
     """
     files = (*endpoint.known_hosts, trust.store)
-    lines = known_keys(files, endpoint.known_as)
+    lines = read_known_keys(files, endpoint.known_as)
     _check_revocation(endpoint, lines, offered)
     keys = [(entry.place, entry.key) for entry in lines.entries if not entry.mark and entry.key]
     place = next((place for place, key in keys if key == offered), "")
@@ -183,11 +183,11 @@ def _known_at(endpoint: Endpoint, trust: Trust, offered: HostKey) -> str:
         )
     if keys:
         same = [(place, key) for place, key in keys if key.type == offered.type]
-        raise _changed_key(endpoint, *(same or keys)[0], offered)
+        raise _key_error(endpoint, *(same or keys)[0], offered)
     # As in OpenSSH, a key under the bare address can confirm a server on another port, but a
     # different one does not refute it.
     port = re.fullmatch(r"\[(.+)\]:\d+", endpoint.known_as)
-    bare = known_keys(files, port[1] if port else endpoint.known_as)
+    bare = read_known_keys(files, port[1] if port else endpoint.known_as)
     _check_revocation(endpoint, bare, offered)
     return next(
         (entry.place for entry in bare.entries if entry.key == offered and not entry.mark), ""
@@ -221,7 +221,7 @@ def refuse_authorities(endpoint: Endpoint, lines: KnownHosts) -> None:
         raise endpoint.beyond("host_key_unknown", message, hint)
 
 
-def _changed_key(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> TransportError:
+def _key_error(endpoint: Endpoint, place: str, old: HostKey, offered: HostKey) -> TransportError:
     if old.type == offered.type:
         message = f"the host key changed: {place} has {old}, the host offers {offered}"
     else:
@@ -240,7 +240,7 @@ def _unknown(endpoint: Endpoint, trust: Trust, offered: HostKey) -> TransportErr
         short = "ecdsa"
     else:
         short = "rsa"
-    torn = known_keys((*endpoint.known_hosts, trust.store), endpoint.known_as).torn
+    torn = read_known_keys((*endpoint.known_hosts, trust.store), endpoint.known_as).torn
     damaged = f"; damaged lines: {', '.join(torn[:3])}" if torn else ""
     return endpoint.error(
         "host_key_unknown",

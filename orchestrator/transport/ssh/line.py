@@ -13,7 +13,7 @@ import paramiko
 
 from orchestrator.transport.ssh.config import Endpoint
 from orchestrator.transport.ssh.dial import dial
-from orchestrator.transport.ssh.hostkeys import judge, known_keys
+from orchestrator.transport.ssh.hostkeys import judge, read_known_keys
 from orchestrator.transport.ssh.identity import Identity, authenticate, identities
 from orchestrator.transport.ssh.wire import Dropped, Wire
 from orchestrator.transport.trust import HostKey, Trust
@@ -102,7 +102,9 @@ class Client(paramiko.SSHClient):
 
     def connect(self, *, sock: Any = None, **_: Any) -> None:  # type: ignore[override]  # Fabric's only caller passes these
         """Connect by ``deadline``, over ``sock`` if there is a jump host."""
-        lines = known_keys((*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as)
+        lines = read_known_keys(
+            (*self.endpoint.known_hosts, self.trust.store), self.endpoint.known_as
+        )
         if not sock:
             self.endpoint.tell(
                 f"connecting: {self.endpoint.proxy_command or f'TCP port {self.endpoint.port}'}"

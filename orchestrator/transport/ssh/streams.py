@@ -28,7 +28,7 @@ class WindowInbox(Inbox):
         """Refuse to be polled."""
         raise NotImplementedError("this channel cannot be polled")
 
-    def made_room(self, size: int) -> None:
+    def make_room(self, size: int) -> None:
         """Let the server send so many more bytes."""
         added = self._channel._check_add_window(size)
         if added > 0:

@@ -18,15 +18,15 @@ from orchestrator.cli.options import find_bench, select
 from orchestrator.errors import ConfigError, Interrupted, RunError
 from orchestrator.features.accept.certificate import certificate_of
 from orchestrator.features.accept.certificate_files import earlier_of
-from orchestrator.features.accept.command import begun
+from orchestrator.features.accept.command import begin_acceptance
 from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.features.accept.stage_bench import bench_of
 from orchestrator.features.accept.suite import suite_of
 from orchestrator.features.accept.suite_files import open_suite, suites
-from orchestrator.features.accept.suite_plan import planned_suite
+from orchestrator.features.accept.suite_plan import plan_suite
 from orchestrator.inventory import Host
 from orchestrator.plan import Limits
-from orchestrator.record.ownership import holder, owned
+from orchestrator.record.ownership import hold, holder
 from tests.support import commands
 from tests.support.acceptances import STEADY, acceptance, hosts_of
 
@@ -52,7 +52,7 @@ def test_every_stage_of_a_suite_is_planned_or_says_why_not(name: str, gpus: int)
             except ConfigError as error:
                 impossible[stage.name] = error.message
                 continue
-            assert plan.planned() and {cell.device for cell in plan.cells} == {hosts[0].device}
+            assert plan.list_runs() and {cell.device for cell in plan.cells} == {hosts[0].device}
             if stage.name == "all-reduce-in-node":
                 assert plan.cells[0].options["group_ranks"] == 8
     on_cpu = {"host-device", "all-reduce-in-node"} & {stage.name for stage in suite.stages}
@@ -137,8 +137,8 @@ def test_a_shape_that_is_too_large_for_these_hosts_is_in_the_plan_and_in_the_cer
     reason = f"{tmp_path}/shapes.yaml:1: stages[0].choices.nodes[1]: expected 9 hosts, 4 selected: gpu[1-4]"
     assert f"  left out: shapes, simulated resnet50 9n8g: {reason}\n" in done.output
     selection = select(str(tmp_path / "cluster.yaml"))
-    plan = planned_suite(words[0], selection, (), None)
-    made = begun(plan, selection, (), Limits(), budget_s=None, accept_new=False)
+    plan = plan_suite(words[0], selection, (), None)
+    made = begin_acceptance(plan, selection, (), Limits(), budget_s=None, accept_new=False)
     assert certificate_of(made.folder).not_tested["shapes, simulated resnet50 9n8g"] == reason
 
 
@@ -292,7 +292,7 @@ def test_one_process_at_a_time_goes_on_with_an_acceptance(
             record, over={"checks": ""}, inventory=str(tmp_path / "cluster.yaml")
         )
     )
-    with owned(folder):
+    with hold(folder):
         for words in (
             ("resume", "a1-small"),
             ("archive", "a1-small", "-o", str(tmp_path / "a.tar")),

@@ -19,7 +19,7 @@ from orchestrator.cli.options import select
 from orchestrator.errors import DataError, OrchError, RunError, TransportError
 from orchestrator.features.accept import controller as carried_out
 from orchestrator.features.accept.certificate import certificate_of
-from orchestrator.features.accept.controller import Acceptance, _blamed
+from orchestrator.features.accept.controller import Acceptance, _blame_hosts
 from orchestrator.features.accept.record import AcceptanceDir, AcceptanceRecord, Attempt
 from orchestrator.features.accept.suite import suite_of
 from orchestrator.inventory import Host
@@ -328,7 +328,7 @@ def ended(state: str, error: OrchError | None = None) -> RunResult:
 def test_failed_runs_of_any_process_and_refusals_name_nodes_and_what_says_nothing_of_a_node_does_not(
     errors: Sequence[OrchError], results: Sequence[RunResult], blamed: dict[str, str]
 ) -> None:
-    assert _blamed(errors, results) == blamed
+    assert _blame_hosts(errors, results) == blamed
 
 
 def test_a_node_that_cannot_be_reached_is_left_out_whatever_the_checks_are_and_another_check_leaves_nobody_out(

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunError
-from orchestrator.features.accept.bars import confirmed
+from orchestrator.features.accept.bars import confirm_suspects
 from orchestrator.features.accept.certificate import certificate_of
-from orchestrator.features.accept.earlier import against_earlier, measured
+from orchestrator.features.accept.earlier import against_earlier, dump_group
 from orchestrator.features.accept.page import render
 from orchestrator.features.accept.record import AcceptanceDir
 from orchestrator.features.accept.report import lines, status
@@ -466,7 +466,7 @@ def test_a_cluster_of_which_half_is_slow_is_open_and_no_stage_more_makes_it_fail
     ]
     assert "which differ as much among themselves" in bar.findings[0].text
     assert any("the others may be slow" in finding.text for finding in certificate.cluster)
-    twice = confirmed([bar, replace(bar, stage="memory")])
+    twice = confirm_suspects([bar, replace(bar, stage="memory")])
     assert {finding.verdict for one in twice for finding in one.findings} == {"undecided"}
 
 
@@ -529,7 +529,7 @@ def test_other_work_on_a_node_leaves_open_whether_it_changed_more_than_its_peers
     group = Group(
         "gemm", "gemm", "tflops_rank", "TFLOP/s", False, {}, {}, "5n1g", {}, tuple(units), ("r1",)
     )
-    known = {"id": "may", "measured": {measured("gemm", group)[0]: before}}
+    known = {"id": "may", "measured": {dump_group("gemm", group)[0]: before}}
     for loaded, verdict in ((frozenset[str](), "fail"), (frozenset(["node5"]), "undecided")):
         bar = against_earlier("gemm", replace(group, loaded=loaded), 0.05, known, 5)
         assert isinstance(bar, Judged) and [(f.subject, f.verdict) for f in bar.findings] == [
@@ -561,7 +561,7 @@ def test_a_host_may_be_named_as_the_whole_is_and_other_work_on_it_leaves_open_wh
     group = Group(
         "gemm", "gemm", "tflops_rank", "TFLOP/s", False, {}, {}, "1n1g", {}, (unit,), ("r1",)
     )
-    known = {"id": "may", "measured": {measured("gemm", group)[0]: before}}
+    known = {"id": "may", "measured": {dump_group("gemm", group)[0]: before}}
     loaded = against_earlier("gemm", replace(group, loaded=frozenset(["cluster"])), 0.05, known, 1)
     assert isinstance(loaded, Judged) and [finding.verdict for finding in loaded.findings] == [
         "undecided"
@@ -664,7 +664,7 @@ def test_a_device_that_is_suspect_in_two_stages_fails_and_in_one_stays_open() ->
         )
         return Judged(stage, kind, "", "", "", ("node1",), (finding,))
 
-    both = confirmed([bar("gemm", "node1 device 1"), bar("memory", "node1 device 1")])
+    both = confirm_suspects([bar("gemm", "node1 device 1"), bar("memory", "node1 device 1")])
     assert [one.verdict for one in both] == ["fail", "fail"] and both[0].findings[
         0
     ].text == "8% slower, as in gemm and memory"
@@ -673,4 +673,4 @@ def test_a_device_that_is_suspect_in_two_stages_fails_and_in_one_stays_open() ->
         [bar("gemm", "node1 device 1"), bar("memory", "node1 device 2")],
         [bar("gemm", "node1 device 1"), bar("memory", "node1 device 1", "earlier")],
     ):
-        assert {one.verdict for one in confirmed(others)} == {"undecided"}
+        assert {one.verdict for one in confirm_suspects(others)} == {"undecided"}

@@ -10,7 +10,7 @@ from orchestrator.features.accept.certificate import certificate_of
 from orchestrator.features.accept.observations import of_runs, see
 from orchestrator.features.accept.page import render
 from orchestrator.features.accept.report import lines
-from orchestrator.features.accept.report import seen as seen_of
+from orchestrator.features.accept.report import list_observations as seen_of
 from orchestrator.features.hang.cause import VERDICT_KEY, Verdict
 from orchestrator.record.manifest import RecordedOutcome, write_outcome
 from orchestrator.results.numbers.excess import Excess

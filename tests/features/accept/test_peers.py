@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.accusations import NOISE, Counted, Part, cluster, counted, each, judged, named
-from orchestrator.features.accept.peer_power import least_named, repeats_that_find
+from orchestrator.features.accept.peer_power import find_least_slowdown, repeats_that_find
 from orchestrator.features.accept.peers import against_peers
 
 CLEAN = 30
@@ -162,7 +162,7 @@ def test_a_node_that_is_slower_by_the_least_is_named_and_by_half_of_it_hardly_on
 def least(values: dict[str, list[float]]) -> float:
     peers = against_peers(values, margin=0.03)
     assert peers
-    return least_named(values, peers, margin=0.03)
+    return find_least_slowdown(values, peers, margin=0.03)
 
 
 def named_with(values: dict[str, list[float]], node: str, slower: float) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import yamlfile
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.features.accept.suite import choices_of, fitted, references_of, suite_of
+from orchestrator.features.accept.suite import choices_of, fit_stages, references_of, suite_of
 from orchestrator.features.accept.suite_files import open_references, open_suite, suites
 from orchestrator.plan.run_file import run_file_of
 
@@ -117,7 +117,7 @@ def test_a_text_is_no_suite_and_is_refused_with_its_line() -> None:
 def test_a_budget_leaves_out_what_does_not_fit_and_what_needs_it() -> None:
     stages = suite_of(open_suite("accept"), "accept", "cuda").stages
     times = {"checks": 30.0, "gemm": 1000.0, "resnet50": 60.0, "soak": 60.0}
-    kept, left = fitted(
+    kept, left = fit_stages(
         [(stage, times.get(stage.name, 60.0)) for stage in stages], 600.0, {"storage": "no fio"}
     )
     assert "gemm" in left and left["gemm"] == "takes about 16m40s, 9m30s of the budget is left"
@@ -127,7 +127,7 @@ def test_a_budget_leaves_out_what_does_not_fit_and_what_needs_it() -> None:
     )
     assert [stage.name for stage in kept][:3] == ["checks", "memory", "host-device"]
     assert {stage.name for stage in kept} | set(left) == {stage.name for stage in stages}
-    everything, nothing = fitted([(stage, 1e9) for stage in stages], None)
+    everything, nothing = fit_stages([(stage, 1e9) for stage in stages], None)
     assert tuple(everything) == stages and nothing == {}
 
 

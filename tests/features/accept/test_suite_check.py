@@ -12,7 +12,7 @@ import pytest
 from orchestrator.api.selection import Selection
 from orchestrator.errors import ConfigError, Faults
 from orchestrator.features.accept.suite_files import suites
-from orchestrator.features.accept.suite_plan import SuitePlan, planned_suite, show
+from orchestrator.features.accept.suite_plan import SuitePlan, plan_suite, show
 from orchestrator.inventory import open_inventory
 from orchestrator.record.project import Project
 from tests.support import hashing
@@ -53,7 +53,7 @@ def plan_of(project: Path, text: str) -> SuitePlan:
     (project / "suite.yaml").write_text(text)
     machines = open_inventory(str(project / "cluster.yaml"))
     selection = Selection(Project(project), machines, machines.hosts, "cluster.yaml", "")
-    return planned_suite(str(project / "suite.yaml"), selection, [project / "templates"], None)
+    return plan_suite(str(project / "suite.yaml"), selection, [project / "templates"], None)
 
 
 def faults_of(project: Path, text: str) -> list[str]:
@@ -181,6 +181,6 @@ def test_a_suite_that_comes_with_orch_has_no_fault(name: str, gpus: int, tmp_pat
         f"schema: 1\nhosts: {{n1: {{address: 10.0.0.1, gpus: {gpus}, slots: 1}}}}\n"
     )
     machines = open_inventory(str(tmp_path / "cluster.yaml"))
-    assert planned_suite(
+    assert plan_suite(
         name, Selection(Project(tmp_path), machines, machines.hosts, "cluster.yaml", ""), (), None
     ).stages

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import DataError
-from orchestrator.features.explain.buckets import BLOCKS, Bucket, buckets_of, reduced
+from orchestrator.features.explain.buckets import BLOCKS, Bucket, buckets_of, reduce_buckets
 from orchestrator.features.explain.curve import Curve
 from orchestrator.results.parts.overlap import ALONE, Sharing, Timed, elapsed_s, sharing_of
 
@@ -27,7 +27,7 @@ def step_s(
     device: DeviceModel, buckets: Sequence[Bucket], curve: Curve, sharing: Sharing = ALONE
 ) -> float:
     """The seconds of a step whose backward pass makes these buckets."""
-    sent = reduced(buckets, device.backward_s / device.step_s)
+    sent = reduce_buckets(buckets, device.backward_s / device.step_s)
     whole = device.step_s
     timed = [
         Timed(curve.time_s(each.size_bytes), each.begins * whole, each.needed * whole)
@@ -147,7 +147,7 @@ def test_nothing_to_reduce_leaves_the_step_as_it_is(
 def test_a_network_without_end_leaves_the_step_as_it_is(
     device: DeviceModel, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve
 ) -> None:
-    assert step_s(device, some, curve.scaled(1e-30), sharing) == pytest.approx(
+    assert step_s(device, some, curve.scale(1e-30), sharing) == pytest.approx(
         device.step_s, abs=1e-9
     )
 
@@ -156,7 +156,7 @@ def test_a_network_without_end_leaves_the_step_as_it_is(
 def test_a_slower_network_never_makes_a_step_quicker(
     device: DeviceModel, some: tuple[Bucket, ...], sharing: Sharing, curve: Curve, factor: float
 ) -> None:
-    quick, slow = (step_s(device, some, each, sharing) for each in (curve, curve.scaled(factor)))
+    quick, slow = (step_s(device, some, each, sharing) for each in (curve, curve.scale(factor)))
     assert slow >= quick * (1 - 1e-9)
 
 

@@ -23,7 +23,7 @@ from orchestrator.features.explain.prediction import (
 )
 from orchestrator.results.entries import Row
 from orchestrator.results.parts.overlap import Sharing
-from orchestrator.results.parts.step_parts import StepParts, told, typical
+from orchestrator.results.parts.step_parts import StepParts, parse_step_parts, typical
 from orchestrator.results.parts.transfers import ALL_REDUCE, Link
 from orchestrator.results.summary import summarize
 from tests.support.summaries import runs
@@ -304,7 +304,7 @@ SHARDS = {
 
 
 def test_shards_are_foretold_by_the_curves_of_what_they_gather_and_scatter() -> None:
-    parts, alone = told(LAST_LINE, 10), StepParts(solo_mean_s=0.040, solo_max_s=0.040)
+    parts, alone = parse_step_parts(LAST_LINE, 10), StepParts(solo_mean_s=0.040, solo_max_s=0.040)
     row, baseline = rows("2n2g", 4 * 256 / 0.061, 256 / 0.040)
     found = explanation(row, baseline, [parts], [alone], SHARDS)
     # 5 ms at once, 3 of 10 hidden; 14 from 35 + 10 ms of backward pass on, 10 of them hidden; 1
@@ -323,7 +323,11 @@ def test_what_a_cpu_gathers_and_scatters_adds_all_of_its_time() -> None:
     at_once = [[*row[:5], row[4]] for row in ROWS]
     row, baseline = rows("2n2g", 4 * 256 / 0.061, 256 / 0.040)
     found = explanation(
-        row, baseline, [told(LAST_LINE | {"collectives": at_once}, 10)], [StepParts()], SHARDS
+        row,
+        baseline,
+        [parse_step_parts(LAST_LINE | {"collectives": at_once}, 10)],
+        [StepParts()],
+        SHARDS,
     )
     assert found and found.predicted == pytest.approx(4 * 256 / 0.063)
     assert found.parts[0].behind.endswith("according to g and s, during which nothing is computed")
@@ -332,7 +336,7 @@ def test_what_a_cpu_gathers_and_scatters_adds_all_of_its_time() -> None:
 def test_a_collective_that_was_not_measured_is_named() -> None:
     row, baseline = rows("2n2g", 4 * 256 / 0.061, 256 / 0.040)
     found = explanation(
-        row, baseline, [told(LAST_LINE, 10)], [StepParts()], {GATHER: SHARDS[GATHER]}
+        row, baseline, [parse_step_parts(LAST_LINE, 10)], [StepParts()], {GATHER: SHARDS[GATHER]}
     )
     assert found and found.predicted is None
     assert (
@@ -347,9 +351,9 @@ def test_collectives_that_are_not_reported_are_not_taken_for_all_reduces() -> No
         LAST_LINE | {"collectives": None},
         {name: LAST_LINE[name] for name in LAST_LINE if name != "collectives"},
     ):
-        parts = told(unknown, 10)
+        parts = parse_step_parts(unknown, 10)
         assert parts.transfers is None and parts.buckets_bytes == ()
-    assert told(
+    assert parse_step_parts(
         {"solo_step_s": [0.04], "parallel": "ddp", "gradient_bytes": 4 * MIB}, 10
     ).buckets_bytes == (4 * MIB,)
 
@@ -363,16 +367,16 @@ def test_collectives_that_are_not_reported_are_not_taken_for_all_reduces() -> No
     ],
 )  # fmt: skip
 def test_a_row_that_is_no_collective_makes_all_of_them_unknown(row: Any) -> None:
-    assert told(LAST_LINE | {"collectives": [*ROWS, row]}, 10).transfers is None
+    assert parse_step_parts(LAST_LINE | {"collectives": [*ROWS, row]}, 10).transfers is None
 
 
 def test_moments_of_several_runs_are_those_in_the_middle() -> None:
     later = [[*row[:4], 2 * row[4], row[5]] for row in ROWS]
     found = typical(
         [
-            told(LAST_LINE, 10),
-            told(LAST_LINE | {"collectives": later}, 10),
-            told(LAST_LINE | {"collectives": []}, 10),
+            parse_step_parts(LAST_LINE, 10),
+            parse_step_parts(LAST_LINE | {"collectives": later}, 10),
+            parse_step_parts(LAST_LINE | {"collectives": []}, 10),
         ]
     )
     assert found.transfers and [each.begins for each in found.transfers] == pytest.approx(
@@ -401,14 +405,17 @@ def test_with_strong_scaling_a_rank_of_the_ideal_computes_its_share() -> None:
 def test_a_baseline_of_several_ranks_is_ideal_without_its_communication() -> None:
     table = summarize([*runs("1n2g", [512 / 0.045]), *runs("2n2g", [4 * 256 / 0.061])]).rows
     alone = StepParts(solo_mean_s=0.038, solo_max_s=0.039)
-    found = explanation(table[-1], table[0], [told(LAST_LINE, 10)], [alone], SHARDS)
+    found = explanation(table[-1], table[0], [parse_step_parts(LAST_LINE, 10)], [alone], SHARDS)
     assert (
         found
         and found.ideal_s == 0.038
         and found.ideal == "a step of 1n2g without communication, the mean over its ranks"
     )
     assert found.parts[3].seconds == pytest.approx(0.002)
-    assert explanation(table[-1], table[0], [told(LAST_LINE, 10)], [StepParts()], SHARDS) is None
+    assert (
+        explanation(table[-1], table[0], [parse_step_parts(LAST_LINE, 10)], [StepParts()], SHARDS)
+        is None
+    )
 
 
 # -- how certain
@@ -474,7 +481,9 @@ def test_an_interval_holds_what_its_inputs_leave_open() -> None:
 def test_where_a_model_was_compared_with_less_its_interval_is_wider() -> None:
     one, four = [5950.0, 6000.0, 6050.0], [16_000.0, 16_100.0, 16_200.0]
     table = summarize([*runs("1n1g", one), *runs("2n2g", four)]).rows
-    at_once = told(LAST_LINE | {"collectives": [[*row[:5], row[4]] for row in ROWS]}, 10)
+    at_once = parse_step_parts(
+        LAST_LINE | {"collectives": [[*row[:5], row[4]] for row in ROWS]}, 10
+    )
     found = explanation(table[1], table[0], [at_once] * 3, [StepParts()], SHARDS)
     assert found and found.interval and found.predicted
     width = math.hypot(4.303 * 0.00833 / math.sqrt(3), math.log(1 + LANGUAGE_MODEL_ERROR))
@@ -513,7 +522,7 @@ def test_a_last_line_tells_its_parts() -> None:
         # ms, reducing half of its.
         "beside_forward_s": [0.044, 0.044], "beside_backward_s": [0.075, 0.075], "beside_reduce_s": [0.04, 0.04],
     }  # fmt: skip
-    found = told(observed, window_steps=100)
+    found = parse_step_parts(observed, window_steps=100)
     assert (
         found.buckets_bytes == (20, 40)
         and found.ready == pytest.approx((0.2, 1.0))
@@ -559,19 +568,19 @@ def test_what_is_no_number_was_not_said(said: Any) -> None:
         "solo_backward_s",
         "solo_forward_s",
     )
-    assert told(dict.fromkeys((*names, "gradient_ready_s"), said), 10) == StepParts()
+    assert parse_step_parts(dict.fromkeys((*names, "gradient_ready_s"), said), 10) == StepParts()
 
 
 def test_buckets_that_are_not_told_are_cut_as_they_are_by_default() -> None:
-    assert told({"gradient_bytes": 102_228_128}, 1).buckets_bytes == (
+    assert parse_step_parts({"gradient_bytes": 102_228_128}, 1).buckets_bytes == (
         26_214_400,
         26_214_400,
         26_214_400,
         23_584_928,
     )
-    found = told({"gradient_bytes": 2 * MIB}, 1, bucket_cap_mb=1)
+    found = parse_step_parts({"gradient_bytes": 2 * MIB}, 1, bucket_cap_mb=1)
     assert found.buckets_bytes == (MIB, MIB) and found.is_cut_here
-    assert told({"gradient_bytes": 10**12}, 1, bucket_cap_mb=1) == StepParts()
+    assert parse_step_parts({"gradient_bytes": 10**12}, 1, bucket_cap_mb=1) == StepParts()
 
 
 def test_runs_tell_together_what_the_middle_one_tells() -> None:

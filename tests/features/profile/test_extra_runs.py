@@ -75,7 +75,7 @@ def test_extra_runs_are_none_of_the_planned_ones() -> None:
     bench = Bench("b", (SPEC, FOUR), {"pytorch": folder}, Schedule(repeats=3))
     assert bench.extra_runs() == []
     traced = replace(bench, extra=Profile())
-    assert traced.planned() == bench.planned()
+    assert traced.list_runs() == bench.list_runs()
     assert [run.run_id for run, _ in traced.extra_runs()] == [
         "b.profile-001-pytorch-resnet50-1n1g-fp32",
         "b.profile-002-pytorch-resnet50-2n2g-fp32",

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import DataError
 from orchestrator.features.profile import trace as module
-from orchestrator.features.profile.trace import Operator, recorded
+from orchestrator.features.profile.trace import Operator, parse_trace
 
 
 def event(name: str, category: str, begin: float, end: float, thread: int = 1) -> dict[str, Any]:
@@ -36,7 +36,7 @@ STEPS = [
 
 
 def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
-    found = recorded(
+    found = parse_trace(
         packed(
             *STEPS,
             event(
@@ -78,7 +78,7 @@ def test_on_a_cpu_collectives_of_gloo_are_held_against_operators() -> None:
 
 
 def test_a_wait_for_a_functional_collective_is_no_computing_of_the_operator_that_calls_it() -> None:
-    found = recorded(
+    found = parse_trace(
         packed(
             *STEPS,
             event("aten::add", "cpu_op", 20, 100),
@@ -96,7 +96,7 @@ def test_a_wait_for_a_functional_collective_is_no_computing_of_the_operator_that
 
 
 def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_the_steps() -> None:
-    found = recorded(
+    found = parse_trace(
         packed(
             *STEPS,
             event("aten::mm", "cpu_op", 0, 200),
@@ -119,7 +119,7 @@ def test_on_a_gpu_kernels_decide_and_those_after_the_last_annotation_belong_to_t
 
 
 def test_a_rank_alone_has_no_communication_and_no_share_of_it_beside_computing() -> None:
-    found = recorded(packed(*STEPS, event("aten::mm", "cpu_op", 0, 200)), 0, "node1").trace
+    found = parse_trace(packed(*STEPS, event("aten::mm", "cpu_op", 0, 200)), 0, "node1").trace
     assert (found.communication, found.exposed, found.idle, found.overlapped) == (0, 0, 0, None)
 
 
@@ -136,7 +136,7 @@ def test_what_is_no_event_is_left_out() -> None:
         event("x", "cpu_op", 0, 1) | {"dur": True},
         {**event("x", "cpu_op", 0, 1), "name": ["x"]},
     ]
-    assert recorded(packed(*STEPS, *odd), 0, "n").trace.top == ()
+    assert parse_trace(packed(*STEPS, *odd), 0, "n").trace.top == ()
 
 
 def test_operators_that_nest_deeply_or_cross_have_no_negative_time() -> None:
@@ -149,7 +149,8 @@ def test_operators_that_nest_deeply_or_cross_have_no_negative_time() -> None:
         event("b", "cpu_op", 50, 150, 2),
     ]
     assert all(
-        each.share >= 0 for each in recorded(packed(*STEPS, *nested, *crossing), 0, "n").trace.top
+        each.share >= 0
+        for each in parse_trace(packed(*STEPS, *nested, *crossing), 0, "n").trace.top
     )
 
 
@@ -169,7 +170,7 @@ WRONG = {
 @pytest.mark.parametrize("data", WRONG.values(), ids=WRONG)
 def test_what_is_no_trace_is_said(data: bytes) -> None:
     with pytest.raises(DataError, match="expected"):
-        recorded(data, 0, "node1")
+        parse_trace(data, 0, "node1")
 
 
 def test_a_trace_that_unpacks_to_more_than_it_may_is_refused_before_it_fills_memory(
@@ -177,10 +178,10 @@ def test_a_trace_that_unpacks_to_more_than_it_may_is_refused_before_it_fills_mem
 ) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
     with pytest.raises(DataError, match="expected a complete trace of at most 1 MiB"):
-        recorded(gzip.compress(b"[" + b" " * (1 << 22) + b"]"), 0, "node1")
+        parse_trace(gzip.compress(b"[" + b" " * (1 << 22) + b"]"), 0, "node1")
 
 
 def test_more_events_than_a_trace_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_EVENTS", 3)
     with pytest.raises(DataError, match="expected at most 3 events, got 4"):
-        recorded(packed(*STEPS, *STEPS), 0, "node1")
+        parse_trace(packed(*STEPS, *STEPS), 0, "node1")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.features.profile.trace import Recorded, recorded
+from orchestrator.features.profile.trace import Recorded, parse_trace
 from orchestrator.features.profile.waits import with_waits
 from tests.features.profile.test_trace import STEPS, event, packed
 
@@ -19,7 +19,7 @@ def rank(
 ) -> Recorded:
     """A rank whose steps of 200 µs compute from 0 on, and whose collectives run so long."""
     sends = [event(name, "user_annotation", begin, end, thread=2) for begin, end in collectives]
-    return recorded(
+    return parse_trace(
         packed(*STEPS, event("aten::mm", "cpu_op", 0, computes_until), *sends),
         number,
         f"node{number + 1}",
@@ -35,7 +35,7 @@ def test_the_rank_that_comes_last_does_not_wait_and_the_others_wait_for_it() -> 
 def test_clocks_of_nodes_need_not_agree() -> None:
     ahead = [event("orch step 21", "user_annotation", 5000, 5200), event("aten::mm", "cpu_op", 5000, 5150),
              event("gloo:all_reduce", "user_annotation", 5150, 5180, thread=2)]  # fmt: skip
-    quick, _ = with_waits([rank(0, 100, (100, 180)), recorded(packed(*ahead), 1, "node2")])
+    quick, _ = with_waits([rank(0, 100, (100, 180)), parse_trace(packed(*ahead), 1, "node2")])
     assert quick.waiting == pytest.approx(50 / 200)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, Faults
-from orchestrator.features.published.folders import open_published, published_at
+from orchestrator.features.published.folders import open_published, read_tables
 from orchestrator.features.published.language import LanguageTable, Sizes, recompute_language
 from orchestrator.features.published.language_plausibility import find_language_doubts
 from orchestrator.plan.transformer import Transformer
@@ -294,7 +294,7 @@ def test_a_mistake_is_said_with_file_line_and_key(tmp_path: Path, mistake: str) 
 
     path = written(tmp_path, changing)
     with pytest.raises((ConfigError, Faults)) as caught:
-        published_at(path)
+        read_tables(path)
     errors = caught.value.errors if isinstance(caught.value, Faults) else (caught.value,)
     texts = [str(error) for error in errors]
     assert any(said in text for text in texts), texts
@@ -326,14 +326,14 @@ def test_all_experts_and_a_table_of_its_own_are_parameters() -> None:
 def test_a_file_without_any_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "published.json").write_text('{"schema": 1, "source": "a paper"}')
     with pytest.raises(Faults) as caught:
-        published_at(tmp_path)
+        read_tables(tmp_path)
     assert "expected tables: or language_models:, got neither" in str(caught.value.errors[0])
 
 
 def test_the_example_of_the_documentation_is_without_a_fault(tmp_path: Path) -> None:
     page = (TEMPLATES.parent / "docs" / "published.md").read_text("utf-8")
     (tmp_path / "published.json").write_text(page.split("```json\n")[2].split("```")[0], "utf-8")
-    (check,) = map(recompute_language, published_at(tmp_path).language)
+    (check,) = map(recompute_language, read_tables(tmp_path).language)
     assert {number.what: number.agrees for number in check.checks} == {"mfu": True, "hfu": True}
 
 

@@ -18,7 +18,7 @@ from orchestrator.features.published.tables import PublishedTable
 from orchestrator.logs.metrics import Metric
 from orchestrator.plan.folders import open_framework
 from orchestrator.plan.framework import Framework
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.throughput import round_like_numpy
 from orchestrator.results.summary import Summary
 from tests.support.published_trees import FILES, FRAMEWORKS, TF, plant, put, table_of
 
@@ -46,14 +46,14 @@ def test_every_published_table_comes_out_of_a_tree_of_its_logs(
         assert abs((average if table.statistic == "mean" else middle) - cell.speed) <= 0.00501
         assert cell.average is None or abs(average - cell.average) <= 0.00501
         if cell.speedup is not None and table.divisor != "mean/latch":
-            assert published(row.speedup) == cell.speedup
+            assert round_like_numpy(row.speedup) == cell.speedup
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_source_004_has_our_speedups_in_any_file_order(seed: int, tmp_path: Path) -> None:
     plant(tmp_path, "paddle_models", table_of("paddle_models", "paddle_rn50_fp32_b128"), seed)
     found = rows(summary_of_tree(tmp_path, FRAMEWORKS["paddle_models"]))
-    assert {case: published(row.speedup) for case, row in found.items()} == {
+    assert {case: round_like_numpy(row.speedup) for case, row in found.items()} == {
         "1n1g": 1.0, "1n2g": 1.8, "1n4g": 3.86, "1n8g": 7.44, "2n8g": 13.88, "4n8g": 26.51,
     }  # fmt: skip
 
@@ -62,7 +62,11 @@ def test_source_002_has_24_88_and_a_warning_of_uneven_repeats(tmp_path: Path) ->
     plant(tmp_path, "pytorch_examples", table_of("pytorch_examples", "pytorch_rn50_dali_j8"))
     summary = summary_of_tree(tmp_path, FRAMEWORKS["pytorch_examples"], images=1281167)
     row = rows(summary)["4n8g"]
-    assert (row.n, published(row.median), published(row.speedup)) == (10, 8816.70, 24.88)
+    assert (row.n, round_like_numpy(row.median), round_like_numpy(row.speedup)) == (
+        10,
+        8816.70,
+        24.88,
+    )
     assert "10 repeats where other cells have 5" in row.qualifications
     assert "the published procedure has 5 runs of each case; 4n8g has 10" in summary.notes
 
@@ -82,7 +86,12 @@ def test_the_data_set_of_the_published_runs_is_the_measure_unless_another_is_nam
 def test_more_than_nine_nodes_and_gpus_are_read_whole(tmp_path: Path) -> None:
     put(tmp_path / "12n16g" / "rn50_b128_fp32_1.log", "oneflow", 60000.0, Case(12, 16, 128))
     (row,) = summary_of_tree(tmp_path, FRAMEWORKS["oneflow"]).rows
-    assert (row.nodes, row.gpus, row.world_size, published(row.median)) == (12, 16, 192, 60000.0)
+    assert (row.nodes, row.gpus, row.world_size, round_like_numpy(row.median)) == (
+        12,
+        16,
+        192,
+        60000.0,
+    )
 
 
 def test_types_sizes_and_folders_do_not_overwrite_each_other(tmp_path: Path) -> None:
@@ -91,7 +100,7 @@ def test_types_sizes_and_folders_do_not_overwrite_each_other(tmp_path: Path) -> 
     ):
         put(tmp_path / f"{name}.log", speed=2000.0 + number)
     found = summary_of_tree(tmp_path, FRAMEWORKS[TF]).rows
-    assert sorted(published(row.median or 0) for row in found) == [2000.0, 2001.0, 2002.0]
+    assert sorted(round_like_numpy(row.median or 0) for row in found) == [2000.0, 2001.0, 2002.0]
     assert {(row.dtype, row.options["folder"]) for row in found} == {
         ("fp32", "bz128"),
         ("fp16", "bz128"),

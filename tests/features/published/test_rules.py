@@ -33,7 +33,7 @@ STEPS = {"after": 2, "last": 6}
 def rule(
     window: dict[str, Any] | None = None, by: str | list[str] = "step_time_s", **more: Any
 ) -> Rule:
-    return Rule.declared(
+    return Rule.parse(
         "own", {"title": "t", "lines": LINES, "window": window or STEPS, "by": by, **more}
     )
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from orchestrator import yamlfile
 from orchestrator.cli.main import program
 from orchestrator.errors import ConfigError, DataError, Faults, OrchError
-from orchestrator.features.published.folders import published_at
+from orchestrator.features.published.folders import read_tables
 from orchestrator.features.published.schema import PublishedTables, json_schema
 from orchestrator.features.published.tables import recompute
 from orchestrator.plan.folders import frameworks
@@ -41,7 +41,7 @@ def test_a_mistake_in_a_table_is_said_with_its_file_line_and_key(
     assert mistake["old"] in TABLES
     (tmp_path / FILE).write_text(TABLES.replace(mistake["old"], mistake["new"], 1))
     with pytest.raises(OrchError) as caught:
-        published_at(tmp_path)
+        read_tables(tmp_path)
     assert caught.value.exit_code == 2
     (error,) = caught.value.errors if isinstance(caught.value, Faults) else (caught.value,)
     line = f":{mistake['line']}" if mistake["line"] else ""
@@ -60,7 +60,7 @@ def test_mistakes_of_a_file_come_together_in_the_order_of_its_lines(tmp_path: Pa
     )
     (tmp_path / FILE).write_text(text)
     with pytest.raises(Faults) as caught:
-        published_at(tmp_path)
+        read_tables(tmp_path)
     places = [re.sub(r".*json:", "", error.where) for error in caught.value.errors]
     assert places == [
         "1: source",
@@ -79,15 +79,15 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: str, 
     with pytest.raises(
         Faults, match=f"{FILE}:{line}: expected a mapping with schema, source and tables, got"
     ):
-        published_at(tmp_path)
+        read_tables(tmp_path)
 
 
 def test_a_missing_and_an_empty_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a file, found none"):
-        published_at(tmp_path / "paper.json")
+        read_tables(tmp_path / "paper.json")
     (tmp_path / "paper.json").write_text("")
     with pytest.raises(ConfigError, match="expected some content, got an empty file"):
-        published_at(tmp_path / "paper.json")
+        read_tables(tmp_path / "paper.json")
 
 
 def test_lines_are_named_whatever_the_file_is_indented_with(tmp_path: Path) -> None:
@@ -95,17 +95,17 @@ def test_lines_are_named_whatever_the_file_is_indented_with(tmp_path: Path) -> N
     with pytest.raises(
         Faults, match=f"{FILE}:15: tables.mlp_b256.cases.1n2g.speed: expected a number above 0"
     ):
-        published_at(tmp_path)
+        read_tables(tmp_path)
     (tmp_path / FILE).write_text(TABLES.replace("mlp_b256", "m" * 2000).replace("590.2", '"590.2"'))
     with pytest.raises(
         Faults, match=f"{FILE}: tables.m{{60}}….cases.1n2g.speed: expected a number above 0"
     ):
-        published_at(tmp_path)
+        read_tables(tmp_path)
 
 
 def test_what_is_optional_has_its_default(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(TABLES)
-    file = published_at(tmp_path)
+    file = read_tables(tmp_path)
     (table,) = file.tables
     assert (file.framework, file.like, file.images) == (tmp_path.name, (), 0)
     assert (table.title, table.loader, table.version, table.hardware) == (
@@ -138,7 +138,7 @@ def test_statistic_divisor_and_places_are_what_the_table_says(
     tmp_path: Path, old: str, new: str, said: str
 ) -> None:
     (tmp_path / FILE).write_text(TABLES.replace(old, new, 1))
-    assert ", ".join(recompute(published_at(tmp_path).tables[0]).undeclared[:1]) == said
+    assert ", ".join(recompute(read_tables(tmp_path).tables[0]).undeclared[:1]) == said
 
 
 def test_speedups_may_be_relative_to_another_case(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_speedups_may_be_relative_to_another_case(tmp_path: Path) -> None:
         '"speedup": 1.95', '"speedup": 1.0'
     )
     (tmp_path / FILE).write_text(text.replace('"speedup": 1.0', '"speedup": 0.51', 1))
-    found = recompute(published_at(tmp_path).tables[0])
+    found = recompute(read_tables(tmp_path).tables[0])
     assert found.undeclared == () and found.ours["1n2g"] == 1.0
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.features.site import folder
-from orchestrator.features.site.folder import STATE, checked, staging
+from orchestrator.features.site.folder import STATE, check_target, staging
 
 
 def write(target: Path, generation: int) -> None:
-    with staging(checked(target)) as new:
+    with staging(check_target(target)) as new:
         for name in ("index.html", "benches/a.html", STATE):
             (new / name).write_text(f"{generation} " + "x" * 50_000)
 
@@ -27,7 +27,7 @@ def test_a_reader_sees_whole_pages_of_one_site_or_of_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_exchange: bool
 ) -> None:
     if not has_exchange:
-        monkeypatch.setattr(folder, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(folder, "_exchange", lambda *_: False)
     target, is_over, seen, absent = tmp_path / "www", threading.Event(), list[tuple[int, int]](), 0
     write(target, 0)
 
@@ -106,7 +106,7 @@ def test_what_is_no_site_is_not_replaced(tmp_path: Path, kind: str) -> None:
     else:
         target = Path("/proc")
     with pytest.raises(ConfigError) as refused:
-        checked(target)
+        check_target(target)
     assert str(target) in str(refused.value) and kind in {"file": "file", "mount": "mount"}.get(
         kind, "other folder"
     )

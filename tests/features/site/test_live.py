@@ -13,7 +13,7 @@ from orchestrator.features.site.live import LOG_BYTES, SHORT_BYTES, Live, LiveBe
 from orchestrator.features.site.template import fill
 from orchestrator.record import BenchDir
 from orchestrator.record.journal import Event
-from orchestrator.record.ownership import owned
+from orchestrator.record.ownership import hold
 from orchestrator.results import NEVER_RUN
 from tests.support.benches import bench
 from tests.support.run_folders import manifest, step_lines
@@ -55,7 +55,7 @@ def test_a_run_that_is_under_way_is_shown_by_what_its_nodes_say(under_way: Bench
             "node2": Seen(error="node2: unreachable"),
         }
 
-    with owned(under_way):
+    with hold(under_way):
         shown = Live(under_way.path.parent, look).bench("a")
     assert shown.is_held and shown.state == "in progress" and shown.run_id == "a-2"
     assert (
@@ -84,7 +84,7 @@ def test_the_speed_of_a_language_model_under_way_counts_tokens(under_way: BenchD
     planned["framework"] = planned["framework"] | {"measures": "language_model"}
     under_way.run("a-2").write_manifest(planned)
     lines = step_lines(0.5, 7).encode()
-    with owned(under_way):
+    with hold(under_way):
         seen = {"node1": Seen(True, {"rank-0.out": len(lines)}, lines, SAMPLES)}
         shown = Live(under_way.path.parent, lambda _: seen).bench("a")
     assert shown.run_words[1:] == ("step 7 of 12", "8192.0 tokens/s in it")
@@ -93,7 +93,7 @@ def test_the_speed_of_a_language_model_under_way_counts_tokens(under_way: BenchD
 def test_a_run_that_was_not_started_is_to_come_only_while_a_controller_runs_its_bench(
     under_way: BenchDir,
 ) -> None:
-    with owned(under_way):
+    with hold(under_way):
         shown = Live(under_way.path.parent, lambda _: {}).bench("a")
     last = replace(shown, runs=(*shown.runs, replace(shown.runs[1], run_id="a-3", state=NEVER_RUN)))
     assert "<td>to come</td>" in page(last) and "<td>never run</td>" in page(
@@ -102,7 +102,7 @@ def test_a_run_that_was_not_started_is_to_come_only_while_a_controller_runs_its_
 
 
 def test_another_log_can_be_chosen_and_one_that_is_not_there_is_not(under_way: BenchDir) -> None:
-    with owned(under_way):
+    with hold(under_way):
         live = Live(
             under_way.path.parent,
             lambda watched: {host: Seen(True, {}, b"x" * 10) for host in watched.logs},
@@ -118,7 +118,7 @@ def test_another_log_can_be_chosen_and_one_that_is_not_there_is_not(under_way: B
 
 def test_lines_of_logs_are_text_whatever_is_in_them(under_way: BenchDir) -> None:
     evil = b'</pre><script>document.title="x"</script>\x1b]0;x\x07 \xe2\x80\xae \xff\r\nnext'
-    with owned(under_way):
+    with hold(under_way):
         shown = Live(
             under_way.path.parent,
             lambda _: {"node1": Seen(True, {"<b>": 1, "\ud800": 2}, evil, b"{nonsense\n")},

@@ -18,7 +18,7 @@ from orchestrator.api.sealing import contents as tables
 from orchestrator.errors import DataError
 from orchestrator.record.archive import verify
 from orchestrator.record.archive_record import RECORD, SUMS
-from orchestrator.record.sealed import unsealed
+from orchestrator.record.sealed import unseal_record
 from tests.record.archive.packing import packed, refusal, resealed, tree
 from tests.support.examples import examples
 
@@ -48,7 +48,7 @@ def test_forged_records_with_true_digests_are_read_or_refused(
         st.sampled_from([RECORD, "bench.json", "r1/manifest.json", "r2/logs/node1/exit.json"])
     )
     whole = path.read_bytes()
-    record = inner = unsealed(json.loads(whole))
+    record = inner = unseal_record(json.loads(whole))
     *folders, key = data.draw(st.sampled_from(list(places(record))))
     for folder in folders:
         inner = inner[folder]

@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError, DataError, RunError
 from orchestrator.record import sealed_tar as sealedtar
 from orchestrator.record.archive import seal, verify
 from orchestrator.record.archive_record import RECORD, SUMS
-from orchestrator.record.ownership import owned
+from orchestrator.record.ownership import hold
 from orchestrator.record.rundir import BenchDir
 from orchestrator.version import __version__
 from tests.record.archive.packing import quoted, tree
@@ -173,7 +173,7 @@ def test_what_no_bench_has_is_not_sealed(
 
 
 def test_a_bench_that_is_conducted_is_not_sealed(copied: BenchDir, tmp_path: Path) -> None:
-    with owned(copied), pytest.raises(RunError, match="a controller is running this bench"):
+    with hold(copied), pytest.raises(RunError, match="a controller is running this bench"):
         seal(copied, tmp_path / "a.tar", tables)
     seal(copied, tmp_path / "a.tar", tables)
 

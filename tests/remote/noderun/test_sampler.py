@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.plan.payload import packed, telemetry_source
+from orchestrator.plan.payload import pack, telemetry_source
 from orchestrator.record.telemetry import telemetry_of
 from tests.support import judge
 from tests.support.driver import stand_in
@@ -21,7 +21,7 @@ from tests.support.machine import RUN, Machine, rank
 
 pytestmark = pytest.mark.timeout(60)
 
-REAL = {"packed": packed(telemetry_source()), "device": "cpu", "devices": "0"}
+REAL = {"packed": pack(telemetry_source()), "device": "cpu", "devices": "0"}
 HANGS = """
 import os, signal, time
 def sample_run(wanted, waiting, path):
@@ -100,7 +100,7 @@ def test_a_sampler_that_hangs_delays_no_end_and_what_it_wrote_comes_as_whole_lin
     machine: Machine,
 ) -> None:
     line = machine.start(
-        RUN, rank("import time; time.sleep(100)"), telemetry={"packed": packed(HANGS.encode())}
+        RUN, rank("import time; time.sleep(100)"), telemetry={"packed": pack(HANGS.encode())}
     )
     wait_for_samples(machine)
     (sampler,) = samplers(machine)
@@ -118,7 +118,7 @@ def with_driver(folder: Path, *flags: str) -> dict[str, Any]:
         'LIBRARY = "libnvidia-ml.so.1"', f'LIBRARY = "{stand_in(folder, *flags)}"'
     )
     assert named != source
-    return {"packed": packed(named.encode()), "device": "cuda", "devices": "0,1"}
+    return {"packed": pack(named.encode()), "device": "cuda", "devices": "0,1"}
 
 
 def test_the_gpus_of_the_run_are_sampled(machine: Machine, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_samples_do_not_count_as_output(machine: Machine) -> None:
 
 def test_it_says_that_it_failed_and_the_run_is_as_good_as_any(machine: Machine) -> None:
     record = machine.start(
-        RUN, rank("import time; time.sleep(1)"), telemetry={"packed": packed(b"1/0")}
+        RUN, rank("import time; time.sleep(1)"), telemetry={"packed": pack(b"1/0")}
     ).wait_for("ended")["record"]
     lines = (machine.folder(RUN) / "logs" / "telemetry.jsonl").read_text().split("\n")
     said: dict[str, Any] = json.loads(lines[1])

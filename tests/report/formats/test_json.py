@@ -16,7 +16,7 @@ from orchestrator.logs.metrics import Metric
 from orchestrator.plan.expectations import expectation_of
 from orchestrator.record.telemetry import telemetry_of
 from orchestrator.report.formats import json as jsonout
-from orchestrator.results.expectations import judged
+from orchestrator.results.expectations import judge_expectations
 from orchestrator.results.numbers.steady_start import SteadyStart
 from orchestrator.results.summary import Summary, summarize
 from orchestrator.results.telemetry.utilization import RunUse, node_use
@@ -49,7 +49,7 @@ def metrics() -> Summary:
     values = {"busbw": {(1024, "read"): 0.0, (4096, "read"): 2.0}, "latency": 8.0, "change": -0.5}
     runs = [*measured("1n1g", declared, values, values), *measured("1n2g", declared, values)]
     whole = summarize(runs)
-    expected = judged(
+    expected = judge_expectations(
         [expectation_of("latency <= 9"), expectation_of("power <= 1")], whole.rows, runs
     )
     return replace(whole, expected=expected)

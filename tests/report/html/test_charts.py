@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.folders import read_published_files
 from orchestrator.features.published.reference import reference_tables
 from orchestrator.report.html import charts, svg
 from orchestrator.results.run_history import RunHistory
@@ -26,7 +26,7 @@ def _drawing() -> object:
 
 
 def scaling(summary: Summary, quantity: str = "value", against: bool = False) -> ET.Element:
-    near = reference_tables(summary, published_files().values())[0] if against else ()
+    near = reference_tables(summary, read_published_files().values())[0] if against else ()
     return ET.fromstring(charts.scaling(summary.rows, near, quantity, "x-"))
 
 

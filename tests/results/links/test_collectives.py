@@ -26,7 +26,7 @@ from orchestrator.results.links.collectives import (
     bus_bandwidth,
     doubts,
     factor,
-    planned_sizes,
+    list_sizes,
     points,
     values,
 )
@@ -246,7 +246,7 @@ def test_printed_lines_of_nccl_tests_are_reproduced(
 def test_sizes_are_rounded_to_16_bytes_for_each_rank(
     collective: str, ranks: int, asked: dict[str, Any], sizes: list[int]
 ) -> None:
-    assert planned_sizes(spec_of(collective, gpus=ranks, **asked)) == sizes
+    assert list_sizes(spec_of(collective, gpus=ranks, **asked)) == sizes
 
 
 SPEC = spec_of("allreduce", nodes=2, gpus=2, min_bytes=1024, max_bytes=4096)

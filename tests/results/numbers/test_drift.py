@@ -21,8 +21,8 @@ from orchestrator.results.numbers.drift import (
     STEADY,
     Estimate,
     Placed,
-    carried_over,
     drift_of,
+    find_carry_over,
     typical_ratio,
     typical_value,
 )
@@ -45,7 +45,7 @@ SPEED, FASTER = 100.0, {"1n1g": 1.0, "1n2g": 1.9, "1n4g": 3.6}
 def planned(repeats: int, order: str) -> tuple[PlannedRun, ...]:
     cells = tuple(replace(SPEC, gpus=gpus) for gpus in (1, 2, 4))
     schedule = Schedule(order=order, repeats=repeats) if order else Schedule(repeats=repeats)
-    return tuple(Bench("bench-1", cells, {"pytorch": FOLDER}, schedule).planned())
+    return tuple(Bench("bench-1", cells, {"pytorch": FOLDER}, schedule).list_runs())
 
 
 def speeds_of(
@@ -219,18 +219,18 @@ def runs_with_noise(
 def test_independent_noise_is_not_carried_over(cells: int, repeats: int) -> None:
     rng = random.Random(2)
     runs = [runs_with_noise(rng, cells, repeats, 0.0) for _ in range(200)]
-    assert sum(carried_over(each, drift_of(each)) is not None for each in runs) <= 6
+    assert sum(find_carry_over(each, drift_of(each)) is not None for each in runs) <= 6
 
 
 def test_noise_that_carries_over_is_seen_in_benches_of_many_runs() -> None:
     rng = random.Random(3)
     runs = [runs_with_noise(rng, 4, 8, 0.8) for _ in range(60)]
-    found = [carried_over(each, drift_of(each)) for each in runs]
+    found = [find_carry_over(each, drift_of(each)) for each in runs]
     assert sum(each is not None for each in found) >= 40
-    assert carried_over(runs[0][:1]) is None  # eight runs are too few to tell
+    assert find_carry_over(runs[0][:1]) is None  # eight runs are too few to tell
 
 
 def test_a_drift_that_is_no_line_is_carried_over() -> None:
     wave = [[Placed(n, 100 * math.exp(0.03 * math.sin(2 * math.pi * n / 20) + 0.002 * (-1) ** (n // 2)))
              for n in range(cell, 20, 2)] for cell in range(2)]  # fmt: skip
-    assert (carried_over(wave, drift_of(wave)) or 0.0) > 0.5
+    assert (find_carry_over(wave, drift_of(wave)) or 0.0) > 0.5

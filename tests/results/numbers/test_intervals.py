@@ -52,7 +52,7 @@ def test_too_few_repeats_have_no_interval_and_equal_ones_a_point() -> None:
     assert ratio_interval({1: 2.0, 2: 2.0}, {2: 1.0, 3: 1.0}) is None
     found = interval([8.0, 8.0, 8.0])
     assert found and found.low == pytest.approx(8.0) and found.high == pytest.approx(8.0)
-    assert Interval(1.0, 2.0, 0.95).scaled(0.25) == Interval(0.25, 0.5, 0.95)
+    assert Interval(1.0, 2.0, 0.95).scale(0.25) == Interval(0.25, 0.5, 0.95)
 
 
 @pytest.mark.parametrize("repeats", [3, 5, 10])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.features.published.folders import published_files
+from orchestrator.features.published.folders import read_published_files
 from orchestrator.features.published.plausibility import find_doubts
 from orchestrator.plan.folders import frameworks, open_framework
 from orchestrator.results.numbers.peaks import DEVICES, MODELS, devices_in, link_in
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 FIRST_WITH_METRICS = 8
 DOUBTS = {
     (table, case): found
-    for file in published_files().values()
+    for file in read_published_files().values()
     for table, cases in find_doubts(file).items()
     for case, found in cases.items()
 }
@@ -77,7 +77,9 @@ def test_these_published_rows_raise_a_doubt_and_no_others() -> None:
 
 def test_the_page_on_published_numbers_lists_every_doubt_in_its_words() -> None:
     page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
-    rows = sum(len(table.cells) for file in published_files().values() for table in file.tables)
+    rows = sum(
+        len(table.cells) for file in read_published_files().values() for table in file.tables
+    )
     assert f"{len(DOUBTS)} of {rows} rows" in page
     told = [
         line
@@ -93,7 +95,7 @@ def test_the_page_on_published_numbers_lists_every_doubt_in_its_words() -> None:
 
 def test_only_the_devices_that_a_document_mistook_are_exceeded() -> None:
     """AWS's p2 have K80s; the same rows are possible with the V100s that the document names beside."""
-    for file in published_files().values():
+    for file in read_published_files().values():
         for name, cases in find_doubts(file).items():
             for found in cases.values():
                 impossible = [one for one in found if one.text.startswith("impossible")]
@@ -112,7 +114,7 @@ def test_ratios_of_medians_of_published_runs_stay_within_the_slack_in_95_of_100_
         for block in printed
         for case in block["cases"].values()
     ]
-    tables = [table for file in published_files().values() for table in file.tables]
+    tables = [table for file in read_published_files().values() for table in file.tables]
     cells += [list(cell.speeds) for table in tables for cell in table.cells if cell.runs]
     chance = random.Random(0)
 

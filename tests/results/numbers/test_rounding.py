@@ -10,18 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.results.numbers import rounding
-from orchestrator.results.numbers.rounding import written
-from orchestrator.results.numbers.throughput import published
+from orchestrator.results.numbers.rounding import format_number
+from orchestrator.results.numbers.throughput import round_like_numpy
 
 
 @given(st.floats(1e-12, 0.99))
 def test_a_small_number_is_shown_within_half_of_its_third_digit(value: float) -> None:
-    assert abs(float(written(value)) - value) <= 0.005 * value
+    assert abs(float(format_number(value)) - value) <= 0.005 * value
 
 
 @given(st.floats(1.0, 1e9))
 def test_other_numbers_are_shown_with_two_decimals_as_published_tables_round(value: float) -> None:
-    assert written(value) == f"{published(value):.2f}" and written(-value) == f"-{written(value)}"
+    assert (
+        format_number(value) == f"{round_like_numpy(value):.2f}"
+        and format_number(-value) == f"-{format_number(value)}"
+    )
 
 
 def test_the_examples_hold() -> None:

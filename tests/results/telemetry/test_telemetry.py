@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from orchestrator.record.rundir import BenchDir
-from orchestrator.results.hardware import loaded_in, slowed_in
+from orchestrator.results.hardware import load_notes, slowdown_notes
 from orchestrator.results.read import read_run
 from orchestrator.results.run import RunResult
 from orchestrator.results.summary import summarize
 from orchestrator.results.telemetry.doubts import busiest, doubts_by_host, doubts_from, drawing_less
 from orchestrator.results.telemetry.over_window import (
-    continued_to,
+    continue_to,
     energy_per_sample,
-    grown_by,
+    growth_over,
     mean_over,
     rate_over,
 )
@@ -190,7 +190,7 @@ def test_clocks_are_lowered_for_the_share_of_samples_in_the_window(bench: BenchD
         bench, lambda node: {"gpu1.reasons": lambda at: 4.0 if 903 < at < 905 and node else 1.0}
     )
     assert run.slowed == {"sw_power_cap": {"node2": (0.4, 0.4, None)}}
-    assert slowed_in([run]) == [
+    assert slowdown_notes([run]) == [
         "clocks lowered by the power limit: for 40% of the measured window on node2"
     ]
 
@@ -226,10 +226,10 @@ def test_load_by_others_is_told_with_who_used_most(bench: BenchDir) -> None:
         events={1: [{**busy, "t": 903.0}, {**busy, "t": 904.0, "name": "vi", "cores": 0.6}]},
     )
     assert busiest([run.use], ["node1", "node2"]) == ", most of it by make of bob"
-    assert loaded_in([replace(run, loaded={"node2": 0.44})]) == [
+    assert load_notes([replace(run, loaded={"node2": 0.44})]) == [
         "other processes used 44% of the processors of node2, most of it by make of bob"
     ]
-    assert loaded_in([replace(run, loaded={"node1": 0.44})]) == [
+    assert load_notes([replace(run, loaded={"node1": 0.44})]) == [
         "other processes used 44% of the processors of node1"
     ]
     assert busiest([None], ["node1"]) == ""
@@ -390,8 +390,8 @@ def test_processors_network_and_packages_are_rates_over_the_window(bench: BenchD
 
 def test_a_counter_that_was_set_back_has_no_rate() -> None:
     assert rate_over([(0.0, 5.0), (1.0, 7.0), (2.0, 1.0)], 0.0, 2.0) is None
-    assert grown_by([(0.0, 5.0), (2.0, 1.0)], 0.0, 2.0) == 0.0
-    assert mean_over([(0.0, 5.0)], 0.0, 1.0) is None and grown_by([], 0.0, 1.0) == 0.0
+    assert growth_over([(0.0, 5.0), (2.0, 1.0)], 0.0, 2.0) == 0.0
+    assert mean_over([(0.0, 5.0)], 0.0, 1.0) is None and growth_over([], 0.0, 1.0) == 0.0
     assert energy_per_sample([100.0, 300.0], 800.0) == 0.5
 
 
@@ -434,10 +434,10 @@ def test_energy_is_that_of_the_window_though_the_gpu_is_idle_after_it(
     times = [1.003 * number for number in range(18)]
     true = (joules_of(watts, end) - joules_of(watts, begin)) / 10.0
     counter = [(at, joules_of(watts, at)) for at in times]
-    assert rate_over(continued_to(end, counter, begin, counts=True), begin, end) == pytest.approx(
+    assert rate_over(continue_to(end, counter, begin, counts=True), begin, end) == pytest.approx(
         true, rel=tolerance
     )
     readings = [(at, watts(at)) for at in times]
-    mean = mean_over(continued_to(end, readings, begin, counts=False), begin, end)
+    mean = mean_over(continue_to(end, readings, begin, counts=False), begin, end)
     # Where a step lies between two readings is not known.
     assert mean == pytest.approx(true, rel=0.02 if "step" in power else tolerance)

@@ -107,7 +107,7 @@ def test_a_command_runs_to_its_end_with_both_outputs() -> None:
     script = (
         "head -c 6000000 /dev/zero >&2; head -c 7000000 /dev/zero; head -c 1 /dev/zero >&2; exit 7"
     )
-    done = completion.completed(
+    done = completion.run_to_end(
         HOST, ["sh"], bytes(1 << 20), 20, lambda _: sh(script, take_all=True), lambda: True
     )
     assert (done.code, done.signal, len(done.stdout), len(done.stderr)) == (
@@ -129,7 +129,7 @@ def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(
         return started[0]
 
     with pytest.raises(TransportError, match=r"sleep did not finish within 0\.2 s") as caught:
-        completion.completed(HOST, ["sleep"], b"", 0.2, start, lambda: True)
+        completion.run_to_end(HOST, ["sleep"], b"", 0.2, start, lambda: True)
     assert caught.value.kind == "node_lost"
     wait_for(lambda: started[0]._process.returncode == -signal.SIGKILL, 5, "it still runs")
 
@@ -137,7 +137,7 @@ def test_a_command_that_takes_too_long_ends_the_wait_and_the_program(
 def test_more_output_than_can_be_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "OUTPUT_LIMIT_BYTES", 1000)
     with pytest.raises(RunError) as caught:
-        completion.completed(
+        completion.run_to_end(
             HOST,
             ["head"],
             b"",

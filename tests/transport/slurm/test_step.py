@@ -7,7 +7,7 @@ import pytest
 from orchestrator.errors import TransportError
 from orchestrator.inventory import Host
 from orchestrator.transport.slurm import step
-from orchestrator.transport.slurm.step import job_of, outcome, relay, said, spawners
+from orchestrator.transport.slurm.step import job_of, outcome, read_messages, relay, spawners
 
 BINDING = "srun: cluster configuration lacks support for cpu binding\n"
 
@@ -57,7 +57,9 @@ def test_a_step_that_ended_is_a_lost_connection_in_slurms_words(
 
 
 def test_only_lines_of_slurm_are_slurms() -> None:
-    assert said(b"srun: error: a\nslurmstepd-gpu01.x: error: b\nsrun: c\nmine: d\n srun: e\n") == [
+    assert read_messages(
+        b"srun: error: a\nslurmstepd-gpu01.x: error: b\nsrun: c\nmine: d\n srun: e\n"
+    ) == [
         "a",
         "b",
         "c",

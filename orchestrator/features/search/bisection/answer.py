@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from orchestrator.features.search.bisection.differences import settings
 from orchestrator.features.search.bisection.shares import Share, is_side, share
-from orchestrator.features.search.bisection.steps import CONFIRMED, GONE, reduced_sets
+from orchestrator.features.search.bisection.steps import CONFIRMED, GONE, reduce_set
 from orchestrator.features.search.record import BisectRecord, Candidate, Fixed, Setting, SideRecord
 from orchestrator.features.search.strategy import Change, Speeds, State, change, good
 from orchestrator.plan.words import as_written
@@ -86,7 +86,7 @@ class Bisected:
     evidence: tuple[str, ...]
 
 
-def recorded_change(a: SideRecord, b: SideRecord) -> float | None:
+def measure_change(a: SideRecord, b: SideRecord) -> float | None:
     """Return the logarithm of B over A as they were first measured; None if it is within two per
     cent.
     """
@@ -117,7 +117,7 @@ def answer_of(bench_id: str, record: BisectRecord, state: State) -> Bisected:
         if of_single:
             alone[texts[place]] = of_single
     ran = {*final.rung.candidates, *state.refused} if final else set()
-    reduced = reduced_sets(chosen)
+    reduced = reduce_set(chosen)
     return Bisected(
         bench_id=bench_id,
         verdict=verdict,
@@ -156,7 +156,7 @@ def _verdict(
         return GONE_AGAIN if record.ended else UNFINISHED
     if record.ended != CONFIRMED or not chosen or not whole or not whole.is_certain:
         return UNPROVEN
-    recorded = recorded_change(record.before, record.after)
+    recorded = measure_change(record.before, record.after)
     if recorded is not None and (whole.ratio - 1) * recorded < 0:
         return UNPROVEN
     if all(chosen):
@@ -174,7 +174,7 @@ def _certain(verified: Speeds, chosen: Candidate, whole: Change) -> set[int]:
         return {chosen.index(1)}
     level = 1 - (1 - LEVEL) / sum(chosen)
     needed = set()
-    for place, rest in reduced_sets(chosen).items():
+    for place, rest in reduce_set(chosen).items():
         to_rest = change(verified, chosen, rest, level)
         if to_rest and to_rest.is_certain and (to_rest.ratio > 1) == (whole.ratio > 1):
             needed.add(place)
@@ -217,7 +217,7 @@ def answer(result: Bisected) -> str:
     elif result.verdict == FAILED:
         text = f"no result: {result.why}"
     elif result.verdict == GONE_AGAIN:
-        is_known = recorded_change(result.a, result.b) is not None
+        is_known = measure_change(result.a, result.b) is not None
         text = "the change could not be reproduced" if is_known else "A and B do not differ"
         if change:
             pairs = plural(change.pairs, "pair")
@@ -284,7 +284,7 @@ def differences(record: BisectRecord) -> list[str]:
     return [one_line(line) for line in (*lines, *map(_describe_fixed, record.fixed))]
 
 
-def tried(result: Bisected) -> list[list[str]]:
+def list_attempts(result: Bisected) -> list[list[str]]:
     """Return lines for the search and for the verification: one for each set of differences that
     ran.
     """

@@ -93,13 +93,13 @@ def sides(
     timeout_s = max(first.spec.timeout_s, second.spec.timeout_s)
     base = replace(first.spec, hosts=(), timeout_s=timeout_s)
     count = len(changed)
-    a, b = (applied(base, framework, record, (taken,) * count) for taken in (0, 1))
+    a, b = (apply_candidate(base, framework, record, (taken,) * count) for taken in (0, 1))
     for spec in (a, b):
         place(spec, used, 0)
     return Sides(record, a, b, used)
 
 
-def applied(
+def apply_candidate(
     spec: RunSpec, framework: Framework, record: BisectRecord, candidate: Candidate
 ) -> RunSpec:
     """Return the spec of A with the differences of a candidate as B has them. Options that the

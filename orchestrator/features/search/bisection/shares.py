@@ -46,7 +46,7 @@ def is_side(candidate: Candidate) -> bool:
     return len(set(candidate)) < 2
 
 
-def shared_blocks(speeds: Speeds, *candidates: Candidate) -> list[int]:
+def find_shared_blocks(speeds: Speeds, *candidates: Candidate) -> list[int]:
     """Return the blocks in which all of these candidates have a value."""
     blocks = [set(speeds.get(candidate, ())) for candidate in candidates]
     return sorted(set.intersection(*blocks))
@@ -57,7 +57,7 @@ def share(speeds: Speeds, candidate: Candidate) -> Share | None:
     with A, B and it.
     """
     a, b = (0,) * len(candidate), (1,) * len(candidate)
-    blocks = shared_blocks(speeds, a, b, candidate)
+    blocks = find_shared_blocks(speeds, a, b, candidate)
     count = len(blocks)
     if count < 2:
         return None

@@ -20,7 +20,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.features.search.bisection.shares import Share, is_side, share, shared_blocks
+from orchestrator.features.search.bisection.shares import Share, find_shared_blocks, is_side, share
 from orchestrator.features.search.record import Candidate, Rung
 from orchestrator.features.search.strategy import Speeds, change
 from orchestrator.results.numbers.t_distribution import student
@@ -77,7 +77,7 @@ def following(
     b = (1,) * count
     there = _still_there(speeds, b, recorded)
     if there is None:
-        blocks = len(shared_blocks(speeds, b, without(b, b)))
+        blocks = len(find_shared_blocks(speeds, b, without(b, b)))
         step = _fitting(Rung((), min(max(blocks, BLOCKS), _LAST_OF_SIDES - blocks)), limit, count)
         return step or NO_TIME
     if not there:
@@ -108,11 +108,11 @@ def without(candidate: Candidate, others: Candidate) -> Candidate:
     return tuple(int(taken and not other) for taken, other in zip(candidate, others, strict=True))
 
 
-def reduced_sets(chosen: Candidate) -> dict[int, Candidate]:
+def reduce_set(chosen: Candidate) -> dict[int, Candidate]:
     """Return a set without each of its members, by the place of that member; nothing for a set of
     one.
 
-    >>> reduced_sets((1, 0, 1))
+    >>> reduce_set((1, 0, 1))
     {0: (0, 0, 1), 2: (1, 0, 0)}
     """
     members = [place for place, taken in enumerate(chosen) if taken]
@@ -132,7 +132,9 @@ class _Known:
 
     def blocks(self, candidate: Candidate) -> int:
         """Return the number of blocks in which it, A and B have a value."""
-        return len(shared_blocks(self._speeds, candidate, self._all, without(self._all, self._all)))
+        return len(
+            find_shared_blocks(self._speeds, candidate, self._all, without(self._all, self._all))
+        )
 
     def search(self) -> list[Candidate] | Candidate:
         """Return the candidates that have to be measured next, or the set of differences to verify."""
@@ -169,7 +171,7 @@ class _Known:
         ]
         singles = [self._of([place]) for place in range(self._count)]
         effective = self._effective(singles)
-        left_out = reduced_sets(self._all)
+        left_out = reduce_set(self._all)
         left = self._of(
             [
                 place
@@ -327,7 +329,7 @@ def _verification(
     Where not even the least blocks fit, it goes without the last members' reduced sets; the answer
     says of which.
     """
-    also = [candidate for candidate in reduced_sets(chosen).values() if candidate not in refused]
+    also = [candidate for candidate in reduce_set(chosen).values() if candidate not in refused]
     candidates = tuple(
         dict.fromkeys([chosen, *(candidate for candidate in also if not is_side(candidate))])
     )
@@ -344,7 +346,7 @@ def _verification(
 def _enough(chosen: Candidate, speeds: Mapping[Candidate, Mapping[int, float]]) -> int:
     """Return the number of blocks after which the interval of the share is expected to be exact."""
     a, b = (0,) * len(chosen), (1,) * len(chosen)
-    blocks = shared_blocks(speeds, a, b, chosen)
+    blocks = find_shared_blocks(speeds, a, b, chosen)
     if len(blocks) < 2:
         return _USUAL
     whole = [math.log(speeds[b][block] / speeds[a][block]) for block in blocks]

@@ -6,10 +6,10 @@ from orchestrator.features.search.bisection.answer import (
     answer,
     answer_of,
     left_open,
-    recorded_change,
-    tried,
+    list_attempts,
+    measure_change,
 )
-from orchestrator.features.search.bisection.differences import applied, settings
+from orchestrator.features.search.bisection.differences import apply_candidate, settings
 from orchestrator.features.search.bisection.steps import CONFIRMED, Limit, following
 from orchestrator.features.search.record import BisectRecord, Candidate, Rung
 from orchestrator.features.search.strategy import Outcome, State, Strategy, Times
@@ -55,7 +55,7 @@ class Bisection(Strategy):
             return CONFIRMED
         spec = state.first.spec if state.first else None
         limit = Limit(times.run_s(spec.steps if spec else 0), left_s)
-        recorded = recorded_change(search.before, search.after)
+        recorded = measure_change(search.before, search.after)
         return following(len(search.differences), state.speeds, limit, state.refused, recorded)
 
     def spec_of(self, plan: Bench, rung: Rung, candidate: Candidate, times: Times) -> RunSpec:
@@ -63,7 +63,7 @@ class Bisection(Strategy):
         if candidate in self.state.sides:
             return plan.cells[self.state.sides.index(candidate)]
         a = plan.cells[0]
-        return applied(a, plan.folders[a.framework].framework, self.search, candidate)
+        return apply_candidate(a, plan.folders[a.framework].framework, self.search, candidate)
 
     def words(self, candidate: Candidate) -> str:
         """Return the settings that a candidate takes from B."""
@@ -72,4 +72,4 @@ class Bisection(Strategy):
     def outcome(self, record: BenchRecord) -> Outcome:
         """Return the result so far."""
         result = answer_of(record.bench_id, self.search, self.state)
-        return Outcome(result, tried(result), answer(result), left_open(result))
+        return Outcome(result, list_attempts(result), answer(result), left_open(result))

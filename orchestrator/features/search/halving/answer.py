@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median, multimode
 from typing import Any
 
-from orchestrator.features.search.halving.candidates import Settings, settings, written
+from orchestrator.features.search.halving.candidates import Settings, format_candidate, settings
 from orchestrator.features.search.halving.schedule import NOT_CONFIRMED, TOO_SHORT
 from orchestrator.features.search.record import Candidate, TuneRecord
 from orchestrator.features.search.strategy import Change, Round, State, change, good
@@ -108,7 +108,7 @@ def answer_of(
         inventory=record.inventory,
         networks=tuple(observed.get("networks", ())),
         versions={name: observed[name] for name in _VERSIONS if observed.get(name)},
-        best=written(knobs, best) if final else "",
+        best=format_candidate(knobs, best) if final else "",
         env=chosen.env,
         options=chosen.options,
         batch_size=chosen.batch_size,
@@ -157,7 +157,7 @@ def _list_tried(state: State, knobs: Sequence[Knob], default: RunSpec) -> list[T
             failed, failure = len(by_block) - len(speeds), refused.get(candidate, "")
             if failed:
                 failure = state.failures[candidate][0]
-            words = written(knobs, candidate)
+            words = format_candidate(knobs, candidate)
             rows.append(
                 Tried(number, rung.steps, rung.confirms, words, speeds, failed, of_default, failure)
             )

@@ -71,7 +71,7 @@ def applicable(
     return tuple(usable)
 
 
-def written(knobs: Sequence[Knob], candidate: Candidate) -> str:
+def format_candidate(knobs: Sequence[Knob], candidate: Candidate) -> str:
     """Return the settings of a candidate as text."""
     chosen = settings(knobs, candidate)
     values: dict[str, Any] = {"batch_size": chosen.batch_size} if chosen.batch_size else {}
@@ -92,7 +92,7 @@ def settings(knobs: Sequence[Knob], candidate: Candidate) -> Settings:
     return Settings(env, options, sizes.get("batch_size"))
 
 
-def applied(
+def apply_candidate(
     spec: RunSpec, framework: Framework, knobs: Sequence[Knob], candidate: Candidate
 ) -> RunSpec:
     """Return the spec of a candidate: ``spec`` with the candidate's settings, whose origin is

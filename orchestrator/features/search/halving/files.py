@@ -15,7 +15,7 @@ from orchestrator.features.search.halving.answer import FASTER, Tuned, answer
 from orchestrator.files import write_atomic
 from orchestrator.inventory import fold
 from orchestrator.plan.job import JobWanted
-from orchestrator.plan.words import as_written, quoted
+from orchestrator.plan.words import as_written, quote
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.report.text import one_line
@@ -64,7 +64,7 @@ def command(result: Tuned, files: Sequence[Path], record: BenchRecord) -> str:
     for folder in record.templates:
         words += ["--templates", os.path.relpath(folder)]
     for name, value in result.chosen.items():
-        words += ["--set", f"{name}={quoted(as_written(value))}"]
+        words += ["--set", f"{name}={quote(as_written(value))}"]
     for path in map(os.path.relpath, files):
         if path.endswith(".options.yaml"):
             words += ["--file", path]

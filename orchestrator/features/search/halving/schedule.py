@@ -91,7 +91,7 @@ def following(
         return NOTHING_APPLIES
     if done and done[-1].rung.confirms:
         return CONFIRMED
-    order = ranked(done[-1].values) if done else []
+    order = rank_candidates(done[-1].values) if done else []
     if done and not any(map(any, order)):
         return NO_GOOD_RUN
     before = done[-1].rung.candidates if done else ()
@@ -181,7 +181,7 @@ def _add_repeats(single: Sequence[Stage], times: Times, left_s: float) -> tuple[
 # --- what was measured ----------------------------------------------------------------------------
 
 
-def ranked(speeds: Mapping[Candidate, Mapping[int, float | None]]) -> list[Candidate]:
+def rank_candidates(speeds: Mapping[Candidate, Mapping[int, float | None]]) -> list[Candidate]:
     """Return the candidates of one round, the fastest first, by the mean of the logarithms of their
     speeds.
 

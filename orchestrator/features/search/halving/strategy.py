@@ -9,7 +9,11 @@ from pathlib import Path
 
 from orchestrator.errors import RunError
 from orchestrator.features.search.halving.answer import Tuned, answer, answer_of, rungs
-from orchestrator.features.search.halving.candidates import applicable, applied, written
+from orchestrator.features.search.halving.candidates import (
+    applicable,
+    apply_candidate,
+    format_candidate,
+)
 from orchestrator.features.search.halving.schedule import (
     TOO_SHORT,
     TuneSchedule,
@@ -70,13 +74,13 @@ class Halving(Strategy):
         pilot_s = times.first_s or _LEAST_LIMIT_S
         limit_s = min(default.timeout_s, max(_LEAST_LIMIT_S, round(_PATIENCE * pilot_s)))
         framework = plan.folders[default.framework].framework
-        spec = applied(replace(default, steps=rung.steps), framework, self.knobs, candidate)
+        spec = apply_candidate(replace(default, steps=rung.steps), framework, self.knobs, candidate)
         more = max(1.0, spec.global_batch / default.global_batch)
         return replace(spec, timeout_s=min(default.timeout_s, round(limit_s * more)))
 
     def words(self, candidate: Candidate) -> str:
         """Return the settings of a candidate."""
-        return written(self.knobs, candidate)
+        return format_candidate(self.knobs, candidate)
 
     def outcome(self, record: BenchRecord) -> Outcome:
         """Return the result so far."""

@@ -17,8 +17,8 @@ import pytest
 from orchestrator.controller.controller import Controller
 from orchestrator.controller.events import RunOver
 from orchestrator.errors import RunError
-from orchestrator.features.search.bisection.answer import Bisected, answer, left_open, tried
-from orchestrator.features.search.bisection.differences import applied
+from orchestrator.features.search.bisection.answer import Bisected, answer, left_open, list_attempts
+from orchestrator.features.search.bisection.differences import apply_candidate
 from orchestrator.features.search.reading import open_search
 from orchestrator.features.search.record import BisectRecord, Difference, SideRecord
 from orchestrator.features.search.rounds import Rounds
@@ -30,7 +30,7 @@ from orchestrator.plan.spec import RunSpec, resolve
 from orchestrator.record.bench_record import BenchRecord, new_bench_record
 from orchestrator.record.rundir import BenchDir
 from orchestrator.results.bench import read_bench
-from orchestrator.results.series import grouped
+from orchestrator.results.series import group_rows
 from orchestrator.results.summary import summarize
 from tests.support.fake_bench import FOLDER, FakeBench, training
 from tests.support.fake_supervisor import Rank
@@ -52,7 +52,7 @@ def begin(
     sides = (SideRecord("one", "2n1g", 1000.0, 5), SideRecord("two", "2n1g", 800.0, 5))
     search = BisectRecord(*sides, "samples_per_s", (), "samples/s", "higher", "slower", differences)
     count = len(differences)
-    a, b = (applied(spec, FOLDER.framework, search, (taken,) * count) for taken in (0, 1))
+    a, b = (apply_candidate(spec, FOLDER.framework, search, (taken,) * count) for taken in (0, 1))
     schedule = Schedule("balanced", 0, 4, budget_s=budget_s)
     return Bench("bench-2", (a, b), {"simulated": FOLDER}, schedule), search
 
@@ -96,7 +96,7 @@ class Quick:
     def conduct(self) -> tuple[list[str], Bisected]:
         rounds = Rounds(self.bench, self.plan, lambda event: None)
         errors = []
-        for run in rounds.runs(list(self.plan.planned())):
+        for run in rounds.runs(list(self.plan.list_runs())):
             took_s = self.step_s(run.spec) * next(self.noise)
             message = "" if took_s else "rank 0 failed: exit code 3"
             error = RunError(message, kind="rank_failed", run_id=run.run_id)
@@ -194,7 +194,7 @@ def test_one_of_three_is_proven_and_the_others_are_excluded(tmp_path: Path) -> N
         and record.cells[2].origins["options.compute_ms"] == "A, one"
     )
     assert found.share.value == pytest.approx(1, abs=0.02)
-    assert tried(found)[0][:2] == [
+    assert list_attempts(found)[0][:2] == [
         "search:",
         f"  A: {found.tried[0].typical:.2f} samples/s, {found.tried[0].n} runs",
     ]
@@ -251,7 +251,7 @@ def test_hosts_are_a_difference_like_any_other(tmp_path: Path) -> None:
     assert (kinds, found.verdict, found.causes) == ([], "explained", ("hosts=node2,node1",))
     with_hosts = [cell.hosts for cell in rig.bench.record().cells]
     assert with_hosts == [there, back, back, there]
-    (table,) = grouped(summarize(read_bench(rig.bench)).rows)
+    (table,) = group_rows(summarize(read_bench(rig.bench)).rows)
     assert set(table.columns) == {"hosts", "seed"}
     assert {table.column(row, "hosts") for row in table.rows} == {"node1,node2", "node2,node1"}
 

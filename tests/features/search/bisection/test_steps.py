@@ -13,7 +13,7 @@ from orchestrator.features.search.bisection.answer import (
     Bisected,
     answer_of,
     left_open,
-    recorded_change,
+    measure_change,
 )
 from orchestrator.features.search.bisection.shares import share
 from orchestrator.features.search.bisection.steps import (
@@ -270,7 +270,7 @@ def campaign(
         return Limit(1.0, budget - done)
 
     while isinstance(
-        step := following(count, search_speeds, limit(), recorded=recorded_change(*sides)), Rung
+        step := following(count, search_speeds, limit(), recorded=measure_change(*sides)), Rung
     ):
         run(step.candidates, step.repeats, verified if step.confirms else search_speeds)
         if step.confirms:

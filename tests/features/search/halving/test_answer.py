@@ -166,7 +166,7 @@ def test_a_budget_that_is_over_before_the_first_run_ends_a_tune_each_time_it_is_
         lambda *_: None,
         clock=lambda: seconds.pop(0) if len(seconds) > 1 else seconds[0],
     )
-    owed = [replace(plan.planned()[0], run_id="r1")]
+    owed = [replace(plan.list_runs()[0], run_id="r1")]
     again = Rounds(made, plan, lambda *_: None)
     for search, runs in ((first, owed), (again, [])):
         assert list(search.runs(runs)) == []

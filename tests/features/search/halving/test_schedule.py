@@ -19,11 +19,11 @@ from orchestrator.errors import ConfigError, Faults
 from orchestrator.features.search.halving import schedule as tuning
 from orchestrator.features.search.halving.candidates import (
     applicable,
-    applied,
+    apply_candidate,
     children,
     design,
+    format_candidate,
     settings,
-    written,
 )
 from orchestrator.features.search.halving.schedule import (
     DEFAULT_FASTEST,
@@ -183,7 +183,7 @@ def test_children_join_what_is_good_and_turn_one_knob_of_the_best() -> None:
 
 
 def test_what_a_candidate_sets_stands_in_its_spec_with_its_origin() -> None:
-    made = applied(SPEC, PYTORCH, KNOBS, (2, 0, 1, 0))
+    made = apply_candidate(SPEC, PYTORCH, KNOBS, (2, 0, 1, 0))
     assert made.env == {"THREADS": "8", "SOCKETS": "8"} and made.options == {
         **SPEC.options,
         "bucket_cap_mb": 50,
@@ -197,7 +197,7 @@ def test_what_a_candidate_sets_stands_in_its_spec_with_its_origin() -> None:
         "tune",
         "command line",
     )
-    assert applied(SPEC, PYTORCH, KNOBS, DEFAULT) == SPEC
+    assert apply_candidate(SPEC, PYTORCH, KNOBS, DEFAULT) == SPEC
 
 
 LANGUAGE = open_framework("pytorch_lm").framework
@@ -230,10 +230,10 @@ def test_factors_of_the_batch_size_become_batch_sizes_and_what_does_not_apply_is
 
 def test_a_candidate_computes_what_its_options_say() -> None:
     knobs = applicable(WORK, FACTS, language(), {}, numerics=False)
-    made = applied(language(), LANGUAGE, knobs, (1, 1))
+    made = apply_candidate(language(), LANGUAGE, knobs, (1, 1))
     assert (made.batch_size, made.global_batch, made.origins["batch_size"]) == (32, 64, "tune")
     assert made.step.recomputation == made.options["checkpointing"] == "full"
-    assert written(knobs, (1, 1)) == "batch_size=32 checkpointing=full"
+    assert format_candidate(knobs, (1, 1)) == "batch_size=32 checkpointing=full"
     assert settings(knobs, (0, 1)) == ({}, {"checkpointing": "full"}, None)
 
 
@@ -241,7 +241,7 @@ def test_accumulation_keeps_a_global_batch_that_was_given() -> None:
     spec = language(global_batch=128)
     assert (spec.options["accumulation"], spec.follows) == (4, "options.accumulation")
     knobs = applicable(WORK, FACTS, spec, {}, numerics=False)
-    made = [applied(spec, LANGUAGE, knobs, (index, 0)) for index in (1, 2)]
+    made = [apply_candidate(spec, LANGUAGE, knobs, (index, 0)) for index in (1, 2)]
     assert [
         (one.batch_size, one.options["accumulation"], one.step.micro_batches) for one in made
     ] == [(32, 2, 2), (8, 8, 8)]
@@ -250,7 +250,7 @@ def test_accumulation_keeps_a_global_batch_that_was_given() -> None:
         ConfigError,
         match="expected a divisor of the global batch 128, got 2 copies of the model with 48",
     ):
-        applied(spec, LANGUAGE, knobs, (3, 0))
+        apply_candidate(spec, LANGUAGE, knobs, (3, 0))
 
 
 # --- time
@@ -315,7 +315,7 @@ def test_a_candidate_that_failed_once_and_one_that_was_not_run_are_out_and_a_def
         (2, 0, 0, 0): {2: 105.0, 3: 95.0},
     }
     # ln(1.05 · 0.95) < 0
-    assert tuning.ranked(speeds) == [DEFAULT, (2, 0, 0, 0)]
+    assert tuning.rank_candidates(speeds) == [DEFAULT, (2, 0, 0, 0)]
     after = following(COURSE, [Round(first, speeds)], TIMES, 2000.0)
     assert (
         isinstance(after, Rung)
