@@ -25,6 +25,7 @@ ANY_TIME = ("start", "compile", "checkpoint", "evaluate", "end")
 """Phases of which a rank says that they may take any time."""
 _BUSY_SHARE = 0.05
 _READING_BYTES = 1 << 12
+_FILE_LOCKS = ("flock", "fcntl")
 _WRITING = ("pipe_write", "anon_pipe_write")
 
 
@@ -67,6 +68,9 @@ def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
         return pipe
     if waits is not None:
         return waits
+    # Any other rank may hold it, also on another node that shares the disk.
+    if seen.call in _FILE_LOCKS:
+        return Activity("unknown", f"waits for the lock of a file{step}{_innermost(seen)}")
     worker = next((child for child in seen.children if child.state == "T"), None)
     if worker:
         return Activity(

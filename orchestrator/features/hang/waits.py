@@ -67,7 +67,7 @@ _PARENTS = re.compile(
 )
 """Programs that wait for the processes of ranks, and are none."""
 _LOCAL_CALLS = (
-    "nanosleep", "clock_nanosleep", "wait4", "waitid", "flock", "fsync", "fdatasync", "openat", "read", "readv", "pread64",
+    "nanosleep", "clock_nanosleep", "wait4", "waitid", "fsync", "fdatasync", "openat", "read", "readv", "pread64",
     "write", "writev", "pwrite64",
 )  # fmt: skip
 """System calls by which no library for collectives waits for other ranks."""

@@ -347,6 +347,11 @@ NOBODY = {
         at("step"),
         at("step", cpu_s=0.5),
     ),
+    "one that waits for the lock of a file, which another may hold": (
+        replace(OUT, call="flock"),
+        in_call(119),
+        in_call(119),
+    ),
     "one whose state nothing tells": (at("step"), WAITING, WAITING, WAITING),
     "a rank that evaluates": (at("evaluate", cpu_s=0.5, state="R"), WAITING, WAITING, WAITING),
     "a rank that evaluates, and one that waits for it outside": (
