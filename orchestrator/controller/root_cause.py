@@ -221,7 +221,13 @@ def _has_lost_another(end: _End, run: RunDir) -> bool:
     it does.
     """
     text = f"rank {end.rank} ended"
-    return is_consequence(_last_words(RunError(text, kind="rank_failed", host=end.host), run).text)
+    death = _last_words(RunError(text, kind="rank_failed", host=end.host), run)
+    streams = (f"rank-{end.rank}.err", f"rank-{end.rank}.out")
+    # A launcher says what became of the others, not of its rank.
+    is_of_launcher = death.log not in streams and any(
+        run.log_path(end.host, name).is_file() for name in streams
+    )
+    return not is_of_launcher and is_consequence(death.text)
 
 
 def _last_step(run: RunDir, host: str, record: ExitRecord, planned: Manifest) -> tuple[int, int]:

@@ -342,6 +342,12 @@ def test_a_rank_that_left_early_with_exit_code_0_is_the_cause_and_not_the_one_th
     assert "a: rank 0 ended with exit code 1;" in error.hint
 
 
+def test_what_the_launcher_of_a_rank_that_left_early_says_is_not_its_own(tmp_path: Path) -> None:
+    run = left(tmp_path, **LEFT)
+    run.log_path("b", "node.err").write_text(GONE)
+    assert with_its_cause(run).host == "b"
+
+
 @pytest.mark.parametrize(
     "change",
     [
