@@ -11,6 +11,7 @@ before it is stopped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,6 +34,8 @@ from orchestrator.features.hang.verdict import (
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 
+_FAILED = re.compile(r"rank (?P<rank>\d+) ended with (?:exit code|SIGABRT)")
+"""A rank that ended by itself."""
 _LOOK_S = 8.0
 _BETWEEN_S = 1.0
 _LEFT_S = 5.0
@@ -172,10 +175,27 @@ class HangWatch:
         """
         told = self.cause(error)
         if told is None:
-            return state, self._of_collectives(error)
+            return state, self._of_suspicion(error) or self._of_collectives(error)
         return state, RunError(
             self._ended_text, kind="run_timeout", host=told.host, run_id=self.run_id, phase="watch"
         )
+
+    def _of_suspicion(self, error: OrchError | None) -> OrchError | None:
+        """Return the error of a run of which a rank gave up waiting: who was missed is its cause,
+        and not who had the shortest limit. None if that rank failed for another reason."""
+        said = self._said
+        if said is None or not said.ranks or said.kind in NOW:
+            return None
+        if error is None or error.kind != "rank_failed":
+            return None
+        failed = _FAILED.match(error.message)
+        if failed is None or int(failed["rank"]) in said.ranks:
+            return None
+        text = f"{said.message}; {error.host}: {error.message}"
+        told = RunError(text, kind="rank_failed", host=said.host, run_id=self.run_id, phase="watch")
+        told.cause = "the others waited for it until one of them gave up"
+        told.hint = "orch summarize shows what each rank did: docs/hangs.md"
+        return told
 
     def _of_collectives(self, error: OrchError | None) -> OrchError | None:
         """Return the error of a run that failed because ranks called different collectives: one of

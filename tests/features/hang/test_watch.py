@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -300,6 +301,23 @@ def test_a_rank_that_called_another_collective_is_the_cause_of_the_failure_of_ot
     )
     killed = RunError("no sign of life", kind="node_lost", host="node1")
     assert run.watch.outcome("lost", killed) == ("lost", killed)
+
+
+def test_who_was_missed_is_the_cause_if_another_gives_up_waiting() -> None:
+    """A limit of a collective, of a barrier or of a store may be shorter than the patience here."""
+    run = Run([WAITS, ASLEEP])
+    run.stall()
+    assert run.stops(5.0) == "" and run.said
+    gives_up = RunError("rank 0 ended with exit code 1", kind="rank_failed", host="node1")
+    _, told = run.watch.outcome("failed", gives_up)
+    assert told and told.host == "node2"
+    assert re.match("rank 1 .*; node1: rank 0 ended with exit code 1$", told.message)
+    for own in ("rank 1 ended with exit code 1", "rank 0 ended with SIGKILL"):
+        error = RunError(own, kind="rank_failed", host="node1")
+        assert run.watch.outcome("failed", error) == ("failed", error)
+    for rank in (0, 1):
+        run.tell(rank, "resumed")
+    assert run.watch.outcome("failed", gives_up) == ("failed", gives_up)
 
 
 def test_the_last_node_is_looked_at_although_its_logs_name_no_step() -> None:
