@@ -21,7 +21,8 @@ import threading
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TRAINERS = sorted((HERE.parents[1] / "remote" / "trainers").glob("[a-z]*"))
+REMOTE = HERE.parents[1] / "remote"
+TRAINERS = sorted((REMOTE / "trainers").glob("[a-z]*"))
 ASK = """\
 import json, os, socket, sys
 line = socket.socket(socket.AF_UNIX)
@@ -34,7 +35,7 @@ sys.exit(int(line.makefile().readline() or 1))
 
 def serve(path: str) -> None:
     """Fork a rank for each connection."""
-    sys.path[:0] = [*map(str, TRAINERS), str(HERE / "injected")]
+    sys.path[:0] = [*map(str, TRAINERS), str(REMOTE), str(HERE / "injected")]
     import own_training  # noqa: F401 - imported here, once for all ranks
     import torch
 
