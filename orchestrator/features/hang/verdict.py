@@ -225,22 +225,20 @@ def _judge_early_ends(
     ended: Mapping[int, str], ranks: Mapping[int, _Rank], all_wait: bool
 ) -> Verdict | None:
     """Return the verdict where ranks have ended well and others have not: fewer than half of them
-    are named.
+    are named, or one of two.
     """
-    if all_wait and len(ended) <= len(ranks):
+    if all_wait and len(ended) < max(len(ranks), 2):
         return _name_ranks(
             "ended", "ended, with success", _others(list(ranks), ranks), dict(sorted(ended.items()))
         )
-    if len(ended) < len(ranks):
+    # Several that wait do so for each other, or for those that have ended.
+    kinds = {rank.does.kind for rank in ranks.values()}
+    if len(ended) < len(ranks) or len(kinds) > 1 or (all_wait and len(ranks) > 1):
         return None
-    left = [
-        number
-        for number, rank in ranks.items()
-        if rank.does.kind == next(iter(ranks.values())).does.kind
-    ]
-    words = f"runs on alone, and {ranks[left[0]].does.words}"
+    words = f"runs on alone, and {next(iter(ranks.values())).does.words}"
     rest = f"{subject(tuple(sorted(ended)))} ended, with success"
-    return _name_ranks("alone", words, rest, {number: ranks[number].host for number in left})
+    homes = {number: rank.host for number, rank in ranks.items()}
+    return _name_ranks("alone", words, rest, homes)
 
 
 def _ahead(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
