@@ -40,7 +40,7 @@ MODES = {
     "graphs": ("--compile --cuda-graphs", "--compile reduce-overhead"),
     "tuned": ("--compile --cuda-graphs --compile-level tuned", "--compile tuned"),
 }
-"""By mode: the arguments of ours and those of plain."""
+"""By mode: the arguments of our trainer and of the plain script."""
 Speeds = dict[tuple[str, str, int], list[float]]
 """By program, mode and GPUs: images/s of each round."""
 

@@ -49,16 +49,17 @@ def share_out(
 
 
 def end_with_parent(end: Callable[[], object]) -> None:
-    """In a process of a pool: call ``end`` when the parent has ended, whatever ended it, in a
-    thread of its own; at once if it has already.
+    """In a process of a pool: call ``end`` in a thread of its own when the parent has ended.
+
+    It is called at once if the parent has already ended.
 
     A worker whose parent was killed would wait for its next share forever, because it holds both
     ends of the pipe through which shares come. It would also finish the shares that it has, and
     write pages into the folder of the next build of a site.
     """
-    # Both look at a pipe whose other end only the parent has. Unlike PR_SET_PDEATHSIG, that shows a
-    # parent that ended before this began, and does not take the end of the thread that started this
-    # process for that of the parent.
+    # Both look at a pipe whose other end only the parent has. Unlike PR_SET_PDEATHSIG, the pipe shows
+    # a parent that ended before this began, and does not mistake the end of the thread that started
+    # this process for the end of the parent.
     parent = parent_process()
     assert parent, "not a process of a pool"
     if not parent.is_alive():

@@ -284,7 +284,7 @@ def run_program(
 
 
 def _outputs_of(pid: int, stdout: int, stderr: int, timeout_s: float) -> list[bytes]:
-    """Return what a child prints until it ends, and leave it unreaped.
+    """Return the output of a child when it ends, and leave it unreaped.
 
     No other process group can take its number until it is reaped.
     """

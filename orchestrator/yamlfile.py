@@ -94,8 +94,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A value with a tag, such as one that Ansible Vault has encrypted: only its tag is known,
-    never what it holds.
+    """A value with a tag, such as a value encrypted by Ansible Vault: only its tag is known, never
+    its content.
     """
 
     tag: str
@@ -158,9 +158,7 @@ def read_text(path: Path) -> str:
 
 
 class _Composer:
-    """Builds one document from parser events, with a limit on its depth, whatever the nesting of
-    the text.
-    """
+    """Builds one document from parser events, and limits the depth of nesting."""
 
     def __init__(self, source: str, foreign: bool = False) -> None:
         self.source = source

@@ -67,8 +67,8 @@ class PastCell:
 
     @property
     def days(self) -> float | None:
-        """The time at which the bench was planned as charts count it, in days since 1970; None for
-        a text that is none.
+        """The time at which the bench was planned, in days since 1970, for charts; None for an
+        invalid text.
         """
         try:
             return (
@@ -135,9 +135,9 @@ def dump_past_bench(bench: BenchDir, name: str, runs: Sequence[RunResult]) -> di
 
 def find_damaged_runs(results: Sequence[RunResult]) -> dict[str, str]:
     """Return why the evidence of runs is damaged, by run id."""
-    # Incomplete evidence of a running run is no damage, nor is that of a lost run, whose outcome
-    # records the loss. Nor are intact logs in which the log grammar found nothing: they can be read
-    # again with a corrected one.
+    # Incomplete evidence is no damage if the run is running, or was lost, which its outcome records.
+    # Neither are intact logs in which the log grammar found nothing: they can be read again with a
+    # corrected one.
     return {
         run.run_id: str(run.error)
         for run in results

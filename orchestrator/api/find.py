@@ -1,4 +1,4 @@
-"""Benches by name: one that a person means, and a new one."""
+"""Find benches by name, and name new ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def find_bench(project: Project, name: str) -> BenchDir:
-    """Return the bench with this name, directory or label, or the latest of the project. Raise
-    ConfigError if there is none, and for a group of benches, naming them."""
+    """Return the bench with this name, directory or label, or the latest of the project.
+
+    Raise ConfigError if there is none, and for a group of benches, naming them.
+    """
     from orchestrator.errors import ConfigError
     from orchestrator.plural import with_article
     from orchestrator.record import BenchDir, latest

@@ -113,8 +113,8 @@ class Plan:
         return files
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return what ``orch bench --dry-run --json`` prints: for each run its manifest and the
-        files of every node.
+        """Return the output of ``orch bench --dry-run --json``: each run's manifest and the files
+        of every node.
         """
         return plan_documents(self._prepared.plan, self._selection)
 

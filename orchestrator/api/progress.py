@@ -113,7 +113,9 @@ class Progress:
         return speed.unit if speed else ""
 
     def _settings(self, run: PlannedRun) -> dict[str, str]:
-        """Return what tells a run apart from others of the bench and is not in its id."""
+        """Return the settings that distinguish a run from others of the bench and are not in its
+        id.
+        """
         values = _values(run)
         return {name: as_written(values[name]) for name in self.differing if name in values}
 

@@ -36,7 +36,7 @@ def container_checks(host: Host, facts: NodeFacts) -> list[Check]:
 
 
 def _cure(error: str, container: ContainerFacts) -> str:
-    """Return what to do about a container in which nothing could be run."""
+    """Return advice for a container in which nothing could be run."""
     if _NO_IDS.search(error):
         return (
             "give the login user ids for containers: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER"

@@ -165,8 +165,9 @@ def alike(facts: Mapping[str, NodeFacts]) -> list[Check]:
 
 
 def characteristics(facts: NodeFacts) -> dict[str, str]:
-    """Return what must be equal on all nodes of a job, as text by name. Free disk space, load and
-    the like may differ.
+    """Return the facts that must be equal on all nodes of a job, as text by name.
+
+    Free disk space, load and the like may differ.
     """
     values: dict[str, Any] = {
         name: getattr(facts, name) for name in ("cpu", "cores", "kernel", "machine")

@@ -24,7 +24,7 @@ _UNKNOWN_USE = {
     (True, False): "no memory in use",
     (False, True): "no utilization",
 }
-"""What to say of a GPU by what is not known of it: its memory in use, its utilization."""
+"""Words for a GPU by its unknown values: memory in use, utilization."""
 _OF_PROGRAMS = {8, 13, 31, 32, 43, 45, 68, 69, 109}
 """Xids that a faulty program can cause too: for these NVIDIA's catalogue recommends restarting the
 application first.

@@ -131,8 +131,8 @@ def _framework(host: Host, facts: NodeFacts, framework: Framework | None) -> Che
 
 
 def _references(host: Host) -> Check | None:
-    """Warn of variables whose value looks like a reference and is passed on as it is written; the
-    values may be secrets.
+    """Warn of variables whose value looks like a reference but is passed literally; values may be
+    secrets.
     """
     names = [
         name
@@ -152,7 +152,7 @@ def _references(host: Host) -> Check | None:
 
 
 def _misspelt(host: Host) -> Check | None:
-    """Warn of variables that nothing reads and whose name is almost one that orch reads."""
+    """Warn of unread variables whose name is close to one that orch reads."""
     meant = {
         name: known[0]
         for name in host.vars

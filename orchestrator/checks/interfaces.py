@@ -180,7 +180,9 @@ def _of_network(network: str, interface: _Interface, routed: _Interface | None) 
 
 
 def _adapters(facts: NodeFacts) -> str:
-    """Return which InfiniBand devices NCCL uses for data by itself; empty without any."""
+    """Return a remark on the InfiniBand devices that NCCL uses for data by itself; empty without
+    any.
+    """
     active = [port.device for port in facts.infiniband if port.state == "ACTIVE"]
     names = ", ".join(list(dict.fromkeys(active))[:8])
     if not names:

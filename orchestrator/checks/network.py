@@ -57,8 +57,9 @@ def _interface(host: Host, facts: NodeFacts) -> Check | None:
 
 
 def _found_interface(host: Host, facts: NodeFacts) -> Check | None:
-    """Return which interface was found where the inventory names none, and why; a warning where no
-    single one leads to all.
+    """Report the interface that was found if the inventory names none, and why.
+
+    It is a warning if no single interface leads to all nodes.
     """
     state, names = facts.interface, route_interfaces(facts)
     if state and state.why is not None:

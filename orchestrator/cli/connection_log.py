@@ -32,7 +32,7 @@ def trust_of(project: Project, redaction: Redaction, accept_new: bool = False) -
 
 
 def print_reports(redaction: Redaction) -> None:
-    """Print what the transports report from now on, without secrets."""
+    """Print the reports of transports from now on, without secrets."""
     import logging
 
     from orchestrator.report.text import one_line

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.record.defaults import Default
 
 _RUNNING = ("accept", "bench", "tune", "bisect", "resume")
-# Of other options the last one counts, as words that follow those of an alias.
+# For other options the last value counts, so words after an alias override its own.
 _ONCE = {"exclude", "hosts", "file"}
 _TIME = re.compile(r"[0-9.]+[smhd][0-9.smhd]*")
 
@@ -47,8 +47,8 @@ class Command(typer.core.TyperCommand):
             try:
                 order = self.make_parser(ctx).parse_args(list(args))[2]
             except Exception as error:
-                # Whose class depends on the version of typer; only that of an unknown option has
-                # these.
+                # The class depends on the version of typer; only the error of an unknown option has
+                # possibilities.
                 if hasattr(error, "possibilities") and any(
                     _key(param) == "set" for param in self.params
                 ):
@@ -87,14 +87,14 @@ class Command(typer.core.TyperCommand):
                     formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
-        """Say which defaults count, and run the command."""
+        """Print the defaults that apply, and run the command."""
         defaults = _here() if ctx.default_map else {}
         sources = {
             _key(param): ctx.get_parameter_source(param.name) for param in self.params if param.name
         }
         for key, name in {_key(param): param.name for param in self.params}.items():
-            # Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": what is used without
-            # the option is not meant.
+            # Left empty by an unset variable, as in --hosts "$PBS_NODEFILE": the user does not mean
+            # the default.
             if (
                 key
                 and (source := sources[key])

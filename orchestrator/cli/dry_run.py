@@ -20,8 +20,8 @@ from orchestrator.report.text import one_line, visible
 
 
 def _describe_interfaces(plan: Bench, selection: Selection) -> list[str]:
-    """Return which interface carries training traffic, and why, for hosts of which the inventory
-    does not say it.
+    """Return lines on the interface that carries training traffic, and why, for hosts without one
+    in the inventory.
     """
     hosts = [
         host for host in used_hosts(plan.cells, selection.hosts) if not host.vars.get("interface")

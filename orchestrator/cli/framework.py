@@ -55,9 +55,7 @@ def list_(templates: Templates = None, as_json: Json = False) -> None:
 
 
 def _row(name: str, path: Path, hides: list[str]) -> dict[str, Any]:
-    """Return what the list says of a folder; a faulty one says so in place of its title, and
-    `check` says more.
-    """
+    """Return a folder's row of the list; a faulty one says so in place of its title."""
     from orchestrator.errors import OrchError
     from orchestrator.plan.folders import own_folder, read_folder
 

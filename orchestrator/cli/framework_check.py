@@ -147,7 +147,7 @@ def check_folder(path: Path, log: Path | tuple[bytes, str] | None) -> Checked:
 
 
 def _faults_of_features(path: Path) -> list[OrchError]:
-    """Return what features find wrong with files of a folder that they alone read."""
+    """Return the faults that features find in files of a folder that they alone read."""
     return [fault for module in providers("folder_check") for fault in module.table_faults(path)]
 
 
@@ -220,7 +220,9 @@ def _is_script(content: str, name: str) -> bool:
 
 
 def _complaint(script: str) -> str:
-    """Return what bash says of a script that it reads and does not run, empty if it is sound."""
+    """Return bash's complaint about a script, which it parses and does not run; empty if it is
+    sound.
+    """
     done = subprocess.run(
         ["bash", "-n"],
         input=script.encode(),

@@ -1,4 +1,4 @@
-"""The job of ``orch bench --slurm``: submitted, waited for, and ended, whatever ends the bench."""
+"""The job of ``orch bench --slurm``: submit it, wait for it, and end it, whatever ends the bench."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _TYPES: Mapping[str, Any] = {
 }
 _DEFAULTS: Mapping[str, Any] = {"text": "", "hosts": "", "flag": False, "switch": False}
 _ONE_VALUE = ("tune",)
-"""Commands that measure one configuration: what is a list for a bench is one value for these."""
+"""Commands that measure one configuration: a list of a bench is one value here."""
 
 
 def duration(option: str, least: float | None = None, *, limit: str = "") -> Callable[[Any], float]:

@@ -1,5 +1,5 @@
-"""`orch resume` and `orch attach`: continue a bench whose controller is gone, follow one that
-another process runs.
+"""`orch resume` and `orch attach`: continue a bench whose controller is gone, or follow a running
+one.
 """
 
 from __future__ import annotations

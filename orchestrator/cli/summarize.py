@@ -332,7 +332,7 @@ def _rule_name(rule: str) -> str:
 
 
 def _without_number(summary: Summary, tree: Path) -> list[DataError]:
-    """Return the error of a tree of which no log has a number; none if one has."""
+    """Return the error of a tree without any number in its logs; none otherwise."""
     from orchestrator.errors import DataError
     from orchestrator.plural import plural
 

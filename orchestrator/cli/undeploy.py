@@ -103,7 +103,7 @@ def _find_collected_runs(
 
 
 def _plans(answers: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Return what will be removed, a line for hosts of which the same is true."""
+    """Return the removals as lines, one for all hosts with the same."""
     lines: dict[str, list[str]] = {}
     for host, answer in answers.items():
         if answer.get("absent"):

@@ -83,7 +83,7 @@ def _nearest(error: Any, name: str) -> str:
 
 
 def _describe_expected(message: str) -> str:
-    """Return what was expected and what came, by the message about a value."""
+    """Return the expected and the actual value, from a message about a value."""
     found = _GOT.fullmatch(message)
     said, got = (found[1], f", got {found[2]}") if found else (message, "")
     for pattern, expected in _VALUES:

@@ -22,7 +22,7 @@ def is_busy(error: OrchError | None) -> bool:
 
 
 def wait_until_free(stage: Stage, hosts: Sequence[str]) -> None:
-    """Return when no other run holds any of these connected nodes, or at an interrupt.
+    """Wait until no other run holds any of these connected nodes, or for an interrupt.
 
     Raises Faults of RunError node_busy, which name the holder of each node, after
     ``limits.wait_s``.
@@ -45,8 +45,7 @@ def wait_until_free(stage: Stage, hosts: Sequence[str]) -> None:
 
 def _holders(stage: Stage, hosts: Sequence[str]) -> dict[str, str]:
     nodes = stage.cluster.nodes
-    # Preflight asks next, and names what is wrong with a node that does not answer together with
-    # all other faults.
+    # Preflight asks next, and reports a node that does not answer together with all other faults.
     answers, _ = each(hosts, lambda name: nodes[name].ask("status", timeout_s=stage.limits.ask_s))
     return {
         name: owner_words(str(answer["owner"]))

@@ -215,7 +215,7 @@ class Campaign:
     def _lost_meanwhile(
         self, run: PlannedRun, cause: str, rest: Sequence[str], lost: Mapping[str, OrchError]
     ) -> TransportError:
-        """Return the error of a run of which a node was lost while it had no controller."""
+        """Return the error of a run that lost a node while it had no controller."""
         host, fault = next(iter(lost.items()))
         text = "; ".join(
             [
@@ -270,7 +270,7 @@ class Campaign:
             for file in nodes[host].files:
                 rundir.write_rendered(host, file.path, file.content.encode(), file.mode)
 
-        # Each file waits for the disk, which flushes those of several hosts together.
+        # Each write waits for the disk, which flushes files of several hosts together.
         _, errors = each(nodes, write, _WRITING)
         for error in errors.values():  # of one disk: they would all say the same
             raise error

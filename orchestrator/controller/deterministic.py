@@ -105,8 +105,8 @@ def deterministic_failure(
 
 
 def _ending(error: OrchError) -> tuple[str, str, str]:
-    """Return what two runs that failed for the same cause have in common: no host, no rank, and no
-    numbers of one run.
+    """Return an error's key, equal for runs that failed for the same cause: without host, rank and
+    numbers.
     """
     message = (
         error.message

@@ -48,7 +48,9 @@ class Look:
         return [error for errors in self.faults.values() for error in errors]
 
     def against(self, host: str) -> list[OrchError]:
-        """Return what keeps a host from a run now: its faults, and that another run holds it."""
+        """Return the errors that keep a host from a run now: its faults, and another run that holds
+        it.
+        """
         holder = self.facts.get(host, {}).get("held_by")
         busy = []
         if holder:
@@ -80,8 +82,9 @@ def look_at(
     hosts: Sequence[Host],
     known: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Look:
-    """Return what preflight finds on hosts. Those that are connected are asked, but for those whose
-    facts are ``known``.
+    """Return the findings of preflight on hosts.
+
+    Connected hosts are asked, except the ones whose facts are ``known``.
     """
     known = known or {}
     facts = {host.name: dict(known[host.name]) for host in hosts if host.name in known}

@@ -27,7 +27,7 @@ class RunMonitor(Protocol):
         """Return the state and the first cause of a run as this monitor knows them."""
 
     def evidence(self, error: OrchError | None) -> Mapping[str, Any]:
-        """Return what the manifest keeps of a run that ended with this error, by key."""
+        """Return evidence for the manifest of a run that ended with this error, by key."""
 
 
 class Monitors:
@@ -55,7 +55,7 @@ class Monitors:
         return state, error
 
     def evidence(self, error: OrchError | None) -> dict[str, Any]:
-        """Return what the manifest keeps of a run that ended with this error, by key."""
+        """Return evidence for the manifest of a run that ended with this error, by key."""
         return {
             key: value
             for monitor in self._monitors

@@ -125,7 +125,9 @@ def _blame_nobody(error: OrchError, finding: Failure) -> OrchError:
 
 
 def find_failure(error: OrchError, run: RunDir) -> Failure | None:
-    """Return the known failure that the logs of a run show for its error; None for none of its own."""
+    """Return the known failure that the logs of a run show for its error; None without one of its
+    own.
+    """
     return _diagnosis(_last_words(error, run), run)
 
 
@@ -294,8 +296,8 @@ def _diagnosis(death: _Death, run: RunDir) -> Failure | None:
 
 
 def _own_sentence(death: _Death) -> str:
-    """Return the sentence of a program that ended by itself. One that was ended from outside said
-    nothing about that.
+    """Return the last sentence of a program that ended by itself; empty if it was ended from
+    outside.
     """
     how = _BY_ITSELF.search(death.error.message)
     if death.error.kind != "rank_failed" or how is None:

@@ -348,7 +348,7 @@ class Watch:
             ):
                 if (
                     self._stopping_since is None or what == "collectives"
-                ):  # what is stopped neither hangs nor goes on
+                ):  # a run that is being stopped neither hangs nor goes on
                     self.monitors.take(name, event)
             case "rank":
                 peer.blame_rank(RankRecord.of(event), self._stopping_since)

@@ -32,9 +32,11 @@ def job_in(source: str) -> tuple[str, str] | None:
 
 
 def names_of(job: Job) -> list[str]:
-    """Return the hosts of a job that has begun. Raises ConfigError for one that waits or whose
-    hosts are gone, and for one of several parts, such as a heterogeneous job, which have hosts,
-    GPUs and steps of their own."""
+    """Return the hosts of a job that has begun.
+
+    Raises ConfigError if it waits, if its hosts are gone, or if it has several parts, such as a
+    heterogeneous job, with hosts, GPUs and steps of their own.
+    """
     where = f"Slurm's job {job.id}"
     if job.components:
         parts = ", ".join(job.components[:8])

@@ -64,7 +64,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_path(value: Any) -> bool:
-    """Return True for a path that no program can mistake for an option, and that prints as it is."""
+    """Return True for a path that no program can mistake for an option, and that prints unchanged."""
     return (
         is_text(value)
         and value.isprintable()

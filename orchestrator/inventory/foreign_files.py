@@ -55,9 +55,7 @@ _GENDERS = re.compile(rf"[^\s=]+(?:\s+(?!ansible_){_ATTRIBUTE}(?:,{_ATTRIBUTE})*
 
 
 def format_of(text: str) -> tuple[str, str] | None:
-    """Return the name of a format of which every line of a text is, and what to pass instead; None
-    for none of them.
-    """
+    """Return the format that every line of a text has, and what to pass instead; None without one."""
     stripped = [re.split(r"\s#", line, maxsplit=1)[0].strip() for line in text.splitlines()]
     lines = [line for line in stripped if line and line[0] not in "#;"]
     if not lines:
@@ -90,8 +88,8 @@ def format_of(text: str) -> tuple[str, str] | None:
 
 
 def tool_of(body: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return what a YAML or JSON mapping of another tool is, and what to pass instead; None for
-    what may be an inventory.
+    """Name the tool of a YAML or JSON mapping, and what to pass instead; None for a possible
+    inventory.
     """
     values = list(body.values())
     if any(isinstance(value, dict) and {"hosts", "children"} & set(value) for value in values):

@@ -246,7 +246,7 @@ def _entries(
 
 def _each_of(host: str) -> list[str]:
     """Return the hosts of a range one by one, so that ports can tell them apart; `build` reports
-    one that is no range.
+    invalid ranges.
     """
     try:
         return expand(host)

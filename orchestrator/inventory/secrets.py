@@ -62,8 +62,9 @@ _SWITCH = re.compile(r"(?:true|false|yes|no|on|off|none|null|[0-9]{1,3})", re.IG
 
 @dataclass(frozen=True, slots=True)
 class _Needle:
-    """A value as it is found in a reading of a text; ``alone``: only as a whole word, with white
-    space only if ``spaced``.
+    """A value in a form that a reading of a text may have.
+
+    ``alone``: only as a whole word, with white space only if ``spaced``.
     """
 
     text: bytes
@@ -125,8 +126,9 @@ class Redaction:
             yield self.data(held)
 
     def spans(self, data: bytes | mmap, *, words: bool = True) -> list[tuple[int, int]]:
-        """Return where the secret values are. ``words=False``: without those that are only replaced
-        as whole words.
+        """Return the places of secret values.
+
+        ``words=False``: without the values that are only replaced as whole words.
         """
         needles = [needle for needle in self.needles if words or not needle.alone]
         if not needles:
@@ -177,8 +179,8 @@ class Redaction:
         )
 
     def _unfinished_from(self, data: bytes) -> int:
-        """Return where a secret value may begin that goes on after the end of the data; the length
-        of the data if nowhere.
+        """Return the begin of a possible secret value that continues after the data; else the
+        data's length.
         """
         first = max(
             0, len(data) - 16 * max((len(needle.text) for needle in self.needles), default=0) - 1024
@@ -273,7 +275,7 @@ def public_vars(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hidden(name: str, value: str) -> str:
-    """Return what stands for the value of a variable in records: `SHOWN` with 16 bits of a hash of
+    """Return the replacement of a variable's value in records: `SHOWN` with 16 bits of a hash of
     name and value.
 
     They are enough to see that a value has changed, and too few to recognise one.
@@ -339,7 +341,7 @@ def _aligned_base64(data: bytes) -> Iterator[bytes]:
 
 
 def _places(data: bytes, needles: Sequence[_Needle]) -> Iterator[tuple[int, int]]:
-    """Yield where the needles are in a block of data, in any order."""
+    """Yield the places of the needles in a block of data, in any order."""
     for text, decoder in readings(data):
         hits = [needle for needle in needles if needle.text in text]
         reading = Reading.of(data, decoder) if hits else None

@@ -13,8 +13,9 @@ import time
 
 
 def wait_for_banner(address: str, port: int, deadline: float) -> None:
-    """Return when the server has sent ``SSH-``. Raises OSError with the last reason when
-    ``deadline`` (monotonic) passes.
+    """Wait until the server has sent ``SSH-``.
+
+    Raises OSError with the last reason when ``deadline`` (monotonic) passes.
     """
     while True:
         try:

@@ -161,7 +161,7 @@ def start_nodes(lab: Lab, nodes: Sequence[LabNode]) -> None:
 def wait_until_answering(
     lab: Lab, nodes: Sequence[LabNode], *, timeout_s: float = _ANSWER_TIMEOUT_S
 ) -> None:
-    """Return when these nodes' SSH servers answer. Raises RunError with their output if one does
+    """Wait until these nodes' SSH servers answer. Raises RunError with their output if one does
     not.
     """
     script = str(Path(__file__).with_name("banner.py"))

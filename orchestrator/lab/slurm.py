@@ -44,9 +44,7 @@ _LONGEST_SOCKET = 107
 
 
 def require(kind: str, directory: Path) -> list[str]:
-    """Return what people should know about Slurm in a lab on this machine. Raises ConfigError if it
-    cannot be started.
-    """
+    """Return remarks on Slurm in a lab on this machine. Raises ConfigError if it cannot be started."""
     if kind != "namespaces":
         hint = "run it as root, with --kind namespaces"
         raise ConfigError(

@@ -161,7 +161,7 @@ def mark_ready(lab: Lab) -> None:
 
 
 def read(directory: Path) -> Lab | None:
-    """Return the lab of this directory in whatever condition, None without ``lab.json``."""
+    """Return the lab of this directory in any condition, None without ``lab.json``."""
     directory = directory.resolve()
     try:
         record = json.loads((directory / "lab.json").read_text(encoding="utf-8"))

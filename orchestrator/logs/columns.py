@@ -79,7 +79,7 @@ def attempts_in(steps: list[int], slack: int) -> list[int]:
 
 
 def last_attempt(steps: list[int], slack: int) -> tuple[int, int]:
-    """Return where the last attempt that reaches the highest step begins, and where it ends.
+    """Return the bounds of the last attempt that reaches the highest step.
 
     >>> last_attempt([1, 2, 3, 1, 2, 3, 4, 1, 2], slack=0)
     (3, 7)

@@ -117,8 +117,9 @@ def read_endings(
 
 
 def nccl_sentence(lines: Sequence[Line]) -> str:
-    """Return what NCCL says of its failure: the line behind "Last error:", or else its first
-    warning about a failure; empty without one."""
+    """Return NCCL's sentence on its failure: the line behind "Last error:", or else its first
+    warning about a failure; empty without one.
+    """
     texts = [line.text.strip() for line in lines]
     for text, after in pairwise(texts):
         if text == "Last error:" and after:
@@ -171,7 +172,7 @@ def _paragraph(
 
 
 def _find_prefixes(texts: Sequence[str]) -> Iterator[str]:
-    """Yield what a launcher puts before each line of a rank, as it stands before a traceback's."""
+    """Yield a launcher's prefixes of a rank's lines, as they stand before a traceback."""
     for text, after in pairwise(texts):
         prefix, header, _ = text.partition(HEADER)
         if header and prefix.strip() and len(prefix) <= 80 and after.startswith(prefix):

@@ -153,7 +153,7 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
 
 
 def _by_form(line: Line) -> tuple[int, int]:
-    """Return the key by which the program's own word comes first, and of several the last."""
+    """Return a sort key: the program's own words come first, the last of them before the others."""
     return line.form or 0, -line.statement
 
 
@@ -213,8 +213,10 @@ def _heaviest(
 
 
 def _source(lines: Sequence[Line], find: _Find) -> Failure | None:
-    """Return the known cause among the sources of the last exception; of one that was handled only
-    a cause with which programs do not carry on."""
+    """Return the known cause among the sources of the last exception.
+
+    Of a handled exception, only a cause counts with which programs do not carry on.
+    """
     forms = {line.statement: line.form for line in lines if line.form}
     direct = [line for line in lines if forms.get(line.statement) == Form.RAISED_FROM]
     handled = [line for line in lines if forms.get(line.statement) == Form.HANDLED]

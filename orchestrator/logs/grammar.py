@@ -12,7 +12,7 @@ from orchestrator.logs.numbers import NumberForm
 from orchestrator.logs.steps import VALUES
 
 SETUP_LOG = "setup.out"
-"""The log of a node with the output of its setup lines, which is not that of the program."""
+"""The log of a node's setup lines, which is not the program's output."""
 
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Seconds in a unit of time."""
@@ -191,7 +191,7 @@ class LogGrammar:
         return tuple(dict.fromkeys(name for name in names if name not in reserved))
 
     def factor(self, name: str) -> float:
-        """Return what a printed value has to be multiplied by to be in seconds, or per second."""
+        """Return the factor that converts a printed value to seconds, or to a rate per second."""
         seconds = UNITS[self.units.get(name, "s")]
         return 1 / seconds if name in RATES else seconds
 

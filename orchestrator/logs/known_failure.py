@@ -56,7 +56,7 @@ def literals_of(words: str) -> list[str]:
     runs, depth, place = [""], 0, 0
     while place < len(words):
         char = words[place]
-        if char in "?*+{":  # what is repeated may be absent
+        if char in "?*+{":  # a repeated item may be absent
             runs[-1] = runs[-1][:-1]
         if char == "\\":
             place += 1
@@ -100,7 +100,7 @@ def define_failure(
     explains: tuple[str, ...] = (),
     is_of_start: bool = False,
 ) -> KnownFailure:
-    """Return a row of the table; ``words`` are patterns of which a line has one, in any case."""
+    """Return a row of the table; a line must match one of the patterns in ``words``, in any case."""
     return KnownFailure(
         kind,
         weight,

@@ -30,8 +30,9 @@ _COLUMN = re.compile(r" \+|\\s\+")
 
 
 class LeftOut:
-    """The lines of one log that begin like a result. ``literals``: text of which a block has some
-    if it may hold such lines.
+    """The lines of one log that begin like a result.
+
+    ``literals``: a block without any of these texts holds no such lines.
     """
 
     def __init__(self, readers: Mapping[str, Reader]) -> None:
@@ -55,8 +56,8 @@ class LeftOut:
         return {start.literal for start in self.starts.values()}
 
     def look(self, text: str, tags: Tags) -> None:
-        """Look for such lines in a block of which other readers have read what matches; `hit` says
-        how much that was.
+        """Look for such lines in a block after other readers; `hit` says how much they have
+        matched.
         """
         for key, start in self.starts.items():
             hits = self.hits.pop(self.readers[key].pattern.pattern, 0)
@@ -83,7 +84,7 @@ class LeftOut:
         self.hits[reader.pattern.pattern] += len(column) - column.count(None) + (name in leading)
 
     def notes(self) -> list[Note]:
-        """Return a note for each pattern of which lines were left out."""
+        """Return a note for each pattern with left-out lines."""
         notes = []
         for key, count in self.counts.items():
             begin, were, first = (

@@ -74,7 +74,7 @@ class NumberForm:
         return [self._join(text) for text in texts] if self.thousands else texts
 
     def resolution(self, text: str) -> float:
-        """Return what one unit of the last printed digit is worth; 0 for a text without digits.
+        """Return the value of one unit of the last printed digit; 0 for a text without digits.
 
         >>> PLAIN.resolution("5762"), PLAIN.resolution("0.50"), PLAIN.resolution("1.234e3"), PLAIN.resolution("inf")
         (1.0, 0.01, 1.0, 0.0)

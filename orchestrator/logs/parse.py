@@ -1,4 +1,4 @@
-"""From the bytes of a log to step samples, by a grammar that is data.
+"""Parse step samples from the bytes of a log, by a grammar that is data.
 
 A log is hostile text: it may be cut at any byte, contain several ranks, several attempts, colour
 codes and progress bars, or no line end in 100 MB. Unknown lines are never an error; a matched value
@@ -56,7 +56,7 @@ _MAX_SAMPLES = 400_000
 """Limit for one file; so many samples need about 110 MiB."""
 _MAX_WARNINGS = 20
 _RESOLVED = 1000
-"""The resolution of printed numbers is that of the first lines, or of one line of each block."""
+"""The resolution of printed numbers is taken from the first lines, or one line of each block."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,13 @@ _NOT_PLAIN = re.compile(r"\(\?[#aiLmsux-]|\\(?![dDwWsSbBAZtnrfv])[0-9A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A compiled pattern. Every match contains ``literal``, so text without it need not be
-    searched. ``of_lines`` matches in whole text what ``pattern`` matches in single lines; None if a
-    match could extend into the next line. ``in_blocks`` is the same for a pattern without plain
-    text of two characters, of which one search of a block, behind a line end, is faster than one of
-    each line."""
+    """A compiled pattern.
+
+    Every match contains ``literal``, so text without it need not be searched. ``of_lines`` finds in
+    whole text the matches of ``pattern`` in single lines; None if a match could extend into the
+    next line. ``in_blocks`` is the same for a pattern without plain text of two characters: one
+    search of a block, behind a line end, is faster than one of each line.
+    """
 
     pattern: re.Pattern[str]
     literal: str

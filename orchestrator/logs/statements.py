@@ -1,5 +1,5 @@
-"""Statements of a log besides its steps and results: who takes part, in a run of which size, and if
-the results are right.
+"""Statements of a log besides its steps and results: participants, size of the run, and whether the
+results are right.
 
 >>> grammar = LogGrammar((), refuse=("^Failed",), facts=("^Batch size: (?P<global_batch>[0-9]+) global",))
 >>> statements = Statements(grammar)
@@ -146,8 +146,10 @@ class Statements:
         self.is_ended_by_last = bool(self.end and any(map(self.end.pattern.search, pieces)))
 
     def row(self, said: dict[str, str], text: str) -> dict[str, str]:
-        """Return the groups of a row in the unit of the header above it. A row that contradicts
-        itself, or of which neither a header nor its own numbers tell the unit, makes the log void.
+        """Return the groups of a row in the unit of the header above it.
+
+        A row that contradicts itself makes the log void. So does a row without a unit, neither from
+        a header nor from its own numbers.
         """
         self.is_ended = self.end is None
         if self.above:

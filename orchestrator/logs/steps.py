@@ -262,8 +262,8 @@ class _Part:
 
 
 def _invalid_mean(name: str, mean: Any) -> float | None:
-    """Return the combined value of ranks of which one was at rest or went backwards, or which
-    disagree on the samples.
+    """Return the combined value of ranks if one was at rest or went backwards, or they disagree on
+    the samples.
     """
     if name == "samples":
         return None

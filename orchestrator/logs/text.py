@@ -1,5 +1,5 @@
-"""From the bytes of a log to text for patterns: blocks of whole lines without escapes and control
-characters; and from text to numbers.
+"""Clean the bytes of a log into text for patterns: blocks of whole lines without escapes and
+control characters; and read numbers from text.
 
 >>> clean_text(b"\\x1b[32mstep\\x1b[0m=1")
 'step=1'
@@ -112,7 +112,7 @@ class Tags:
         return [*pieces, (tag, text[start:])]
 
     def without(self, line: str) -> str:
-        """Return what follows the last tag of a line."""
+        """Return the text after the last tag of a line."""
         return self.pieces(line)[-1][1]
 
 

@@ -24,7 +24,7 @@ _HOLDS: Mapping[str, Mapping[str, Any]] = {
         "kept": Mapping[str, str],
     },
 }
-"""By request, what has to be in its answer. `Leftovers` checks what is left of runs."""
+"""Required keys of the answer to each request. `Leftovers` checks the leftovers of runs."""
 
 
 def check_answer(op: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -259,8 +259,9 @@ class Left:
 
 
 def left_behind(node: Node, run_id: str, *, timeout_s: float) -> Left | None:
-    """Return what a run left on a node; None if the node does not have the run. Raises RunError for
-    an invalid record.
+    """Return the state that a run left on a node; None if the node does not have the run.
+
+    Raises RunError for an invalid record.
     """
     # No files are requested, only the record.
     fetched = node.fetch(

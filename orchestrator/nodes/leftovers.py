@@ -34,8 +34,8 @@ class Leftovers:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], host: str) -> Leftovers:
-        """Return what a node's answer to stop, left or status says. Raises RunError result_invalid
-        if it is malformed.
+        """Read a node's answer to stop, left or status. Raises RunError result_invalid if it is
+        malformed.
         """
         try:
             return _READER.read(cls, answer)

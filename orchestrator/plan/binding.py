@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, nearest
 
 BINDINGS = ("none", "numa", "cores")
-"""none: all CPUs of the node; numa: those of the NUMA node of the rank's GPU; cores: the rank's own
+"""none: all CPUs of the node; numa: the CPUs of the rank's GPU's NUMA node; cores: the rank's own
 share of these.
 """
 BINDING_FILE = "cpu_binding.json"

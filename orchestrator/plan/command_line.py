@@ -227,7 +227,7 @@ def _no_file(name: str) -> ConfigError:
 
 
 def _without_torchrun(words: list[str]) -> tuple[list[str], list[str], bool, bool]:
-    """Return what follows torchrun's own options, those options, whether a module follows, and
+    """Return the words after torchrun's own options, those options, whether a module follows, and
     whether Python runs it.
     """
     dropped: list[str] = []

@@ -52,7 +52,7 @@ def inconsistencies(
 
 
 def _find_missing(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:
-    """Yield what a folder of this kind of measurement lacks."""
+    """Yield the keys that a folder of this kind of measurement lacks."""
     kind = f"in a folder that measures {file.measures}"
     if ("measures",) in broken:
         return

@@ -112,7 +112,7 @@ class Container:
         return head + self._command(name, labels, variables, of_a_run)
 
     def record(self, name: str, labels: Mapping[str, str]) -> str:
-        """Return what the supervisor of a run must know to find and to end the container, as JSON."""
+        """Return the record from which a run's supervisor finds and ends the container, as JSON."""
         return (
             json.dumps(
                 {**self._template_names(name), "labels": dict(labels)}, indent=1, sort_keys=True
@@ -121,7 +121,9 @@ class Container:
         )
 
     def look(self, name: str, program: str) -> dict[str, Any]:
-        """Return what preflight must know to start ``program`` inside, as a run would be started."""
+        """Return the facts that preflight needs to start ``program`` inside, as a run would be
+        started.
+        """
         script = self.script(name, {"orch.preflight": name}, {}, of_a_run=False)
         return {
             **self._template_names(name),
@@ -248,11 +250,10 @@ def container_name(run_id: str, node_rank: int) -> str:
 
 
 def container_of(host: Host, choice: str, *, with_data: bool = False) -> Container | None:
-    """Return what launch scripts on a host start in; None for the host itself. ``choice`` is the
-    spec's, ``ENGINE:IMAGE``.
+    """Return the container for launch scripts on a host; None for the host itself.
 
-    It replaces image and engine of the inventory, whose mounts, limits and devices stay.
-    ``with_data``: mount the data set too.
+    ``choice`` is the spec's, ``ENGINE:IMAGE``. It replaces image and engine of the inventory, whose
+    mounts, limits and devices stay. ``with_data``: mount the data set too.
     """
     if choice == NO_CONTAINER:
         return None
@@ -288,9 +289,7 @@ def _limit(value: int | str) -> str:
 
 
 def _quote(word: str) -> str:
-    """Return a word of a wrap for a shell: as it is written, except for the path of the work
-    directory.
-    """
+    """Quote a word of a wrap for a shell, except for the path of the work directory."""
     return (
         '"$workdir"'.join(shlex.quote(part) if part else "" for part in word.split("{workdir}"))
         or "''"

@@ -1,4 +1,4 @@
-"""From the document of a ``framework.yaml`` to a `Framework`; all faults of the file are reported
+"""Read a `Framework` from the document of a ``framework.yaml``; all faults of the file are reported
 together.
 """
 

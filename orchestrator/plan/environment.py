@@ -29,8 +29,8 @@ _BASE_ENV = {
 # for several ranks, too.
 _THREADS = "OMP_NUM_THREADS"
 # Modules and conda use variables that are not set, and commands that fail, so -e, -u and pipefail
-# are off for these lines. A launch script may have said set -x: what is printed until its shell
-# options are back belongs to these lines too.
+# are off for these lines. A launch script may have said set -x: its output until the shell options
+# are restored belongs to these lines too.
 _SETUP = """\
 {{
 orch_shell_options=$-

@@ -56,8 +56,8 @@ class Expectation:
 
 
 def as_value(value: str) -> str:
-    """Return a value as it is written in a bound: in quotes if it is empty or contains white space,
-    or begins with a quote.
+    """Return the text of a value in a bound: in quotes if it is empty or contains white space, or
+    begins with a quote.
     """
     return quote(value, _SPACES)
 

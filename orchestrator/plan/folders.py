@@ -124,8 +124,8 @@ def read_folder(folder: Path) -> FrameworkFolder:
 
 
 def folders_with(name: str, framework: Framework) -> str:
-    """Return which of orch's own folders that measure the same have an option or a model, as words
-    of a hint.
+    """Name orch's own folders of the same measurement that have an option or a model, as words of a
+    hint.
     """
     others = [
         other.name
@@ -224,7 +224,7 @@ def _read_models(folder: Path) -> tuple[str, ...]:
 
 
 def _find_folders(bases: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return all folders of each name, the one that is used first."""
+    """Return all folders of each name; the first one is used."""
     folders: dict[str, list[Path]] = {}
     seen: set[Path] = set()
     for base in (*bases, own_folder()):

@@ -227,7 +227,7 @@ class Framework:
         return self.measure.has_samples or any(metric.speedup for metric in self.log.metrics)
 
     def transformer(self, model: str) -> Transformer | None:
-        """Return the sizes of a language model; None for a model that is none."""
+        """Return the sizes of a language model; None for any other model."""
         sizes = self.models[model].get("transformer")
         return transformer_of(sizes) if sizes else None
 

@@ -179,8 +179,9 @@ class JobWanted:
 
 
 def _kind(host: Host) -> tuple[object, ...]:
-    """Return what of a host a plan may depend on; hosts of one kind may differ in the values of
-    their variables.
+    """Return the properties of a host that a plan may depend on.
+
+    Hosts of one kind may differ in the values of their variables.
     """
     return (
         host.gpus,

@@ -166,9 +166,7 @@ def _list_groups(name: str, groups: Collection[str]) -> str:
 def _metrics_of_pattern(
     log: LogEntry, pattern: str, broken: Collection[KeyPath]
 ) -> tuple[Metric, ...]:
-    """Return the metrics of which a pattern of steps may have groups: of any group, where metrics
-    are at fault themselves.
-    """
+    """Return the metrics whose groups a pattern of steps may have; any group if metrics are faulty."""
     if ("log", "metrics") in broken:
         return tuple(Metric(name, "") for name in _GROUP.findall(pattern))
     return tuple(
@@ -264,9 +262,7 @@ def _metric(
 
 
 def _figure(name: str, metric: MetricEntry, file: FrameworkFile) -> Iterator[Fault]:
-    """Yield what keeps a metric from being the program's own figure of a number of a language
-    model.
-    """
+    """Yield reasons why a metric cannot be the program's own figure of a language model's number."""
     measure = MEASURES[LANGUAGE_MODEL]
     if file.measures != LANGUAGE_MODEL:
         hint = f"write measures: {LANGUAGE_MODEL}, or leave says: out"

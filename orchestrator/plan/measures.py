@@ -42,7 +42,7 @@ _OF_LANGUAGE_MODELS = (
         "hfu", "%", help="the same with what is recomputed: operations that the hardware executes"
     ),
 )
-"""What follows from tokens/s. N, L, d and T are those of `transformer.Transformer`."""
+"""Metrics computed from tokens/s. N, L, d and T are defined in `transformer.Transformer`."""
 
 _POWER = Metric("gpu_power", "W", "lower", help="mean power of a GPU of the run over the window")
 _PACKAGE_POWER = Metric(

@@ -80,10 +80,9 @@ class BenchOption:
     shown: str = ""
     # The smallest value of a count.
     least: int | None = None
-    # What completes it in a shell: a function of orchestrator.cli.complete.
+    # Completion in a shell: a function of orchestrator.cli.complete.
     completion: str = ""
-    # What is called with its value before the command: a function of
-    # orchestrator.cli.connection_log.
+    # Callback with its value before the command: a function of orchestrator.cli.connection_log.
     callback: str = ""
     # Other commands than `orch bench` that take it.
     others: tuple[str, ...] = ()
@@ -94,7 +93,7 @@ class BenchOption:
 
     @property
     def is_list(self) -> bool:
-        """True if it takes several values, each of which makes configurations of its own."""
+        """True if it takes several values, which make configurations of their own."""
         return self.run_file is not None and self.run_file.place == "list"
 
 

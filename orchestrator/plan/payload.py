@@ -97,8 +97,8 @@ def _payload_paths(name: str, folder: Path, place: str) -> Iterator[Found]:
     path = folder / name
     of_orch = _own_files().get(_RENAMED.get(name, name))
     if not os.path.lexists(path) and of_orch is not None:
-        # Under both names: a program of the folder may import the earlier one, those of orch import
-        # the other.
+        # Under both names: a program of the folder may import the earlier one, orch's own programs
+        # import the other.
         yield from {name: of_orch, of_orch.name: of_orch}.items()
         return
     links = [
@@ -231,7 +231,7 @@ def _trainers() -> Path:
 
 @cache
 def _own_files() -> dict[str, Path]:
-    """Return the files of orch's own by their bare names, of which each is there once."""
+    """Return orch's own files by their bare names, which are unique."""
     return {path.name: path for path in sorted(_trainers().glob("*/*.py"))}
 
 

@@ -1,5 +1,4 @@
-"""Arguments by which a program is told where its ranks are: in a template they become values of the
-run.
+"""Arguments that tell a program where its ranks are: in a template they become values of the run.
 
 >>> from orchestrator.plan.command_line import training_command
 >>> command = training_command("python /opt/t.py --coordinator_address=10.0.0.1:1234 --num_processes 2 --process_id 0", bool)

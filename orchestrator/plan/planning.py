@@ -1,4 +1,4 @@
-"""From a request and hosts to a planned `Bench`: its configurations, baselines and schedule.
+"""Plan a `Bench` from a request and hosts: its configurations, baselines and schedule.
 
 Nothing here reads files, the clock, random numbers or earlier benches: id and seed of the bench are
 passed as values. A bench is planned with every baseline it needs; `baselines.without` removes those

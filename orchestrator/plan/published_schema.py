@@ -1,5 +1,5 @@
-"""The schema of ``published:`` in a ``framework.yaml``: the rules by which published speeds were
-read from logs.
+"""The schema of ``published:`` in a ``framework.yaml``: the rules for reading published speeds from
+logs.
 
 A rule says which lines of a log count, what gives the time, how lines become the speed of a run,
 and how that is rounded. What several keys of a rule must be together is in

@@ -175,7 +175,7 @@ def _check_launch_style(framework: Framework, launch: str, container: Container)
 def _binding_files(
     framework: Framework, sources: Mapping[str, str], spec: RunSpec, host: Host, slot: Slot
 ) -> list[RenderedFile]:
-    """Return the file by which the wrapper of each rank binds it to CPUs; none without a binding.
+    """Return the file from which the wrapper of each rank binds it to CPUs; none without a binding.
 
     A folder whose ranks start without the wrapper cannot have one: refused if the spec demands it,
     else without effect.
@@ -204,8 +204,8 @@ def _binding_files(
 
 
 def _container_files(container: Container, run_id: str, slot: Slot) -> list[RenderedFile]:
-    """Return the script that starts the container of a node, and what its supervisor must know of
-    one that is an object.
+    """Return the script that starts the container of a node, and the record of an object for its
+    supervisor.
     """
     name, labels = (
         container_name(run_id, slot.node_rank),
@@ -219,8 +219,8 @@ def _container_files(container: Container, run_id: str, slot: Slot) -> list[Rend
 
 
 def _check_identity(text: str, source: str, template: str) -> None:
-    """Refuse a script, rendered from ``source``, that sets or removes a variable by which orch
-    finds a run.
+    """Refuse a script, rendered from ``source``, that sets or removes a variable that identifies a
+    run to orch.
     """
     change = next(filter(None, map(_change_of_identity, text.splitlines())), None)
     if change:

@@ -76,8 +76,8 @@ class Request:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that it sets on nodes, and where each is first set: in the run
-        file, or by which option.
+        """The environment variables that it sets on nodes, and where each is first set: the run
+        file or an option.
         """
         file = self.run_file
         entries = [

@@ -210,7 +210,7 @@ def for_command(
 
 
 def hook(command: TrainingCommand) -> str:
-    """Return how a program reports its steps, in words; empty for one that is no Python."""
+    """Return how a program reports its steps, in words; empty unless it is Python."""
     if command.launcher == "program":
         return ""
     where = command.script or command.module

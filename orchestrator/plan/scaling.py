@@ -41,7 +41,7 @@ class Step:
 
 
 def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
-    """Return what a step computes with these options."""
+    """Return the step that these options describe."""
     names = framework.step
     if names is None:
         return Step()
@@ -50,8 +50,10 @@ def step_of(framework: Framework, options: Mapping[str, Any]) -> Step:
 
 
 def as_reported(step: Step, framework: Framework, reported: Mapping[str, Any]) -> Step:
-    """Return a step with the ranks of each copy of the model that a log of an earlier version
-    reports, whose options the folder no longer has. Raises ConfigError for a number that is none.
+    """Return a step with the ranks of each copy of the model as an earlier version's log reports
+    them.
+
+    The folder no longer has that version's options. Raises ConfigError for an invalid number.
     """
     names = [
         name

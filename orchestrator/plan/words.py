@@ -232,7 +232,7 @@ def label(text: str, where: str) -> str:
 
 
 def as_written(value: Any) -> str:
-    """Return an option's value as it is written for ``--set``."""
+    """Return the text of an option's value for ``--set``."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -48,9 +48,11 @@ class Head:
 
 
 def head_of(read: Callable[[int, int], bytes], size: int, seal: str, where: str) -> Head:
-    """Return what an archive of ``size`` bytes says of itself, proven by its seal. ``read`` returns
-    a number of bytes from an offset on; only the beginning of the archive is read. Raises
-    DataError."""
+    """Return the head of an archive of ``size`` bytes, proven by its seal.
+
+    ``read`` returns a number of bytes from an offset on; only the beginning of the archive is read.
+    Raises DataError.
+    """
     tar = TarReader(io.BufferedReader(_Ranges(read, size), _PIECE_BYTES), where, size)
     root, _, first = tar.first_name().partition("/")
     if first != SUMS:
@@ -148,8 +150,8 @@ def record_of(data: bytes, where: str) -> Mapping[str, Any]:
 def difference(
     record: Mapping[str, Any], computed: Mapping[str, Any], where: str
 ) -> DataError | None:
-    """Return the first place where an archive's record differs from what its logs give, None if
-    nowhere.
+    """Return the first difference between an archive's record and the results of its logs, None
+    without one.
 
     The last digits of numbers may differ, because they depend on library versions. The error has a
     hint if another version of orch sealed the archive.
@@ -173,9 +175,7 @@ def difference(
 
 
 def _sealed_by(record: Mapping[str, Any], computed: Mapping[str, Any]) -> str:
-    """Return what to do if another version of orch sealed the archive; empty if it was this
-    version.
-    """
+    """Return advice if another version of orch sealed the archive; empty if it was this version."""
     sealed, current = (
         (record["orch"], record["tables"].get("schema")),
         (__version__, computed["tables"]["schema"]),

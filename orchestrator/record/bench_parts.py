@@ -149,7 +149,7 @@ def _launch_digest(folder: FrameworkFolder) -> str:
 
 
 def expectations(value: Any) -> tuple[Expectation, ...]:
-    """Return what a bench is expected to measure."""
+    """Read the expectations of a bench."""
     return tuple(map(expectation_of, read(tuple[str, ...], value)))
 
 
@@ -170,7 +170,7 @@ def paths(value: Any) -> tuple[Path, ...]:
 
 
 def created(value: Any) -> str:
-    """Return when a bench was created: a date, or what an early version wrote: seconds, or null."""
+    """Read the creation time of a bench: a date, or an early version's seconds or null."""
     if value is None:
         return ""
     return str(value) if type(value) in (int, float) else read(str, value)

@@ -73,7 +73,7 @@ class BenchRecord:
     )
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
-    # The key is that of the option, and of the feature that first had such runs.
+    # The key is named after the option, and after the first feature with such runs.
     extra: ExtraRuns | None = field(
         default=None, metadata=document_field(key="profile", by=parts.extra_runs)
     )

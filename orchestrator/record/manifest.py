@@ -68,8 +68,10 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """The check of a node after a run: whether it was made, the processes that were left, and those
-    (process id, name) of which it could not be verified whether they belong to the run."""
+    """The check of a node after a run: whether it was made, and the remaining processes.
+
+    Processes (process id, name) that could not be attributed are listed separately.
+    """
 
     checked: bool
     left: tuple[Any, ...] = ()
@@ -239,7 +241,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Reread:
-    """The grammar by which logs are read instead of the planned one, and since when."""
+    """The grammar that replaces the planned one for reading logs, and since when."""
 
     log: Mapping[str, Any]
     digest: str = ""

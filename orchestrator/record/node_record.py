@@ -106,7 +106,7 @@ class Processors:
 
 
 def _growth(value: Any) -> dict[str, tuple[tuple[float, int], ...]]:
-    """Return when each log was seen to have grown, from the sizes of all logs at each time."""
+    """Return the times at which each log had grown, from the sizes of all logs at each time."""
     growth: dict[str, list[tuple[float, int]]] = {}
     for seconds, sizes in read(tuple[tuple[float, Mapping[str, int]], ...], value):
         for name, size in sizes.items():

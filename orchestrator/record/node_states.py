@@ -106,7 +106,7 @@ def change(path: Path, change: Callable[[States], States]) -> tuple[States, Stat
 
 def _write(path: Path, before: States, after: States) -> None:
     known: dict[str, tuple[NodeState, ...]] = {host: (state,) for host, state in before.items()}
-    with suppress(DataError):  # the states of the past are worth less than that of now
+    with suppress(DataError):  # the current state is worth more than past ones
         known = past_states(path)
     past = {
         host: states if after.get(host) != states[-1] else states[:-1]

@@ -80,7 +80,7 @@ def check_removal(root: Path, paths: Sequence[Path]) -> list[BenchDir]:
 
 
 def contents_of(bench: BenchDir) -> Contents:
-    """Return what a bench holds; a damaged one may hold more runs than can be told."""
+    """Return the contents of a bench; a damaged one may hold more runs than are counted."""
     sizes = []
     for folder, _, names in os.walk(bench.path):
         with suppress(FileNotFoundError):

@@ -204,10 +204,9 @@ class RunDir:
         return record
 
     def secret_places(self, host: str) -> dict[str, Spans]:
-        """Return where the collected files of ``host`` hold secret values, by name; a file without
-        any is left out.
+        """Return the places of secret values in the collected files of ``host``, by name.
 
-        Raises DataError (state_damaged).
+        A file without any is left out. Raises DataError (state_damaged).
         """
         path = self.path / "hidden" / f"{check_name(host, str(self.path))}.json"
         if not os.path.lexists(path):

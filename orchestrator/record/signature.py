@@ -87,7 +87,7 @@ def key_of(signature: bytes) -> str:
 
 
 def is_signature(seal: str, signature: bytes) -> bool:
-    """Return True for a valid signature of a seal, by whatever key."""
+    """Return True for a valid signature of a seal, by any key."""
     if not key_of(signature):
         return False
     with TemporaryDirectory(prefix="orch-") as temporary:

@@ -110,8 +110,9 @@ class _Parsed:
 
 
 def telemetry_of(data: bytes, host: str) -> Telemetry | None:
-    """Return what a node wrote; None if it has no row. Raises DataError (result_invalid) with line
-    and what was expected.
+    """Parse a node's samples; None if it wrote no row.
+
+    Raises DataError (result_invalid) with line and expected value.
 
     >>> lines = b'{"schema":1,"period_s":1.0,"processors":8,"columns":["t","busy_s"]}\\n[5.0,70.5]\\n[6.0,null]\\n[7.0,71'
     >>> telemetry_of(lines, "node1").points("busy_s")
@@ -237,8 +238,8 @@ def _text(value: Any) -> str:
 
 
 def _reading(value: Any) -> float | None:
-    """Return a value of a row; None for none, and for one that drivers give for what they do not
-    know, such as 2**64 - 1.
+    """Return a value of a row; None for null, and for drivers' codes of unknown values, such as
+    2**64 - 1.
     """
     is_unknown = value is None or (type(value) is int and abs(value) > _LARGEST)
     return None if is_unknown else _number(value)

@@ -184,8 +184,8 @@ def cells_by_name(row: Row) -> dict[str, str]:
 
 
 def details(row: Row) -> str:
-    """Return what a table has no room for: the deviation of the repeats, step times and the speed
-    of a rank.
+    """Return details beyond the table: the deviation of the repeats, step times and the speed of a
+    rank.
     """
     words = []
     if row.deviation is not None:
@@ -200,8 +200,8 @@ def details(row: Row) -> str:
 
 
 def _steady_words(row: Row) -> list[str]:
-    """Return where the steady state of the repeats began: ``steady from step 3 to 11``; empty if
-    that is not known.
+    """Return the begin of the repeats' steady state: ``steady from step 3 to 11``; empty if
+    unknown.
     """
     starts = [repeat.steady.first_step for repeat in row.repeats if repeat.steady]
     firsts = sorted(start for start in starts if start is not None)

@@ -83,7 +83,7 @@ def render(comparison: Comparison, console: Console) -> None:
 
 
 def _print_suspects(cell: CellSuspects, comparison: Comparison, console: Console) -> None:
-    """Print what may explain that one cell became slower or faster, with the evidence for each."""
+    """Print possible causes of a slower or faster cell, with the evidence for each."""
     pair = next(
         pair for pair in comparison.pairs if (pair.case, pair.metric) == (cell.case, cell.metric)
     )
@@ -157,8 +157,9 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def detectable_json(found: Sequence[Detectable], change: float, margin: float) -> str:
-    """Return what benches can show as one JSON document: shares of 1, null where a number does not
-    exist.
+    """Return the detectable changes of benches as one JSON document.
+
+    They are shares of 1, null where a number does not exist.
     """
     content = {
         "schema": 1,
@@ -172,7 +173,9 @@ def detectable_json(found: Sequence[Detectable], change: float, margin: float) -
 def render_detectable(
     found: Sequence[Detectable], change: float, margin: float, console: Console
 ) -> None:
-    """Print what the repeats of each configuration can show, and how many repeats a change takes."""
+    """Print the changes that each configuration's repeats can show, and how many repeats a change
+    takes.
+    """
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("case", overflow="fold")
     asked, allowed = _format_share(change), _format_share(margin)

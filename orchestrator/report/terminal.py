@@ -136,7 +136,7 @@ def _width(columns: Collection[Sequence[str]]) -> int:
 
 
 def _columns(columns: Mapping[str, Sequence[str]], width: int) -> RichTable:
-    """Return a table; one that is wider than ``width`` all the same breaks its titles."""
+    """Return a table; if it is still wider than ``width``, break its titles."""
     drawn = RichTable(box=None, pad_edge=False, header_style="bold")
     is_wide = (
         _width([_split(cells) if name in _WRAPPED else cells for name, cells in columns.items()])

@@ -1,4 +1,4 @@
-"""From evidence to one value per run, and from runs to the rows of a table.
+"""Results: one value per run from its evidence, and the rows of a table from runs.
 
 May import `inventory`, `logs`, `plan`, `checks` and `record`, but never contacts a node: numbers
 come from files alone.

@@ -158,7 +158,7 @@ def _key(spec: RunSpec, simulated: bool, without: Sequence[str] = ()) -> str:
 
 
 def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
-    """Return the cells of these runs in order of size, only those of ``metric`` if given.
+    """Return the cells of these runs in order of size; with ``metric``, only its cells.
 
     A run without a spec is left out. Runs with a place belong to one bench, and their cells share
     its drift. A spec without any number has one cell, of its primary metric.

@@ -75,7 +75,7 @@ class Percentiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell as every output shows it, whatever it measures."""
+    """One cell of any measurement, as every output shows it."""
 
     series: str = column("What a row shares with its baseline, in words.", csv=None)
     framework: str = column()

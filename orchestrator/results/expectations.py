@@ -194,7 +194,7 @@ def _spec_values(spec: RunSpec | None) -> dict[str, str]:
 
 
 def values_at(row: Row, run: RunResult) -> dict[str, str]:
-    """Return the values by which a bound names a row: fields, options and variables of its spec,
+    """Return the values that a bound may name a row by: fields, options and variables of its spec,
     and keys of its metric.
     """
     return {**_spec_values(run.spec), **{name: as_written(part) for name, part in row.key.items()}}
@@ -264,8 +264,8 @@ def _nothing(expected: Expectation, candidates: Sequence[_Candidate]) -> str:
 
 
 class _Candidate:
-    """A row that a bound may apply to, with the values by which it is named and the metrics that
-    its runs should have.
+    """A row that a bound may apply to, with the values that name it and the metrics that its runs
+    should have.
     """
 
     def __init__(self, row: Row, run: RunResult) -> None:
@@ -289,7 +289,7 @@ class _Candidate:
         )
 
     def judgement(self, expected: Expectation) -> Judgement:
-        """Return what an expectation that concerns the row means for it."""
+        """Judge the row by an expectation that concerns it."""
         row = self.row
         if row.value is None:
             return Judgement(str(expected), row.series, row.shape, "no number", NOT_MET)

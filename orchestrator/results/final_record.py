@@ -61,9 +61,11 @@ def closing_of(planned: Manifest, sampled: Sequence[Parsed], host: str) -> Mappi
 
 
 def as_trained(spec: RunSpec, closing: Mapping[str, Any]) -> RunSpec:
-    """Return what a run of ``spec`` trained: with the batch size that its program found, if it was
-    to find one. ``closing`` are the values of its closing line. Raises ValueError, saying what was
-    expected, if that has no such batch size."""
+    """Return the spec that a run of ``spec`` trained, with the batch size that its program found.
+
+    ``closing`` are the values of its closing line. Raises ValueError, naming the expected value, if
+    the program was to find a batch size and the line has none.
+    """
     most = spec.step.batch_size_up_to
     if not most:
         return spec

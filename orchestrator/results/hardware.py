@@ -270,7 +270,7 @@ def _is_about_warm_up(run: RunResult) -> bool:
 
 
 def _too_early(run: RunResult) -> list[Note]:
-    """Return when the steady state of a run began, if its window began before."""
+    """Note the begin of a run's steady state, if its window began before."""
     if not run.begins_too_early or not run.steady or not run.throughput or not run.spec:
         return []
     begin, first = run.steady.first_step, run.throughput.first_step
@@ -389,7 +389,7 @@ def differing_facts(runs: Sequence[RunResult], baseline: Sequence[RunResult] = (
 
 
 def _facts_by_value(runs: Sequence[RunResult]) -> dict[str, dict[str, set[str]]]:
-    """Return which hosts had which value of each compared fact, over all repeats."""
+    """Return the hosts of each value of each compared fact, over all repeats."""
     hosts: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for host, facts in run.nodes.items():

@@ -111,8 +111,11 @@ def device_of(observed: Mapping[str, Any]) -> Device | None:
 
 
 def with_devices(observed: Mapping[str, Any], gpus: Iterable[str]) -> Mapping[str, Any]:
-    """Return what a program reports, with the names of the ``gpus`` of its nodes if it does not
-    name its devices, or if these are partitions, to which HIP gives the name of the whole GPU."""
+    """Return a program's report, with the names of its nodes' ``gpus`` if needed.
+
+    They are needed if the program does not name its devices, or if these are partitions, to which
+    HIP gives the name of the whole GPU.
+    """
     names = list(gpus)
     is_told = "devices" in observed and not any(_PARTITIONS & set(name.split()) for name in names)
     if is_told:

@@ -90,7 +90,7 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def sizes_of(spec: RunSpec) -> dict[str, Any]:
-    """Return what a log may say of a run, by name: its size, and its options."""
+    """Return the facts of a run that a log may state, by name: its size, and its options."""
     sizes = {
         "nodes": spec.nodes,
         "gpus": spec.gpus,
@@ -225,8 +225,8 @@ def _verify_ranks(listed: Mapping[int, int], world_size: int | None) -> None:
     ]
     expected = f"expected a line of each of {plural(len(ranks), 'rank')} in the list of ranks"
     got = f"{expected}, got {', '.join(words)}"
-    # Programs that do not find each other are together as many as the run has ranks; of a run of
-    # unknown size those of one rank look like runs of one.
+    # Programs that do not find each other are together as many as the run has ranks. If its size is
+    # unknown, programs of one rank look like runs of one.
     are_apart = sum(listed.values()) == world_size or len(ranks) == 1 and not world_size
     if several and not are_apart:
         raise _refusal(got, _SEVERAL_RUNS)

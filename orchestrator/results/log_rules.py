@@ -1,4 +1,4 @@
-"""Other rules than orch's own by which speeds are read from logs, which features know."""
+"""Other rules than orch's own for reading speeds from logs, which features provide."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ class LogRules(Protocol):
 
 
 def log_rules(where: str) -> LogRules:
-    """Return what reads logs by rules. Raise ConfigError, for the option ``where``, without a
-    feature that does.
+    """Return the reader of logs by rules.
+
+    Raise ConfigError, for the option ``where``, if no feature provides one.
     """
     for module in providers("log_rules"):
         rules: LogRules = module

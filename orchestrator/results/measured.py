@@ -79,8 +79,8 @@ def expectation_of(spec: RunSpec, grammar: LogGrammar) -> Expected:
 
 
 def metrics_of(measure: Measure, grammar: LogGrammar) -> tuple[Metric, ...]:
-    """Return what a run measures, as its kind of measurement and the log grammar of its folder
-    declare it.
+    """Return the metrics of a run, as its kind of measurement and its folder's log grammar declare
+    them.
     """
     if measure.name == "collectives":
         return collectives.METRICS

@@ -124,11 +124,10 @@ def _columns(samples: Sequence[StepSample]) -> dict[str, list[Any]]:
 def _arrivals(
     data: bytes | mmap, growth: Sequence[tuple[float, int]], grammar: LogGrammar
 ) -> tuple[tuple[float, int], ...]:
-    """Return when the last step of a log was which, at some of the moments at which the log was
-    seen to have grown.
+    """Return (seconds, last step of the log then) at some of the times when the log had grown.
 
-    The last of these is left out: what a program holds back until its end says nothing about the
-    time of its steps.
+    The last of these is left out: output that a program holds back until its end says nothing about
+    the time of its steps.
     """
     marks = growth[:-1]
     if len(marks) > _ARRIVALS:

@@ -176,7 +176,7 @@ def _note(
 def _commands(
     bench: str, results: Sequence[RunResult], counts: Counts, is_held: bool
 ) -> Iterator[str]:
-    """Yield what adds the missing runs."""
+    """Yield commands that add the missing runs."""
     if is_held:
         yield f"orch attach {bench} follows it"
         return

@@ -1,5 +1,5 @@
-"""From the collected files of a run to its result: the manifest holds the plan, the logs prove what
-happened.
+"""Read the result of a run from its collected files: the manifest holds the plan, the logs prove
+what happened.
 
 Everything is verified: every log must have the size and digest of its node's exit record, every
 planned rank must have logged its rank line exactly once on its planned node, and the program's last

@@ -135,8 +135,10 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a program says of itself, and the one that follows from its log, in the same
-    unit. ``resolution``: so much may they differ because of the digits that were printed."""
+    """A program's own figure, and the one computed from its log, in the same unit.
+
+    ``resolution``: the difference that the printed digits allow.
+    """
 
     says: str
     said: float

@@ -1,5 +1,4 @@
-"""The record of a bench besides its numbers: how each run went, on which machines, from which
-files, by which command.
+"""The record of a bench besides its numbers: course, machines, files and command of each run.
 
 This is secondary evidence: a missing or damaged part is left out, and the numbers, which
 `orchestrator.results.read` verifies by itself, do not depend on it.
@@ -196,8 +195,8 @@ def _run(
 
 
 def _phases(events: Iterable[Entry]) -> dict[str, float]:
-    """Return when the last attempt at a run reached each phase; empty for a run that was never
-    started.
+    """Return the times at which the last attempt at a run reached each phase; empty for a run that
+    never started.
     """
     at: dict[str, float] = {}
     for event in events:

@@ -147,8 +147,9 @@ def compare_ranks(runs: Sequence[RunResult]) -> Ranks:
 
 
 def _unseen(slow: Mapping[_Member, Excess], named: Sequence[SlowRank], runs: int) -> Note | None:
-    """Return which slow ranks a single run would not have shown, None for more than one or if one
-    was found.
+    """Note slow ranks that a single run would not have shown.
+
+    None for more than one run, or if a slow rank was found.
     """
     ranks = [excess for member, excess in slow.items() if isinstance(member, int)]
     if runs > 1 or not ranks or any(found.part == "compute" for found in named):
@@ -192,8 +193,9 @@ def _shares_of_waiting(parts: Sequence[RankParts]) -> _Blocks:
 
 
 def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member, Excess]:
-    """Return by how much each rank is above the others, and each node with several ranks, on
-    average, above other nodes; empty if any rank has no values."""
+    """Return the excess of each rank over the others, and of each node with several ranks over
+    other nodes, on average; empty if any rank has no values.
+    """
     if not all(blocks for run in runs for blocks in run.values()):
         return {}
     nodes: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""From runs to the rows of a table, each with the notes that qualify its numbers.
+"""Summarize runs as the rows of a table, each with the notes that qualify its numbers.
 
 A row is one cell: all repeats of one spec, for one metric and key. Runs of different specs are
 never pooled, nor are real and simulated ones. The result does not depend on their order. A failed
@@ -350,9 +350,7 @@ def _row(
 def _note_unprinted_metrics(
     results: Sequence[RunResult], measured: Collection[tuple[str, str]]
 ) -> list[Note]:
-    """Return a note for each folder of good runs that declares metrics of which no run of it has a
-    value.
-    """
+    """Return a note for each folder of good runs with declared metrics that no run has a value for."""
     declared: dict[str, dict[str, None]] = {}
     for run in results:
         if run.spec and (run.throughput or run.metric_values):
@@ -432,8 +430,9 @@ def _failures(cell: Cell) -> tuple[str, ...]:
 
 
 def _cause(run: RunResult) -> str:
-    """Return what failed and why in one line; a hint that quotes a log is left to the views of a
-    single run.
+    """Return the failure and its cause in one line.
+
+    A hint that quotes a log is left to the views of a single run.
     """
     error = run.error
     if error is None:

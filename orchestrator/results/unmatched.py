@@ -180,8 +180,8 @@ def _texts(
 def _nearest(
     patterns: Mapping[str, str], logs: Sequence[tuple[str, str, str]]
 ) -> tuple[str, tuple[str, str], NearMiss] | None:
-    """Return the key, the log and the near miss of the pattern of which most matches in a line, as
-    a share of it.
+    """Return the key, the log and the near miss of the pattern that matches the largest share of
+    itself in a line.
     """
     misses = []
     for key, pattern in patterns.items():

@@ -1,5 +1,5 @@
-"""From the lines with results of a run to its values: for each metric, one number for each of its
-keys.
+"""Compute the values of a run from its lines with results: for each metric, one number for each of
+its keys.
 
 Lines of one log with equal keys are combined first, then the values of the nodes or ranks. A rank
 or node without a value is an error and never left out: a sum over seven of eight ranks is no
@@ -115,9 +115,11 @@ def _step(line: Mapping[str, str], log: Log, expected: Expected) -> int | None:
 def _values_in_window(
     lines: Sequence[tuple[int | None, str]], expected: Expected, slack: int
 ) -> list[str]:
-    """Return what lines with equal keys print within the window. Of several attempts, the last one
-    that reaches the highest step counts, as it does for the steps themselves
-    (`orchestrator.logs.parse`)."""
+    """Return the values of lines with equal keys within the window.
+
+    Of several attempts, the last one that reaches the highest step counts, as for the steps
+    themselves (`orchestrator.logs.parse`).
+    """
     steps = [step for step, _ in lines if step is not None]
     if expected.window is None or not steps:
         return [text for _, text in lines]

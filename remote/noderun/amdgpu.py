@@ -61,7 +61,7 @@ class AmdGpus:
             describe({"gpus": [self.about(*gpu) for gpu in zip(self.paths, self.monitors)]})
 
     def about(self, path, monitor):
-        """Return what the header says of a GPU."""
+        """Return a GPU's part of the header."""
         limit_uw = whole(monitor, "power1_cap")
         clocks = [
             int(line.split()[1].lower().replace("mhz", "")) for line in levels(path, "pp_dpm_sclk")

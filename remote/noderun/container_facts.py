@@ -57,7 +57,7 @@ def seen_outside(mark):
 
 
 def look_inside(mark, request, known):
-    """Return what the program in ``request`` finds inside, or {"error": …} with what failed."""
+    """Return the findings of the program in ``request`` inside, or {"error": …} with its failure."""
     program = known["look"].encode()
     names = ("python", "probe", "probe_timeout_s", "environment")
     question = json.dumps(dict({name: request[name] for name in names}, mark=mark)).encode() + b"\n"

@@ -270,9 +270,11 @@ class Container:
             }
 
     def proof(self):
-        """Return what shows now that nothing is left. Of a container of the run's own either the
-        engine's list of those with its labels, in any state, or the control group shows it; of a
-        container that ran before, only the group does."""
+        """Return a proof that nothing is left now.
+
+        For a container of the run's own, it is the engine's list of containers with its labels, in
+        any state, or the control group. For a container that ran before, it is the group alone.
+        """
         left = [
             "process %d (%s) still runs" % (pid, name_of(pid)) for pid in sorted(self.processes())
         ]

@@ -17,9 +17,10 @@ LOOK_S = 30.0
 
 
 def look_at_data(directory):
-    """Return what this node's copy of a data set looks like: ``digest``, how many ``names``,
-    ``sizes`` and ``bytes`` are in it, and whether these are all names (``whole``). {"error": …} if
-    the folder cannot be listed in LOOK_S.
+    """Describe this node's copy of a data set.
+
+    ``digest`` and the counts ``names``, ``sizes`` and ``bytes`` describe it; ``whole``: these are
+    all names. {"error": …} if the folder cannot be listed in LOOK_S.
 
     The digest depends on names relative to the folder, sizes and bytes only, not on times, owners
     or the order of the disk. The first names in order count, the outer folders before the inner
@@ -104,5 +105,5 @@ def sample_of(path, digest):
 
 
 def starts(size):
-    """Return where the blocks of a file of this size begin."""
+    """Return the starts of the blocks of a file of this size."""
     return {0, max(0, size // 2 - LOOK_BYTES // 2), max(0, size - LOOK_BYTES)}

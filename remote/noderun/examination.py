@@ -107,8 +107,10 @@ class Examination:
                 os.unlink(self.path)
 
     def last_collectives(self, records):
-        """Return a report of the last collectives of all ranks, before a stop ends them: the rank
-        that failed first may not be the one that called another collective than the others."""
+        """Return a report of the last collectives of all ranks, before a stop ends them.
+
+        The rank that failed first may not be the one whose collective differed from the others'.
+        """
         living = [record["rank"] for record in records if "ended_mono_s" not in record]
         ended = [record["rank"] for record in records if "ended_mono_s" in record]
         calls = ask_collectives(self.directory, living, ended)

@@ -49,8 +49,11 @@ WRITING = ("write", "writev", "pwrite64")
 
 
 def examine(directory, owned):
-    """Return what every rank of a run does. ``owned``: the process ids of the run on this node.
-    Takes about a second, some more where ranks do not answer."""
+    """Return the activity of every rank of a run. ``owned``: the process ids of the run on this
+    node.
+
+    Takes about a second, some more if ranks do not answer.
+    """
     ranks = rank_processes(directory)
     table = processes()
     trees = {rank: tree_of(pid, table) for rank, pid in ranks.items()}

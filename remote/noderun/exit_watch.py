@@ -29,9 +29,12 @@ class ExitWatch:
         self.since = 0.0
 
     def follow(self, processes):
-        """Follow these processes only, given as {pid: start time in clock ticks, or None for a
-        child of this process}. Return whether the end of each will be told: not before Linux 5.3,
-        and not of one that has ended or is another by now."""
+        """Follow only these processes: {pid: start time in clock ticks, or None for a child of this
+        process}.
+
+        Return whether the end of each will be reported. It is not before Linux 5.3, nor for a
+        process that has already ended or been replaced.
+        """
         for pid in [pid for pid in self.handles if pid not in processes]:
             os.close(self.handles.pop(pid))
         for pid, ticks in processes.items():
@@ -52,8 +55,11 @@ class ExitWatch:
         return all(pid in self.handles for pid in processes)
 
     def take(self, ready):
-        """Close the handles among ``ready`` ones: their processes have ended. One that its parent
-        has not collected yet is not followed again, as that would tell its end at every look."""
+        """Close the handles among ``ready`` ones: their processes have ended.
+
+        A process that its parent has not collected yet is not followed again, because its end would
+        then be reported at every look.
+        """
         for pid in [pid for pid, handle in self.handles.items() if handle in ready]:
             os.close(self.handles.pop(pid))
             self.ended.add((pid, self.ticks[pid]))

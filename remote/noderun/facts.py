@@ -159,11 +159,10 @@ def describe_gpus(reports):
 
 
 def first_in(root, request):
-    """Return which node was the first to see a work directory, and in which capture; None if it
-    cannot be written to.
+    """Return the node and the capture that first saw a work directory; None if it is not writable.
 
     Nodes with the same answer share the directory. A symbolic link is made at once with its
-    content, and by one node only, over NFS too; its name is of this capture, so that no copy of the
+    content, and by one node only, over NFS too. Its name contains this capture, so no copy of the
     directory on another disk has it.
     """
     link, first = (
@@ -212,8 +211,8 @@ def still_held():
 
 
 def machine():
-    """Return what changes with every boot and every change of the GPU driver, in the kernel's own
-    words.
+    """Return a text that changes with every boot and every change of the GPU driver, in the
+    kernel's own words.
     """
     drivers = b"".join(read_slice(vendor.driver, 0, CHUNK) for vendor in VENDORS)
     return boot_id() + "\n" + drivers.decode("utf-8", "surrogateescape")

@@ -26,8 +26,8 @@ class Refused(Exception):
 
 
 def why(error, doing):
-    """Return what failed and why: the error's path, or ``doing`` if it has none, and the system's
-    message.
+    """Return the reason of a failure: the error's path, or ``doing`` if it has none, and the
+    system's message.
     """
     return "%s: %s" % (
         doing if error.filename is None else os.fsdecode(error.filename),
@@ -36,8 +36,8 @@ def why(error, doing):
 
 
 def root_directory(path):
-    """Return the work directory as an absolute path; create it if missing. Refuses one that other
-    users could write to.
+    """Return the work directory as an absolute path; create it if missing. Refuse it if other users
+    could write to it.
     """
     home = os.path.expanduser("~")
     if path.startswith("~") and not os.path.isdir(home):
@@ -179,8 +179,8 @@ def free_inodes(path):
 
 
 def lacking(directory):
-    """Return what the disk of a run's directory lacks for the rest of its record; empty if it has
-    enough.
+    """Return the disk space that a run's directory lacks for the rest of its record; empty if it
+    has enough.
     """
     free, inodes = free_bytes(directory), free_inodes(directory)
     if free < LEAST_FREE_BYTES:

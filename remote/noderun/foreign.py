@@ -13,9 +13,12 @@ MOST_TOLD = 8
 
 
 class Foreign:
-    """``foreign_s``: processor seconds of processes that are not of the run, since the first look;
-    of each look those that live at both of its ends. The first times that one of them uses more
-    than half a core, it is told by name."""
+    """Foreign processes on the processors.
+
+    ``foreign_s``: processor seconds of processes outside the run since the first look; each look
+    counts processes that live at both of its ends. The first times that one of them uses more than
+    half a core, it is reported by name.
+    """
 
     columns = ["foreign_s"]
 

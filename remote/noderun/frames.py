@@ -1,5 +1,5 @@
-"""The Python calls that a rank is in, from what faulthandler or py-spy wrote of its threads, with
-their source lines.
+"""The Python calls that a rank is in, with their source lines, from the output of faulthandler or
+py-spy.
 
 A name alone often says little: `store.wait(...)` and `time.sleep(...)` are calls of C functions,
 which have no frame. The line of the caller names them.

@@ -49,7 +49,7 @@ def usable_memory_bytes():
             words = first_line(path, "memory.max")
             limits += [int(words)] if words.isdigit() else []
             path = os.path.dirname(path)
-        if not unified:  # the lowest of its own and those of the groups around it
+        if not unified:  # the lowest limit of this group and its ancestors
             stat = (
                 read_slice(os.path.join(path, "memory.stat"), 0, 65536)
                 .decode("utf-8", "replace")

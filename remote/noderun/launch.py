@@ -1,4 +1,4 @@
-"""From the start signal to the launch script, and ports that must be free before."""
+"""Start the launch script at the start signal, and check that ports are free before."""
 
 import os
 import signal

@@ -77,7 +77,7 @@ def node_marks():
 
 
 def abstract_name(kind, marks):
-    """Return an abstract socket address for some marks: at most 107 bytes, whatever their length."""
+    """Return an abstract socket address for some marks of any length: at most 107 bytes."""
     return "\0orch-%s-%s" % (kind, hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:32])
 
 
@@ -113,7 +113,7 @@ def holder():
 
 
 def fields_of(record):
-    """Return what an owner record says, by key: texts and numbers alone, as another user may have
+    """Return the fields of an owner record: texts and numbers alone, as another user may have
     written it.
     """
     try:

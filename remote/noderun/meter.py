@@ -45,12 +45,15 @@ class Meter:
             self.stride *= 2
 
     def record(self, inside_s=0.0):
-        """Return what was measured: ``growth``, [seconds of the monotonic clock, {name: bytes}];
-        ``processors``: their count, the seconds for which they were busy and for which with this
-        run, and the range of the machine's count of context switches, in which nodes that are one
-        machine overlap; ``sent_bytes``, over all networks; ``links_lost``, {interface: how often
-        its link was lost}, without zeros. ``inside_s``: processor seconds of a container, whose
-        processes may be no descendants of this one."""
+        """Return the measurements.
+
+        ``growth``: [seconds of the monotonic clock, {name: bytes}]. ``processors``: their count,
+        their busy seconds, the busy seconds of this run, and the range of the machine's count of
+        context switches; nodes that are one machine overlap in it. ``sent_bytes``: over all
+        networks. ``links_lost``: {interface: how often its link was lost}, without zeros.
+        ``inside_s``: processor seconds of a container, whose processes may be no descendants of
+        this one.
+        """
         if self.before is None:
             return {"growth": self.marks}
         (count, busy, switches), children, own = self.before

@@ -89,16 +89,14 @@ class FieldValue(ctypes.Structure):
 
 
 class Nvml:
-    """The library. ``call`` returns False for whatever cannot be had."""
+    """The library. ``call`` returns False for unavailable functions and values."""
 
     def __init__(self, library):
         self.library = library
         self.missing = set()
 
     def call(self, name, *arguments):
-        """Call a function; return True if it succeeded. One that is not there is not looked for
-        again.
-        """
+        """Call a function; return True if it succeeded. A missing function is not looked up again."""
         if name in self.missing:
             return False
         try:
@@ -109,7 +107,7 @@ class Nvml:
         return function(*arguments) == 0
 
     def number(self, device, name, *arguments, kind=ctypes.c_uint):
-        """Return what a function writes through its last argument; None if it fails."""
+        """Return the number that a function writes through its last argument; None if it fails."""
         value = kind()
         return (
             value.value if self.call(name, device, *(arguments + (ctypes.byref(value),))) else None
@@ -217,7 +215,7 @@ def by_index(nvml, index):
 
 
 def describe_gpu(device):
-    """Return what the header says of a device."""
+    """Return a device's part of the header."""
     limit_mw = device.ask("nvmlDeviceGetEnforcedPowerLimit")
     return {
         "name": device.nvml.text(device.whole, "nvmlDeviceGetName"),
@@ -249,8 +247,10 @@ class OfEachGpu:
 
 
 class NvidiaPower(OfEachGpu):
-    """Of each GPU: joules since the driver was loaded, and of one that does not count them watts
-    (the mean of the last second on Ampere and later, except GA100)."""
+    """Energy of each GPU: joules since the driver was loaded, or watts if it does not count joules.
+
+    Watts are the mean of the last second on Ampere and later, except GA100.
+    """
 
     WORDS = ("energy_j", "power_w")
 
@@ -329,9 +329,7 @@ def link_errors(device):
 
 
 class NvidiaEvents:
-    """Xid errors, in which the driver reports that something is wrong with a GPU. They are told
-    when they come.
-    """
+    """Xid errors, with which the driver reports that something is wrong with a GPU, as they come."""
 
     columns = ()
 

@@ -75,8 +75,9 @@ def marked_by(name, value=None, user=None):
 
 
 def identity(pid):
-    """Return what tells a process from all others of this boot, also from outside its process
-    namespace: its number there, its start time and that namespace."""
+    """Return the identity of a process among all of this boot, also from outside its process
+    namespace: its number there, its start time and that namespace.
+    """
     return {"wrapper": pid, "ticks": started(pid), "pids": os.readlink("/proc/self/ns/pid")}
 
 

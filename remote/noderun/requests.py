@@ -153,8 +153,8 @@ def remains(own, run_id):
 
 
 def doubts(own, run_id=None):
-    """Return of which runs nothing shows that they have ended: what may be left of their processes,
-    and of their containers.
+    """Return the runs that may not have ended: possible leftovers of their processes and
+    containers.
     """
     both = {"unverified": unverified(own, run_id), "containers": unproved(own, run_id)}
     return {name: value for name, value in both.items() if value}
@@ -188,8 +188,9 @@ def ask_supervisor(directory, reason, grace_s):
 
 
 def op_drop(request):
-    """Remove a run's directory if its supervisor has exited: of a run that never started, or on
-    request of one that ended.
+    """Remove a run's directory if its supervisor has exited.
+
+    The run never started, or it ended and the request asks for it.
     """
     directory = run_directory(request)
     deadline = time.monotonic() + 3.0

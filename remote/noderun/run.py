@@ -281,7 +281,7 @@ class Run:
         )
 
     def see_to_the_end(self, now):
-        """Kill what outlives the grace period; end the run when nothing is left of it."""
+        """Kill processes that outlive the grace period; end the run when none is left."""
         if self.is_entering() and now < self.killed_at + ENTER_S:
             return
         inside = self.inside()
@@ -322,7 +322,7 @@ class Run:
             self.tell("overdue", reason=reason, mono=time.monotonic())
 
     def examine(self):
-        """Begin to look at what every rank does; the report is told."""
+        """Begin to examine what every rank does; the report follows as an event."""
         self.examination.begin(sorted(self.owned()))
 
     def tell_examined(self):

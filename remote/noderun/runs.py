@@ -35,7 +35,8 @@ def runs_of(own, run_id=None):
 
 def living_runs(root):
     """Return the directories of the runs of a work directory with a live supervisor on this node,
-    whatever name an inventory has given to this node."""
+    under any name of this node in an inventory.
+    """
     return [
         path
         for path in on_all_nodes(root, "*")

@@ -1,10 +1,10 @@
-"""The process that samples a node during a run, as its supervisor sees it: when it begins, how it
-ends, what it leaves.
+"""The process that samples a node during a run, as its supervisor sees it: its begin, its end, its
+output.
 
 It is a child of the supervisor and none of the run's processes. It is forked before the start,
-because a fork at the start would delay it, and sleeps until the run has begun. What it reads may
-hang in a driver, so nothing waits for it longer than twice `LEAVE_S`: for its last sample, and for
-its end.
+because a fork at the start would delay it, and sleeps until the run has begun. Its reads may hang
+in a driver, so nothing waits for it longer than twice `LEAVE_S`: for its last sample, and for its
+end.
 """
 
 import contextlib

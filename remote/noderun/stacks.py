@@ -112,8 +112,10 @@ class Question:
 
     def words(self, until):
         """Return ``python``, the lines of its stacks, and ``collectives``, the last ones that it
-        began. py-spy is waited for ``until`` then, on the monotonic clock. ``unanswered``: it was
-        asked for collectives, and said nothing.
+        began.
+
+        py-spy is waited for ``until`` then, on the monotonic clock. ``unanswered``: it gave no
+        answer about collectives.
         """
         entry, text = {}, ""
         if self.stacks_from is not None:
@@ -184,10 +186,12 @@ def own_words(questions):
 
 
 def last_collectives(data):
-    """Return what the flight recorder says of ``collectives``, those that are not over and the one
-    before, and of the
-    ``earlier`` ones of the same group: [{"group", "number", "name", "state", "over", "sizes",
-    "outputs", "types"}], the sizes of what a rank gives and gets, and the types of what it gives."""
+    """Return the last collectives of a flight recorder.
+
+    ``collectives`` are the unfinished ones and the one before, ``earlier`` the previous ones of the
+    same group: [{"group", "number", "name", "state", "over", "sizes", "outputs", "types"}].
+    ``sizes`` and ``types`` describe the rank's input, ``outputs`` the sizes of its output.
+    """
     entries = json.loads(data.decode("utf-8", "replace")).get("entries") or []
     kept = []
     for entry in entries:
@@ -237,8 +241,8 @@ def waits_of(pid, thread):
 
 
 def thread_of(pid, path):
-    """Return the number of the thread that a rank says waits for questions, as it is here; 0 if it
-    says none.
+    """Return the number, on this node, of the thread that a rank reports as waiting for questions;
+    0 without a report.
     """
     try:
         with open(path) as file:
@@ -329,7 +333,7 @@ class RasQuestion:
                 self.connection.sendall(b"timeout %d\nverbose status\n" % RAS_LEG_S)
 
     def words(self):
-        """Return what it says of its ranks, as far as it has come; empty without one."""
+        """Return its answer about its ranks, as far as it has come; empty without one."""
         if self.connection is None:
             return ""
         data, deadline = b"", self.began + RAS_S
@@ -361,7 +365,7 @@ def size_of(path):
 
 
 def modified(path):
-    """Return what changes whenever a file is replaced; None if it is missing."""
+    """Return a mark that changes whenever a file is replaced; None if it is missing."""
     try:
         status = os.stat(path)
     except OSError:

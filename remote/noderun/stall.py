@@ -35,12 +35,14 @@ KEPT = 31
 CONTROLLER_S = 3.0
 MOST_LINE = 4096
 MOST_NEW_BYTES = 1 << 17
-"""What is read of a log at one look: of one that grows faster, the last of it."""
+"""Bytes of a log read at one look; of a log that grows faster, its end."""
 
 
 def read_progress(path):
-    """Return what a rank has reported: ``marks``, ``step``, ``t`` and ``begun`` in seconds,
-    ``phase``, and ``marked``, a bit for each phase so far, if the program says so; None if nothing.
+    """Return the progress that a rank has reported; None if it reported none.
+
+    It has ``marks``, ``step``, ``t`` and ``begun`` in seconds, ``phase``, and, if the program says
+    so, ``marked``, a bit for each phase so far.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

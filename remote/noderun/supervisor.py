@@ -27,7 +27,7 @@ from noderun.runs import address_of, sweep
 POLL_S = 0.05
 LONG_POLL_S = 0.25
 CLOCKS_APART_S = 5.0
-"""By so much the clock of a node may be behind that of Slurm's controller."""
+"""A node's clock may be behind Slurm's controller by this much."""
 SETTLE_S = 2.0
 """After the start, and after a rank was first seen: the ends of ranks are then known only by
 looking for them.
@@ -124,8 +124,8 @@ class Supervisor:
     # -- connections
 
     def accept(self):
-        """Accept one more connection: the controller's, a re-attached one, or one that wants the
-        run stopped.
+        """Accept one more connection: the controller's, a re-attached one, or a request to stop the
+        run.
         """
         connection, _ = self.listener.accept()
         if not is_own(connection):
@@ -158,7 +158,7 @@ class Supervisor:
             self.answer(connection, event, **fields)
 
     def answer(self, connection, event, **fields):
-        """Send one event to one connection. One that does not take it within 5 s is dropped; the
+        """Send one event to one connection; drop a connection that does not take it within 5 s. The
         run continues.
         """
         try:

@@ -98,7 +98,7 @@ def bytes_below(path):
 
 
 def remove_set(root, folder):
-    """Remove a folder. Of several nodes that share it, the one that renames it does the work."""
+    """Remove a folder. If several nodes share it, the node that renames it does the work."""
     import shutil
 
     aside = os.path.join(root, ".undeployed-" + os.urandom(8).hex())

@@ -47,8 +47,7 @@ def groups_of(pid):
 
 
 def unverified(own, run_id=None):
-    """Return {run id: [[process id, name], ...]} of runs that were started and of which something
-    may be left.
+    """Return {run id: [[process id, name], ...]} of started runs with possible leftovers.
 
     A run has an empty list where its processes had numbers of another process namespace, so that
     none can be seen from here.

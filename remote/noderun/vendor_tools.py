@@ -30,7 +30,7 @@ def not_written(folder):
 
 
 def limit_files():
-    """Have the kernel end this process if it writes more into a file than is read of it."""
+    """Have the kernel end this process if it writes more into a file than will be read."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_TOLD_BYTES, MOST_TOLD_BYTES))
@@ -69,10 +69,10 @@ def has_ended(pid):
 
 
 def said(started, limit_s):
-    """Return exit code and text of a started program; the code is None if it did not end within
-    ``limit_s`` of its start. What it has started ends with it.
+    """Return exit code and text of a started program; the code is None if it exceeded ``limit_s``.
 
-    A program that hangs in the kernel does not die when it is killed, so nothing waits for that.
+    Processes that it has started end with it. A program that hangs in the kernel does not die when
+    it is killed, so nothing waits for that.
     """
     import signal
 
@@ -82,7 +82,7 @@ def said(started, limit_s):
     while not has_ended(process.pid) and time.monotonic() < began + limit_s:
         time.sleep(0.005)
     is_over = has_ended(process.pid)
-    # Before it is reaped: until then its number is that of no other group.
+    # Before it is reaped: until then no other group can have its number.
     os.killpg(process.pid, signal.SIGKILL)
     code = process.poll() if is_over else None
     with kept:

@@ -180,7 +180,7 @@ def docker_outside(lab: Lab, name: str) -> Iterator[Engine]:
         program = folder / "docker"
         program.write_text(_DOCKER.format(folder=folder, docker=docker))
         program.chmod(0o755)
-        image = f"localhost/orch/{lab.marker}:1"  # by which its containers are known among those of everybody else
+        image = f"localhost/orch/{lab.marker}:1"  # tells its containers from everybody else's
         engine = Engine("docker", lab, program, (docker,), NODES[:1], image)
         engine.ask("node1", "import", str(podman.archive(folder)), image)
         try:

@@ -33,8 +33,8 @@ NEEDS_ROOT = pytest.mark.skipif(
 
 def old_interpreters() -> list[str]:
     """Return an interpreter of each version from 3.6 on that this machine has, this one included."""
-    # Those of pyenv first: what it puts into PATH for them starts slowly, and fails for all but the
-    # chosen ones.
+    # pyenv's own folders first: its shims in PATH start slowly, and fail for all but the chosen
+    # versions.
     folders = sorted((Path.home() / ".pyenv" / "versions").glob("3.*/bin"))
     folders += [Path(entry) for entry in os.environ.get("PATH", "").split(os.pathsep)]
     interpreters: dict[tuple[int, int], str] = {}

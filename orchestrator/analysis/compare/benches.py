@@ -258,8 +258,8 @@ def _about(bench: BenchDir, runs: Sequence[tuple[RunDir, Manifest]]) -> dict[str
 
 
 def _describe_metric(metric: Metric) -> str:
-    """Return what the numbers of a metric are: ``MB/s, higher is better, group rate, factor 0.001,
-    sum across nodes``.
+    """Describe the numbers of a metric: ``MB/s, higher is better, group rate, factor 0.001, sum
+    across nodes``.
     """
     over = [] if metric.over == "only" else [f"{metric.over} over lines"]
     across = [f"{metric.across} across {metric.scope}s"] if metric.across else []

@@ -24,7 +24,7 @@ from orchestrator.results import Cell
 from orchestrator.results.hardware import load_notes
 
 RANKING = (
-    # Different work: what is measured, then what a step computes, moves or waits for.
+    # Different work: the measurement, then what a step computes, moves or waits for.
     "metric.*", "simulated", "framework", "model", "device", "options.*", "env.*", "dtype", "batch_size", "loader",
     "nodes", "gpus", "cpu_binding", "program.cpu_binding",
     # Different code.
@@ -188,8 +188,9 @@ def _weight(name: str) -> tuple[int, str]:
 
 
 def _program_reports(cell: Cell) -> dict[str, str]:
-    """Return what the programs of a cell reported about themselves, several values joined, and the
-    load by others that was seen."""
+    """Return the reports of a cell's programs about themselves, several values joined, and the
+    observed load by others.
+    """
     observed = {}
     for name in _OBSERVED:
         values = [str(run.observed.get(name)) for run in cell.good]

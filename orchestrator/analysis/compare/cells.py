@@ -50,10 +50,12 @@ UNDECIDED = (TOO_FEW, SAME, UNLIKE, NOTHING, NOT_POSITIVE, OTHER_METRIC, OTHER_M
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One cell in one bench. ``typical`` is its typical value without the drift of the bench, of
-    which the change is the ratio, or the mean if some values are not above 0. Both it and the
-    median are in the unit of the metric, None without values. ``drift`` is by how much larger the
-    last value of the bench would be than the first because of that drift, a fraction.
+    """One cell in one bench.
+
+    ``typical`` is its typical value without the drift of the bench, which the change compares, or
+    the mean if some values are not above 0. Both it and the median are in the unit of the metric,
+    None without values. ``drift`` is the growth of values from the first run of the bench to the
+    last because of that drift, as a fraction.
     """
 
     n: int
@@ -100,8 +102,8 @@ class CellPair:
 
     @property
     def gain(self) -> Interval | None:
-        """The interval of the ratio, turned round for a metric of which less is better: above 1 is
-        always faster.
+        """The interval of the ratio, inverted for a metric where less is better: above 1 is always
+        faster.
         """
         if self.interval is None or self.better == "higher":
             return self.interval

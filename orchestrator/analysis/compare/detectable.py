@@ -43,11 +43,12 @@ class Detectable:
 def detectable(
     benches: Sequence[BenchDir], change: float, margin: float, metric: str = ""
 ) -> tuple[Detectable, ...]:
-    """Return what each configuration of a bench can show, or those that two benches have in common
-    with the scatter of both.
+    """Return the detectable changes of each configuration of a bench, or of each common one of two
+    benches.
 
-    ``change`` and ``margin`` are shares of 1: the change to be found, and how much slower `orch
-    gate` allows. Raise as `counterparts` does, and ConfigError if there are no configurations.
+    Two benches contribute the scatter of both. ``change`` and ``margin`` are shares of 1: the
+    change to be found, and the slowdown that `orch gate` allows. Raise as `counterparts` does, and
+    ConfigError if there are no configurations.
     """
     pairs = compare_cells(counterparts(benches[0], benches[-1], metric=metric).pairs, margin)
     if not pairs:

@@ -151,7 +151,7 @@ def _kind(name: str) -> str:
 
 
 def _source(name: str, before: Cell, after: Cell) -> str:
-    """Return where a value comes from: the origins of a choice, or who told a fact."""
+    """Return the source of a value: the origins of a choice, or the program that reported a fact."""
     origins = [cell.spec.origins.get(name, "") for cell in (before, after)]
     if any(origins):
         return " → ".join(dict.fromkeys(origin or "not set" for origin in origins))
@@ -181,9 +181,7 @@ def _contradicts(distinction: Distinction, cell: Cell, is_slower: bool) -> bool:
 
 
 def _direction(distinction: Distinction, cell: Cell) -> int:
-    """Return 1 for a difference that usually makes a run faster, -1 for one that makes it slower, 0
-    where that is not known.
-    """
+    """Return the usual effect of a difference on a run: 1 faster, -1 slower, 0 unknown."""
     if distinction.name == "dtype" and cell.spec.device == "cuda":
         return _sign(_BITS.get(distinction.before, 0) - _BITS.get(distinction.after, 0))
     if (
@@ -266,7 +264,7 @@ def _step_of(run: RunResult) -> dict[str, float]:
 
 
 def _conditions(before: Cell, after: Cell, is_slower: bool) -> list[Suspect]:
-    """Return what was measured during the runs and differs in the direction of the change."""
+    """Return the measured conditions of the runs that differ in the direction of the change."""
     conditions = []
     shares: dict[str, Callable[[RunResult], float]] = {
         "load": _load,

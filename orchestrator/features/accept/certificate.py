@@ -1,8 +1,8 @@
 """The certificate of an acceptance: verdicts of every node and of the cluster, computed from the
 files of the acceptance alone.
 
-The same files give the same certificate on any machine, so `orch verify` computes it again. What
-was not tested is part of it.
+The same files give the same certificate on any machine, so `orch verify` computes it again.
+Untested parts are listed in it.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _UNJUDGED = (
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """The verdict of a node, and what it is: its address, and by name what identifies the machine
-    and its devices.
+    """The verdict of a node, with its address and, by name, the identifiers of the machine and its
+    devices.
 
-    ``seen`` is what else its runs showed of it and no bar judges, each with its stage: that other
-    ranks waited for it, that a run hung because of it, lowered clocks, load by others, errors that
-    its counters grew by, less power than the others.
+    ``seen`` are observations of its runs that no bar judges, each with its stage: other ranks
+    waited for it, a run hung because of it, lowered clocks, load by others, errors that its
+    counters grew by, less power than the others.
     """
 
     host: str
@@ -390,9 +390,7 @@ def _judge_expectations(made: _Made) -> list[Judged]:
 def _what_was_left_out(
     record: AcceptanceRecord, suite: Suite, made: Sequence[_Made], checked: bool
 ) -> dict[str, str]:
-    """Return what was left out, with the reasons: stages, hosts of a stage, and comparisons that
-    were not possible.
-    """
+    """Return the stages, hosts of a stage and comparisons that were left out, with the reasons."""
     not_tested = dict(record.left_out)
     names = {of_stage.stage.name: of_stage for of_stage in made}
     for stage in suite.stages:

@@ -216,9 +216,7 @@ def _tell(certificate: Certificate, folder: AcceptanceDir, archived: Path, as_js
 
 
 def go_on(folder: AcceptanceDir, *, accept_new: bool, retry_failed: bool, as_json: bool) -> None:
-    """Finish an acceptance whose process is gone; one that is finished is printed as it is, with
-    its seal and signature.
-    """
+    """Finish an acceptance whose process is gone; print a finished one with its seal and signature."""
     from contextlib import suppress
     from dataclasses import replace
 

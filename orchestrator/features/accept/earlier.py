@@ -29,8 +29,8 @@ _UNKNOWN = 700.0
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A bar of a group: by which share a unit may be slower than in the acceptance ``id``, among so
-    many comparisons.
+    """A bar of a group: the share by which a unit may be slower than in the acceptance ``id``, and
+    the number of comparisons.
     """
 
     group: Group
@@ -135,7 +135,7 @@ def _together(bar: _Bar, known: Mapping[str, tuple[Sequence[float], Unit]]) -> l
         change = _change(bar, old, unit.values)
         if change and judged.beyond:
             is_certain, text = change
-            # Its own repeats alone do not show what noise there is: those of all do.
+            # Its own repeats alone do not show the noise; all units' repeats do.
             is_certain = is_certain and (judged.named or (judged.apart and not judged.passing))
             text += f" than in {bar.id}; {judged.slower:.1%} slower relative to its peers"
             is_certain = is_certain and not bar.group.loaded & set(unit.hosts)
@@ -167,8 +167,9 @@ def _finding(
 
 
 def _change(bar: _Bar, old: Sequence[float], new: Sequence[float]) -> tuple[bool, str] | None:
-    """Return whether values are certainly slower than they were, and by how much in words, if that
-    is more than the bar allows."""
+    """Return whether values are certainly slower than before, and the slowdown in words; None
+    within the bar.
+    """
     slower, shown = _times_slower(bar.group, median(old), median(new)), _reach(bar, old, new, 0.95)
     certain = _reach(bar, old, new, bar.level)
     if slower <= 1 + bar.share or shown is None:

@@ -16,10 +16,13 @@ from orchestrator.results.numbers.intervals import plain_interval
 
 @dataclass(frozen=True, slots=True)
 class UnitFigure:
-    """One number of a node or device, or of the cluster. ``value`` is the median over the repeats,
-    ``low`` and ``high`` the ends of its 95 % interval, None with one repeat. ``of_median`` is the
-    share of the median of all units, None without others; ``reference`` the value of the reference
-    figure and ``of_reference`` the share of it, None if none is known for ``device``."""
+    """One number of a node or device, or of the cluster.
+
+    ``value`` is the median over the repeats, ``low`` and ``high`` the ends of its 95 % interval,
+    None with one repeat. ``of_median`` is its share of the median of all units, None without
+    others; ``reference`` the value of the reference figure and ``of_reference`` its share of that,
+    None if none is known for ``device``.
+    """
 
     stage: str
     what: str
@@ -54,7 +57,7 @@ def figures_of(stage: str, group: Group, references: Sequence[Reference]) -> Ite
             group.unit,
             len(unit.values),
             value,
-            # The interval is that of the geometric mean, beside which the median may lie.
+            # The interval is the geometric mean's, and the median may lie outside of it.
             min(value, reach.low) if reach else None,
             max(value, reach.high) if reach else None,
             value / typical if len(values) > 1 and typical > 0 else None,

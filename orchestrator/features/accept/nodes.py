@@ -22,7 +22,7 @@ _ABOUT_THE_NODE = {
     "alike", "ecc", "xid", "modes", "pcie", "links", "infiniband", "gdr", "interface", "route", "hostname", "cuda", "shm",
     "limits",
 }  # fmt: skip
-"""Checks whose warnings are about what a node is. Those of others, such as its load, pass."""
+"""Checks whose warnings are about the node itself. Warnings of others, such as its load, pass."""
 _BY_OTHERS = ("interrupted", "node_busy", "not_verified")
 """Kinds of errors that say nothing of what a node is."""
 _ASKED, _ASKED_ON_CPU = 2.0, 10.0
@@ -193,9 +193,12 @@ def by_runs(
     hosts: Sequence[str],
     blames: Callable[[str, RunResult | None], bool],
 ) -> Judged:
-    """Judge a bench by whether its runs came to their end. A node that a refusal names is to blame,
-    and one that a failed run names, or why no further run could begin (None), if such runs
-    succeeded without it (``blames``): a program that fails everywhere names any node."""
+    """Judge a bench by whether its runs came to their end.
+
+    A node that a refusal names is to blame. A node that a failed run names, or that kept a further
+    run from beginning (None), is to blame if such runs succeeded without it (``blames``): a program
+    that fails everywhere names any node.
+    """
     findings = []
     for error in errors_before_runs(bench):
         if error.kind != "interrupted":
@@ -226,7 +229,7 @@ def by_runs(
             cause = failure.cause if failure else ""
             is_own = cause.startswith(
                 LAST_OUTPUT
-            )  # of programs that fail alike it may differ; that of the first one is shown
+            )  # it may differ between programs that fail alike; the first one's is shown
             words += f": {cause}" if cause and not is_own else ""
             host = failure.host if failure else ""
             is_to_blame = not isinstance(failure, DataError) and blames(host, run)

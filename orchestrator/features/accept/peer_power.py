@@ -47,11 +47,13 @@ def find_least_slowdown(
     comparisons: int = 0,
     lower_is_better: bool = False,
 ) -> float:
-    """Return by how much a unit would have had to be slower, as a share, for `against_peers` to
-    name it: nine in ten of those units that it does not name, each made slower in turn by that
-    share in all of its repeats. Infinite if none would do.
+    """Return the least slowdown, as a share, with which `against_peers` would have named a unit.
 
-    Takes what `against_peers` takes, and what it returned."""
+    Each unit that it does not name is made slower in turn by that share in all of its repeats; nine
+    in ten are then named. Infinite if no slowdown would do.
+
+    Takes what `against_peers` takes, and what it returned.
+    """
     logs, several = logarithms(values, lower_is_better), max(comparisons, len(values))
     peers = sorted(
         (name for name in logs if not judged.units[name].named),

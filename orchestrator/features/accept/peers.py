@@ -65,7 +65,7 @@ quartile, 0.6745.
 OF_DISTANCES = 1.4826
 """A standard deviation over the median distance from the middle, for normal values."""
 OF_MEDIAN = math.pi / 2
-"""The variance of a median over that of a mean, for many normal values."""
+"""The ratio of a median's variance to a mean's, for many normal values."""
 _EFFICIENCY = 0.37
 """Degrees of freedom of a median distance over those of a standard deviation (P. J. Rousseeuw and
 C. Croux, JASA 88, 1993).
@@ -286,7 +286,7 @@ def _scales(logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: f
 def standard_of(
     logs: Mapping[str, Sequence[float]], peers: Sequence[str], margin: float, comparisons: int
 ) -> Standard:
-    """Return what units are judged by, told by ``peers``."""
+    """Return the standard by which units are judged, from ``peers``."""
     return _standard(_scales(logs, peers, margin), margin, comparisons)
 
 
@@ -297,9 +297,7 @@ def standard_without(
     margin: float,
     comparisons: int,
 ) -> Standard:
-    """Return what a slow unit is judged by, in which nothing but its being the slowest is of
-    itself.
-    """
+    """Return the standard for a slow unit, to which it contributes only as the slowest."""
     slowest = {**logs, name: [log + _APART for log in logs[name]]}
     return _standard(_scales(slowest, peers, margin), margin, comparisons, name)
 

@@ -47,7 +47,7 @@ def bench_of(
 
 
 def request_for(stage: SuiteStage, document: Document, nodes: int, ranks: int) -> Request:
-    """Return what a stage asks for on so many nodes of so many ranks."""
+    """Return the request of a stage for this number of nodes and of ranks per node."""
     choices = choices_of(document, stage, nodes, ranks)
     return request_of(
         stage.bench,

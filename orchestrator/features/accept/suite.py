@@ -92,8 +92,11 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A figure that devices of a type (a pattern of their name) reach: the value of a metric where
-    ``at`` holds, in its unit, the share by which it may be missed, and the source."""
+    """A reference figure for devices of a type (a pattern of their name).
+
+    It has the value of a metric where ``at`` holds, in its unit, the share by which it may be
+    missed, and the source.
+    """
 
     device: str
     framework: str
@@ -121,7 +124,7 @@ def suite_of(document: Document, name: str, device: str) -> Suite:
         ]
         of_others = _Reader(
             document
-        )  # what is wrong for the other type of devices is said in a rehearsal too
+        )  # a rehearsal reports faults for the other type of devices too
         for index, entry in enumerate(entries):
             of_others.stage(entry, ("stages", index), "cuda" if device == "cpu" else "cpu")
         known = {(fault.where, fault.message) for fault in reader.faults}

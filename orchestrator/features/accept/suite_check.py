@@ -86,7 +86,7 @@ class _Checker:
                 self.faults.setdefault(where or fault.message, placed)
 
     def check(self, stage: SuiteStage, device: str) -> None:
-        """Check a stage as it is on one type of device."""
+        """Check a stage for one type of device."""
         if stage.checks:
             self._check_checks(stage)
             return

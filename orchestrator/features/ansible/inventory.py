@@ -37,7 +37,7 @@ def read_path(path: Path, source: str) -> Inventory | None:
     """Return the inventory in a directory, of a program, or in a file that `ansible-inventory`
     printed; None for other files.
 
-    Raises ConfigError or Faults of it.
+    Raises ConfigError, or Faults with several.
     """
     if path.is_dir():
         own = next((file for file in sorted(path.glob("*.y*ml")) if _is_of_orch(file)), None)
@@ -86,8 +86,9 @@ def read_text(
 
 
 def _ask_ansible(path: Path, source: str, got: str) -> Inventory:
-    """Return what `ansible-inventory` reads. Raises ConfigError if it cannot, and with what was
-    ``got`` where it is not installed.
+    """Return the inventory as `ansible-inventory` reads it.
+
+    Raises ConfigError if it cannot, or is not installed; the error then names what was ``got``.
     """
     if not shutil.which(_PROGRAM):
         raise needs_ansible(got, source)

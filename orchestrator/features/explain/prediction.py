@@ -162,8 +162,8 @@ def explanation(
 
 
 def _share(row: Row, baseline: Row) -> float:
-    """Return what a rank computes in a step, as a share of the same in the baseline: all of it with
-    weak scaling.
+    """Return a rank's computation in a step as a share of the baseline's: all of it with weak
+    scaling.
     """
     if row.scaling != "strong":
         return 1.0

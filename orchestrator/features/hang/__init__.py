@@ -1,4 +1,6 @@
-"""Hangs: from what every node saw of its ranks to one sentence on why a run does not go on."""
+"""Hangs: explain in one sentence why a run does not go on, from every node's observations of its
+ranks.
+"""
 
 from orchestrator.feature import Feature
 

@@ -1,9 +1,9 @@
-"""The activity of one rank while it was watched, from what its node saw: it is stopped, it waits
-for others, it sleeps, it computes.
+"""The activity of one rank while it was watched, from its node's observations: it is stopped, it
+waits for others, it sleeps, it computes.
 
-Whether a rank waits in a collective is known from the flight recorder, from its stacks, or from the
-phase that it reports, in this order. Where none of them tells, neither processor time nor a place
-in the kernel decides it: a rank may spin while it waits.
+The flight recorder, its stacks, or the phase that it reports, in this order, show whether a rank
+waits in a collective. If they do not tell, neither processor time nor a place in the kernel decides
+it: a rank may spin while it waits.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ _WRITING = ("pipe_write", "anon_pipe_write")
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """``kind``: stopped, traced, frozen, unread (it writes into a full pipe whose readers are
-    stopped), pipe (into any other that is full), waits, worker (it does not wait for others, and
-    one of its processes is stopped), storage, input (it sleeps until its samples are there),
-    computes, reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the
-    name of the rank. ``is_known``: whether the rank is known to be outside of every collective.
-    ``collective`` is the one that it waits in, if that is recorded; ``place`` tells where it waits
-    from where others do."""
+    """The activity of a rank.
+
+    ``kind``: stopped, traced, frozen, unread (it writes into a full pipe whose readers are
+    stopped), pipe (into any other full pipe), waits, worker (it does not wait for others, and one
+    of its processes is stopped), storage, input (it sleeps until its samples are there), computes,
+    reads, asleep, pauses (in a phase of any length), or unknown. ``words`` continue the name of the
+    rank. ``is_known``: whether the rank is known to be outside of every collective. ``collective``
+    is the recorded collective in which it waits. ``place`` distinguishes its place from where
+    others wait.
+    """
 
     kind: str
     words: str
@@ -47,8 +50,9 @@ class Activity:
 
 
 def activity(seen: RankSeen, telling: frozenset[str] = frozenset()) -> Activity:
-    """Return what a rank did. ``telling``: the phases that show that a rank is outside of every
-    collective.
+    """Return the activity of a rank.
+
+    ``telling``: the phases that show that a rank is outside of every collective.
     """
     step = _step(seen)
     if seen.frozen:

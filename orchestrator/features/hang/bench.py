@@ -140,8 +140,9 @@ def _hang(run: RunDir, events: Sequence[Entry]) -> Hang | None:
 
 
 def _report(run: RunDir, host: str) -> HangReport | None:
-    """Return what a node saw last; None if it left no report. Raises DataError for one that differs
-    from the node's record.
+    """Return a node's last report; None if it left none.
+
+    Raises DataError for a report that differs from the node's record.
     """
     record = exit_record(run, host)
     entry = record.files.get(_REPORT) if record else None
@@ -178,7 +179,7 @@ def _account(seen: RankSeen, host: str, telling: frozenset[str]) -> RankAccount:
 
 
 def _suspicions(events: Sequence[Entry]) -> tuple[Suspicion, ...]:
-    """Return what was said of a run while it was silent, in order, and that it went on."""
+    """Return the suspicions about a silent run, in order, and its return to work."""
     begun = next((event.at for event in reversed(events) if event.event == Event.STARTED), None)
     said = []
     for event in events:

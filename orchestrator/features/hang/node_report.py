@@ -187,7 +187,7 @@ _Row = tuple[str, int, str, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """A report as it is sent; ``mono`` is the time of the node's monotonic clock in seconds."""
+    """A report as the node sends it; ``mono`` is the time of the node's monotonic clock in seconds."""
 
     mono: float = 0.0
     ranks: tuple[Mapping[str, Any], ...] = ()
@@ -214,7 +214,7 @@ class _Marks:
 
 
 def _rank(row: Mapping[str, Any], now: float) -> RankSeen:
-    """Return what was seen of a rank. Raises Invalid without its number."""
+    """Return the observations of a rank. Raises Invalid without its number."""
     pipe, progress = row.get("blocked_pipe"), row.get("progress")
     blocked = _READER.read(_Pipe, pipe if isinstance(pipe, dict) else {})
     known: dict[str, Any] = {

@@ -250,8 +250,9 @@ class HangWatch:
         return self._end(judged, f"{limit}; {judged.message}", kind)
 
     def _judge_silence(self, now: float, judged: Verdict, agrees: bool) -> str:
-        """Say what two looks agree on, and return the reason to stop a run that is silent for long
-        enough for its cause.
+        """Report a verdict that two looks agree on, and return the reason to stop the run.
+
+        It is stopped if it has been silent for long enough for its cause.
         """
         silences = self._silences.values()
         silent_s = now - min(silence.since for silence in silences)
@@ -291,5 +292,5 @@ class HangWatch:
 
 
 def monitor(plan: Plan, stage: Stage) -> HangWatch:
-    """Return what watches a run for hangs."""
+    """Return a monitor that watches a run for hangs."""
     return HangWatch(plan, stage)

@@ -72,8 +72,8 @@ def _read_profile(run: RunDir, row: Row) -> Profiled:
 
 
 def _read_traces(run: RunDir) -> Iterator[Recorded]:
-    """Yield the traces of a run. Raises DataError for one that differs from its node's record or is
-    none.
+    """Yield the traces of a run. Raises DataError for an invalid trace, or one that differs from
+    its node's record.
     """
     for slot in read_manifest(run).slots:
         record = exit_record(run, slot.host)

@@ -24,8 +24,10 @@ _LEAST_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The extra runs of a bench: how many steps after the warm-up are traced, and of which ranks;
-    without ``ranks``, of the first and the last one.
+    """The extra runs of a bench: the number of traced steps after the warm-up, and the traced
+    ranks.
+
+    Without ``ranks``, the first and the last rank are traced.
     """
 
     steps: int = 5
@@ -58,7 +60,8 @@ class Profile:
             raise ConfigError(f"expected ranks from 0 to {most - 1}, got {self}", where="--profile")
 
     def spec_of(self, cell: RunSpec) -> RunSpec | None:
-        """Return what the extra run of a configuration is: no more steps than the traces need.
+        """Return the spec of a configuration's extra run, with no more steps than the traces need.
+
         None if it has none of the ranks.
         """
         ranks = self.ranks_of(cell.world_size)
@@ -77,7 +80,7 @@ class Profile:
 
 
 def read_extra_runs(text: str) -> Profile:
-    """Return what ``--profile torch[:steps=N][:ranks=R,…]`` asks for. Raises ConfigError."""
+    """Read ``--profile torch[:steps=N][:ranks=R,…]``. Raises ConfigError."""
     tool, *settings = text.split(":")
     if tool != "torch":
         hint = "steps and ranks may follow: torch:steps=5:ranks=0,3"

@@ -126,9 +126,7 @@ def _words(profile: Profiled, predicted: _Predicted) -> str:
 
 
 def _predicted_share(profile: Profiled, predicted: _Predicted) -> float | None:
-    """Return the share of a step that communication adds to it as it is predicted; None if it is
-    not.
-    """
+    """Return the predicted share of a step that communication adds; None without a prediction."""
     step = predicted.get((profile.series, profile.case))
     return step.communication if step else None
 

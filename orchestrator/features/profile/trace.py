@@ -186,8 +186,11 @@ def _time(value: Any) -> float | None:
 
 
 def _computing(operators: Iterable[_Event]) -> list[Span]:
-    """Return the spans in which an operator computes: without those in which one that it calls
-    starts communication or waits for it, on the same thread."""
+    """Return the spans in which an operator computes.
+
+    Spans are left out in which an operator that it calls on the same thread starts communication or
+    waits for it.
+    """
     by_thread: dict[str, tuple[list[Span], list[Span]]] = defaultdict(lambda: ([], []))
     for event in operators:
         by_thread[event.thread][event.name.startswith(_COMMUNICATION)].append(event.span)

@@ -136,8 +136,8 @@ def _every(checked: Checks) -> list[TableCheck | LanguageCheck]:
 
 
 def _rules(file: PublishedFile) -> list[str]:
-    """Return what the folder of a file says of its rules, one line each; none if the file lies in
-    no framework folder.
+    """Return the rules of a file's folder, one line each; none if the file lies in no framework
+    folder.
     """
     from orchestrator.features.published.rules import rules_of
     from orchestrator.plan.folders import read_folder
@@ -152,8 +152,8 @@ def _rules(file: PublishedFile) -> list[str]:
 
 
 def _refuse_surprises(checked: Sequence[Checks]) -> None:
-    """Raise DataError for differences that a table does not declare, and for declared ones that do
-    not occur.
+    """Raise DataError for undeclared differences of a table, and for declared ones that do not
+    occur.
     """
     from orchestrator.errors import DataError
 

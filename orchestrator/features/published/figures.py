@@ -28,7 +28,7 @@ class Bounds:
     ends_below: bool = False
 
     def times(self, factor: Fraction) -> Bounds:
-        """Return what these numbers become when multiplied by ``factor``, above 0."""
+        """Return these bounds multiplied by ``factor``, above 0."""
         return Bounds(self.low * factor, self.high * factor, self.ends_below)
 
     def meets(self, other: Bounds) -> bool:

@@ -54,8 +54,8 @@ def _read(framework: str, path: Path) -> PublishedFile:
     from orchestrator.features.published import schema
 
     text = yamlfile.read_text(path)
-    # JSON is YAML: what finds the lines of a YAML file finds those of a JSON file, and is needed
-    # for a faulty one only.
+    # JSON is YAML, so the YAML reader finds the lines of a JSON file too; only a faulty file needs
+    # them.
     lines = cache(lambda: yamlfile.loads(text.replace("\t", " "), str(path)))
     try:
         value = strict_json(text, str(path))

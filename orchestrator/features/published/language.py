@@ -131,7 +131,7 @@ class LanguageTable:
     notes: tuple[str, ...] = ()
 
     def bounds(self, record: LanguageRecord, kind: str) -> Bounds | None:
-        """Return what a printed figure says of its true number; None if it is not printed."""
+        """Return the bounds of a printed figure's true number; None if it is not printed."""
         printed = record.figures.get(kind)
         if printed is None:
             return None

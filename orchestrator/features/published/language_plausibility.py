@@ -150,7 +150,7 @@ def _of_row(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
 
 
 def _implied_peak(table: LanguageTable, record: LanguageRecord) -> Iterator[Finding]:
-    """Yield the peak of which the printed MFU is a share of the printed tokens/s, and whose it is."""
+    """Yield the peak that the printed MFU and tokens/s imply, and the device that has it."""
     speed, mfu = speed_per_device(table, record), record.figures.get("mfu")
     if not speed or not mfu or not table.peak_tflops:
         return

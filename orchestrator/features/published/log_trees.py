@@ -196,7 +196,7 @@ def _with_speed(
         speed.samples_per_s, samples, samples / speed.samples_per_s, rule.first, rule.last
     )
     qualifications = tuple(dict.fromkeys((*result.qualifications, *notes, *speed.warnings)))
-    # What is known of the steps is known of the run's own window, not of the rule's.
+    # Step statistics belong to the run's own window, not to the rule's.
     return replace(
         result,
         state="finished",

@@ -158,7 +158,7 @@ def check_document(
 def findings_document(
     check: TableCheck | LanguageCheck, doubts: Mapping[str, Doubts], place: str
 ) -> dict[str, Any]:
-    """Return what was found in a table as JSON values; ``place`` is the key of a doubt's row."""
+    """Return the findings on a table as JSON values; ``place`` is the key of a doubt's row."""
     return {
         "known_seen": list(check.odd),
         "undeclared": list(check.undeclared),

@@ -1,5 +1,5 @@
-"""From a log to the speed of a run by a published rule, which a framework folder declares under
-``published: rules:``.
+"""Compute the speed of a run from a log by a published rule, which a framework folder declares
+under ``published: rules:``.
 
 `orchestrator.results.numbers` is how orch itself measures. A published rule exists to recompute a
 published table from its logs, and to compute a new one in the same way. Where a published script
@@ -179,7 +179,7 @@ class Rule:
         return {"one": None, "gpus": case.gpus, "ranks": case.ranks}[self.printers]
 
     def _factor(self, case: Case) -> float:
-        """Return what turns a printed rate into samples/s of the run."""
+        """Return the factor from a printed rate to samples/s of the run."""
         of_unit = 1 / _UNITS[self.units.get("samples_per_s", "s")]
         return of_unit * {"global": 1, "node": case.nodes, "process": case.ranks}[self.scope]
 

@@ -243,7 +243,7 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
 
 
 def _inconsistent(name: str, table: _Table) -> Iterator[tuple[KeyPath, str, str]]:
-    """Yield what the keys of a table must be together."""
+    """Yield inconsistencies between the keys of a table."""
     at: KeyPath = ("tables", name)
     cases = ", ".join(table.cases)
     if table.divisor == LATCH and sorted(table.order) != sorted(table.cases):

@@ -28,7 +28,7 @@ def part_of(key: str, value: Any) -> SearchRecord:
 
 
 def scheduler(bench: BenchDir, plan: Bench, observe: Observer, hosts: Sequence[Host]) -> Rounds:
-    """Return what decides the runs of a search."""
+    """Return the scheduler of a search."""
     from orchestrator.features.search.rounds import Rounds
 
     return Rounds(bench, plan, observe, hosts=hosts)

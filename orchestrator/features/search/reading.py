@@ -1,4 +1,4 @@
-"""From the files of a bench to a search and its state."""
+"""Read a search and its state from the files of a bench."""
 
 from __future__ import annotations
 

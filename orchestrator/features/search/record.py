@@ -120,10 +120,13 @@ class SideRecord:
 
 @dataclass(frozen=True, slots=True)
 class BisectRecord:
-    """A bisect: its sides, the metric and its key, what `compare` said of them, the differences,
-    the likeliest cause first, its rounds so far, and why it ended, empty while it runs. A candidate
-    of a round has a 1 for each difference that it takes from B, a 0 for each that it takes from A;
-    its default is A."""
+    """A bisect.
+
+    It has its sides, the metric and its key, the result of `compare`, the differences, the
+    likeliest cause first, its rounds so far, and why it ended, empty while it runs. A candidate of
+    a round has a 1 for each difference that it takes from B, a 0 for each that it takes from A; its
+    default is A.
+    """
 
     before: SideRecord
     after: SideRecord
@@ -142,7 +145,7 @@ SearchRecord = TuneRecord | BisectRecord
 
 
 def search_of(record: BenchRecord) -> SearchRecord | None:
-    """Return what makes a bench a tune or a bisect; None for any other."""
+    """Return the record of a tune or a bisect; None for any other bench."""
     return record.added.get("tune") or record.added.get("bisect")
 
 
@@ -166,6 +169,6 @@ def end_search(bench: BenchDir, why: str) -> None:
 
 
 def _with(record: BenchRecord, **values: Any) -> BenchRecord:
-    """Return the record with other values in its search; what other features add stays as it is."""
+    """Return the record with other values in its search; other features' values stay."""
     key = "tune" if "tune" in record.added else "bisect"
     return replace(record, added={**record.added, key: replace(record.added[key], **values)})

@@ -185,7 +185,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def words(self, candidate: Candidate) -> str:
-        """Return what a candidate changes, as text."""
+        """Return the changes of a candidate, as text."""
 
     @abstractmethod
     def outcome(self, record: BenchRecord) -> Outcome:

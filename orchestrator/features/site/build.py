@@ -189,7 +189,7 @@ def _run_jobs(
     tell: Callable[[str], None],
     noun: str,
 ) -> Iterator[Any]:
-    """Yield what each job gives; ``tell`` how many are done."""
+    """Yield the result of each job; ``tell`` reports how many are done."""
     done = 0
     for results in share_out(write, jobs, worth=len(jobs) > _WORTH) if jobs else ():
         yield from results

@@ -52,8 +52,9 @@ class Clients:
         return len(self._clients)
 
     def came(self, connection: socket.socket) -> bool:
-        """Take a connection in; if no place is free, end one that keeps us waiting. Return False if
-        there is none of these.
+        """Admit a connection. If no place is free, end one that keeps the server waiting.
+
+        Return False if there is none.
         """
         now = time.monotonic()
         with self._lock:

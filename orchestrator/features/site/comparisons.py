@@ -31,9 +31,11 @@ changed for all.
 
 @dataclass(frozen=True, slots=True)
 class ComparisonJob:
-    """A page that is to be made: a bench and the ``earlier`` ones that it is compared with, first
-    those with equal configurations, each the newest first; ``mark`` changes with what it is made
-    of."""
+    """A page to make: a bench and the ``earlier`` ones that it is compared with.
+
+    Benches with equal configurations come first, each the newest first. ``mark`` changes with the
+    input.
+    """
 
     runs: Path
     bench: BenchEntry

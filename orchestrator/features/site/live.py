@@ -1,5 +1,5 @@
-"""A bench as it is now: what its files show, and what its nodes have been asked for. Reads, and
-never writes.
+"""The present state of a bench, from its files and from its nodes' answers. Reads, and never
+writes.
 
 The files of a bench that is being run change under the reader. What cannot be read is said in the
 place of it.
@@ -36,7 +36,7 @@ from orchestrator.results.read import read_run
 from orchestrator.results.telemetry.utilization import node_use
 
 LOG_BYTES, SHORT_BYTES = 24 << 10, 1 << 10
-"""Of the log that is shown, and of those of other nodes."""
+"""Of the shown log, and of other nodes' logs."""
 MOST_NODES = 16
 """Nodes that are shown, in order of node_rank; the log of any other can be chosen."""
 _PROGRESS_LINES, _SHORT_LINES = 40, 3
@@ -192,7 +192,7 @@ class Live:
         return result
 
     def _ask(self, bench: BenchDir, manifest: Manifest, log: str) -> Mapping[str, Seen]:
-        """Return what the nodes have answered so far."""
+        """Return the nodes' answers so far."""
         shown = _choose_logs(manifest, log)
         logs = {
             slot.host: (name, LOG_BYTES if is_chosen else SHORT_BYTES)
@@ -307,8 +307,8 @@ def _run_words(
     nodes: Sequence[LiveNode],
     is_over: bool,
 ) -> list[str]:
-    """Return where a run is: its phase and for how long, and by the log of its first node the step
-    and the speed.
+    """Describe the progress of a run: its phase and for how long, and step and speed by its first
+    node's log.
     """
     phase = next(
         (event for event in reversed(events) if event.run == run_id and event.event in _PHASES),
@@ -381,7 +381,7 @@ def _nodes(
 
 
 def _read_collected(run: RunDir, host: str, name: str) -> Seen | None:
-    """Return what was collected of a run that is over; None if nothing was."""
+    """Read the collected logs of a run that is over; None if there are none."""
     try:
         sizes = {path.name: path.stat().st_size for path in run.logs(host)}
         if not sizes:

@@ -29,7 +29,7 @@ def mark_of(bench: BenchDir) -> str:
 
 
 def entry_of(whole: Read, name: str, mark: str) -> BenchEntry:
-    """Return what overviews show of a bench. ``mark`` was taken before it was read."""
+    """Return a bench's entry in overviews. ``mark`` was taken before it was read."""
     record, summary, results = whole.bench.record(), whole.summary, whole.results
     counts, entries = summary.runs, (*summary.rows, *summary.sheets)
     hosts = list(record.planned_with.hosts) if record.planned_with else []
@@ -73,8 +73,9 @@ def _hosts(bench: BenchDir, result: RunResult) -> list[str]:
 def acceptance_page(
     folder: BenchGroup, mark: str, links: Sequence[Link], benches: Sequence[str]
 ) -> tuple[AcceptanceEntry, str]:
-    """Return what overviews show of an acceptance, and the page of its certificate, empty if that
-    cannot be computed.
+    """Return an acceptance's entry in overviews, and the page of its certificate.
+
+    The page is empty if the certificate cannot be computed.
     """
     name = folder.path.name
     try:

@@ -1,4 +1,4 @@
-"""A store, whatever place it is kept in: `Store` puts archives in, lists them and hands them out."""
+"""A store in any place: `Store` puts archives in, lists them and hands them out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Store:
 
     @staticmethod
     def marks(folder: Path) -> bool:
-        """Return True if a folder is a store. Raises ConfigError for one that may not be read."""
+        """Return True if a folder is a store. Raises ConfigError if it may not be read."""
         try:
             return (folder / _MARKER).is_file()
         except PermissionError as error:
@@ -78,7 +78,7 @@ class Store:
         return self.place.title
 
     def where(self, seal: str) -> str:
-        """Return what messages call an archive."""
+        """Return the name of an archive in messages."""
         return f"{self.title}/{_ARCHIVES}/{seal}.tar"
 
     def open(self) -> Store:
@@ -261,9 +261,7 @@ class Store:
         return self.place.sizes(_ARCHIVES).get(name)
 
     def _head(self, seal: str, size: int) -> Head:
-        """Return the head of an archive; of one that an earlier version sealed, from the whole
-        archive.
-        """
+        """Return the head of an archive; if an earlier version sealed it, from the whole archive."""
         where, name = self.where(seal), f"{_ARCHIVES}/{seal}.tar"
         head = head_of(lambda start, count: self.place.read(name, start, count), size, seal, where)
         history, is_acceptance = head.history, "acceptance_id" in head.tables

@@ -166,10 +166,9 @@ class BucketPlace:
 
 
 def _of_s3(environment: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return what a profile of the AWS tools says and no environment variable, which obstore reads
-    itself.
+    """Return the options from a profile of the AWS tools that no environment variable sets.
 
-    Raises ConfigError without keys.
+    obstore reads the variables itself. Raises ConfigError without keys.
     """
     profile = environment.get("AWS_PROFILE") or "default"
     values = _profile_values(environment, profile)

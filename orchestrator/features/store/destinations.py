@@ -45,7 +45,7 @@ class Destination:
 
 
 def destination(text: str) -> Destination:
-    """Return where a text says that a store is. Raises ConfigError if it says nothing of the kind."""
+    """Return the store that a text names. Raises ConfigError if it names none."""
     if scheme := _SCHEME.match(text):
         return _of_url(text, scheme[1].lower())
     machine = _SCP.fullmatch(text)

@@ -21,8 +21,8 @@ _LEAST_BYTES_PER_S = 5e6
 """How slow a disk may be that flushes and reads again what it was sent."""
 _MISSING, _CUT, _CHANGED, _LOST, _ODD, _CLOSED, _NO_FOLDER = range(44, 51)
 
-# The folder's own permissions hold for what is in it, whatever the umask of who pushes. `sync FILE`
-# is of coreutils 8.24.
+# Files get the folder's own permissions, whatever the pusher's umask. `sync FILE` needs coreutils
+# 8.24.
 _SCRIPT = f"""
 set -eu
 export LC_ALL=C

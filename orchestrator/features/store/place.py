@@ -1,4 +1,4 @@
-"""The place that a store is kept in, whatever carries its bytes: `Place`."""
+"""The place of a store, over any transport: `Place`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def names_in(data: bytes) -> dict[str, int | None]:
 
 
 def too_long(where: str, most: int) -> DataError:
-    """Return the error for a file of which more comes than it may have."""
+    """Return the error for a file that is longer than its limit."""
     hint = "was it replaced? orch pull STORE shows what is there; orch push --again writes an archive again"
     return DataError(
         f"expected at most {most} bytes, got more", kind="state_damaged", where=where, hint=hint

@@ -44,7 +44,7 @@ def _texts(row: Mapping[str, Any]) -> tuple[str, ...]:
 def say(
     archive: Archive, outcome: str, measured: int, signed_by: str = "", result: str = ""
 ) -> None:
-    """Print what was done with an archive, how many of its runs have a number, its result and seal."""
+    """Print the outcome for an archive, how many of its runs have a number, its result and seal."""
     typer.echo(
         one_line(f"{archive.bench_id}: {outcome}; {measured} of {archive.runs} runs have a number")
     )

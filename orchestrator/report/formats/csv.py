@@ -16,7 +16,7 @@ from orchestrator.results.numbers.intervals import Interval
 from orchestrator.results.summary import Summary
 
 _TEXTS = ("hardware", "qualifications", "failures", "run_ids")
-"""The last columns of every line; those of a sheet follow its table."""
+"""The last columns of every line; a sheet's columns follow its table."""
 _AFTER = {"loader": "dtype", "batch_size": "device"}
 _SHOWN = {
     declared.name: declared.metadata["csv"]

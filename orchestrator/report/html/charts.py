@@ -137,8 +137,10 @@ _CROSS: dict[str, Any] = {
 
 
 def ideal_of_one(rows: Sequence[Row], speedup: bool) -> float | None:
-    """Return what each rank adds in a series that scales ideally: its share of the baseline's
-    speed, or of 1 for speedups; None without it."""
+    """Return the ideal contribution of each rank in a series: its share of the baseline's speed.
+
+    For speedups, it is a share of 1. None without a baseline.
+    """
     base = next(
         (row for row in rows if row.speedup == 1 and row.speedup_interval is None and row.value),
         None,

@@ -123,5 +123,5 @@ def _binary(size: float) -> str:
 
 
 def _place(row: Row, key: str) -> float:
-    """Return where a row is on the axis of a key whose values are numbers."""
+    """Return the place of a row on the axis of a key whose values are numbers."""
     return key_number(row.key[key]) or 0.0

@@ -131,7 +131,7 @@ def render(
 
 
 def subject(summary: Summary) -> str:
-    """Return what was measured: models, frameworks, dtypes and shapes of all cells, each once;
+    """Return the subject of a bench: models, frameworks, dtypes and shapes of all cells, each once;
     empty without cells.
     """
     entries = (*summary.rows, *summary.sheets)

@@ -63,7 +63,7 @@ _DROPPED = {"font", "font-family", "stroke-linejoin", "stroke-miterlimit"}
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw figures in the style of the page, whatever the user's matplotlib settings are."""
+    """Draw figures in the style of the page, independent of the user's matplotlib settings."""
     with rc_context(_STYLE):
         yield
 

@@ -67,5 +67,5 @@ def read_text(name: str, package: str = __package__) -> str:
 
 
 def hash_of(text: str) -> str:
-    """Return the SHA-256 of a style or script, by which a page allows it."""
+    """Return the SHA-256 with which a page allows a style or script."""
     return b64encode(hashlib.sha256(text.encode()).digest()).decode()

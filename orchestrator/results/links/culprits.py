@@ -42,7 +42,7 @@ _SURELY = 1.6
 of ten, not one in two.
 """
 _OF_MEDIAN = math.pi / 2
-"""The variance of a median over that of a mean, for many normal values."""
+"""The ratio of a median's variance to a mean's, for many normal values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""From the lines of `orch bench pairs` to the times of each pair: every time exactly once, or an
+"""Read the times of each pair from the lines of `orch bench pairs`: every time exactly once, or an
 error.
 
 With several ranks per node the slowest counts: a pair is done when all its ranks are.

@@ -82,8 +82,8 @@ class Drift:
 
     @property
     def total(self) -> float:
-        """By how much faster the last run was than the first because of the drift, as a fraction;
-        below 0 if slower.
+        """The speedup from the first run to the last because of the drift, as a fraction; below 0
+        if slower.
         """
         return math.exp(self.slope * self.runs) - 1
 

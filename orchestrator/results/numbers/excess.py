@@ -50,7 +50,7 @@ _USUAL, _PRIOR = 0.01, 8.0
 that it counts for.
 """
 _OF_MEDIAN = math.pi / 2
-"""The variance of a median over that of a mean, for many normal values."""
+"""The ratio of a median's variance to a mean's, for many normal values."""
 _OF_DEALS = 0.2
 _DEALS, _MOST_DEALT, _FEWEST_DEALS, _SEED = 1000, 1_000_000, 200, 7
 """How often values are dealt anew; of thousands of ranks less often, so that about a million values
@@ -213,8 +213,8 @@ def _of_runs(
 def _of_deals(
     means: Mapping[Member, Sequence[float]], candidates: Mapping[Member, float], comparisons: int
 ) -> float:
-    """Return what the highest of equal members is above their median, at most, in nearly all deals
-    of the values to members.
+    """Return the highest of equal members above their median, at most, in nearly all deals of the
+    values to members.
 
     An excess of the candidates is no noise and is taken out first. With it goes a part of the
     noise, so more than 99 of 100 deals are looked at: if a quarter of all runs are slow, one of
@@ -261,8 +261,8 @@ def _of_one_run(
 
 
 def _limit(falling: Sequence[float], chance: float, usual: float) -> float:
-    """Return by how much the first of some falling values has to be above the median of the rest to
-    stand out from them.
+    """Return how far the first of some falling values must be above the median of the rest to stand
+    out.
     """
     rest = falling[1:]
     if not rest:

@@ -27,8 +27,10 @@ from orchestrator.results.numbers.throughput import Terms, median
 def pauses_once(
     samples: Sequence[StepSample], terms: Terms
 ) -> tuple[Sequence[StepSample], list[Note]]:
-    """Return the samples of a window of which only some steps are printed, in which what a slow
-    step takes longer than usual counts once, and a note if there is any."""
+    """Return the samples of a window that prints only some steps, and a note if any is slow.
+
+    The time that a slow step takes beyond the usual counts once, not for each unprinted step.
+    """
     lines = [sample for sample in samples if terms.warmup_steps < sample.step <= terms.steps]
     times = [sample.step_time_s for sample in lines if sample.step_time_s is not None]
     if len(lines) < 2 or len(times) < len(lines):

@@ -132,7 +132,7 @@ def stretch_apart(step_times: Sequence[float]) -> tuple[int, int] | None:
 
 
 def trend(step_times: Sequence[float]) -> float | None:
-    """Return by how much longer the last fifth of a window takes than the first, as a fraction, if
+    """Return how much longer the last fifth of a window takes than the first, as a fraction, if
     step times drift; else None.
 
     The window is cut into ten parts, whose medians are tested for a trend by Mann and Kendall
@@ -251,7 +251,7 @@ def _fit(values: Sequence[float], by: Sequence[int]) -> float:
 
 
 def differences(values: Sequence[float], lag: int) -> list[float]:
-    """Return what each value is larger than the one so many places before."""
+    """Return the difference of each value to the one ``lag`` places before."""
     return [later - earlier for earlier, later in zip(values, values[lag:], strict=False)]
 
 
@@ -262,9 +262,7 @@ def mean_square(differences: Sequence[float]) -> float:
 
 
 def correlation(logs: Sequence[float]) -> float:
-    """Return the correlation of neighbours, 0 to 0.9, by which differences over two steps exceed
-    those over one.
-    """
+    """Return the correlation of neighbours, 0 to 0.9, from differences over two steps and over one."""
     near = differences(logs, 1)
     if not median(
         [abs(value) for value in near]

@@ -59,8 +59,8 @@ class SteadyStart:
 
 
 def steady_start(lines: Sequence[Stretch]) -> SteadyStart | None:
-    """Return where the steady state began, from all lines of a run in order, warm-up included; None
-    for fewer than 20 lines.
+    """Return the begin of the steady state, from all lines of a run in order, warm-up included;
+    None for fewer than 20 lines.
 
     Levels that differ by less than `WORTH`, or by no more than chance, are equal. A stretch of
     slower steps later on is no warm-up; `steadiness` reports it.

@@ -42,7 +42,7 @@ def verify_training(samples: Sequence[StepSample], terms: Terms) -> list[Note]:
     skipped = _note_skipped_steps(window, terms.steps - terms.warmup_steps)
     losses = _losses(window, "in every step of the window")
     if all(sample.loss is None for sample in window):
-        # Some programs print a loss at the end of an epoch alone, that of all its steps.
+        # Some programs print a loss only at the end of an epoch, over all its steps.
         later = [sample for sample in samples if sample.step > terms.steps]
         after = [sample for sample in later if sample.loss is not None][:1]
         losses = _losses(after, "in the first line with a loss after the window")

@@ -79,8 +79,9 @@ def _check_ends(printed: Sequence[int], warmup_steps: int, steps: int) -> None:
 
 
 def _counted_otherwise(samples: Sequence[StepSample], warmup_steps: int, steps: int) -> str:
-    """Return what to write into the log grammar if the program counts all its steps, but not from
-    1; else an empty text.
+    """Return advice for the log grammar if the program counts all its steps, but not from 1.
+
+    Else an empty text.
     """
     if not samples or len(samples) != samples[-1].step - samples[0].step + 1:
         return ""

@@ -24,10 +24,12 @@ _Value = Callable[[NodeUse], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """``by_others``: what took processors or GPUs from the node and not from the other ones.
-    ``of_devices``: in what its devices are worse, such as slower clocks. ``figures``: clocks,
-    temperature and power, whatever they are. Empty where nothing was sampled; ``is_sampled``:
-    whether the node and another one were."""
+    """The condition of a node against the others.
+
+    ``by_others``: foreign use of processors or GPUs on this node only. ``of_devices``: respects in
+    which its devices are worse, such as slower clocks. ``figures``: clocks, temperature and power.
+    Empty without samples; ``is_sampled``: whether the node and another one were sampled.
+    """
 
     by_others: tuple[str, ...] = ()
     of_devices: tuple[str, ...] = ()
@@ -36,7 +38,7 @@ class Conditions:
 
 
 def conditions_against_others(host: str, uses: Sequence[RunUse | None]) -> Conditions:
-    """Return what a node was like in runs that sampled it and another node."""
+    """Return the condition of a node in runs that sampled it and another node."""
     pairs = []
     for use in filter(None, uses):
         own, others = _own_and_others(host, use)

@@ -59,8 +59,9 @@ def lowered_by_host(use: RunUse | None) -> dict[str, dict[str, float]]:
 
 
 def busiest(uses: Iterable[RunUse | None], hosts: Collection[str]) -> str:
-    """Return which process that is not of a run used the processors of hosts most, as ``, most of
-    it by python of bob``; empty if none is known."""
+    """Return the foreign process that used the hosts' processors most, as ``, most of it by python
+    of bob``; empty if none is known.
+    """
     nodes = [node for use in uses if use for node in use.nodes if node.host in hosts]
     events = [
         event for node in nodes for event in node.events if event.kind == "busy" and event.cores
@@ -229,7 +230,7 @@ def _less_power(uses: Sequence[RunUse]) -> list[_Doubt]:
             f"{place}\0{node.host}": gpu.power_w
             for node in use.nodes
             for place, gpu in enumerate(node.gpus)
-            if not gpu.shared  # the power of an instance is that of the whole GPU
+            if not gpu.shared  # an instance reports the whole GPU's power
         }
         alike = len({gpu.name for node in use.nodes for gpu in node.gpus}) == 1
         for name, less in drawing_less(

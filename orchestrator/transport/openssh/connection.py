@@ -142,8 +142,8 @@ class OpensshConnector:
     def _log_in(
         self, host: Host, endpoint: Endpoint, trust: Trust, via: Master | None, *, is_first: bool
     ) -> Master:
-        """Log in, and again while the server drops connections because it has too many, or dropped
-        one that waited its turn.
+        """Log in; retry while the server has too many connections, or if this one waited too long
+        for its turn.
         """
         folder, answers = self._folder_and_answers(endpoint)
         through = forward_command(via.socket, via.name) if via else ""

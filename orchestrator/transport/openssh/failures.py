@@ -43,7 +43,7 @@ def own_words(log: str) -> list[str]:
 
 
 def step_of(line: str) -> str:
-    """Return what a line says of a step of a log-in, empty for anything else."""
+    """Return a line's message on a step of the log-in, empty for any other line."""
     words = line.strip().removeprefix("debug1: ")
     return words if words != line.strip() and _STEP.match(words) else ""
 
@@ -256,8 +256,8 @@ def lacks_reason(endpoint: Endpoint, log: str, gateway_log: str) -> bool:
 
 
 def _refusal(endpoint: Endpoint, log: str) -> str:
-    """Return what the log of a jump host's master says last of a connection that was not forwarded,
-    empty for nothing.
+    """Return the last message of a jump host's master on a connection that was not forwarded; empty
+    without one.
     """
     target = re.escape(f"for {endpoint.address} port {endpoint.port},")
     said = re.findall(

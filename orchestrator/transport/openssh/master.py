@@ -25,7 +25,7 @@ AUTH_TIMEOUT_S = 30.0
 """Limit for the key exchange and the authentication, without the time in which somebody types."""
 
 _WHEN_WATCHED = 'read -r _ || exit 1; exec "$@" </dev/null'
-"""Starts ssh once the watcher knows the process: what is killed before that leaves nothing behind.
+"""Starts ssh once the watcher knows the process: a kill before that leaves nothing behind.
 """
 _READY = b"\ndebug1: Entering interactive session."
 _LOG_BYTES = 64 * 1024
@@ -37,7 +37,7 @@ _LOOK_S = 0.01
 
 
 class Master:
-    """A master of the user, which orch leaves as it is: it listens at ``socket``, and ssh calls the
+    """A master of the user, which orch does not touch: it listens at ``socket``, and ssh calls the
     server ``name``.
     """
 

@@ -61,8 +61,9 @@ def open_session(
 
 
 def _outcome(master: Master, code: int) -> Outcome:
-    """Return what an exit code of ssh means: 255 is also its own, and what it makes of a command
-    that a signal ended.
+    """Return the meaning of an exit code of ssh.
+
+    255 is ssh's own code too, and its code for a command that a signal ended.
     """
     if code == _SSH_FAILED and master.answers():
         return code, None

@@ -124,7 +124,7 @@ class StepTransport:
         return channel
 
     def greets(self, is_needed: Callable[[], bool]) -> bool:
-        """Return False: a step on a host that is slow is no quicker than the one that waits."""
+        """Return False: another step on a slow host is no quicker than the waiting one."""
         return False
 
     @property

@@ -108,8 +108,8 @@ def greets(endpoint: Endpoint, is_needed: Callable[[], bool]) -> bool:
 
 
 def _any_greets(sockets: list[socket.socket], until: float) -> bool:
-    """Wait for a greeting on any of these sockets; one that closes or sends something else is
-    ignored from then on.
+    """Wait for a greeting on any of these sockets; ignore a socket that closes or sends something
+    else.
     """
     with selectors.PollSelector() as waiting:
         for sock in sockets:

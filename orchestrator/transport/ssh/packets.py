@@ -168,7 +168,7 @@ class Data(Message):
         self.data = data
 
 
-_Base: Any = Packetizer  # much of what is used below is not in its published types
+_Base: Any = Packetizer  # much of its interface is not in its published types
 
 
 class PacketReader(_Base):  # type: ignore[misc]

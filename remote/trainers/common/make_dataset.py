@@ -215,7 +215,7 @@ def files_on_disk(args):
 
 
 def line_of(path, data):
-    """Return what the data set's digest counts of a file."""
+    """Return a file's contribution to the data set's digest."""
     return ("%s\0%s\n" % (path, hashlib.sha256(data).hexdigest())).encode()
 
 

@@ -68,7 +68,7 @@ class RankParts:
             self.block = []
 
     def line(self, rank: int) -> str:
-        """Return what the rank prints."""
+        """Return the line that the rank prints."""
         facts: Dict[str, Any] = {"rank": rank, "first_step": self.first, "last_step": self.last}
         for name, column in zip(NAMES, zip(*self.medians)):
             facts[name] = [] if None in column else [round(seconds, 9) for seconds in column]

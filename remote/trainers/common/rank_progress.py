@@ -140,9 +140,11 @@ class Progress:
 
 
 def collectives() -> bytes:
-    """Return what PyTorch's flight recorder holds of the collectives of this process, as JSON;
-    empty in a program without them, or in a PyTorch without a recorder for its backend. It records
-    only where TORCH_FR_BUFFER_SIZE is set, before 2.8 TORCH_NCCL_TRACE_BUFFER_SIZE."""
+    """Return the records of PyTorch's flight recorder on the collectives of this process, as JSON.
+
+    Empty in a program without them, or in a PyTorch without a recorder for its backend. It records
+    only where TORCH_FR_BUFFER_SIZE is set, before 2.8 TORCH_NCCL_TRACE_BUFFER_SIZE.
+    """
     distributed = sys.modules.get("torch.distributed")
     native = sys.modules.get("torch._C._distributed_c10d")
     if distributed is None or native is None or not distributed.is_initialized():

@@ -138,7 +138,7 @@ def shape_values(args: argparse.Namespace, names: Iterable[str]) -> Dict[str, An
 
 
 def flag_of(name: str) -> str:
-    """Return an option as it is written on the command line."""
+    """Return the command-line flag of an option."""
     return "--" + name.replace("_", "-")
 
 

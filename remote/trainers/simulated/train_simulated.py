@@ -166,7 +166,7 @@ def train(args: argparse.Namespace, me: Identity, ring: Ring) -> None:
         clock.stamp("forward")
         rank_progress.mark(step, "collective")
         ring.all_reduce(step)
-        # Of a sleep, the processor time would look like that of a processor which somebody else has.
+        # A sleep's processor time would look as if somebody else had the processor.
         log.tell(done._replace(compute_cpu_s=None) for done in clock.mark(step, None))
     log.end()
 

@@ -226,7 +226,7 @@ class Calls:
         return lambda: dist.reduce_scatter_tensor(part, source, group=handle)
 
     def _views(self, case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what a call writes in all, this rank's share of it, and what this rank gives."""
+        """Return the whole output of a call, this rank's share of it, and this rank's input."""
         whole, start = self.receive[: case.count], self.group.place * case.share
         own = whole[start : start + case.share]
         if case.collective == "all_gather":

@@ -152,7 +152,7 @@ def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: tor
     count = min(args.accumulation, 2)
     embedding = embedding_of(
         args, shape, layout
-    )  # that of the run, which may have more micro-batches
+    )  # the run's own, which may have more micro-batches
     args = argparse.Namespace(
         **{**vars(args), "accumulation": count, "batches": 1, "embedding": embedding}
     )
@@ -160,7 +160,7 @@ def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: tor
     prefer_kernel(args, model, device)
     replica: Any = model.model
     if layout.kind == "ddp":
-        # No annotations: DDP compares those of a hook with its own types, and these are texts.
+        # No annotations: DDP compares a hook's with its own types, and here they would be texts.
         replica.register_comm_hook(None, lambda state, bucket: _unreduced(bucket))
     tokens, targets = Tokens(args, layout, 0, device)[0]
     for _ in range(_STEPS):
@@ -169,7 +169,7 @@ def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: tor
 
 
 def _unreduced(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Return a bucket of gradients as it is, in place of the sum over ranks, which a fake process
+    """Return a bucket of gradients unchanged, in place of the sum over ranks, which a fake process
     group does not give DDP.
     """
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()

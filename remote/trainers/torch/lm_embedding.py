@@ -1,11 +1,10 @@
-"""An embedding table of which each data-parallel rank holds a range of rows, without any rank ever
-gathering the table.
+"""An embedding table sharded by rows over data-parallel ranks; no rank ever gathers the table.
 
 Row-wise sharding, as recommendation models have it (Ivchenko et al., "TorchRec", 2022): every rank
 looks up the tokens of all ranks in its own rows, and the results are scattered to the ranks that
-asked. A step then sends activations, twice, in place of the table and its gradient, which of all
-parameters are the ones that no computation hides: the first layer waits for the table, and its
-gradient is complete last. PyTorch 2.7 or newer.
+asked. A step then sends activations, twice, in place of the table and its gradient. No computation
+hides these two: the first layer waits for the table, and its gradient is complete last. PyTorch 2.7
+or newer.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def embedding_of(args: argparse.Namespace, shape: Shape, layout: Any) -> str:
 
 
 def unusable_rows(shape: Shape, layout: Any) -> str:
-    """Return what --embedding row-wise lacks, or an empty text."""
+    """Return the requirement that --embedding row-wise lacks, or an empty text."""
     from torch.distributed.fsdp import fully_shard
 
     if layout.kind != "fsdp" or layout.replica > 1:

@@ -29,8 +29,9 @@ def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> to
 
 
 class Experts(nn.Module):
-    """MLPs side by side, of which each token passes ``active_experts``, weighted by a softmax over
-    those (Jiang et al., "Mixtral of Experts", 2024)."""
+    """MLPs side by side; each token passes ``active_experts`` of them, weighted by a softmax over
+    those (Jiang et al., "Mixtral of Experts", 2024).
+    """
 
     def __init__(self, shape: Any) -> None:
         super().__init__()
@@ -72,7 +73,6 @@ class Experts(nn.Module):
         ends = ((counts + ALIGNED - 1) // ALIGNED * ALIGNED).cumsum(0)
         starts = functional.pad(ends[:-1], (1, 0))
         before = of_expert.cumsum(dim=0).gather(1, chosen.unsqueeze(1)).squeeze(1) - 1
-        # The last expert also multiplies what is left of the buffer, zeros, so that no result stays
-        # unset.
+        # The last expert also multiplies the rest of the buffer, zeros, so no result stays unset.
         ends = torch.cat((ends[:-1], ends.new_full((1,), size)))
         return starts[chosen] + before, ends.to(torch.int32), size

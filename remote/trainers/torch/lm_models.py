@@ -271,7 +271,7 @@ class Decoder(nn.Module):
         )
 
     def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return what the first layer gets, (batch, tokens, width)."""
+        """Return the input of the first layer, (batch, tokens, width)."""
         x = self.embedding(tokens)
         if self.positions is not None:
             x = x + self.positions.weight[: x.shape[1]]

@@ -230,8 +230,7 @@ def sent(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
     """Return functions that begin these collectives, on buffers that all of them share."""
     space: dict[torch.dtype, torch.Tensor] = {}
     for call in calls:
-        # What is scattered and a rank's share of it, or what is gathered, a rank's share being a
-        # part of it.
+        # Scattered data and a rank's share of them; gathered data contain the share.
         whole = call.count + call.count // call.ranks[0]
         if call.dtype not in space or space[call.dtype].numel() < whole:
             space[call.dtype] = torch.zeros(whole, dtype=call.dtype, device=device)

@@ -42,8 +42,11 @@ from what was there before.
 
 
 class Kernel(NamedTuple):
-    """A kernel on three arrays: its name, how many of them it moves, its call, the array that it
-    writes, and by how much the values of that array then are multiples of the first values of a."""
+    """A kernel on three arrays.
+
+    It has its name, how many arrays it moves, its call, the array that it writes, and the factor of
+    that array's values to the first values of a.
+    """
 
     name: str
     arrays: int

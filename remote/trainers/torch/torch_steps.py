@@ -124,8 +124,8 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
 
 
 def reduction(args: argparse.Namespace, world_size: int) -> str:
-    """Return what reduces gradients after the first steps: `ddp` or `packed`, by default `none` on
-    a single rank.
+    """Return the method that reduces gradients after the first steps: `ddp` or `packed`, by default
+    `none` on a single rank.
     """
     if args.reduce != "auto":
         return str(args.reduce)

@@ -67,7 +67,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
 
 
 def configuration(args: argparse.Namespace, world_size: int) -> dict[str, Any]:
-    """Return what DeepSpeed reads from a file otherwise."""
+    """Return the configuration that DeepSpeed otherwise reads from a file."""
     return {
         "train_micro_batch_size_per_gpu": args.batch_size,
         "gradient_accumulation_steps": args.accumulation,

@@ -145,7 +145,7 @@ def refuse(args: argparse.Namespace, device: torch.device) -> None:
 
 
 def chosen_pool(args: argparse.Namespace, device: torch.device) -> str:
-    """Return which pooling --max-pool means, the same on all ranks, which call it together."""
+    """Return the pooling for --max-pool, the same on all ranks, which must call it together."""
     if args.max_pool != "auto":
         return str(args.max_pool)
     if not args.compile or args.model != "resnet50" or device.type != "cuda":

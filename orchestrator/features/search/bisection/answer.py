@@ -29,7 +29,7 @@ EXPLAINED, PART, UNPROVEN, GONE_AGAIN, FAILED, UNFINISHED = (
 )
 _HALF = 0.5
 _MARGIN = 0.02
-"""A recorded change below this may be that of another day; its direction is not expected again."""
+"""A recorded change below this may be due to the day; its direction is not expected again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,11 @@ def _verdict(
 
 
 def _certain(verified: Speeds, chosen: Candidate, whole: Change) -> set[int]:
-    """Return the places of the differences of which it is certain, by the verification alone, that
-    the set needs them: without each, the value is further from B's. Their levels are corrected for
-    their number (Bonferroni)."""
+    """Return the places of the differences that the set certainly needs, by the verification alone.
+
+    Without each of them, the value is further from B's. Their levels are corrected for their number
+    (Bonferroni).
+    """
     if sum(chosen) == 1:
         return {chosen.index(1)}
     level = 1 - (1 - LEVEL) / sum(chosen)
@@ -211,7 +213,7 @@ def answer(result: Bisected) -> str:
     ends = f" ({_percents(change)})" if change else ""
     speeds = f"from {number(result.before)} to {number(result.after)} {result.unit}"
     of_change = f"the change {speeds}{ends}"
-    named = result.causes + result.doubtful  # the share is that of all of them
+    named = result.causes + result.doubtful  # the share covers all of them
     if result.verdict == UNFINISHED:
         text = "the bisect is not finished"
     elif result.verdict == FAILED:
@@ -245,8 +247,8 @@ def answer(result: Bisected) -> str:
 
 
 def left_open(result: Bisected) -> list[str]:
-    """Return what remains after the answer: settings outside of it, and differences that no run can
-    have either way.
+    """Return open questions: settings outside of the answer, and differences that no run can have
+    either way.
     """
     lines = []
     if result.verdict == PART:

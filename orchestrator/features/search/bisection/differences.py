@@ -44,7 +44,7 @@ _WHY = {
 }
 _OTHERWISE = "no option sets it"
 _NO_PART = ("node_runner", "orch", "inventory", "command", "timeout_s", "metric", "step")
-"""What takes no part in a step, or follows from what is listed."""
+"""Fields that take no part in a step, or follow from listed ones."""
 _LISTED = (*_NO_PART, *_FIELDS, "options", "env", "hosts")
 
 
@@ -74,8 +74,9 @@ def sides(
     inventory: Inventory,
     hosts: Sequence[Host],
 ) -> Sides:
-    """Return what a bisect of two cells with numbers has to know, with the framework and the hosts
-    of today. Raise ConfigError if A or B cannot be run on them.
+    """Return both sides of a bisect of two cells with numbers, with today's framework and hosts.
+
+    Raise ConfigError if A or B cannot be run on them.
     """
     first, second = (_side(bench, cell) for bench, cell in zip(benches, pair, strict=True))
     changed: list[Difference] = []
@@ -131,7 +132,9 @@ def apply_candidate(
 
 
 def settings(differences: Sequence[Difference], candidate: Candidate) -> list[str]:
-    """Return what a candidate takes from B as texts: ``NCCL_ALGO=Ring``, ``without NCCL_ALGO``."""
+    """Return the settings that a candidate takes from B, as texts: ``NCCL_ALGO=Ring``, ``without
+    NCCL_ALGO``.
+    """
     texts = []
     for difference, taken in zip(differences, candidate, strict=True):
         name = difference.name.rpartition(".")[2]

@@ -195,8 +195,8 @@ class _Known:
         )
 
     def _effective(self, singles: Sequence[Candidate]) -> Candidate:
-        """Return all differences together of which it is certain that each alone has an effect in
-        the change's direction.
+        """Return all differences together that certainly have an effect alone, in the change's
+        direction.
         """
         return self._of(
             [place for place, single in enumerate(singles) if self._share(single).low > 0]

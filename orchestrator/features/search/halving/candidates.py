@@ -81,7 +81,7 @@ def format_candidate(knobs: Sequence[Knob], candidate: Candidate) -> str:
 
 
 def settings(knobs: Sequence[Knob], candidate: Candidate) -> Settings:
-    """Return what a candidate sets."""
+    """Return the settings of a candidate."""
     env: dict[str, str] = {}
     options: dict[str, Any] = {}
     sizes: dict[str, int] = {}

@@ -201,9 +201,7 @@ def rank_candidates(speeds: Mapping[Candidate, Mapping[int, float | None]]) -> l
 def survivors(
     knobs: Sequence[Knob], order: Sequence[Candidate], tried: Iterable[Candidate], size: int
 ) -> list[Candidate]:
-    """Return ``size`` candidates for the round after one that ended in ``order``: the best of it,
-    and new ones.
-    """
+    """Return ``size`` candidates for the next round: the best of ``order``, and new ones."""
     best = [candidate for candidate in order if any(candidate)]
     kept = best[: math.ceil(size / 2)]
     new = list(islice(children(knobs, kept, tried), size - len(kept)))
