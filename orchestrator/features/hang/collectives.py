@@ -12,6 +12,7 @@ only if it leaves what it did before. Otherwise it is said who called what, and 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ different ones.
 """
 _EQUAL_OUTPUTS = ("all_gather", "scatter")
 """Those from which all ranks get the same sizes: they may give different ones, or but one gives."""
+_OF_SOME = re.compile(r"(send|recv)\b|coalesced$")
 _LEAST_RANKS = 3
 _MOST_SHOWN = 8
 _Call = tuple[str, str]
@@ -115,6 +117,8 @@ def _apart(ranks: Mapping[int, RankSeen]) -> Difference | None:
         return None
     done = {number: _last_calls(seen) for number, seen in ranks.items()}
     waits = {number: entry for number, seen in ranks.items() if (entry := seen.pending)}
+    if any(map(_is_of_some, waits.values())):
+        return None
     if len(waits) < len(ranks) or len({frozenset(calls.items()) for calls in done.values()}) > 1:
         return None
     (most, count), *others = Counter(map(_place, waits.values())).most_common()
@@ -165,15 +169,22 @@ def _spell(call: _Call, number: int) -> str:
 
 def groups_of(seen: RankSeen) -> set[str]:
     """Return the process groups in which a rank is recorded to have called anything."""
-    return set(_by_group(seen))
+    return {entry.group for entry in (*seen.earlier, *(seen.collectives or ()))}
 
 
 def _by_group(seen: RankSeen) -> dict[str, dict[int, Collective]]:
     """Return the collectives of a rank by group and number."""
     calls: dict[str, dict[int, Collective]] = {}
     for entry in (*seen.earlier, *(seen.collectives or ())):
-        calls.setdefault(entry.group, {})[entry.number] = entry
+        if not _is_of_some(entry):
+            calls.setdefault(entry.group, {})[entry.number] = entry
     return calls
+
+
+def _is_of_some(entry: Collective) -> bool:
+    """Return True for a `send` or `recv`, and a batch of them: NCCL's recorder gives it the number
+    of the collective before."""
+    return _OF_SOME.match(_name(entry)) is not None
 
 
 def _compare(entries: Mapping[int, Collective]) -> dict[int, _Call]:

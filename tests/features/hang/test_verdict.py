@@ -264,6 +264,23 @@ def test_who_is_in_none_of_the_groups_that_are_waited_for_is_not_named() -> None
     assert judged(in_call(119), in_call(119, "gloo:barrier"), OUT, in_call(119)).ranks == ()
 
 
+def test_what_is_sent_between_two_ranks_is_no_collective_that_differs() -> None:
+    """As NCCL's recorder has it: `batch_isend_irecv` of the ranks 0 and 1, after a collective."""
+    reduce = Collective("0", 3, "nccl:all_reduce", "[[4]]", True)
+    batch = replace(reduce, name="nccl:coalesced", sizes="[]")
+    sends, receives = (
+        at("step", collectives=(reduce, replace(reduce, name=name), batch))
+        for name in ("nccl:send 0->1", "nccl:recv 1<-0")
+    )
+    ranks = [sends, receives, at("step", collectives=(reduce,))]
+    assert find_difference(dict(enumerate(ranks)), 3) is None
+    waits = replace(reduce, number=4, over=False)
+    pending = [replace(one, collectives=(*(one.collectives or ()), waits)) for one in ranks]
+    receiving = replace(waits, name="nccl:recv 2<-1", group="9")
+    pending[2] = replace(pending[2], collectives=(replace(receiving, over=True), receiving))
+    assert judged(*pending).ranks == ()
+
+
 def test_of_ranks_that_are_left_the_one_outside_is_named_and_none_that_waits() -> None:
     """Two of four have ended with success: a pair may be done before another."""
 
