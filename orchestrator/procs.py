@@ -98,7 +98,7 @@ def hold_namespaces(pids: Iterable[int], which: str) -> Iterator[frozenset[str]]
     When a namespace is no longer used, the kernel reuses its number for the next one, which may be
     unrelated. Code that ends processes by namespace therefore keeps it open meanwhile.
     """
-    opened: list[int] = []
+    opened = []
     try:
         for pid in pids:
             with contextlib.suppress(OSError):
@@ -169,7 +169,7 @@ def is_same_process(pid: int, ticks: int) -> bool:
 
 def ancestors(pid: int, processes: Mapping[int, Stat]) -> set[int]:
     """Return a process and all its ancestors."""
-    lineage: set[int] = set()
+    lineage = set()
     while pid in processes and pid not in lineage:
         lineage.add(pid)
         pid = processes[pid].parent

@@ -166,7 +166,7 @@ def new(
             hint="existing files are not overwritten",
         )
     payload: dict[str, bytes] = {}
-    said: list[str] = []
+    said = []
     if from_command:
         command = training_command(from_command, lambda word: Path(word).is_file())
         payload = _payload(command)

@@ -404,7 +404,7 @@ def ports(choose: Callable[[range], int]) -> Callable[[], int]:
     """Return a source of rendezvous ports, each returned once, because a port of the previous run
     may still be closing.
     """
-    used: set[int] = set()
+    used = set()
 
     def take() -> int:
         while (port := choose(PORTS)) in used:

@@ -52,7 +52,7 @@ def split_exclude(expression: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     """Return the hosts of ``--exclude`` and, by host expression, the devices of ``node2:gpu3``.
     Raises ConfigError.
     """
-    hosts: list[str] = []
+    hosts = []
     devices: dict[str, tuple[str, ...]] = {}
     for word in split_words(expression) if expression else ():
         host, colon, rest = word.partition(":")

@@ -280,7 +280,7 @@ class _Stream:
         return {number for entry in found for number in entry.lines}
 
     def _tracebacks(self) -> list[_Traceback]:
-        found: list[_Traceback] = []
+        found = []
         before: Form | None = None
         number = 0
         while number < len(self.texts):
@@ -340,7 +340,7 @@ class _Stream:
 
     def _read_last_lines(self) -> None:
         """Mark the lines of a launcher that nothing follows but harmless lines and consequences."""
-        found: list[int] = []
+        found = []
         for number in range(len(self.texts) - 1, -1, -1):
             line = self.lines[number]
             if not line.text.strip() or line.place == Place.HARMLESS or number in self.boxes:

@@ -52,7 +52,7 @@ def literals_of(words: str) -> list[str]:
     >>> literals_of(r"Xid \([^)]{1,40}\): [0-9]{1,3}"), literals_of("colou?r of(?: the)? skies|S[a]")
     (['xid '], [' skies', 's'])
     """
-    found: list[str] = []
+    found = []
     runs, depth, place = [""], 0, 0
     while place < len(words):
         char = words[place]

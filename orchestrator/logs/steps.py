@@ -272,7 +272,7 @@ def _invalid_mean(name: str, mean: Any) -> float | None:
 
 def _sample(step: int, parts: Sequence[tuple[_Part, int]]) -> StepSample:
     """Return the sample of a step from its rows in several parts."""
-    values: dict[str, Any] = {}
+    values = {}
     count = sum(part.count for part, _ in parts)
     for name in set.intersection(*(set(part.first) for part, _ in parts)):
         if count == 1:

@@ -54,7 +54,7 @@ def baseline_of(spec: RunSpec, shape: Shape | None = None) -> RunSpec:
 def missing_baselines(specs: Sequence[RunSpec], shape: Shape | None = None) -> tuple[RunSpec, ...]:
     """Return the baselines of ``specs`` that are not among them, each once."""
     present = {repr(spec.as_dict()) for spec in specs}
-    missing: dict[str, RunSpec] = {}
+    missing = {}
     for spec in specs:
         baseline = baseline_of(spec, shape)
         key = repr(baseline.as_dict())
@@ -93,7 +93,7 @@ def split_possible(
     """Return the baselines that can be run, and those that a template refuses, so that there is no
     speedup.
     """
-    kept: list[RunSpec] = []
+    kept = []
     skipped: list[Skipped] = []
     for spec in specs:
         try:

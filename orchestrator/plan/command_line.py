@@ -89,7 +89,7 @@ def _take_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
     except ValueError as error:
         raise ConfigError(f"expected a command, got {str(error).lower()}", where=_WHERE) from None
     env: list[tuple[str, str]] = []
-    left_out: list[str] = []
+    left_out = []
     while words and (match := _ASSIGNMENT.fullmatch(words[0])):
         if match[1] in PLACED or match[1] in (
             "CUDA_VISIBLE_DEVICES",
@@ -108,7 +108,7 @@ def _take_apart(text: str, is_file: Callable[[str], bool]) -> TrainingCommand:
         raise ConfigError(
             f"expected a command without a launcher of its own, got {name}", where=_WHERE, hint=hint
         )
-    flags: list[str] = []
+    flags = []
     rest = words[1:]
     if name == "torchrun":
         launcher = "torchrun"
@@ -230,7 +230,7 @@ def _without_torchrun(words: list[str]) -> tuple[list[str], list[str], bool, boo
     """Return the words after torchrun's own options, those options, whether a module follows, and
     whether Python runs it.
     """
-    dropped: list[str] = []
+    dropped = []
     is_module, has_python = False, True
     while words and words[0].startswith("-"):
         name, equals, _ = words[0].lstrip("-").partition("=")

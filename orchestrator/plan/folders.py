@@ -157,7 +157,7 @@ def framework_for(
     folders = frameworks(bases)
     every = list(dict.fromkeys((*USUAL, *folders)))
     models: dict[str, Iterable[str]] = {}
-    faulty: list[str] = []
+    faulty = []
     candidates: list[str] = []
     # Few folders name a model; the others are read only for the hint that nobody has it.
     for among in ([name for name in every if _mentions(folders[name], model)], every):
@@ -226,7 +226,7 @@ def _read_models(folder: Path) -> tuple[str, ...]:
 def _find_folders(bases: Sequence[Path]) -> dict[str, list[Path]]:
     """Return all folders of each name; the first one is used."""
     folders: dict[str, list[Path]] = {}
-    seen: set[Path] = set()
+    seen = set()
     for base in (*bases, own_folder()):
         if not base.is_dir():
             raise ConfigError(

@@ -60,7 +60,7 @@ def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Ite
         grammars["log", "headers", index, "line"] = LogGrammar((), headers=(Header(header.line),))
     for index, pattern in enumerate(patterns_of(log.readings)):
         grammars[_reading(log, index)] = LogGrammar((), readings=(pattern,))
-    unusable: set[str] = set()
+    unusable = set()
     for path, grammar in grammars.items():
         try:
             parse(b"", grammar)

@@ -64,7 +64,7 @@ def payload_files(
     faults: list[ConfigError] = []
     bytes_left = _MOST_BYTES
     for entry, place in places.items():
-        of_entry: list[ConfigError] = []
+        of_entry = []
         for entry_file in _payload_paths(entry, folder, place):
             if isinstance(entry_file, ConfigError):
                 of_entry.append(entry_file)

@@ -222,7 +222,7 @@ def resolve(
     }
     chosen_by = dict.fromkeys(("model", "framework", *given), "command line") | dict(origins or {})
     sources = {"model": chosen_by["model"], "framework": chosen_by["framework"]}
-    values: dict[str, Any] = {}
+    values = {}
     for name in (*_DEFAULTED, *(f"options.{option}" for option in framework.options)):
         if name in given:
             values[name], sources[name] = given[name], chosen_by[name]

@@ -57,7 +57,7 @@ def qualifications_of(
     ``base`` is its baseline, ``doubts`` are known doubts about it, and ``typical`` is the number of
     repeats that most cells have.
     """
-    notes: list[Note] = []
+    notes = []
     if cell.simulated:
         notes.append(SIMULATED())
     if cell.spec.device == "cpu":

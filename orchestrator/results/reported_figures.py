@@ -166,7 +166,7 @@ class Figure:
             return other / own if own and other else 1.0
 
         for size in (1, 2):
-            reproduced: dict[str, float] = {}
+            reproduced = {}
             for chosen in combinations(conventions, size):
                 if len({convention.kind for convention in chosen}) < size:
                     continue

@@ -93,7 +93,7 @@ def _exit_records(run: RunDir, planned: Manifest) -> dict[str, ExitRecord]:
     The error of a node that failed by itself is raised before errors of nodes stopped because of
     it.
     """
-    records: dict[str, ExitRecord] = {}
+    records = {}
     errors: list[OrchError] = []
     for node in planned.slots:
         try:

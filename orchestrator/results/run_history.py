@@ -106,7 +106,7 @@ def history_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchHistory:
     ``bench.json`` is damaged.
     """
     record = bench.record()
-    notes: list[str] = []
+    notes = []
     events: list[Entry] = []
     try:
         events = bench.events()
@@ -115,7 +115,7 @@ def history_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchHistory:
     by_run: dict[str, list[Entry]] = {}
     for event in events:
         by_run.setdefault(event.run, []).append(event)
-    manifests: dict[str, Manifest] = {}
+    manifests = {}
     for result in results:
         with suppress(DataError):
             manifests[result.run_id] = read_manifest(bench.run(result.run_id))
@@ -198,7 +198,7 @@ def _phases(events: Iterable[Entry]) -> dict[str, float]:
     """Return the times at which the last attempt at a run reached each phase; empty for a run that
     never started.
     """
-    at: dict[str, float] = {}
+    at = {}
     for event in events:
         name = "over" if event.event in ENDS else event.event
         if name in PHASES and event.at is not None:

@@ -160,10 +160,10 @@ def certificate_of(folder: AcceptanceDir) -> Certificate:
         if name in inspected
         for host, of_host in inspected[name][0].items()
     }
-    judged: list[Judged] = []
+    judged = []
     made: list[_Made] = []
     seen: dict[str, list[str]] = {}
-    stages: list[StageRun] = []
+    stages = []
     for stage in suite.stages:
         if stage.name not in record.stages:
             continue
@@ -292,7 +292,7 @@ def _bars(
     made: Sequence[_Made], references: Sequence[Reference], record: AcceptanceRecord
 ) -> _OfBars:
     groups: list[tuple[SuiteStage, Bar, Group]] = []
-    judged: list[Judged] = []
+    judged = []
     for of_stage in made:
         for bar in of_stage.stage.bars:
             about = groups_of(of_stage.bench, of_stage.summary, of_stage.results, bar)
@@ -304,9 +304,9 @@ def _bars(
     family = sum(len(group.units) for _, bar, group in groups if bar.peers)
     by_name = {dump_group(stage.name, group)[0]: (stage, group) for stage, _, group in groups}
     unit_count = sum(len(group.units) for _, group in by_name.values())
-    not_compared: dict[str, str] = {}
+    not_compared = {}
     for stage, bar, group in groups:
-        outcomes: dict[str, Judged | str] = {}
+        outcomes = {}
         if bar.peers:
             outcomes[_PEERS] = against_others(stage.name, group, bar.peers, family)
         if bar.earlier:

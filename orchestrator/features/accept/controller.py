@@ -191,7 +191,7 @@ class Acceptance:
         silent: Mapping[str, OrchError],
         framework: Framework,
     ) -> list[Check]:
-        checks: list[Check] = []
+        checks = []
         for host in self.selection.hosts:
             if host.name in facts:
                 checks += judge(host, facts[host.name], framework, None)

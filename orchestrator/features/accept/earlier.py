@@ -56,7 +56,7 @@ def against_earlier(
     if before is None or before["spec"] != _spec(group):
         return f"{earlier['id']} did not measure this with the same settings"
     bar = _Bar(group, share, earlier["id"], comparisons)
-    findings: list[Finding] = []
+    findings = []
     known: dict[str, tuple[Sequence[float], Unit]] = {}
     for unit in group.units:
         old = before["units"].get(unit.name) or ()

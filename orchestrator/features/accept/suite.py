@@ -169,7 +169,7 @@ def fit_stages(
 
     A stage that does not fit is left out, and so is what needs it; a shorter one after it may still
     fit."""
-    kept: list[SuiteStage] = []
+    kept = []
     left_out = dict(impossible)
     spent = 0.0
     for stage, estimate_s in stages:

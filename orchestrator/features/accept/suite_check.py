@@ -110,7 +110,7 @@ class _Checker:
 
     def _folders(self, stage: SuiteStage, request: Request) -> list[FrameworkFolder]:
         """Return the framework folders of a stage; none if one of them cannot be opened."""
-        folders: list[FrameworkFolder] = []
+        folders = []
         names = request.framework_names(lambda: framework_for(stage.bench, self.bases, self.read))
         for name in names:
             place = self._where(stage, "framework") or request.run_file.places.get(

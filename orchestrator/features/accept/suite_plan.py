@@ -143,7 +143,7 @@ def _plan_stages(
 
     nodes = len(selection.hosts)
     benches: dict[str, Bench | None] = {}
-    impossible: dict[str, str] = {}
+    impossible = {}
     for stage in suite.stages:
         try:
             benches[stage.name] = (

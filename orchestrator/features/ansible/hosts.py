@@ -89,10 +89,10 @@ def inventory_of(
     source: str, groups: Mapping[str, Group], hosts: Mapping[str, Mapping[str, Var]]
 ) -> Inventory:
     """Return the inventory of hosts with their merged variables. Raises Faults of ConfigError."""
-    entries: dict[str, HostEntry] = {}
+    entries = {}
     others: dict[str, list[str]] = {}
     unread: dict[str, None] = {}
-    faults: dict[str, ConfigError] = {}
+    faults = {}
     for name, variables in hosts.items():
         connection = variables.get(_CONNECTION, Var("ssh", ""))
         kind = str(connection.value)

@@ -107,7 +107,7 @@ def _hang(run: RunDir, events: Sequence[Entry]) -> Hang | None:
     except DataError:  # the cause of the run without a number
         return None
     told = Verdict.of(planned.outcome.evidence.get(VERDICT_KEY)) if planned.outcome else None
-    reports: dict[str, HangReport] = {}
+    reports = {}
     missing = []
     for host in planned.hosts:
         try:

@@ -280,7 +280,7 @@ def _as_repeats(results: Sequence[RunResult]) -> list[RunResult]:
     """Return the results, in which a log without a number has the window that most others of its
     case have: it is a failed repeat of theirs, and no configuration of its own."""
     windows: dict[tuple[Any, ...], Counter[str]] = {}
-    specs: dict[str, RunSpec] = {}
+    specs = {}
     for run in results:
         if run.spec and not run.error:
             windows.setdefault(_case(run.spec), Counter())[repr(run.spec)] += 1

@@ -91,7 +91,7 @@ def build(
     names = bench_names(runs)
     with staging(path) as new:
         now, made = State(), 0
-        jobs: list[BenchJob] = []
+        jobs = []
         for name in names:
             known = before.benches.get(name)
             if (
@@ -123,7 +123,7 @@ def build(
             now.acceptances[name] = accepted
         benches = sorted(now.benches.values(), key=lambda entry: entry.order)
         comparisons = list(comparison_jobs(runs, benches, new, home))
-        changed: list[ComparisonJob] = []
+        changed = []
         for job in comparisons:
             now.comparisons[job.page] = job.mark
             old = path / "compare" / f"{job.page}.html"

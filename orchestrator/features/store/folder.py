@@ -95,7 +95,7 @@ class FolderPlace:
 
     def sizes(self, folder: str) -> dict[str, int | None]:
         """Return the names in a folder, with the sizes of files."""
-        sizes: dict[str, int | None] = {}
+        sizes = {}
         for line in self._run("sizes", folder).decode("utf-8", "replace").splitlines():
             row = line.split(None, 8)
             if len(row) == 9:

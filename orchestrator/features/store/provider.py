@@ -31,7 +31,7 @@ def history_from(
     from orchestrator.record.signature import check_signers
 
     check_signers(signers)
-    signed: list[Entry] = []
+    signed = []
     with open_store(where, accept_new) as store:
         listing = store.open().listing()
         faults = list(listing.damaged.values())
@@ -43,7 +43,7 @@ def history_from(
                 continue
             signed.append(entry)
     by_bench: dict[str, Entry] = {}
-    accepted: dict[str, Entry] = {}
+    accepted = {}
     for entry in sorted(signed, key=lambda entry: (entry.measured, entry.runs, entry.seal)):
         by_bench |= dict.fromkeys(entry.benches, entry)
         if entry.acceptance:
@@ -68,7 +68,7 @@ def verify_store(
 
     check_signers(signers)
     rows = []
-    faults: list[OrchError] = []
+    faults = []
     with open_store(where, accept_new) as store:
         listing = store.open().listing()
         entries = listing.entries

@@ -94,7 +94,7 @@ def devices_in(text: str) -> dict[str, Device]:
         for device in DEVICES
         for match in re.finditer(rf"\b(?:{device.named or device.name})\b", text)
     ]
-    matches: dict[str, Device] = {}
+    matches = {}
     for device, match in named:
         inside = any(
             other.start() <= match.start() and match.end() < other.end() for _, other in named
