@@ -32,8 +32,8 @@ OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 # The ground: modules directly in the package, on which all packages stand and which use only each
 # other.
 GROUND = {
-    "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "notes", "plural", "pool", "procs", "slurm",
-    "strictjson", "version", "yamlfile",
+    "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "grouping", "notes", "plural", "pool", "procs",
+    "slurm", "strictjson", "version", "yamlfile",
 }  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and
 # those for types count.

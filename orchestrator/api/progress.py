@@ -31,6 +31,7 @@ from orchestrator.controller.events import (
     Waiting,
 )
 from orchestrator.controller.stop_rule import block_words
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
@@ -54,9 +55,7 @@ def _values(run: PlannedRun) -> dict[str, Any]:
 
 def _differing(runs: Sequence[PlannedRun]) -> tuple[str, ...]:
     """Return the names of the values that differ between runs of one framework."""
-    by_framework: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        by_framework.setdefault(run.spec.framework, []).append(_values(run))
+    by_framework = group_pairs((run.spec.framework, _values(run)) for run in runs)
     differing = set()
     for values in by_framework.values():
         names = {name for of_run in values for name in of_run}
@@ -135,9 +134,7 @@ class Progress:
                     if check.verdict == "warning"
                 ]
             case Waiting(holders):
-                by_holder: dict[str, list[str]] = {}
-                for host, holder in holders.items():
-                    by_holder.setdefault(holder, []).append(host)
+                by_holder = group_pairs((holder, host) for host, holder in holders.items())
                 return [
                     f"waiting for {fold(hosts)}, held by {one_line(holder)}"
                     for holder, hosts in by_holder.items()

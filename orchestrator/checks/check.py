@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from orchestrator.grouping import group_pairs
+
 NAMES = (
     "runner", "held", "container", "leftovers", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login",
     "clock", "port", "data", "program", "slots", "gpus", "idle", "cuda", "ecc", "xid", "clocks", "modes", "pcie", "fabric",
@@ -48,7 +50,4 @@ def fold_checks(checks: Iterable[Check]) -> dict[Check, list[str]]:
     >>> list(fold_checks([ok("n1", "disk", "9 GiB"), ok("n2", "disk", "9 GiB")]).values())
     [['n1', 'n2']]
     """
-    hosts: dict[Check, list[str]] = {}
-    for check in checks:
-        hosts.setdefault(replace(check, host=""), []).append(check.host)
-    return hosts
+    return group_pairs((replace(check, host=""), check.host) for check in checks)

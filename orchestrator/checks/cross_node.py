@@ -14,6 +14,7 @@ from orchestrator.checks.facts import NodeFacts, node_facts
 from orchestrator.checks.network import training_interface
 from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.errors import OrchError, RunError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 
 
@@ -68,10 +69,8 @@ def find_shared_workdirs(facts: Mapping[str, NodeFacts]) -> list[Check]:
     """Return a passed check for every node whose work directory other nodes see too, as on an NFS
     home.
     """
-    by_first: dict[str, list[str]] = {}
-    for host, values in facts.items():
-        if first := values.workdir_first:
-            by_first.setdefault(first, []).append(host)
+    by_first = group_pairs((values.workdir_first, host) for host, values in facts.items())
+    by_first.pop("", None)
     return [
         ok(
             host,

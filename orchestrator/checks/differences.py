@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 
 _BY_NATURE = {
@@ -140,10 +141,7 @@ def _compare(name: str, values: Mapping[str, str | None]) -> Difference | None:
     if len(counts) < 2:
         return None
     expected = max(counts, key=lambda value: counts[value])  # on a tie, the first value
-    groups: dict[str, list[str]] = {}
-    for host, value in words.items():
-        if value != expected:
-            groups.setdefault(value, []).append(host)
+    groups = group_pairs((value, host) for host, value in words.items() if value != expected)
     deviating = tuple((_shorten(value), tuple(hosts)) for value, hosts in groups.items())
     return Difference(name, _shorten(expected), counts[expected], deviating)
 

@@ -13,6 +13,7 @@ from orchestrator.checks.facts import GpuFacts, NodeFacts, Xid, node_facts
 from orchestrator.devices.gpu_states import UNKNOWN_GPU, is_partition
 from orchestrator.devices.nvidia_smi import pairs
 from orchestrator.devices.vendor import vendor_of, vendors
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
 from orchestrator.plural import plural
@@ -172,9 +173,7 @@ def _fold_texts(texts: Iterable[tuple[str, str]]) -> list[str]:
     """Return each distinct text once, with the GPUs that it holds for. ``texts`` are (text, GPU
     index).
     """
-    by_text: dict[str, list[str]] = {}
-    for text, gpu in texts:
-        by_text.setdefault(text, []).append(gpu)
+    by_text = group_pairs(texts)
     return [
         text
         if UNKNOWN_GPU in gpus

@@ -128,7 +128,7 @@ def _with_limit(args: list[str]) -> list[str]:
     """Return the words with ``--wait 30m`` and ``--wait=30m`` as ``--wait --wait-limit 30m``: the
     time may be left out.
     """
-    words = []
+    words: list[str] = []
     for word in args:
         name, equals, limit = word.partition("=")
         if name == "--wait" and equals:

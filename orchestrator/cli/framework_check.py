@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.cli.options import find_bench
 from orchestrator.errors import ConfigError, DataError, OrchError
 from orchestrator.feature import providers
+from orchestrator.grouping import group_pairs
 from orchestrator.logs import is_named
 from orchestrator.logs.matches import LogMatches, PatternMatches, matches
 from orchestrator.plan.folders import FrameworkFolder, read_folder
@@ -290,10 +291,7 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 
 def _by_reason(refused: Sequence[Trial]) -> dict[str, list[str]]:
-    reasons: dict[str, list[str]] = {}
-    for trial in refused:
-        reasons.setdefault(trial.refused, []).append(trial.name)
-    return reasons
+    return group_pairs((trial.refused, trial.name) for trial in refused)
 
 
 def _log_lines(log: LogMatches, path: str) -> Iterator[str]:

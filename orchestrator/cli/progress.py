@@ -16,6 +16,7 @@ from rich.table import Table
 
 from orchestrator.api.progress import Progress, write
 from orchestrator.controller.events import Observer, ProgressEvent
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 
 
@@ -82,7 +83,4 @@ class _View(Progress):
         return grid
 
     def _by_state(self) -> dict[str, list[str]]:
-        groups: dict[str, list[str]] = {}
-        for host, state in self.states.items():
-            groups.setdefault(state, []).append(host)
-        return groups
+        return group_pairs((state, host) for host, state in self.states.items())

@@ -21,6 +21,7 @@ from orchestrator.cli.options import (
     print_json,
     select,
 )
+from orchestrator.grouping import group_pairs
 from orchestrator.plural import plural
 
 _CONTROLLER_STOPS_S = 60.0
@@ -72,17 +73,18 @@ def status(
     ]
     benches = [Benches.open(folder) for folder in reversed(bench_folders(project.runs))]
     states = {bench.path.name: _counts(bench) for bench in benches}
-    refused = {bench.path.name: reason for bench in benches if (reason := refusal(bench))}
     records = {bench.path.name: bench.record() for bench in benches}
     labels = {name: record.label for name, record in records.items() if record.label}
-    silent = {
-        bench.path.name: words
-        for bench in benches
-        if holder(bench) and (words := suspicion(bench.events()))
-    }
-    controllers = {
-        bench.path.name: one_line(str(process)) for bench in benches if (process := holder(bench))
-    }
+    refused, controllers, silent = {}, {}, {}
+    for bench in benches:
+        name, reason, process = bench.path.name, refusal(bench), holder(bench)
+        if reason:
+            refused[name] = reason
+        if process:
+            controllers[name] = one_line(str(process))
+            words = suspicion(bench.events())
+            if words:
+                silent[name] = words
     if as_json:
         print_json(
             {
@@ -96,10 +98,7 @@ def status(
             }
         )
         return
-    by_run: dict[str, list[str]] = {}
-    for host, answer in answers.items():
-        for run in answer["runs"]:
-            by_run.setdefault(run, []).append(host)
+    by_run = group_pairs((run, host) for host, answer in answers.items() for run in answer["runs"])
     for run, names in by_run.items():
         typer.echo(f"running  {one_line(run)}  on {fold(names)}")
     idle = [

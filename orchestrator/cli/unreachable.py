@@ -12,6 +12,7 @@ import typer
 from orchestrator.api.connection_cache import ConnectionCache
 from orchestrator.api.selection import Selection
 from orchestrator.cli.option_rows import option
+from orchestrator.grouping import group_pairs
 
 Devices = Annotated[list[str] | None, option("devices")]
 SkipUnreachable = Annotated[bool, option("skip_unreachable")]
@@ -38,9 +39,7 @@ def select_reachable(selection: Selection, accept_new: bool, opened: ConnectionC
         raise Faults(serious)
     if not gone:
         return selection
-    hosts: dict[str, list[str]] = {}
-    for name, error in gone.items():
-        hosts.setdefault(error.message, []).append(name)
+    hosts = group_pairs((error.message, name) for name, error in gone.items())
     note = f"left out, because unreachable: {'; '.join(f'{fold(names)} ({reason})' for reason, names in hosts.items())}"
     typer.echo(note, err=True)
     left = tuple(host for host in selection.hosts if host.name not in gone)

@@ -10,6 +10,7 @@ from orchestrator.checks import Check, same_machine, unfit
 from orchestrator.checks.interfaces import with_interfaces
 from orchestrator.checks.judge import among, judge
 from orchestrator.errors import OrchError, RunError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host
 from orchestrator.nodes.cluster import Cluster
 from orchestrator.nodes.preflight import capture
@@ -60,9 +61,7 @@ class Look:
 
 def kinds_of(runs: Iterable[PlannedRun]) -> list[Kind]:
     """Return the kinds of runs, one for each framework."""
-    by_name: dict[str, list[PlannedRun]] = {}
-    for run in runs:
-        by_name.setdefault(run.folder.framework.name, []).append(run)
+    by_name = group_pairs((run.folder.framework.name, run) for run in runs)
     kinds = []
     for alike in by_name.values():
         kinds.append(

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory.hostset import expand, fold, nearest
 from orchestrator.inventory.secrets import Redaction, keeps_secret, names_secret, redaction
 
@@ -138,10 +139,7 @@ class Inventory:
         """The ``env`` variables whose values are never shown: also those with a key or a URL with a
         password.
         """
-        values: dict[str, list[str]] = {}
-        for host in self.hosts:
-            for name, value in host.env.items():
-                values.setdefault(name, []).append(value)
+        values = group_pairs(pair for host in self.hosts for pair in host.env.items())
         return tuple(
             name
             for name, of_hosts in values.items()

@@ -40,7 +40,7 @@ def meets(value: str, required: str) -> bool:
     if not re.match(r"\s*[<>=!]", required):
         return fnmatchcase(value, required)
     version = re.match(r"\d+(?:\.\d+)*", value)
-    conditions = [match for part in required.split(",") if (match := _CONDITION.fullmatch(part))]
+    conditions = [match for match in map(_CONDITION.fullmatch, required.split(",")) if match]
     return version is not None and all(
         _COMPARED[match[1]](_order(version[0], match[2]), 0) for match in conditions
     )

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import count, dropwhile, pairwise, takewhile
 
+from orchestrator.grouping import group_pairs
 from orchestrator.logs.line_forms import (
     BOX,
     BOX_HARMLESS,
@@ -102,9 +103,7 @@ def read_endings(
     """
     shown = [_cut(line) for line in lines[-_LINES:]]
     prefixes = tuple(_find_prefixes(shown))
-    numbers: dict[str, list[int]] = {}
-    for number, text in enumerate(shown):
-        numbers.setdefault(_rank_tag(text, prefixes), []).append(number)
+    numbers = group_pairs((_rank_tag(text, prefixes), number) for number, text in enumerate(shown))
     placed: dict[int, Line] = {}
     numbering = count(1)
     for tag, own in numbers.items():
@@ -132,9 +131,7 @@ def nccl_sentence(lines: Sequence[Line]) -> str:
 
 def _has_end(lines: Sequence[Line], is_consequence: Callable[[Sequence[str]], bool]) -> bool:
     """Return whether a statement reports an end rather than a consequence of another failure."""
-    statements: dict[int, list[str]] = {}
-    for line in lines:
-        statements.setdefault(line.statement, []).append(line.text)
+    statements = group_pairs((line.statement, line.text) for line in lines)
     statements.pop(0, None)
     return any(not is_consequence(texts) for texts in statements.values())
 

@@ -79,7 +79,13 @@ def diagnose(text: str, memory_kills: int = 0) -> Failure | None:
     this log: no log contains that. Reads the last 400 lines, and 2000 characters of each.
     """
     if memory_kills > 0:
-        return _killed_for_memory(memory_kills)
+        return Failure(
+            "host_out_of_memory",
+            "the kernel killed a process because the node had no memory left",
+            "lower --batch-size or the number of ranks, or raise the memory limit of the node's control group",
+            f"the kernel counted an out-of-memory kill {times(memory_kills)} during the run",
+            CAUSE,
+        )
     find = cache(_known_in)
     lines = read_endings(text.splitlines(), lambda texts: _is_elsewhere(texts, find))
     ends = [line for line in lines if line.place == Place.END]
@@ -134,7 +140,9 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     """
     find = cache(_known_in)
     read = read_endings(lines, lambda texts: _is_elsewhere(texts, find))
-    opening = sorted((line for line in read if line.form is not None), key=_by_form)
+    # The program's own word comes first, and of several the last.
+    opening = [line for line in read if line.form is not None]
+    opening.sort(key=lambda line: (line.form or 0, -line.statement))
     statements = []
     for first in opening:
         statements.append([line.text for line in read if line.statement == first.statement])
@@ -150,11 +158,6 @@ def last_output(lines: Sequence[str], *, exceptions_only: bool = False) -> str:
     if not sentence:
         return ""
     return f"{LAST_OUTPUT}{_both_ends(' '.join(sentence.split()))}"
-
-
-def _by_form(line: Line) -> tuple[int, int]:
-    """Return a sort key: the program's own words come first, the last of them before the others."""
-    return line.form or 0, -line.statement
 
 
 def _sentence(texts: Sequence[str]) -> str:
@@ -228,7 +231,7 @@ def _source(lines: Sequence[Line], find: _Find) -> Failure | None:
 
 def _is_elsewhere(texts: Sequence[str], find: _Find) -> bool:
     """Return True if lines report the end of another process, and nothing that weighs more."""
-    rows = [row for text in texts if (row := find(text))]
+    rows = [row for row in map(find, texts) if row]
     heaviest = max(rows, key=lambda row: row.weight, default=None)
     if heaviest and heaviest.kind == _NCCL:
         heaviest = find(nccl_sentence([Line(text, Place.END) for text in texts]))
@@ -246,13 +249,3 @@ def _shorten(line: str) -> str:
     if len(line) <= _SHOWN_CHARACTERS:
         return line
     return line[: _SHOWN_CHARACTERS - 1] + "…"
-
-
-def _killed_for_memory(kills: int) -> Failure:
-    return Failure(
-        "host_out_of_memory",
-        "the kernel killed a process because the node had no memory left",
-        "lower --batch-size or the number of ranks, or raise the memory limit of the node's control group",
-        f"the kernel counted an out-of-memory kill {times(kills)} during the run",
-        CAUSE,
-    )

@@ -64,7 +64,7 @@ class NumberForm:
         """Return the numbers that texts are. Raises ValueError if one is none."""
         if self.is_plain:
             return list(map(float, texts))
-        numbers = [number for text in texts if (number := self.number(text)) is not None]
+        numbers = [number for number in map(self.number, texts) if number is not None]
         if len(numbers) != len(texts):
             raise ValueError("not numbers")
         return numbers

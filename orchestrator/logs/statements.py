@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.grouping import group_pairs
 from orchestrator.logs.agreements import Row, contradiction_in
 from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD, CLOSING_LINES_DIFFER, NO_RANK
@@ -244,9 +245,7 @@ def _scale(text: str, factor: float, form: NumberForm) -> str:
 
 def _alternatives(agreements: Sequence[Agreement]) -> list[list[Agreement]]:
     """Return the agreements of each value: of several, one has to hold."""
-    by_value: dict[str, list[Agreement]] = {}
-    for agreement in agreements:
-        by_value.setdefault(agreement.value, []).append(agreement)
+    by_value = group_pairs((agreement.value, agreement) for agreement in agreements)
     return list(by_value.values())
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import ConfigError, raise_all
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host, fold
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
@@ -173,9 +174,7 @@ def _axes(
 
 def _device_of(hosts: Iterable[Host]) -> str:
     """Return the device of these hosts. Raises ConfigError if some have GPUs and some have none."""
-    by_device: dict[str, list[str]] = {}
-    for host in hosts:
-        by_device.setdefault(host.device, []).append(host.name)
+    by_device = group_pairs((host.device, host.name) for host in hosts)
     if len(by_device) > 1:
         cpu, cuda = fold(by_device["cpu"]), fold(by_device["cuda"])
         raise ConfigError(

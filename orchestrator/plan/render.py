@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.devices.vendor import show_devices
 from orchestrator.errors import ConfigError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import Host, Redaction
 from orchestrator.inventory.reserved import RESERVED
 from orchestrator.logs import SETUP_LOG
@@ -320,8 +321,5 @@ def without_secrets(plan: Plan, redaction: Redaction) -> Plan:
 
 def fold_files(nodes: Sequence[NodePlan]) -> list[tuple[tuple[str, ...], RenderedFile]]:
     """Return each distinct file once, with the hosts that receive it in order of node_rank."""
-    groups: dict[RenderedFile, list[str]] = {}
-    for node in nodes:
-        for file in node.files:
-            groups.setdefault(file, []).append(node.slot.host)
+    groups = group_pairs((file, node.slot.host) for node in nodes for file in node.files)
     return [(tuple(hosts), file) for file, hosts in groups.items()]

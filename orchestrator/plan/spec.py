@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import nearest
 from orchestrator.inventory.containers import check_choice
 from orchestrator.notes import Note
@@ -168,9 +169,7 @@ def by_reason(skipped: Iterable[Skipped]) -> dict[str, str]:
     """Return for each reason the names of the first configurations that it concerns, and how many
     more there are.
     """
-    concerned: dict[str, list[str]] = {}
-    for configuration in skipped:
-        concerned.setdefault(configuration.reason, []).append(str(configuration))
+    concerned = group_pairs((configuration.reason, str(configuration)) for configuration in skipped)
     return {
         reason: "; ".join(names[:_NAMED])
         + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.analysis.past_cells import PastCell
+from orchestrator.grouping import group_pairs
 from orchestrator.report.text import one_line
 from orchestrator.results import Interval
 from orchestrator.results.diagnosis_tables import Grid
@@ -343,10 +344,7 @@ def hardware_lines(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return devices and versions: one line if all rows agree, else one line for each distinct
     text.
     """
-    shapes: dict[str, list[str]] = {}
-    for row in rows:
-        if row.hardware:
-            shapes.setdefault(one_line(row.hardware), []).append(row.shape)
+    shapes = group_pairs((one_line(row.hardware), row.shape) for row in rows if row.hardware)
     if len(shapes) == 1:
         return tuple(shapes)
     return tuple(f"{', '.join(names)}: {hardware}" for hardware, names in shapes.items())

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.grouping import group_pairs
 from orchestrator.report.cells import (
     COLUMNS,
     NOTHING,
@@ -48,10 +49,7 @@ def metric_tables(group: Group) -> tuple[MetricTable, ...]:
     """Return the tables of a group: one of what follows from speeds, one of other metrics without
     keys, and one for each set of metrics with the same keys."""
     of_speeds = [row for row in group.rows if row.is_derived]
-    by_keys: dict[tuple[str, ...], list[Row]] = {}
-    for row in group.rows:
-        if not row.is_derived:
-            by_keys.setdefault(tuple(row.key), []).append(row)
+    by_keys = group_pairs((tuple(row.key), row) for row in group.rows if not row.is_derived)
     others = (
         _metrics_with_keys(group, keys, rows) if keys else _metrics_without_keys(group, rows)
         for keys, rows in by_keys.items()
@@ -172,10 +170,9 @@ def _numbers(
 
 def _best(group: Group, rows: Sequence[Row]) -> list[str]:
     """Return the best value of the primary metric in each configuration, with its key."""
-    by_place: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if row.primary and row.value is not None:
-            by_place.setdefault(_place(group, row), []).append(row)
+    by_place = group_pairs(
+        (_place(group, row), row) for row in rows if row.primary and row.value is not None
+    )
     lines = []
     for place, alike in by_place.items():
         best = (min if alike[0].better == "lower" else max)(alike, key=lambda row: row.value or 0.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.grouping import group_pairs
 from orchestrator.notes import Note
 from orchestrator.plan.baselines import baseline_of, is_baseline
 from orchestrator.plan.spec import Skipped
@@ -25,9 +26,7 @@ def families_of(cells: Sequence[Cell]) -> dict[int, list[Cell]]:
     including the cell itself.
     """
     keys = {id(cell): cell.key(*SHAPE, *LENGTH) for cell in cells}
-    families: dict[str, list[Cell]] = {}
-    for cell in cells:
-        families.setdefault(keys[id(cell)], []).append(cell)
+    families = group_pairs((keys[id(cell)], cell) for cell in cells)
     return {id(cell): families[keys[id(cell)]] for cell in cells}
 
 

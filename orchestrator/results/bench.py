@@ -9,6 +9,7 @@ from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 
 from orchestrator.errors import DataError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.notes import Note, as_note
 from orchestrator.record import BenchDir, RunDir
@@ -77,9 +78,7 @@ def notes_of(bench: BenchDir) -> list[Note]:
 
 def _refusals(bench: BenchDir) -> list[Note]:
     """Return why a bench that is over has no run: one text for all hosts with the same reason."""
-    hosts: dict[str, list[str]] = {}
-    for error in errors_before_runs(bench):
-        hosts.setdefault(str(error), []).append(error.host)
+    hosts = group_pairs((str(error), error.host) for error in errors_before_runs(bench))
     known = {text: fold(filter(None, names)) for text, names in hosts.items()}
     return [NOTHING_RUN(where=names and f"{names}: ", reason=text) for text, names in known.items()]
 

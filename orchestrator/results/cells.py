@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from orchestrator.grouping import group_pairs
 from orchestrator.logs.metrics import Metric, primary_of
 from orchestrator.plan import Measure, RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, SPEEDS
@@ -163,10 +164,11 @@ def cells_of(results: Sequence[RunResult], metric: str = "") -> list[Cell]:
     A run without a spec is left out. Runs with a place belong to one bench, and their cells share
     its drift. A spec without any number has one cell, of its primary metric.
     """
-    groups: dict[str, list[RunResult]] = {}
-    for run in sorted(results, key=lambda run: (run.repeat, run.run_id)):
-        if run.spec:
-            groups.setdefault(_key(run.spec, run.simulated), []).append(run)
+    groups = group_pairs(
+        (_key(run.spec, run.simulated), run)
+        for run in sorted(results, key=lambda run: (run.repeat, run.run_id))
+        if run.spec
+    )
     cells: list[Cell] = []
     for runs in groups.values():
         spec = runs[0].spec
@@ -185,9 +187,7 @@ def _drifts(cells: Sequence[Cell]) -> dict[tuple[str, str, str, bool], Drift]:
     """Return the drift of each metric, `STEADY` for one with keys: its values of one run are not
     independent of each other.
     """
-    by_metric: dict[tuple[str, str, str, bool], list[Cell]] = {}
-    for cell in cells:
-        by_metric.setdefault(cell.drifts_with, []).append(cell)
+    by_metric = group_pairs((cell.drifts_with, cell) for cell in cells)
     drifts = {}
     for metric, alike in by_metric.items():
         drifts[metric] = STEADY

@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.checks.facts import node_facts
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.errors import OrchError
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.notes import Note
 from orchestrator.plural import times
@@ -48,10 +49,7 @@ def lost_link_notes(lost: Mapping[str, Mapping[str, int]]) -> list[Note]:
     >>> lost_link_notes({"node3": {"eth0": 2}, "node4": {"eth0": 1}, "node5": {"eth0": 1}})
     ['eth0 of node3 lost its link 2 times', 'eth0 of node[4-5] lost its link once']
     """
-    hosts: dict[tuple[str, int], list[str]] = {}
-    for host, counts in lost.items():
-        for interface, count in counts.items():
-            hosts.setdefault((interface, count), []).append(host)
+    hosts = group_pairs((named, host) for host, counts in lost.items() for named in counts.items())
     return [
         LOST_LINK(interface=interface, hosts=fold(names), times=times(count))
         for (interface, count), names in hosts.items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.grouping import group_pairs
 from orchestrator.notes import Note, as_note
 from orchestrator.plural import plural
 from orchestrator.results.cells import LENGTH, SHAPE, Cell
@@ -162,9 +163,7 @@ def _measured_cell(cell: Cell, typical: float | None) -> Measured:
 def doubts_of(cells: Sequence[Cell], *, of_medians: bool) -> dict[int, list[Note]]:
     """Return the doubts about speeds of training that follow from each other, by ``id`` of each
     cell, about medians if the table shows those."""
-    programs: dict[str, list[Cell]] = {}
-    for cell in cells:
-        programs.setdefault(cell.key(*SHAPE, *LENGTH, "batch_size"), []).append(cell)
+    programs = group_pairs((cell.key(*SHAPE, *LENGTH, "batch_size"), cell) for cell in cells)
     return {
         id(cell): [*texts, *slower_than_wider(cell, cells)]
         for alike in programs.values()

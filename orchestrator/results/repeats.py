@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.notes import Note
 from orchestrator.results.cells import Cell
@@ -34,10 +35,8 @@ def equal_repeats(runs: Sequence[RunResult]) -> list[Note]:
     texts = []
     seen: set[tuple[int, ...]] = set()
     for place, kind in enumerate(_DIGESTS):
-        groups: dict[str, list[int]] = {}
-        for run in runs:
-            if len(run.digests) > place and not run.simulated:
-                groups.setdefault(run.digests[place], []).append(run.repeat)
+        known = [run for run in runs if len(run.digests) > place and not run.simulated]
+        groups = group_pairs((run.digests[place], run.repeat) for run in known)
         for repeats in groups.values():
             if len(repeats) > 1 and tuple(repeats) not in seen:
                 seen.add(tuple(repeats))
@@ -86,10 +85,7 @@ def repeats_apart(cell: Cell) -> list[Note]:
 
 def on_other_hosts(runs: Sequence[RunResult]) -> list[Note]:
     """Return a note if repeats ran on different hosts: machines then add to their spread."""
-    repeats: dict[tuple[str, ...], list[int]] = {}
-    for run in runs:
-        if run.facts:
-            repeats.setdefault(tuple(sorted(run.facts)), []).append(run.repeat)
+    repeats = group_pairs((tuple(sorted(run.facts)), run.repeat) for run in runs if run.facts)
     places = [
         f"{', '.join(map(str, sorted(of_hosts)))} on {fold(hosts)}"
         for hosts, of_hosts in repeats.items()

@@ -27,6 +27,7 @@ from typing import Any
 
 from orchestrator.devices.vendor import Device
 from orchestrator.errors import DataError
+from orchestrator.grouping import group_pairs
 from orchestrator.logs.metrics import COMBINED, Metric
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
@@ -327,9 +328,7 @@ def _peaks(device: Device, dtype: str) -> list[Convention]:
         ]  # nanoGPT's, whatever runs
     # The peak of 16-bit floats is also taken from a device that has none for bf16.
     peaks += [(row.peak("fp16" if dtype == "bf16" else dtype) or own, row.name) for row in DIVISORS]
-    names: dict[float, list[str]] = {}
-    for peak, name in peaks:
-        names.setdefault(peak, []).append(name)
+    names = group_pairs(peaks)
     del names[own]
     return [
         Convention("peak", f"the peak of {' or '.join(of)} ({peak / 1e12:g} TFLOP/s)", peak)

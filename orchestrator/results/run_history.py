@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.checks import by_value
 from orchestrator.errors import DataError
+from orchestrator.grouping import group_pairs
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import Slot
 from orchestrator.record import BenchDir, RunDir
@@ -112,9 +113,7 @@ def history_of(bench: BenchDir, results: Sequence[RunResult]) -> BenchHistory:
         events = bench.events()
     except (DataError, OSError) as error:
         notes.append(f"the journal cannot be read, so phases of runs are not shown: {error}")
-    by_run: dict[str, list[Entry]] = {}
-    for event in events:
-        by_run.setdefault(event.run, []).append(event)
+    by_run = group_pairs((event.run, event) for event in events)
     manifests = {}
     for result in results:
         with suppress(DataError):
@@ -290,9 +289,7 @@ def _plain(texts: Mapping[str, Mapping[str, str]], manifest: Manifest) -> dict[s
 
 
 def _fold_file(path: str, on: Mapping[str, str]) -> RenderedFile:
-    groups: dict[str, list[str]] = {}
-    for host, text in on.items():
-        groups.setdefault(text, []).append(host)
+    groups = group_pairs((text, host) for host, text in on.items())
     (text, hosts), *others = groups.items()
     diffs: dict[tuple[str, ...], list[str]] = {}
     for other, other_hosts in others:

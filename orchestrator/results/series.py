@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.grouping import group_pairs
 from orchestrator.plan import RunSpec
 from orchestrator.plan.words import as_written
 from orchestrator.results.cells import LENGTH, Cell
@@ -48,14 +49,12 @@ def differing_names(cells: Sequence[Cell]) -> tuple[str, ...]:
     for cell in cells:
         for name in (*names, *LENGTH):
             values.setdefault(name, set()).add(repr(choice(cell.spec, name)))
-    with_origin = [
-        (cell.spec, name)
-        for cell in cells
-        for name in cell.spec.options
-        if f"options.{name}" in cell.spec.origins
-    ]
-    chosen = {name for spec, name in with_origin if _is_chosen(spec, f"options.{name}")}
-    chosen |= {name for cell in cells for name in cell.spec.env}
+    chosen: set[str] = set()
+    for cell in cells:
+        chosen.update(cell.spec.env)
+        for name in cell.spec.options:
+            if " default" not in cell.spec.origins.get(f"options.{name}", " default"):
+                chosen.add(name)
     return tuple(sorted(chosen | {name for name, seen in values.items() if len(seen) > 1}))
 
 
@@ -101,11 +100,10 @@ def group_rows(rows: Sequence[Row]) -> tuple[Group, ...]:
     """Return the tables of these rows, in order of their first rows; within a table, rows of equal
     values are together.
     """
-    tables: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        tables.setdefault(
-            (row.framework, row.model, row.dtype, row.device, row.simulated, row.scaling), []
-        ).append(row)
+    tables = group_pairs(
+        ((row.framework, row.model, row.dtype, row.device, row.simulated, row.scaling), row)
+        for row in rows
+    )
     return tuple(map(_group, tables.values()))
 
 
@@ -177,8 +175,3 @@ def _describe(
     if simulated:
         described.append("simulated")
     return " ".join(described)
-
-
-def _is_chosen(spec: RunSpec, name: str) -> bool:
-    """Return True if the value was set explicitly; a value of unknown origin counts as set."""
-    return " default" not in spec.origins.get(name, "")

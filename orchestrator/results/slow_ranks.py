@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from orchestrator.grouping import group_pairs
 from orchestrator.notes import Note
 from orchestrator.results.hardware import load_notes, on_host, slowdown_notes
 from orchestrator.results.notes import RANKS_NOT_COMPARED, SLOW_NODE, SLOW_RANK, SLOW_RANK_UNSEEN
@@ -198,9 +199,7 @@ def _excesses(runs: Sequence[_Blocks], hosts: Mapping[int, str]) -> dict[_Member
     """
     if not all(blocks for run in runs for blocks in run.values()):
         return {}
-    nodes: dict[str, list[int]] = {}
-    for rank, host in hosts.items():
-        nodes.setdefault(host, []).append(rank)
+    nodes = group_pairs((host, rank) for rank, host in hosts.items())
     groups = [host for host, ranks in nodes.items() if 1 < len(ranks) < len(hosts)]
     comparisons = len(hosts) + len(groups)
     of_ranks: dict[_Member, list[Sequence[float]]] = {}

@@ -278,7 +278,7 @@ def _carried_notes(cells: Sequence[Cell]) -> list[Note]:
 
 
 def _typical_repeats(cells: Sequence[Cell]) -> int:
-    counts = Counter(n for cell in cells if (n := measured_count(cell)))
+    counts = Counter(n for n in map(measured_count, cells) if n)
     return max(counts, key=lambda n: (counts[n], n), default=0)
 
 

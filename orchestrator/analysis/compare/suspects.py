@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from orchestrator.analysis.compare.causes import Distinction
+from orchestrator.grouping import group_pairs
 from orchestrator.results import Cell, RunResult, median
 from orchestrator.results.parts.step_parts import parse_step_parts
 
@@ -239,10 +240,7 @@ def _parts(before: Cell, after: Cell) -> list[Suspect]:
 
 def _step(runs: Sequence[RunResult]) -> dict[str, float]:
     """Return medians of a step's parts in seconds; the whole step has an empty name."""
-    by_name: dict[str, list[float]] = {}
-    for run in runs:
-        for name, seconds in _step_of(run).items():
-            by_name.setdefault(name, []).append(seconds)
+    by_name = group_pairs(pair for run in runs for pair in _step_of(run).items())
     return {name: median(values) for name, values in by_name.items() if len(values) == len(runs)}
 
 

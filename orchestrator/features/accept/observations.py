@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from orchestrator.grouping import group_pairs
 from orchestrator.results import RunResult
 from orchestrator.results.hardware import load_notes, on_host, slowdown_notes
 from orchestrator.results.summary import Summary
@@ -38,8 +39,4 @@ def of_runs(summary: Summary, results: Sequence[RunResult]) -> _Texts:
 
 
 def _by_configuration(results: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
-    by_spec: dict[str, list[RunResult]] = {}
-    for run in results:
-        if run.is_good and run.spec:
-            by_spec.setdefault(repr(run.spec), []).append(run)
-    return by_spec
+    return group_pairs((repr(run.spec), run) for run in results if run.is_good and run.spec)

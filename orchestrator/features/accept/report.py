@@ -10,6 +10,7 @@ from orchestrator.errors import Regression, Undecided
 from orchestrator.features.accept.certificate import Certificate
 from orchestrator.features.accept.figures import UnitFigure
 from orchestrator.features.accept.verdicts import FAIL, PASS, UNDECIDED, Finding
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.plural import plural
 from orchestrator.report.text import one_line
@@ -85,11 +86,10 @@ def describe_power(certificate: Certificate) -> list[str]:
 
 def figures_by_group(certificate: Certificate) -> list[tuple[str, list[UnitFigure]]]:
     """Return the figures of each group with its title; the unit and number of repeats are in it."""
-    groups: dict[tuple[str, str, str, int], list[UnitFigure]] = {}
-    for figure in certificate.figures:
-        groups.setdefault((figure.stage, figure.what, figure.unit, figure.repeats), []).append(
-            figure
-        )
+    groups = group_pairs(
+        ((figure.stage, figure.what, figure.unit, figure.repeats), figure)
+        for figure in certificate.figures
+    )
     titled = []
     for (stage, what, unit, repeats), figures in groups.items():
         titled.append(

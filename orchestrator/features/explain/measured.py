@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.errors import OrchError
 from orchestrator.features.explain.curve import reaches
+from orchestrator.grouping import group_pairs
 from orchestrator.record import RunDir
 from orchestrator.record.evidence import invalid, read_rendered_files
 from orchestrator.record.manifest import read_manifest
@@ -130,12 +131,9 @@ def _fits(cell: Cell, shape: str, device: str) -> bool:
 
 
 def _uncertain(cell: Cell, in_place: bool) -> float:
-    times: dict[int, list[float]] = {}
-    for point in (
-        point for run in cell.good for point in run.readings if point.in_place == in_place
-    ):
-        times.setdefault(point.size_bytes, []).append(point.time_s)
-    intervals = [ends for repeats in times.values() if (ends := interval(repeats))]
+    points = [point for run in cell.good for point in run.readings if point.in_place == in_place]
+    times = group_pairs((point.size_bytes, point.time_s) for point in points)
+    intervals = [ends for ends in map(interval, times.values()) if ends]
     if not intervals:
         return 0.0
     return median([math.sqrt(ends.high / ends.low) - 1 for ends in intervals])

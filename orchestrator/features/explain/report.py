@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from orchestrator.features.explain.prediction import PARTS, Explanation, Part
+from orchestrator.grouping import group_pairs
 from orchestrator.report.cells import NOTHING, Table, number, reach
 from orchestrator.report.terminal import fitting
 from orchestrator.report.text import one_line
@@ -33,10 +34,7 @@ def tables(explanations: Sequence[Explanation]) -> tuple[Table, ...]:
 
 def by_series(explanations: Sequence[Explanation]) -> dict[str, list[Explanation]]:
     """Return the explanations of each series, in order."""
-    grouped: dict[str, list[Explanation]] = {}
-    for explanation in explanations:
-        grouped.setdefault(explanation.series, []).append(explanation)
-    return grouped
+    return group_pairs((explanation.series, explanation) for explanation in explanations)
 
 
 def _table(series: str, explanations: Sequence[Explanation]) -> Table:
@@ -79,9 +77,7 @@ def _time_and_share(part: Part, step_s: float) -> tuple[str, str]:
 def _evidence(explanation: Explanation) -> Iterator[str]:
     """Yield the measurement behind each part of a shape, and the start-up time of its runs."""
     if explanation.world_size > 1:
-        behind: dict[str, list[str]] = {}
-        for part in explanation.parts[:-1]:
-            behind.setdefault(part.behind, []).append(part.name)
+        behind = group_pairs((part.behind, part.name) for part in explanation.parts[:-1])
         yield from (f"{', '.join(names)}: {text}" for text, names in behind.items())
         if explanation.from_baseline:
             speed = f"{number(explanation.from_baseline)} {explanation.unit}"

@@ -20,6 +20,7 @@ from itertools import islice
 
 from orchestrator.features.hang.cause import subject
 from orchestrator.features.hang.node_report import Collective, RankSeen
+from orchestrator.grouping import group_pairs
 
 _EQUAL = (
     "_all_gather_base", "_reduce_scatter_base", "all_reduce", "broadcast", "gather", "reduce", "reduce_scatter",
@@ -154,9 +155,7 @@ def _list_sides(at: int, calls: Mapping[int, _Call]) -> str:
     >>> _list_sides(25, {0: ("reduce", "[[8]]"), 1: ("reduce", "[[8]]"), 2: ("barrier", "")})
     'ranks disagree, and nobody is known to be wrong: ranks 0, 1 called reduce 25 of sizes [[8]]; rank 2 called barrier 25'
     """
-    sides: dict[_Call, list[int]] = {}
-    for number, call in sorted(calls.items()):
-        sides.setdefault(call, []).append(number)
+    sides = group_pairs((call, number) for number, call in sorted(calls.items()))
     parts = [f"{subject(tuple(side))} called {_spell(call, at)}" for call, side in sides.items()]
     shown = "; ".join(parts[:_MOST_SHOWN])
     return f"ranks disagree, and nobody is known to be wrong: {shown}"

@@ -18,6 +18,7 @@ from orchestrator.features.hang.cause import MOST_NAMED, Verdict, subject
 from orchestrator.features.hang.collectives import find_difference, groups_of
 from orchestrator.features.hang.node_report import Connection, HangReport, Progress, RankSeen
 from orchestrator.features.hang.waits import is_a_loop, is_apart, is_of_a_group, is_of_some
+from orchestrator.grouping import group_pairs
 
 NOW = ("frozen", "launcher", "stopped", "unread")
 """Kinds of verdicts that no working program explains."""
@@ -366,9 +367,7 @@ def _untold(ranks: Mapping[int, _Rank], why: str = "", kind: str = "unknown") ->
 
 def _others(numbers: Sequence[int], ranks: Mapping[int, _Rank]) -> str:
     """Return what these ranks do, those that do the same together."""
-    by_words: dict[str, list[int]] = {}
-    for number in numbers:
-        by_words.setdefault(ranks[number].does.words, []).append(number)
+    by_words = group_pairs((ranks[number].does.words, number) for number in numbers)
     parts = [
         f"{subject(tuple(group))} {words if len(group) == 1 else _plural(words)}"
         for words, group in by_words.items()

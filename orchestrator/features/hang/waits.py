@@ -84,8 +84,8 @@ def calls_of(seen: RankSeen) -> tuple[Call, ...]:
         return seen.calls
     return tuple(
         Call(match["faulthandler"] or match["spy"])
-        for line in main_stack(seen)
-        if (match := _FRAME.search(line))
+        for match in map(_FRAME.search, main_stack(seen))
+        if match
     )
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from orchestrator.analysis.past_cells import History, PastCell, in_title_order, title_of
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.record.past_acceptance import PastAcceptance
 from orchestrator.report.cells import number, reach, repeats
@@ -59,9 +60,7 @@ def render_acceptances(accepted: Sequence[PastAcceptance], console: Console) -> 
     """Print a list of acceptances for each set of hosts, oldest first, with failed and open
     verdicts.
     """
-    by_hosts: dict[str, list[PastAcceptance]] = {}
-    for past in accepted:
-        by_hosts.setdefault(fold(sorted(past.hosts)), []).append(past)
+    by_hosts = group_pairs((fold(sorted(past.hosts)), past) for past in accepted)
     for hosts, of_hosts in by_hosts.items():
         console.print(Text(one_line(f"acceptances of {hosts or 'no host'}"), style="bold"))
         for past in of_hosts:

@@ -18,6 +18,7 @@ from orchestrator.features.published.language import (
     Operations,
     Sizes,
 )
+from orchestrator.grouping import group_pairs
 from orchestrator.inventory import nearest
 from orchestrator.inventory.fields import Filled, Setting, Strict, Text, takes
 from orchestrator.inventory.values import KeyPath
@@ -339,9 +340,7 @@ def _names(entries: Sequence[RecordEntry]) -> list[str]:
     which they differ.
     """
     names = [_base_name(entry) for entry in entries]
-    alike: dict[str, list[RecordEntry]] = {}
-    for name, entry in zip(names, entries, strict=True):
-        alike.setdefault(name, []).append(entry)
+    alike = group_pairs(zip(names, entries, strict=True))
     for number, entry in enumerate(entries):
         others = alike[names[number]]
         rows = [{"recomputation": other.recomputation, **other.settings} for other in others]

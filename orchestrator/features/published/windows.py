@@ -22,6 +22,7 @@ from orchestrator.features.published.notes import (
     TOTALS_OF_RANKS,
     UNNAMED_PROCESSES,
 )
+from orchestrator.grouping import group_pairs
 from orchestrator.notes import Note
 from orchestrator.results import mean
 
@@ -113,9 +114,7 @@ def steps_of(
     items = [item for item in items if not group or item[1].raw(group) is not None]
     # Ranks that train together are at most one step apart.
     attempt, warnings = last_attempt(items, slack=0 if printers is None else 1, last=need[-1])
-    by_step: dict[int, list[Line]] = {}
-    for step, line in attempt:
-        by_step.setdefault(step, []).append(line)
+    by_step = group_pairs(attempt)
     missing = [step for step in need if step not in by_step]
     if missing and not set(least or missing) & set(missing):
         warnings += (LINES_MISSING(missing=len(missing), needed=len(need), first=missing[0]),)

@@ -23,7 +23,7 @@ from orchestrator.features.site.catalogue import (
     node_pasts,
     page_name,
 )
-from orchestrator.features.site.comparisons import ComparisonJob, comparison_jobs, write_comparisons
+from orchestrator.features.site.comparisons import comparison_jobs, write_comparisons
 from orchestrator.features.site.folder import PAGES, STATE, check_target, keep_page, staging
 from orchestrator.features.site.pages import acceptance_page, entry_of, mark_of
 from orchestrator.pool import share_out

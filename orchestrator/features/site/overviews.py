@@ -15,6 +15,7 @@ from orchestrator.features.site.catalogue import AcceptanceEntry, BenchEntry, No
 from orchestrator.features.site.choices import choices, fields_of
 from orchestrator.features.site.template import fill
 from orchestrator.features.site.trend_charts import LINES, SIGNS, over_time
+from orchestrator.grouping import group_pairs
 from orchestrator.report.html.navigation import links_of
 from orchestrator.report.html.svg import drawing
 
@@ -81,10 +82,11 @@ def _trends(cells: Sequence[PastCell]) -> list[_Trend]:
     trends = []
     with drawing():
         for place, title in enumerate(in_title_order(tuple(newest.values()))):
-            by_spec: dict[str, list[PastCell]] = {}
-            for cell in sorted(cells, key=lambda cell: (len(cell.shape), cell.shape)):
-                if titles[cell.spec] == title:
-                    by_spec.setdefault(cell.spec, []).append(cell)
+            by_spec = group_pairs(
+                (cell.spec, cell)
+                for cell in sorted(cells, key=lambda cell: (len(cell.shape), cell.shape))
+                if titles[cell.spec] == title
+            )
             labels = _labels({spec: of_spec[0].shape for spec, of_spec in by_spec.items()})
             lines = tuple(
                 _Line(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import FuncFormatter
 
+from orchestrator.grouping import group_pairs
 from orchestrator.report.cells import case
 from orchestrator.report.html.axes import columns, new_axes, put_words, whole_numbers
 from orchestrator.report.html.svg import COLOURS, inline
@@ -49,9 +50,7 @@ def over_key(rows: Sequence[Row], key: str, prefix: str) -> str:
     with intervals.
     """
     figure, axes = new_axes()
-    lines: dict[str, list[Row]] = {}
-    for row in rows:
-        lines.setdefault(_line(row, key), []).append(row)
+    lines = group_pairs((_line(row, key), row) for row in rows)
     for number, (name, of_line) in enumerate(lines.items()):
         colour = COLOURS[_LINES[number % len(_LINES)]]
         for row in of_line:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import DataError
+from orchestrator.grouping import group_pairs
 from orchestrator.logs.metrics import Metric
 from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
@@ -116,7 +117,7 @@ def points(
             )
         measured[point.size_bytes, point.in_place] = point
     missing_forms = {form["in_place"] for form in _records(observed, "unsupported")}
-    left_out = {size for size in _whole_numbers(observed, "left_out_bytes")}
+    left_out = set(_whole_numbers(observed, "left_out_bytes"))
     forms = [
         form for form in _FORMS[spec.options.get("in_place", "both")] if form not in missing_forms
     ]
@@ -274,8 +275,5 @@ def doubts(repeats: Repeats, key: Key) -> list[Note]:
 
 
 def _by_size(repeats: Repeats) -> dict[tuple[int, bool], list[CollectivePoint]]:
-    by_size: dict[tuple[int, bool], list[CollectivePoint]] = {}
-    for _, readings in repeats:
-        for point in readings:
-            by_size.setdefault((point.size_bytes, point.in_place), []).append(point)
-    return by_size
+    points = [point for _, readings in repeats for point in readings]
+    return group_pairs(((point.size_bytes, point.in_place), point) for point in points)

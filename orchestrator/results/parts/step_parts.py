@@ -153,7 +153,7 @@ def _read_probe(observed: Mapping[str, Any]) -> tuple[float | None, Sharing | No
 
 
 def _median(runs: Sequence[StepParts], value: Callable[[StepParts], float | None]) -> float | None:
-    values = [number for run in runs if (number := value(run)) is not None]
+    values = [number for number in map(value, runs) if number is not None]
     return median(values) if values else None
 
 

@@ -75,7 +75,7 @@ def read_messages(stderr: bytes) -> list[str]:
     programs.
     """
     lines = stderr.decode("utf-8", "replace").splitlines()
-    return [match[2] for line in lines if (match := _OF_SLURM.match(line))]
+    return [match[2] for match in map(_OF_SLURM.match, lines) if match]
 
 
 def outcome(job: str, code: int, stderr: bytes) -> Outcome:
