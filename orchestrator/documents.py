@@ -149,7 +149,9 @@ class Reader:
         if origin is Literal:
             return _literal(of)
         if origin is tuple:
-            return self._list(of[0]) if of[1:] == (...,) else self._row(of)
+            if of[1:] == (...,):
+                return self._list(of[0])
+            return self._row(of)
         if origin in (dict, Mapping):
             return self._mapping(of[1])
         if is_dataclass(kind):

@@ -190,7 +190,9 @@ def characteristics(facts: NodeFacts) -> dict[str, str]:
 
 
 def _format_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 _OF_GPUS = (

@@ -174,12 +174,13 @@ def _fold_texts(texts: Iterable[tuple[str, str]]) -> list[str]:
     index).
     """
     by_text = group_pairs(texts)
-    return [
-        text
-        if UNKNOWN_GPU in gpus
-        else f"GPU {','.join(sorted(set(gpus), key=lambda gpu: (len(gpu), gpu)))}: {text}"
-        for text, gpus in by_text.items()
-    ]
+    folded = []
+    for text, gpus in by_text.items():
+        if UNKNOWN_GPU not in gpus:
+            numbers = sorted(set(gpus), key=lambda gpu: (len(gpu), gpu))
+            text = f"GPU {','.join(numbers)}: {text}"
+        folded.append(text)
+    return folded
 
 
 def _per_gpu(gpus: Sequence[GpuFacts], describe: Callable[[GpuFacts], str]) -> str:
@@ -260,7 +261,9 @@ def _ago(seconds: float) -> str:
 def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
     def find_slowdowns(gpu: GpuFacts) -> str:
         reasons = [_SLOWDOWNS[name] for name in gpu.slowed_by.split(", ") if name in _SLOWDOWNS]
-        return f"clocks lowered by {' and '.join(reasons)}" if reasons else ""
+        if not reasons:
+            return ""
+        return f"clocks lowered by {' and '.join(reasons)}"
 
     def find_caps(gpu: GpuFacts) -> str:
         limit, usual = number(gpu.power_limit_w), number(gpu.power_default_w)
@@ -289,11 +292,15 @@ def _clocks(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | No
             "reset them with nvidia-smi -pl and -rac, as root",
         )
     limits = {f"up to {gpu.sm_max_mhz} MHz" + _watts(gpu) for gpu in gpus if gpu.sm_max_mhz}
-    return ok(host, "clocks", ", ".join(sorted(limits))) if limits else None
+    if not limits:
+        return None
+    return ok(host, "clocks", ", ".join(sorted(limits)))
 
 
 def _watts(gpu: GpuFacts) -> str:
-    return f", {number(gpu.power_limit_w):g} W" if gpu.power_limit_w else ""
+    if not gpu.power_limit_w:
+        return ""
+    return f", {number(gpu.power_limit_w):g} W"
 
 
 def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
@@ -332,7 +339,9 @@ def _modes(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | Non
 def _pcie(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:
     def narrow(gpu: GpuFacts) -> str:
         width, maximum = number(gpu.pcie_width), number(gpu.pcie_width_max)
-        return f"{width:g} of {maximum:g} lanes" if 0 < width < maximum else ""
+        if 0 < width < maximum:
+            return f"{width:g} of {maximum:g} lanes"
+        return ""
 
     if bad := _per_gpu(gpus, narrow):
         return warning(
@@ -349,7 +358,9 @@ def _pcie(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None
         for gpu in gpus
         if gpu.pcie_gen_max is not None and gpu.pcie_width is not None
     }
-    return ok(host, "pcie", ", ".join(sorted(links))) if links else None
+    if not links:
+        return None
+    return ok(host, "pcie", ", ".join(sorted(links)))
 
 
 def _fabric(host: str, gpus: Sequence[GpuFacts], facts: NodeFacts) -> Check | None:

@@ -245,7 +245,9 @@ def _limits(host: Host, facts: NodeFacts) -> Check | None:
 def _limit(name: str, value: int | None) -> str:
     if value is None or name != "memlock":
         return "unlimited" if value is None else str(value)
-    return _size(value) if value >= 1 << 20 else f"{value >> 10} KiB"
+    if value >= 1 << 20:
+        return _size(value)
+    return f"{value >> 10} KiB"
 
 
 def _shared_memory(host: Host, facts: NodeFacts) -> Check | None:

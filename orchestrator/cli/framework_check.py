@@ -345,4 +345,6 @@ def _short(text: str) -> str:
 def _end(text: str) -> str:
     """Return the end of a text, which is where a pattern stops."""
     text = _text(text)
-    return text if len(text) <= _SHOWN else f"…{text[-_SHOWN:]}"
+    if len(text) <= _SHOWN:
+        return text
+    return f"…{text[-_SHOWN:]}"

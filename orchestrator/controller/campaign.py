@@ -243,7 +243,9 @@ class Campaign:
             for entry in self.bench.events()
             if entry.event == Event.STARTED and entry.run == run_id
         ]
-        return StartRecord.of(started[-1].fields) if started else None
+        if not started:
+            return None
+        return StartRecord.of(started[-1].fields)
 
     def _stop(self, run_id: str, host: str, reason: str) -> Leftovers:
         node, limits = self.stage.cluster.nodes[host], self.stage.limits

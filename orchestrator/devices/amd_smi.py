@@ -216,7 +216,9 @@ def _first(card: Any, *names: str) -> str | None:
 def _mib(value: Any) -> float | int | None:
     number = measure(value)
     unit = str(value.get("unit", "MB")) if isinstance(value, Mapping) else "MB"
-    return None if number is None else round(number * _UNITS_MIB.get(unit, 1))
+    if number is None:
+        return None
+    return round(number * _UNITS_MIB.get(unit, 1))
 
 
 def _bytes_as_mib(text: str | None) -> int | None:

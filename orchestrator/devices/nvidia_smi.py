@@ -237,7 +237,9 @@ def _number(node: ElementTree.Element, path: str) -> float | int | None:
     """
     match = re.match(r"\d+(?:\.\d+)?", _text(node, path) or "")
     value = float(match[0]) if match else None
-    return int(value) if value is not None and value.is_integer() else value
+    if value is not None and value.is_integer():
+        return int(value)
+    return value
 
 
 def _first(

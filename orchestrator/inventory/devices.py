@@ -127,7 +127,9 @@ def _present(host: Host) -> tuple[str, ...] | None:
     visible = host.vars.get("cuda_visible_devices")
     if visible is not None:
         return tuple(name.strip() for name in str(visible).split(","))
-    return None if host.gpus is None else tuple(map(str, range(host.gpus)))
+    if host.gpus is None:
+        return None
+    return tuple(map(str, range(host.gpus)))
 
 
 def with_devices(host: Host, devices: str) -> Host:

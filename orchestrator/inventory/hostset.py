@@ -171,7 +171,9 @@ def nearest(word: str, choices: Iterable[str]) -> str:
         str(choice).lower(): str(choice) for choice in choices if str(choice) != str(word)
     }
     matches = get_close_matches(str(word).lower(), by_letters, 1)
-    return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
+    if not matches:
+        return ""
+    return f"; did you mean {by_letters[matches[0]]!r}?"
 
 
 def alias_of(word: str) -> str:

@@ -167,7 +167,9 @@ def _name_with_port(entry: HostEntry) -> str:
     """
     alias, port = alias_of(entry.hosts), _port(entry)
     name = f"{alias}-{port}"
-    return name if _each_of(name) == [name] else f"{alias}-port{port}"
+    if _each_of(name) == [name]:
+        return name
+    return f"{alias}-port{port}"
 
 
 def _port(entry: HostEntry) -> int:

@@ -31,7 +31,9 @@ _SFTP_SERVERS = (
 
 def login_user(lab: Lab) -> str:
     """Return the login user: root in a namespace lab, else the user who started the lab."""
-    return "root" if lab.kind == "namespaces" else getpass.getuser()
+    if lab.kind == "namespaces":
+        return "root"
+    return getpass.getuser()
 
 
 def write_identity(lab: Lab) -> None:
@@ -92,7 +94,9 @@ def session_environment(lab: Lab, node: LabNode) -> dict[str, str]:
     if os.environ.get("LD_LIBRARY_PATH"):
         kept = {"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]}
     if lab.kind == "namespaces":
-        return {**kept, "SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else kept
+        if lab.slurm:
+            return {**kept, "SLURM_CONF": str(lab.slurm_conf)}
+        return kept
     return {"HOME": str(node.home), "ORCH_LAB": lab.marker, "ORCH_LAB_NODE": node.name, **kept}
 
 

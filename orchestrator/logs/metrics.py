@@ -91,7 +91,9 @@ class Metric:
         """The names of what tells its values apart: its keys, and the node or rank where these stay
         apart.
         """
-        return (*self.keys, self.scope) if self.across == "each" else self.keys
+        if self.across == "each":
+            return (*self.keys, self.scope)
+        return self.keys
 
 
 def metric_of(content: Mapping[str, Any]) -> Metric:

@@ -45,6 +45,8 @@ def _combine(name: str, parts: Sequence[Any], micro_batches: int) -> Any:
         return next((part for part in parts if not math.isfinite(part)), parts[-1])
     if name.endswith("_per_s"):
         rate = len(parts) / math.fsum(1 / part for part in parts) if min(parts) > 0 else 0.0
-        return rate / micro_batches if name == "steps_per_s" else rate
+        if name == "steps_per_s":
+            return rate / micro_batches
+        return rate
     total = math.fsum(parts) * micro_batches / len(parts)
     return round(total) if name == "samples" else total

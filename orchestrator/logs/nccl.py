@@ -163,7 +163,9 @@ def transport(logs: Iterable[bytes]) -> Paths:
 
 
 def _kind(text: str) -> str:
-    return "SHM" if text == "direct shared memory" else text.rstrip()
+    if text == "direct shared memory":
+        return "SHM"
+    return text.rstrip()
 
 
 def fallbacks(

@@ -71,7 +71,9 @@ class NumberForm:
 
     def join_digits(self, texts: Sequence[str]) -> Sequence[str]:
         """Return whole numbers as digits alone."""
-        return [self._join(text) for text in texts] if self.thousands else texts
+        if self.thousands:
+            return [self._join(text) for text in texts]
+        return texts
 
     def resolution(self, text: str) -> float:
         """Return the value of one unit of the last printed digit; 0 for a text without digits.

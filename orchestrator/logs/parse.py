@@ -385,7 +385,9 @@ class _Collector:
         if name == "timestamp" and ":" in text:
             return self._clock(tag, text)
         number = self.numbers.number(text)
-        return None if number is None else number * self.factors.get(name, 1.0)
+        if number is None:
+            return None
+        return number * self.factors.get(name, 1.0)
 
     def _clock(self, tag: int | None, text: str) -> float | None:
         """Return a printed clock in seconds. A clock without a date gains a day when it falls by

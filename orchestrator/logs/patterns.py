@@ -263,7 +263,9 @@ def _behind_line_end(pattern: str) -> str:
         depth += (token == "(") - (token == ")")
         if token == "|" and not depth:
             return pattern
-    return f"\n{pattern[1:]}" if pattern.startswith("^") else pattern
+    if pattern.startswith("^"):
+        return f"\n{pattern[1:]}"
+    return pattern
 
 
 def literal_of(pattern: str) -> str:

@@ -80,7 +80,9 @@ def clean_text(raw: bytes) -> str:
     if is_clean(raw):
         return text
     text = (_RARE_ESCAPES if "\x9b" in text else _ESCAPES).sub("", text)
-    return text if is_clean(text.encode()) else _CONTROLS.sub("", text)
+    if is_clean(text.encode()):
+        return text
+    return _CONTROLS.sub("", text)
 
 
 @dataclass(frozen=True, slots=True)

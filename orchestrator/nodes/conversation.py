@@ -342,4 +342,6 @@ def owner_words(text: str) -> str:
         run = f"run {value['run_id']} of {who}, since {value['since']}"
     except KeyError:
         run = f"run {value['run_id']}" if held_by and "run_id" in value else text
-    return f"{held_by}, which says that it has {run}" if held_by else run
+    if held_by:
+        return f"{held_by}, which says that it has {run}"
+    return run

@@ -58,7 +58,9 @@ class Container:
     @property
     def engine(self) -> str:
         """The engine: docker, podman, apptainer, enroot, or wrap for any other command."""
-        return "wrap" if "wrap" in self.values else str(self.values["engine"])
+        if "wrap" in self.values:
+            return "wrap"
+        return str(self.values["engine"])
 
     @property
     def is_object(self) -> bool:

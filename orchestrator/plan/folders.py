@@ -219,7 +219,9 @@ def _read_models(folder: Path) -> tuple[str, ...]:
     with suppress(OrchError):
         content = yamlfile.load(folder / "framework.yaml").value
         named = content.get("models") if isinstance(content, dict) else None
-        return tuple(map(str, named)) if isinstance(named, dict) else ()
+        if not isinstance(named, dict):
+            return ()
+        return tuple(map(str, named))
     return ()
 
 

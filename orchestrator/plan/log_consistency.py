@@ -35,7 +35,9 @@ _GROUP = re.compile(r"\(\?P<(\w+)>")
 
 def patterns_of(readings: str | list[str]) -> tuple[str, ...]:
     """Return the patterns of ``readings``, which may be a single one."""
-    return (readings,) if isinstance(readings, str) else tuple(readings)
+    if isinstance(readings, str):
+        return (readings,)
+    return tuple(readings)
 
 
 def log_inconsistencies(file: FrameworkFile, broken: Collection[KeyPath]) -> Iterator[Fault]:

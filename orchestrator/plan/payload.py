@@ -247,4 +247,6 @@ def find_folder(name: str) -> Path:
     """Return the folder of that name, installed with the package or in the source tree."""
     package = Path(__file__).resolve().parents[1]
     installed = package / name
-    return installed if installed.is_dir() else package.parent / name
+    if installed.is_dir():
+        return installed
+    return package.parent / name

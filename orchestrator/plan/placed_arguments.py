@@ -56,4 +56,6 @@ def place_value(place: str, value: str) -> str:
     """
     protocol, colons, address = value.rpartition("://")
     port = f":{_PORT}" if place == _ADDRESS and ":" in address else ""
-    return f"{protocol}{colons}{place}{port}" if place == _ADDRESS else place
+    if place == _ADDRESS:
+        return f"{protocol}{colons}{place}{port}"
+    return place

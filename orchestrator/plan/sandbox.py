@@ -247,7 +247,9 @@ def _shell(value: Any) -> Any:
         )
     if isinstance(value, _FromHome):
         return '"$HOME"/' + shlex.quote(value[2:])
-    return value if _is_undefined(value) else shlex.quote(_word(value))
+    if _is_undefined(value):
+        return value
+    return shlex.quote(_word(value))
 
 
 def _json(value: Any) -> Any:

@@ -84,7 +84,9 @@ def follower_of(framework: Framework) -> str:
     micro-batches if a folder has one, so that forward passes stay as large as they are; else the
     batch size."""
     micro_batches = framework.step.micro_batches if framework.step else ""
-    return f"options.{micro_batches}" if micro_batches else "batch_size"
+    if not micro_batches:
+        return "batch_size"
+    return f"options.{micro_batches}"
 
 
 def with_global_batch(

@@ -174,7 +174,9 @@ def quote(value: str, separators: str = ",") -> str:
         and value.strip(" ") == value
         and value[0] not in "\"'"
     )
-    return value if is_plain else '"' + value.replace('"', '""') + '"'
+    if is_plain:
+        return value
+    return '"' + value.replace('"', '""') + '"'
 
 
 def unquote(text: str) -> str:
@@ -235,4 +237,6 @@ def as_written(value: Any) -> str:
     """Return the text of an option's value for ``--set``."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -173,7 +173,9 @@ def created(value: Any) -> str:
     """Read the creation time of a bench: a date, or an early version's seconds or null."""
     if value is None:
         return ""
-    return str(value) if type(value) in (int, float) else read(str, value)
+    if type(value) in (int, float):
+        return str(value)
+    return read(str, value)
 
 
 def cells(value: Any) -> tuple[RunSpec, ...]:

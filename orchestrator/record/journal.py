@@ -123,7 +123,9 @@ class Entry:
     def argv(self) -> tuple[str, ...]:
         """The command line of a controller that began; empty if it is not recorded."""
         words = self.fields.get("argv")
-        return tuple(map(str, words)) if isinstance(words, list) else ()
+        if not isinstance(words, list):
+            return ()
+        return tuple(map(str, words))
 
     @property
     def errors(self) -> tuple[Mapping[str, Any], ...]:

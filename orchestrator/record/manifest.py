@@ -149,7 +149,9 @@ class RecordedOutcome:
         if self.answers:
             content["answers"] = {host: asdict(answer) for host, answer in self.answers.items()}
         content |= self.evidence
-        return content if self.released else content | {"released": False}
+        if self.released:
+            return content
+        return content | {"released": False}
 
     @property
     def measured(self) -> bool:

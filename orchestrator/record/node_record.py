@@ -222,7 +222,9 @@ def cause_of(reason: str) -> tuple[str, str]:
     ('interrupted', 'cancelled with orch cancel by me@desk: 12')
     """
     kind, _, text = reason.partition(": ")
-    return (kind, text) if kind in _OWN_KINDS else ("interrupted", reason)
+    if kind in _OWN_KINDS:
+        return (kind, text)
+    return ("interrupted", reason)
 
 
 def exit_record(run: RunDir, host: str) -> ExitRecord | None:

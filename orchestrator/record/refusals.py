@@ -73,4 +73,6 @@ def refusal(bench: BenchDir) -> str:
         return ""
     first, *others = errors
     words = f"{first.host}: {first.message}" if first.host else first.message
-    return f"{words} (and {len(others)} more)" if others else words
+    if others:
+        return f"{words} (and {len(others)} more)"
+    return words

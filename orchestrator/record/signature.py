@@ -176,4 +176,6 @@ def _keygen(argv: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
 
 def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = (done.stderr or done.stdout).decode("utf-8", "backslashreplace").strip().splitlines()
-    return lines[-1][:300] if lines else f"exit status {done.returncode}"
+    if lines:
+        return lines[-1][:300]
+    return f"exit status {done.returncode}"

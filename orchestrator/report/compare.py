@@ -224,7 +224,9 @@ def _share(share: float | None) -> str:
 def _repeats(needed: int | None, each: Detectable) -> str:
     if each.scatter is None:
         return NOTHING
-    return f"over {MOST_REPEATS}" if needed is None else str(needed)
+    if needed is None:
+        return f"over {MOST_REPEATS}"
+    return str(needed)
 
 
 def drift_notes(comparison: Comparison) -> list[str]:

@@ -29,4 +29,6 @@ def of_metrics(summary: Summary) -> tuple[MetricTable, ...]:
 
 def _of_group(group: Group) -> tuple[MetricTable, ...]:
     rows = tuple(row for row in group.rows if not row.is_speed)
-    return metric_tables(replace(group, rows=rows)) if rows else ()
+    if not rows:
+        return ()
+    return metric_tables(replace(group, rows=rows))

@@ -35,7 +35,9 @@ def _show(value: Any) -> str:
         return format_number(value)
     if isinstance(value, Mapping):
         value = tuple(f"{name}={part}" for name, part in value.items() if part is not None)
-    return "; ".join(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return "; ".join(value)
+    return str(value)
 
 
 def _show_share(value: float) -> str:
@@ -205,7 +207,9 @@ class Row(Entry):
     @property
     def title(self) -> str:
         """Its name for people: its metric, or the number that the program reports."""
-        return f"{self.says} said by the program" if self.says else self.metric
+        if self.says:
+            return f"{self.says} said by the program"
+        return self.metric
 
     @property
     def step_percentiles(self) -> Percentiles | None:

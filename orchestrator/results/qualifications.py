@@ -183,4 +183,6 @@ def typical_of(cell: Cell) -> Estimate | None:
 
 def measured_count(cell: Cell) -> int:
     """Return how many of its runs have a number."""
-    return len(cell.good) if cell.measure.is_diagnosis else len(cell.numbers)
+    if cell.measure.is_diagnosis:
+        return len(cell.good)
+    return len(cell.numbers)

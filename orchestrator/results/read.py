@@ -308,7 +308,9 @@ def _stragglers(outcome: RecordedOutcome | None) -> list[Note]:
 def _life_s(record: ExitRecord) -> float | None:
     """Return for how long a node's part of a run lasted; None if it is not known."""
     began, ended = record.started_mono_s, record.ended_mono_s
-    return None if began is None or ended is None else ended - began
+    if began is None or ended is None:
+        return None
+    return ended - began
 
 
 def _ended_everywhere(run: RunDir, planned: Manifest) -> bool:

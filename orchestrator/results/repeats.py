@@ -90,7 +90,9 @@ def on_other_hosts(runs: Sequence[RunResult]) -> list[Note]:
         f"{', '.join(map(str, sorted(of_hosts)))} on {fold(hosts)}"
         for hosts, of_hosts in repeats.items()
     ]
-    return [OTHER_HOSTS(places="; ".join(places))] if len(places) > 1 else []
+    if len(places) > 1:
+        return [OTHER_HOSTS(places="; ".join(places))]
+    return []
 
 
 def over_other_interfaces(runs: Sequence[RunResult]) -> list[Note]:

@@ -96,7 +96,9 @@ class RunContext:
         if says == "tflops_per_device":
             return operations / 1e12
         peak = self.device.peak(self.spec.dtype) if self.device else None
-        return 100 * operations / by_kind.get("peak", peak) if peak else None
+        if not peak:
+            return None
+        return 100 * operations / by_kind.get("peak", peak)
 
     def conventions(self, says: str) -> list[Convention]:
         """Return the conventions that can matter for a figure, conventions first, then peaks, then
@@ -265,7 +267,9 @@ def doubts_about(repeats: Sequence[Figure]) -> list[Note]:
     ordered = sorted(repeats, key=lambda figure: figure.said / figure.computed)
     typical = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
     farthest = max(typical, key=_distance, default=None)
-    return [farthest.doubt] if farthest and farthest.doubt else []
+    if farthest and farthest.doubt:
+        return [farthest.doubt]
+    return []
 
 
 def verify_tokens(said: Sequence[Figure], context: RunContext, *, is_assumed: bool = False) -> None:

@@ -168,7 +168,9 @@ def _shape_placements(
 
 def _ranks(slot: Slot) -> str:
     first, last = slot.ranks[0], slot.ranks[-1]
-    return f"ranks {first}-{last}" if last > first else f"rank {first}"
+    if last > first:
+        return f"ranks {first}-{last}"
+    return f"rank {first}"
 
 
 # -- how a run went
@@ -236,7 +238,9 @@ def _first_step(
     printing = manifest.slots[-1 if manifest.grammar.nodes == "last" else 0]
     began, ended, offset = spans.get(printing.host, (0.0, 0.0, 0.0))
     first = tempo.clock + tempo.first_s
-    return first - offset - go if began < first <= ended else None
+    if began < first <= ended:
+        return first - offset - go
+    return None
 
 
 # -- what was sent to the nodes

@@ -60,7 +60,9 @@ def differing_names(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def choice(spec: RunSpec, name: str) -> Any:
     """Return the value of a setting or length; None for a variable that the spec does not set."""
-    return getattr(spec, name) if name in LENGTH else spec.settings.get(name)
+    if name in LENGTH:
+        return getattr(spec, name)
+    return spec.settings.get(name)
 
 
 def program_of(cell: Cell, differing: Sequence[str]) -> str:
@@ -154,7 +156,9 @@ def _rank(value: Any) -> tuple[int, float, str]:
         number = float(value)
     except ValueError:
         number = math.nan
-    return (1, number, "") if math.isfinite(number) else (2, 0.0, str(value))
+    if math.isfinite(number):
+        return (1, number, "")
+    return (2, 0.0, str(value))
 
 
 def _describe(

@@ -289,7 +289,9 @@ def _number(metric: Metric, text: str, log: Log, form: NumberForm) -> float:
 
 def _magnitude(number: float) -> int:
     """Return the power of ten of a number's first digit; 0 for 0."""
-    return math.floor(math.log10(abs(number)) + 1e-9) if number else 0
+    if not number:
+        return 0
+    return math.floor(math.log10(abs(number)) + 1e-9)
 
 
 def _part(text: str) -> str | int:

@@ -52,7 +52,9 @@ def ask(prompt: str) -> str | None:
     if end == _INTERRUPT:
         os.kill(os.getpid(), signal.SIGINT)
         raise Interrupted
-    return line.decode("utf-8", "surrogateescape") if end in _ENTER else None
+    if end not in _ENTER:
+        return None
+    return line.decode("utf-8", "surrogateescape")
 
 
 def show(text: str) -> None:

@@ -97,14 +97,10 @@ def suspects(
     parts = _parts(before, after)
     conditions = _conditions(before, after, is_slower)
     by_name = {distinction.name: distinction for distinction in distinctions}
-    conditions = [
-        replace(
-            condition, before=by_name[condition.name].before, after=by_name[condition.name].after
-        )
-        if condition.name in by_name
-        else condition
-        for condition in conditions
-    ]
+    for place, condition in enumerate(conditions):
+        same = by_name.get(condition.name)
+        if same:
+            conditions[place] = replace(condition, before=same.before, after=same.after)
     shown = {condition.name for condition in conditions}
     known = [distinction for distinction in distinctions if distinction.name not in shown]
     ranked = sorted(

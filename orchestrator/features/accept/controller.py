@@ -221,7 +221,9 @@ class Acceptance:
             errors, results = self._run(controller)
             following = self._next_trial(stage, trial, errors, results)
             if following is None:
-                return "" if any(result.is_good for result in results) else _words(errors)
+                if any(result.is_good for result in results):
+                    return ""
+                return _words(errors)
             trial = following
 
     def _first_trial(self, stage: SuiteStage) -> _Trial:

@@ -236,7 +236,9 @@ def _fill(value: Any, numbers: Mapping[str, int]) -> Any:
         return {key: _fill(part, numbers) for key, part in value.items()}
     if isinstance(value, list):
         return [_fill(part, numbers) for part in value]
-    return numbers.get(value, value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return numbers.get(value, value)
+    return value
 
 
 @dataclass(slots=True)

@@ -82,4 +82,6 @@ class ExplainSection(Section):
 def _communication(explanation: Explanation) -> float | None:
     """Return the share of a step that communication adds to it; None if it is not known."""
     seconds = next(part.seconds for part in explanation.parts if part.name == "communication")
-    return None if seconds is None else seconds / explanation.step_s
+    if seconds is None:
+        return None
+    return seconds / explanation.step_s

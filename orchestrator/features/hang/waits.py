@@ -184,7 +184,9 @@ def _find_collective(calls: Sequence[Call]) -> int:
     for at, call in enumerate(calls[:_DEEP]):
         if _COLLECTIVE_NAMES.fullmatch(call.name.rpartition(".")[2]):
             return at
-    return 0 if calls and _COLLECTIVE_FILES.search(calls[0].file) else -1
+    if calls and _COLLECTIVE_FILES.search(calls[0].file):
+        return 0
+    return -1
 
 
 def _collective(calls: Sequence[Call]) -> str:

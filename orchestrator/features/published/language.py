@@ -219,11 +219,15 @@ def _whole(number: int | None) -> Bounds | None:
 
 
 def _product(of: Bounds | None, factor: Fraction | None) -> Bounds | None:
-    return of.times(factor) if of and factor is not None else None
+    if of and factor is not None:
+        return of.times(factor)
+    return None
 
 
 def _over(number: Fraction | int, divisor: float | None) -> Fraction | None:
-    return None if not divisor else Fraction(number) / exact(divisor)
+    if not divisor:
+        return None
+    return Fraction(number) / exact(divisor)
 
 
 def _parameters(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
@@ -238,7 +242,9 @@ def _global_batch(table: LanguageTable, record: LanguageRecord) -> Bounds | None
 
 def _global_batch_tokens(table: LanguageTable, record: LanguageRecord) -> Bounds | None:
     printed = record.figures.get("global_batch")
-    return None if printed is None else _whole(int(printed) * record.seq_len)
+    if printed is None:
+        return None
+    return _whole(int(printed) * record.seq_len)
 
 
 def _samples_per_s(table: LanguageTable, record: LanguageRecord) -> Bounds | None:

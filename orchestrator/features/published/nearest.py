@@ -55,7 +55,9 @@ class _Cell:
             self.values.get("tflops_per_device"),
             self.values.get("tokens_per_s_per_device"),
         )
-        return tflops * 1e12 / tokens_per_s if tflops and tokens_per_s else None
+        if tflops and tokens_per_s:
+            return tflops * 1e12 / tokens_per_s
+        return None
 
     @property
     def recomputation(self) -> tuple[str, ...]:

@@ -200,11 +200,15 @@ def _compare_number(check: TableCheck, cell: PublishedCell, kind: str) -> str:
 def count_agreements(check: TableCheck | LanguageCheck, kind: str) -> str:
     """Return how many printed numbers of a kind follow from others, of how many."""
     agreements = [number.agrees for number in check.checks if number.what == kind]
-    return f"{sum(agreements)}/{len(agreements)}" if agreements else NOTHING
+    if agreements:
+        return f"{sum(agreements)}/{len(agreements)}"
+    return NOTHING
 
 
 def _count_words(runs: int | None) -> str:
-    return "runs, number not stated" if runs is None else plural(runs, "run")
+    if runs is None:
+        return "runs, number not stated"
+    return plural(runs, "run")
 
 
 def _divisor(divisor: str, baseline: str) -> str:

@@ -239,7 +239,9 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
     if path[:1] != ("tables",) or len(path) < 2:
         return PublishedTables
     inner: Mapping[Any, type[BaseModel]] = {"cases": _Cell, "places": _Decimals}
-    return inner.get(path[2], _Table) if len(path) > 2 else _Table
+    if len(path) > 2:
+        return inner.get(path[2], _Table)
+    return _Table
 
 
 def _inconsistent(name: str, table: _Table) -> Iterator[tuple[KeyPath, str, str]]:

@@ -203,7 +203,9 @@ class Rounds:
 
     def _left_s(self) -> float:
         budget_s = self.plan.schedule.budget_s
-        return math.inf if budget_s is None else budget_s - self.tally.used_s()
+        if budget_s is None:
+            return math.inf
+        return budget_s - self.tally.used_s()
 
     def _in_time(self, search: Strategy, results: Sequence[RunResult], run: PlannedRun) -> bool:
         """Return True if a run would end within the budget and leave the reserved time."""

@@ -80,7 +80,9 @@ class State:
     def evidence(self) -> tuple[str, ...]:
         """The runs of the verification."""
         final = self.verification
-        return tuple(run.run_id for _, run in final.runs) if final else ()
+        if not final:
+            return ()
+        return tuple(run.run_id for _, run in final.runs)
 
     @property
     def speeds(self) -> Speeds:

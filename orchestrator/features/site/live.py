@@ -216,13 +216,14 @@ def _choose_logs(manifest: Manifest, log: str) -> list[tuple[Slot, str, bool]]:
     full: of the node that is chosen, as ``HOST/LOG``, else of the first."""
     host, _, name = log.partition("/")
     is_known = bool(name) and host in manifest.hosts
-    return [
-        (slot, name, True)
-        if is_known and slot.host == host
-        else (slot, f"rank-{slot.first_rank}.out", not is_known and slot.node_rank == 0)
-        for slot in manifest.slots
-        if slot.node_rank < MOST_NODES or slot.host == host
-    ]
+    shown = []
+    for slot in manifest.slots:
+        if is_known and slot.host == host:
+            shown.append((slot, name, True))
+        elif slot.node_rank < MOST_NODES or slot.host == host:
+            is_first = not is_known and slot.node_rank == 0
+            shown.append((slot, f"rank-{slot.first_rank}.out", is_first))
+    return shown
 
 
 def _current(events: Sequence[Entry]) -> str:

@@ -123,7 +123,9 @@ def _sheet(sheet: Sheet, facts: Sequence[_Column], columns: tuple[str, ...]) -> 
 def _plain(value: str | int | float | None) -> str:
     if value is None:
         return ""
-    return _text(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        return _text(value)
+    return repr(value)
 
 
 def _text(text: str) -> str:

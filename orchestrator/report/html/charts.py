@@ -269,7 +269,9 @@ def timeline(turns: Sequence[Turn], prefix: str) -> str:
 
 
 def _order(turns: Sequence[Turn], place: float) -> str:
-    return str(turns[int(place)].order) if place in range(len(turns)) else ""
+    if place not in range(len(turns)):
+        return ""
+    return str(turns[int(place)].order)
 
 
 def _nodes(run: RunHistory, place: int, bars: dict[str, list[tuple[float, float, float]]]) -> None:

@@ -33,7 +33,9 @@ def legend(rows: Sequence[Row], key: str) -> list[tuple[str, str]]:
     named = [
         (colour, ", ".join(lines[place :: len(_LINES)])) for place, colour in enumerate(colours)
     ]
-    return named if len(lines) > (_LABELLED if key else 1) else []
+    if len(lines) > (_LABELLED if key else 1):
+        return named
+    return []
 
 
 def _line(row: Row, key: str) -> str:

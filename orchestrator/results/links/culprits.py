@@ -403,7 +403,9 @@ def _reach(prepared: _Times, effect: float, error: float) -> tuple[Interval, flo
 
 def _variance(values: Sequence[float]) -> float:
     """Return the variance of the mean of the values."""
-    return deviation(values) ** 2 / len(values) if len(values) > 1 else 0.0
+    if len(values) > 1:
+        return deviation(values) ** 2 / len(values)
+    return 0.0
 
 
 def _within_reach(scores: Sequence[tuple[float, float]]) -> float:

@@ -217,7 +217,9 @@ def typical_change(
         for runs, drift, distance in zip((before, after), drifts, distances, strict=True)
     ]
     found = [side for side in sides if side]
-    return change_between(found[0], found[1]) if len(found) == 2 else None
+    if len(found) != 2:
+        return None
+    return change_between(found[0], found[1])
 
 
 def chance_without_drift(

@@ -74,7 +74,9 @@ class Measured:
     @property
     def speed(self) -> float:
         """Typical speed."""
-        return median(self.speeds) if self.typical is None else self.typical
+        if self.typical is None:
+            return median(self.speeds)
+        return self.typical
 
     def step_s(self, speed: float) -> float:
         """Return the seconds of a step at a speed."""

@@ -25,7 +25,9 @@ def resolution_of(combination: str, resolution: float, values: Sequence[float]) 
         return resolution
     independent = len(set(values)) > 1
     of_mean = resolution / (math.sqrt(len(values)) if independent else 1.0)
-    return of_mean * len(values) if combination == "sum" else of_mean
+    if combination == "sum":
+        return of_mean * len(values)
+    return of_mean
 
 
 def resolution_of_speed(

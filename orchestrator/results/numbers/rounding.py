@@ -36,4 +36,6 @@ def percent(share: float, up: bool = False) -> str:
     if up and value > 0:
         unit = 10.0 ** (math.floor(math.log10(value)) - 1)
         value = math.ceil(round(value / unit, 6)) * unit
-    return f"{value:.0f}%" if abs(value) >= 100 else f"{value:.3g}%"
+    if abs(value) >= 100:
+        return f"{value:.0f}%"
+    return f"{value:.3g}%"

@@ -187,7 +187,9 @@ def stretches(
         if sample.steps_per_s is not None:
             return sample.steps_per_s / terms.steps_in_one
         speed = _printed_rate(sample, terms)
-        return None if speed is None else speed * terms.ranks / terms.global_batch
+        if speed is None:
+            return None
+        return speed * terms.ranks / terms.global_batch
 
     def time_of(sample: StepSample) -> float | None:
         if sample.elapsed_s is not None or not cumulative:

@@ -115,4 +115,6 @@ def _note_skipped_steps(window: Sequence[StepSample], steps: int) -> list[Note]:
             kind="result_invalid",
             hint="take a larger batch size, lower the initial loss scale, or let more --warmup-steps find the right one",
         )
-    return [STEPS_SKIPPED(skipped=skipped, steps=steps)] if skipped else []
+    if not skipped:
+        return []
+    return [STEPS_SKIPPED(skipped=skipped, steps=steps)]

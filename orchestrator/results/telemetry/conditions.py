@@ -78,7 +78,9 @@ def _against(pairs: _Pairs, value: _Value) -> tuple[float, float | None] | None:
     """Return a node's figure and the others', which may be None; None if the node's is unknown."""
     own = [figure for node, _ in pairs if (figure := value(node)) is not None]
     others = [figure for _, rest in pairs for node in rest if (figure := value(node)) is not None]
-    return (median(own), median(others) if others else None) if own else None
+    if not own:
+        return None
+    return (median(own), median(others) if others else None)
 
 
 def _describe_processors(
@@ -182,4 +184,6 @@ def _hottest(node: NodeUse) -> float | None:
 
 
 def _beside(figure: float | None, form: str) -> str:
-    return "" if figure is None else f" (others: {form.format(figure)})"
+    if figure is None:
+        return ""
+    return f" (others: {form.format(figure)})"

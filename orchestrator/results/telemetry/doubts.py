@@ -290,4 +290,6 @@ def drawing_less(powers: Mapping[str, float]) -> dict[str, Less]:
 
 
 def _describe_process(name: str, user: str) -> str:
-    return f"{name or 'a process'} of {user}" if user else name or "a process"
+    if user:
+        return f"{name or 'a process'} of {user}"
+    return name or "a process"

@@ -113,7 +113,9 @@ def growth_over(points: Sequence[Point], begin: float, end: float) -> float:
         :1
     ]
     after = [value for at, value in points if at >= end][:1] or [value for _, value in points][-1:]
-    return max(0.0, after[0] - before[0]) if before and after else 0.0
+    if before and after:
+        return max(0.0, after[0] - before[0])
+    return 0.0
 
 
 def readings_in(points: Sequence[Point], begin: float, end: float) -> list[float]:
@@ -126,7 +128,9 @@ def _covered_part(points: Sequence[Point], begin: float, end: float) -> tuple[fl
     if len(points) < 2 or end <= begin:
         return None
     first, last = max(begin, points[0][0]), min(end, points[-1][0])
-    return (first, last) if last - first >= _COVERED * (end - begin) else None
+    if last - first >= _COVERED * (end - begin):
+        return (first, last)
+    return None
 
 
 def _at(points: Sequence[Point], at: float) -> float:

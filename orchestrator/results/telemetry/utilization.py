@@ -113,7 +113,9 @@ class NodeUse:
     def power_w(self) -> float | None:
         """The mean power of its GPUs; None if any GPU's power is unknown, or shared with others."""
         powers = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None and not gpu.shared]
-        return mean(powers) if powers and len(powers) == len(self.gpus) else None
+        if powers and len(powers) == len(self.gpus):
+            return mean(powers)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,9 @@ def _throttled_share(samples: Telemetry, begin: float, end: float) -> float | No
     periods, held = (
         rate_over(samples.points(f"quota.{name}"), begin, end) for name in ("periods", "held")
     )
-    return min(1.0, held / periods) if periods and held is not None else None
+    if periods and held is not None:
+        return min(1.0, held / periods)
+    return None
 
 
 def _gpu_use(samples: Telemetry, place: int, gpu: Gpu, begin: float, end: float) -> GpuUse:

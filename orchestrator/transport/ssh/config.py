@@ -362,7 +362,9 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
 
 
 def _one(settings: Settings, option: str, default: str) -> str:
-    return settings[option][0] if settings.get(option) else default
+    if settings.get(option):
+        return settings[option][0]
+    return default
 
 
 # The following values are needed for each of hundreds of hosts, and are the same for all of them.

@@ -87,7 +87,11 @@ def settings(knobs: Sequence[Knob], candidate: Candidate) -> Settings:
     sizes: dict[str, int] = {}
     for knob, index in zip(knobs, candidate, strict=True):
         if index:
-            of_knob: dict[str, Any] = env if knob.env else options if knob.option else sizes
+            of_knob: dict[str, Any] = sizes
+            if knob.env:
+                of_knob = env
+            elif knob.option:
+                of_knob = options
             of_knob.update(zip(knob.names, knob.values[index - 1], strict=True))
     return Settings(env, options, sizes.get("batch_size"))
 

@@ -149,7 +149,9 @@ def confirming(times: Times, steps: int, left_s: float) -> int:
     3 do not fit.
     """
     fits = int(left_s / (2 * times.run_s(steps)))
-    return min(fits, _MOST_CONFIRMING) if fits >= ENOUGH_PAIRS else 0
+    if fits >= ENOUGH_PAIRS:
+        return min(fits, _MOST_CONFIRMING)
+    return 0
 
 
 def _halving(first: int, warmup_steps: int, steps: int) -> list[Stage]:
