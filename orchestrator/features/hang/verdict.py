@@ -285,7 +285,7 @@ def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
 def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
     """Return the verdict where all ranks wait, but not in the same place. One that is in the next
     collective already proves nothing: the root of a broadcast is done before the others are. One
-    that waits at a store, or in a collective while most wait at the store, has left the others."""
+    that waits at a store has not arrived where all others are."""
     if differs := _disagreement(ranks, total):
         return differs
     recorded = {
@@ -313,7 +313,18 @@ def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
     odd = [number for number in ranks if number not in most]
     if len(odd) != 1 or len(most) < 2:
         return None
-    return _of(odd, ranks, "asleep" if any(map(is_a_loop, places)) else "collectives")
+    is_loop = any(map(is_a_loop, places))
+    # Who is in a collective has arrived. Why others are at the store is not known: it may have left
+    # out what they meet for, or they may wait for a key that nobody sets.
+    if places.get("") == most:
+        return _of(odd, ranks, "asleep" if is_loop else "collectives")
+    if is_loop:
+        return None
+    return Verdict(
+        "disagree",
+        "ranks disagree, and nobody is known to be wrong",
+        f": {_others(list(ranks), ranks)}",
+    )
 
 
 def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Verdict | None:
