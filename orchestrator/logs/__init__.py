@@ -5,6 +5,7 @@ May use `inventory`. Pure: nothing in this package opens a file.
 
 from orchestrator.logs.columns import last_attempt
 from orchestrator.logs.grammar import (
+    FUNCTIONS,
     MULTIPLIER,
     SETUP_LOG,
     SIZES,
@@ -18,6 +19,7 @@ from orchestrator.logs.grammar import (
 from orchestrator.logs.steps import RankAggregate, StepSample
 
 __all__ = [
+    "FUNCTIONS",
     "MULTIPLIER",
     "SETUP_LOG",
     "SIZES",

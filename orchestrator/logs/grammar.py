@@ -22,7 +22,7 @@ _UNIT_WORDS = {
     "mic": "us",
     **{unit: unit for unit in UNITS if unit != "s"},
 }
-TIMES = ("timestamp", "elapsed_s", "step_time_s")
+TIMES = ("timestamp", "elapsed_s", "step_time_s", "mean_time_s")
 RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 SIZES = (
     "nodes",
@@ -38,6 +38,10 @@ SIZES = (
 """The facts of a run that any program may print; ``gpus`` is ranks per node, ``batch_size`` samples
 of a device per step,
 ``model`` a model of the folder, ``dtype`` the program's name of a dtype."""
+
+FUNCTIONS = ("before", "mean", "distinct")
+"""What a term of an agreement may be of groups: the text of the previous row of the same kind, the
+mean of the rows so far, how many different texts they have."""
 
 MULTIPLIER = "times"
 """The group of a fact that multiplies the others: a program may say a grid of P times Q ranks."""
@@ -89,26 +93,51 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """An equation between the numbers of one row.
+    """An equation or a bound between the numbers of one row.
 
     ``value`` = ``factor`` · product of ``of`` / product of ``over``, up to a ratio of ``within``
-    and the printed digits. A term is a group of the row or of a header, a size of the run, or a
-    difference of two of these and whole numbers, such as ``world_size-1``. ``models`` limits it to
-    these models; empty: all. If several equations have the same value, one has to hold.
+    and the printed digits; with ``at``, the value is only ``least`` or ``most`` this much. A term
+    is a group of the row or of a header, a size of the run, one of `FUNCTIONS` of groups, or a
+    difference of two of these and whole numbers, such as ``world_size-1``. It is tried in rows that
+    have a group of ``value``. ``rows``: it holds in ``each``; in ``most``, of which the middle one
+    is judged; or they are ``alike``, with the factor of the middle one. ``models`` limits it to
+    these models; empty: all. If several equations for each row have the same value, one has to hold.
     """
 
     value: str
-    of: tuple[str, ...]
+    of: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     factor: float = 1.0
     within: float = 1.05
     models: tuple[str, ...] = ()
+    at: str = ""
+    rows: str = "each"
+
+    @property
+    def parts(self) -> list[str]:
+        """The groups, sizes and functions of groups that it is about."""
+        terms = (self.value, *self.of, *self.over)
+        return [part for term in terms for part in term.split("-") if not part.isdecimal()]
 
     @property
     def names(self) -> list[str]:
         """The groups and sizes that it is about."""
-        terms = (self.value, *self.of, *self.over)
-        return [part for term in terms for part in term.split("-") if not part.isdecimal()]
+        return [name for part in self.parts for name in groups_of(part)]
+
+    @property
+    def is_alternative(self) -> bool:
+        """Whether another one may hold in its place."""
+        return not self.at and self.rows == "each"
+
+
+def groups_of(part: str) -> list[str]:
+    """Return the groups of a part of a term: those of a function, else itself.
+
+    >>> groups_of("mean(busbw,busbw_in_place)"), groups_of("algbw")
+    (['busbw', 'busbw_in_place'], ['algbw'])
+    """
+    _, bracket, groups = part.partition("(")
+    return groups.rstrip(")").split(",") if bracket else [part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +148,31 @@ class LogGrammar:
     ``first``, ``last`` or ``every``, the nodes whose files are read. ``patterns``: regular
     expressions with the named group ``step`` and one or more of ``samples_per_s``,
     ``tokens_per_s``, ``step_time_s``, ``steps_per_s``, ``elapsed_s``, ``timestamp``, ``samples``,
-    and ``loss`` and ``skipped`` to verify that the program trains; they may have groups of
-    ``metrics`` too. ``scope``: ``global`` if a rate covers the whole run, ``node`` if it covers the
-    devices of one node, ``process`` if it covers one rank; ``scope_by`` sets the scope for single
-    values of options. ``units``: the unit of time of single values, from `UNITS`; for a rate, the
-    unit of its denominator. ``summed_over``: rates and counts that the program has already added up
-    over all ``nodes`` or all ``ranks``. ``cumulative``: a rate covers all steps so far.
-    ``counts_from``: the number that the program gives to its first step. ``after_warmup``: the
-    program does not count its warm-up, so its first step is the first of the window. ``rank``:
-    pattern of the line with which each rank identifies itself (groups ``rank``, ``world_size``).
-    ``rank_parts``: pattern of the line with the parts of a rank's steps, group ``json``, in the
-    files of rank lines. ``closing``: pattern of the last line, group ``json`` with the facts of the
-    run. ``nccl_files``: globs of the files with NCCL's own log. ``readings``: patterns of lines
-    with results other than steps, with groups of any name. ``metrics`` defines these groups;
-    without it, the reader of a kind of measurement knows them. ``thousands`` and ``suffixes``
-    define the `NumberForm`. ``prefix``: pattern of a launcher's prefix on each line of a rank,
-    group ``rank`` or ``local_rank``. ``refuse``: patterns of lines by which the program says that
-    its results are wrong. ``confirm``: patterns that match a line in every log with results, such
-    as the program's verdict that they are right. ``end``: pattern of a line that follows the last
-    result of a log that is not cut. ``facts``: patterns of lines that give the size of the run,
-    with groups of `SIZES`, options or keys of models, and `MULTIPLIER`. ``rank_list``: pattern of a
-    list of all ranks in one log, group ``rank``. ``headers``: the lines above rows of ``readings``,
-    with their unit. ``agreements``: equations between the numbers of a row. ``micro_batches``: how
-    many printed steps make one step, or the option that says so. ``sampled``: a step time covers
-    the printed step alone, in which the program also evaluates or saves.
+    ``mean_time_s`` to verify step times, and ``loss`` and ``skipped`` to verify that the program
+    trains; they may have groups of ``metrics`` too. ``scope``: ``global`` if a rate covers the
+    whole run, ``node`` if it covers the devices of one node, ``process`` if it covers one rank;
+    ``scope_by`` sets the scope for single values of options. ``units``: the unit of time of single
+    values, from `UNITS`; for a rate, the unit of its denominator. ``summed_over``: rates and counts
+    that the program has already added up over all ``nodes`` or all ``ranks``. ``cumulative``: a
+    rate covers all steps so far. ``counts_from``: the number that the program gives to its first
+    step. ``after_warmup``: the program does not count its warm-up, so its first step is the first
+    of the window. ``rank``: pattern of the line with which each rank identifies itself (groups
+    ``rank``, ``world_size``). ``rank_parts``: pattern of the line with the parts of a rank's steps,
+    group ``json``, in the files of rank lines. ``closing``: pattern of the last line, group
+    ``json`` with the facts of the run. ``nccl_files``: globs of the files with NCCL's own log.
+    ``readings``: patterns of lines with results other than steps, with groups of any name.
+    ``metrics`` defines these groups; without it, the reader of a kind of measurement knows them.
+    ``thousands`` and ``suffixes`` define the `NumberForm`. ``prefix``: pattern of a launcher's
+    prefix on each line of a rank, group ``rank`` or ``local_rank``. ``refuse``: patterns of lines
+    by which the program says that its results are wrong. ``confirm``: patterns that match a line in
+    every log with results, such as the program's verdict that they are right. ``end``: pattern of a
+    line that follows the last result of a log that is not cut. ``facts``: patterns of lines that
+    give the size of the run, with groups of `SIZES`, options or keys of models, and `MULTIPLIER`.
+    ``rank_list``: pattern of a list of all ranks in one log, group ``rank``. ``headers``: the lines
+    above rows of ``readings``, with their unit. ``agreements``: equations and bounds between the
+    numbers of a row. ``micro_batches``: how many printed steps make one step, or the option that
+    says so. ``sampled``: a step time covers the printed step alone, in which the program also
+    evaluates or saves.
     """
 
     files: tuple[str, ...]

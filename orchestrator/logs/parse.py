@@ -320,7 +320,9 @@ class _Collector:
                     name: value for name, value in match.groupdict().items() if value is not None
                 }
                 said = self.statements.row(
-                    {**said, **step} if step and "step" not in said else said, text
+                    {**said, **step} if step and "step" not in said else said,
+                    text,
+                    (tag, match.re),
                 )
                 self.left_out.hit(match.re)
                 if self.measured is None or self.measured & match.re.groupindex.keys():
@@ -423,16 +425,17 @@ class _Collector:
                 by_row if in_order(steps) else {repr(sample): sample for sample in by_row}.values()
             )
         statements, readings = self.statements, tuple(self.readings)
+        left_out = self.left_out.notes()
         return Parsed(
             said=samples,
             ranks=tuple(statements.ranks),
             closing=statements.closing,
-            warnings=(*self.warnings, *self.left_out.notes()),
+            warnings=(*self.warnings, *left_out),
             readings=readings,
             misread=self.misread,
             rank_parts=tuple(statements.rank_parts),
             resolution=self.finest.by_name,
-            void=statements.verdict(bool(readings or samples)),
+            void=statements.verdict(bool(readings or samples), has_all_rows=not left_out),
             facts=statements.facts,
             listed=statements.listed,
             open_rows=tuple(

@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.errors import DataError
 from orchestrator.grouping import group_pairs
-from orchestrator.logs.agreements import Row, contradiction_in
+from orchestrator.logs.agreements import Row, RowsAbove, Trend, contradiction_in
 from orchestrator.logs.grammar import MULTIPLIER, Agreement, Header, LogGrammar
 from orchestrator.logs.notes import CLOSING_LINE_UNREAD, CLOSING_LINES_DIFFER, NO_RANK
 from orchestrator.logs.numbers import NumberForm
@@ -35,6 +35,8 @@ _MOST_VALUES = 8
 _MOST_ROWS = 1 << 12
 """Rows that are kept until the whole log, and the size of its run, are known."""
 _SHOWN = 160
+_CUT_OUT = r"^\W*\.\.\.+\W*$"
+"""A line of dots, which people write in place of rows."""
 
 Warn = Callable[[Note], None]
 
@@ -54,6 +56,15 @@ class Statements:
         self.hit = hit
         self.numbers = grammar.numbers
         self.agreements = _alternatives(grammar.agreements)
+        self.above_rows = RowsAbove(
+            [part for one in grammar.agreements for part in one.parts], self.numbers
+        )
+        self.trends = [Trend(one) for one in grammar.agreements if one.rows != "each"]
+        self.of_means: list[str] = []
+        parts = self.above_rows.parts
+        has_means = any(part.startswith("mean(") for part in parts)
+        self.cut_out = _verdicts({"": _CUT_OUT if has_means else ""}).get("")
+        self.is_excerpt = False
         self.open_rows: list[tuple[Row, Sequence[Agreement]]] = []
         self.rank = _reader("log.rank", grammar.rank, ("rank", "world_size"))
         self.rank_parts_line = _reader("log.rank_parts", grammar.rank_parts, ("json",))
@@ -92,7 +103,14 @@ class Statements:
     @property
     def readers(self) -> list[Reader]:
         """The readers of all statements."""
-        single = (self.rank, self.rank_parts_line, self.closing_line, self.rank_list, self.end)
+        single = (
+            self.rank,
+            self.rank_parts_line,
+            self.closing_line,
+            self.rank_list,
+            self.end,
+            self.cut_out,
+        )
         headers = [reader for reader, _ in self.headers]
         return [
             *(reader for reader in single if reader),
@@ -130,6 +148,8 @@ class Statements:
             del self.missing[key]
         if find(self.end):
             self.is_ended = True
+        if find(self.cut_out):
+            self.is_excerpt = True
         for reader in self.fact_lines:
             for match in find(reader):
                 self.hit(reader.pattern)
@@ -138,7 +158,10 @@ class Statements:
             for match in find(reader):
                 if header in self.units:
                     self.above = header
-                self.given |= match.groupdict(default="")
+                groups = match.groupdict(default="")
+                said = {name: value for name, value in groups.items() if value}
+                self.given |= groups
+                self._agree(said, text, (tag, reader.pattern))
 
     def read_last(self, pieces: Sequence[str]) -> None:
         """Read the last line where no line end follows it: it may be cut, and still be recognized
@@ -146,37 +169,59 @@ class Statements:
         """
         self.is_ended_by_last = bool(self.end and any(map(self.end.pattern.search, pieces)))
 
-    def row(self, said: dict[str, str], text: str) -> dict[str, str]:
+    def row(
+        self, said: dict[str, str], text: str, source: tuple[int | None, object] = (None, None)
+    ) -> dict[str, str]:
         """Return the groups of a row in the unit of the header above it.
 
-        A row that contradicts itself makes the log void. So does a row without a unit, neither from
-        a header nor from its own numbers.
+        ``source`` is the rank that prints it, and its kind. A row that contradicts itself makes the
+        log void. So does a row without a unit, neither from a header nor from its own numbers.
         """
         self.is_ended = self.end is None
         if self.above:
             for name, factor in self.above.factors.items():
                 if name in said:
                     said[name] = _scale(said[name], factor, self.numbers)
-        if not (self.agreements or self.headers):
-            return said
-        numbers = {**self.given, **said}
-        row = Row(numbers, _shorten(text), self.numbers)
-        agrees = False
-        for alternatives in self.agreements:
-            verdicts = row.verdicts(alternatives)
-            agrees = agrees or "" in verdicts
-            if "" not in verdicts and None in verdicts and len(self.open_rows) < _MOST_ROWS:
-                self.open_rows.append((row, alternatives))
-            elif reason := contradiction_in(verdicts):
-                self._void(reason)
+        agrees = self._agree(said, text, source)
         if self.units and not self.above and not agrees:
             self._void(
                 f"no header of log.headers stands above the row {_shorten(text)}, so that its unit is not known"
             )
         return said
 
-    def verdict(self, has_results: bool) -> tuple[str, ...]:
-        """Return why the results of the whole log are none; ``has_results``: it has any."""
+    def _agree(self, said: Mapping[str, str], text: str, source: tuple[int | None, object]) -> bool:
+        """Try the agreements about the values of a row; return whether one of them holds."""
+        if not (self.agreements or self.trends):
+            return False
+        parts = self.above_rows.read(*source, said, self.given)
+        row = Row({**self.given, **said, **parts}, _shorten(text), self.numbers)
+        for trend in self.trends:
+            if _is_about(trend.agreement, said):
+                trend.add(row)
+        agrees = False
+        for alternatives in self.agreements:
+            if not _is_about(alternatives[0], said):
+                continue
+            verdicts = row.verdicts(alternatives)
+            agrees = agrees or "" in verdicts
+            means = [part for one in alternatives for part in one.parts if part.startswith("mean(")]
+            if "" not in verdicts and None in verdicts and len(self.open_rows) < _MOST_ROWS:
+                self.open_rows.append((row, alternatives))
+            elif reason := contradiction_in(verdicts):
+                self._void(reason, self.of_means if means else self.void)
+            for part in means:
+                self.above_rows.forget(source[0], part)
+        return agrees
+
+    def verdict(self, has_results: bool, has_all_rows: bool = True) -> tuple[str, ...]:
+        """Return why the results of the whole log are none; ``has_results``: it has any;
+        ``has_all_rows``: no line that looks like one was left out.
+        """
+        for reason in self.of_means if has_all_rows and not self.is_excerpt else ():
+            self._void(reason)
+        for trend in self.trends:
+            for reason in trend.contradictions():
+                self._void(reason)
         if has_results and self.missing:
             for key, pattern in self.missing.items():
                 self._void(
@@ -187,9 +232,10 @@ class Statements:
             self._void(f"{missing}: the log is cut, or its program did not end")
         return tuple(self.void)
 
-    def _void(self, reason: str) -> None:
-        if reason not in self.void and len(self.void) < _MOST_REASONS:
-            self.void.append(reason)
+    def _void(self, reason: str, reasons: list[str] | None = None) -> None:
+        reasons = self.void if reasons is None else reasons
+        if reason not in reasons and len(reasons) < _MOST_REASONS:
+            reasons.append(reason)
 
     def _fact(self, groups: Mapping[str, str | None], text: str) -> None:
         times = whole(groups.get(MULTIPLIER))
@@ -244,9 +290,16 @@ def _scale(text: str, factor: float, form: NumberForm) -> str:
 
 
 def _alternatives(agreements: Sequence[Agreement]) -> list[list[Agreement]]:
-    """Return the agreements of each value: of several, one has to hold."""
-    by_value = group_pairs((agreement.value, agreement) for agreement in agreements)
+    """Return the agreements about single rows by value: of alternatives for one, one has to hold."""
+    by_value = group_pairs(
+        (one.value if one.is_alternative else one, one) for one in agreements if one.rows == "each"
+    )
     return list(by_value.values())
+
+
+def _is_about(agreement: Agreement, said: Mapping[str, str]) -> bool:
+    """Return whether a row has a group of the value of an agreement."""
+    return any(part in said for part in agreement.value.split("-"))
 
 
 def _shorten(text: str) -> str:

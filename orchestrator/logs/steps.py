@@ -33,13 +33,14 @@ SPEEDS = (
     "samples",
 )
 LOSSES = ("loss", "grad_norm")
-VALUES = (*SPEEDS, *LOSSES, "skipped")
+VALUES = (*SPEEDS, "mean_time_s", *LOSSES, "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
     """A step and its values in the log. ``timestamp`` is seconds on one clock at the END of the
-    step, ``elapsed_s`` since the start of training. Rates are as printed; the grammar's ``scope``
+    step, ``elapsed_s`` since the start of training, ``mean_time_s`` the mean of all step times so
+    far. Rates are as printed; the grammar's ``scope``
     and ``cumulative`` define what they cover. ``skipped`` is the number of steps since the last
     line that changed nothing, because the loss scaler found an overflow."""
 
@@ -51,6 +52,7 @@ class StepSample:
     steps_per_s: float | None = None
     elapsed_s: float | None = None
     samples: int | None = None
+    mean_time_s: float | None = None
     loss: float | None = None
     grad_norm: float | None = None
     skipped: float | None = None

@@ -143,11 +143,14 @@ def _statements(file: FrameworkFile) -> Iterator[Fault]:
                     _list_groups(name, of_rows),
                 )
     of_headers = {name for header in log.headers for name in _GROUP.findall(header.line)}
-    numbers = of_rows | of_headers | set(SIZES)
+    of_facts = {name for pattern in log.facts for name in _GROUP.findall(pattern)}
+    numbers = of_rows | of_headers | of_facts | set(SIZES)
     for index, entry in enumerate(log.agreements):
         for name in Agreement(entry.value, tuple(entry.of), tuple(entry.over)).names:
             if name not in numbers:
-                expected = f"expected groups of readings or headers, or sizes of a run, got {name}"
+                expected = (
+                    f"expected groups of readings, headers or facts, or sizes of a run, got {name}"
+                )
                 yield ("log", "agreements", index), expected, _list_groups(name, numbers)
     counted = log.micro_batches
     if isinstance(counted, str) and counted not in file.options:

@@ -79,9 +79,10 @@ class HeaderEntry(Strict):
 class AgreementEntry(Strict):
     """What holds for the numbers of one row: value = factor · the product of `of` / that of `over`."""
 
-    value: Word = Field(description="the group that follows from others, such as algbw")
-    of: Annotated[list[Term], Field(min_length=1)] = Field(
-        description="groups or sizes of the run that are multiplied, such as [size_bytes] or [world_size-1]"
+    value: Term = Field(description="what follows from others, such as algbw")
+    of: list[Term] = Field(
+        [],
+        description="groups or sizes of the run that are multiplied, such as [size_bytes] or [world_size-1]",
     )
     over: list[Term] = Field([], description="what they are divided by, such as [time_us]")
     factor: Number = Field(1, description="what the quotient is multiplied by")
@@ -92,6 +93,13 @@ class AgreementEntry(Strict):
         description="the ratio up to which both may differ, besides the digits that are printed",
     )
     models: list[Word] = Field([], description="the models it is about, by default all")
+    at: Literal["", "least", "most"] = Field(
+        "", description="least or most: the value is not more, or not less, than this"
+    )
+    rows: Literal["each", "most", "alike"] = Field(
+        "each",
+        description="each; most: the middle row is judged; alike: the factor is that of the middle row",
+    )
 
 
 class LogEntry(Strict):
@@ -154,7 +162,13 @@ class LogEntry(Strict):
     )
     units: dict[
         Literal[
-            "timestamp", "elapsed_s", "step_time_s", "samples_per_s", "tokens_per_s", "steps_per_s"
+            "timestamp",
+            "elapsed_s",
+            "step_time_s",
+            "mean_time_s",
+            "samples_per_s",
+            "tokens_per_s",
+            "steps_per_s",
         ],
         Unit,
     ] = Field(

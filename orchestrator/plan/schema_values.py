@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from orchestrator.inventory import fields
 from orchestrator.inventory.fields import is_text, matches, takes, takes_variable
+from orchestrator.logs import FUNCTIONS
 from orchestrator.logs.numbers import THOUSANDS
 from orchestrator.plan.payload import is_payload_name
 
@@ -99,12 +100,13 @@ Word = Annotated[
         "in a template, this one is a method of all options",
     ),
 ]
+_PART = rf"(({'|'.join(FUNCTIONS)})\(\w+(,\w+)*\)|[A-Za-z_]\w*)"
 Term = Annotated[
     str,
     takes(
-        "a name, or the difference of a name and another or a whole number",
-        matches(re.compile(r"[A-Za-z_]\w*(-\w+)?", re.ASCII)),
-        "such as size_bytes or world_size-1",
+        "a name, a function of names, or the difference of two or of one and a whole number",
+        matches(re.compile(rf"{_PART}(-({_PART}|\d+))?", re.ASCII)),
+        "such as size_bytes, world_size-1, mean(rate) or samples-before(samples)",
     ),
 ]
 Payload = Annotated[

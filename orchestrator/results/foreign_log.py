@@ -15,7 +15,7 @@ from typing import Any
 
 from orchestrator.documents import short
 from orchestrator.errors import ConfigError, DataError
-from orchestrator.logs import LogGrammar
+from orchestrator.logs import LogGrammar, StepSample
 from orchestrator.logs.notes import LINES_LEFT_OUT, LOG_CUT
 from orchestrator.logs.parse import Parsed, parse
 from orchestrator.logs.text import clean_text
@@ -33,7 +33,7 @@ from orchestrator.results.notes import (
     READ_WITH_GRAMMAR,
     STEP_SIZES,
 )
-from orchestrator.results.numbers.clock import verify_no_jump
+from orchestrator.results.numbers.clock import verify_means, verify_no_jump
 from orchestrator.results.numbers.cumulative import cumulative_note
 from orchestrator.results.numbers.notes import NOT_STEADY
 from orchestrator.results.numbers.steadiness import unsteady
@@ -173,6 +173,7 @@ def check_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None,
     )
     try:
         verify_statements(parsed, {})
+        verify_means(parsed.samples, _find_intervals(parsed.samples, terms))
         if steps and not framework.simulated:
             verify_training(parsed.samples, terms)
     except DataError as error:
@@ -200,17 +201,16 @@ def check_by_grammar(
     steps of a ``window``.
 
     Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`,
-    `verify_training`.
+    `verify_means`, `verify_training`.
     """
     parsed = parse(log, grammar.with_options({}))
     verify_statements(parsed, _named_sizes(spec, has_micro_batches=False))
     steps = Terms(window[0] - 1, window[1], spec.global_batch, cumulative=grammar.cumulative)
     left_out = [note for note in parsed.warnings if note.code == LINES_LEFT_OUT.code]
-    intervals: Sequence[Stretch] = ()
     # A rule may read other lines, or other times of them.
-    with suppress(DataError):
-        intervals = window_of(parsed.samples, steps)
+    intervals = _find_intervals(parsed.samples, steps)
     verify_no_jump(intervals)
+    verify_means(parsed.samples, intervals)
     uneven = [NOT_STEADY(where="", found=note) for note in unsteady(intervals)] if intervals else []
     return (
         *left_out,
@@ -218,6 +218,13 @@ def check_by_grammar(
         *cumulative_note(parsed.samples, steps),
         *uneven,
     )
+
+
+def _find_intervals(samples: Sequence[StepSample], terms: Terms) -> Sequence[Stretch]:
+    """Return the intervals of a window, none if the log does not have all of it."""
+    with suppress(DataError):
+        return window_of(samples, terms)
+    return ()
 
 
 def _cut_notes(parsed: Parsed, grammar: LogGrammar) -> tuple[Note, ...]:

@@ -27,7 +27,13 @@ from orchestrator.notes import Note
 from orchestrator.plan import RunSpec
 from orchestrator.plan.measures import SAMPLES_PER_S, TOKENS_PER_S
 from orchestrator.plural import plural
-from orchestrator.results.numbers.clock import Clock, Sizes, verify_clock, verify_no_jump
+from orchestrator.results.numbers.clock import (
+    Clock,
+    Sizes,
+    verify_clock,
+    verify_means,
+    verify_no_jump,
+)
 from orchestrator.results.numbers.cumulative import cumulative_note
 from orchestrator.results.numbers.notes import AGAINST_ITSELF
 from orchestrator.results.numbers.resolution import resolution_of_speed
@@ -164,12 +170,13 @@ def read_window(
     measured = throughput(samples, terms)
     window = window_of(samples, terms)
     verify_no_jump(window)
+    verify_means(samples, window)
     if not simulated:
         notes += verify_training(samples, terms)
         notes += verify_clock(samples, measured, window, *clock) if clock else []
-    if sized and (other := disagreement(samples, terms)):
+    if other := disagreement(samples, terms, sized=sized):
         name, speed = other
-        unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit
+        unit = (TOKENS_PER_S if items > 1 else SAMPLES_PER_S).unit if sized else "steps/s"
         by_time = format_number(measured.samples_per_s * items)
         notes.append(
             AGAINST_ITSELF(

@@ -276,23 +276,45 @@ def test_what_a_program_cannot_do_is_refused_while_planning(
         (
             "perftest_bw",
             " 8388608    5000             196.56             196.55\t\t     0.002929",
-            {"size_bytes": "8388608", "bandwidth": "196.55", "message_rate": "0.002929"},
+            {
+                "size_bytes": "8388608",
+                "peak": "196.56",
+                "bandwidth": "196.55",
+                "message_rate": "0.002929",
+            },
         ),
         (
             "perftest_bw",
             " 2          5000           0.045656            0.045526            2.845402",
-            {"size_bytes": "2", "bandwidth": "0.045526", "message_rate": "2.845402"},
+            {
+                "size_bytes": "2",
+                "peak": "0.045656",
+                "bandwidth": "0.045526",
+                "message_rate": "2.845402",
+            },
         ),
         (
             "perftest_bw",
             " 65536      5000             195.89             190.24\t\t     0.362863\t    12.50",
-            {"size_bytes": "65536", "bandwidth": "190.24", "message_rate": "0.362863"},
+            {
+                "size_bytes": "65536",
+                "peak": "195.89",
+                "bandwidth": "190.24",
+                "message_rate": "0.362863",
+            },
         ),
         (
             "perftest_lat",
             " 2       1000          5.35           11.78        5.49               5.50           0.18"
             "            5.74                   11.78",
-            {"size_bytes": "2", "min": "5.35", "typical": "5.49", "mean": "5.50", "p99": "5.74"},
+            {
+                "size_bytes": "2",
+                "min": "5.35",
+                "max": "11.78",
+                "typical": "5.49",
+                "mean": "5.50",
+                "p99": "5.74",
+            },
         ),
     ],
 )

@@ -240,7 +240,7 @@ def tensorpack_log() -> str:
                 f"{step}\timages/sec: 500.0 +/- 0.1 (jitter = 0.2)\t7.9\n"
                 for step in range(10, 110, 10)
             )
-            + "total images/sec: 499.87\n",
+            + "total images/sec: 999.74\n",
             110,
             10,
             1000.0,
@@ -286,7 +286,7 @@ def tensorpack_log() -> str:
         (
             "tensorflow_official",
             "".join(
-                f"I0823 23:59:5{i}.5 1 k.py:145] TimeHistory: "
+                f"I0823 23:{57 + i}:50.5 1 k.py:145] TimeHistory: "
                 f"{64 * (100 * i + 100 - i) / float(speed):.2f} seconds, {speed} examples/second "
                 f"between steps {i} and {i + 1}00\n"
                 for i, speed in enumerate(("11.10", "400.00", "1200.00"))

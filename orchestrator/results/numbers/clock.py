@@ -109,6 +109,39 @@ def verify_no_jump(intervals: Sequence[Stretch]) -> None:
             )
 
 
+def verify_means(samples: Sequence[StepSample], intervals: Sequence[Stretch]) -> None:
+    """Check that the means of step times since the first step, if a log has them, grow as the times
+    of the steps do; of steps that are all printed, since others may take longer.
+
+    Raises DataError (result_invalid).
+
+    >>> log = [StepSample(step, step_time_s=0.2, mean_time_s=0.4) for step in range(1, 11)]
+    >>> verify_means(log, [Stretch(step, 1, 0.2) for step in range(5, 11)])
+    Traceback (most recent call last):
+    orchestrator.errors.DataError: expected means that follow from the times of the steps, got 2.4 s for steps 5…10 by the \
+means, 1.2 s by the steps
+    """
+    counted = 1 - min((sample.step for sample in samples), default=1)
+    totals = {
+        sample.step: (sample.step + max(0, counted)) * sample.mean_time_s
+        for sample in samples
+        if sample.mean_time_s is not None
+    }
+    if not intervals or any(part.steps != 1 for part in intervals):
+        return
+    first, last = intervals[0].last, intervals[-1].last
+    if last not in totals or first > 1 and first - 1 not in totals:
+        return
+    by_means = totals[last] - totals.get(first - 1, 0.0)
+    by_steps = math.fsum(part.seconds for part in intervals)
+    if abs(by_means - by_steps) > _APART * max(by_means, by_steps):
+        raise DataError(
+            f"expected means that follow from the times of the steps, got {by_means:.4g} s for"
+            f" steps {first}…{last} by the means, {by_steps:.4g} s by the steps",
+            kind="result_invalid",
+        )
+
+
 def _compare_arrivals(
     window: Sequence[StepSample],
     measured: Throughput,

@@ -135,18 +135,20 @@ def window_of(samples: Sequence[StepSample], terms: Terms) -> list[Stretch]:
     return stretches(samples, window_lines(samples, terms.warmup_steps, terms.steps), terms)[1]
 
 
-def disagreement(samples: Sequence[StepSample], terms: Terms) -> tuple[str, float] | None:
+def disagreement(
+    samples: Sequence[StepSample], terms: Terms, *, sized: bool = True
+) -> tuple[str, float] | None:
     """Return another measure of speed in the log (its name, samples/s) if it differs from the
-    throughput by `APART` or more. Raises like `throughput`.
+    throughput by `APART` or more; of a run that is not ``sized`` none in samples. Raises like
+    `throughput`.
 
     >>> log = [StepSample(step, timestamp=step * 0.5, samples_per_s=160.0) for step in range(13)]
     >>> disagreement(log, Terms(warmup_steps=2, steps=12, global_batch=64))
     ('rates', 160.0)
     """
     best = throughput(samples, terms).samples_per_s
-    measures: list[tuple[str, tuple[str, ...]]] = [
-        ("rates", ("samples_per_s", "tokens_per_s", "steps_per_s"))
-    ]
+    rates = ("samples_per_s", "tokens_per_s", "steps_per_s") if sized else ("steps_per_s",)
+    measures: list[tuple[str, tuple[str, ...]]] = [("rates", rates)]
     # Many steps may lie between two lines: a rate covers all of them, a step time only the last.
     if (
         len(window_lines(samples, terms.warmup_steps, terms.steps))
