@@ -27,7 +27,7 @@ from orchestrator.api.arguments import Values
 
 
 class Options(TypedDict, total=False):
-    """Options of a bench; those of type `Values` take one value or several."""
+    """Options of a bench; an option of type `Values` takes one value or several."""
 
 '''
 TYPES = {
