@@ -95,10 +95,11 @@ def test_a_file_and_its_row_add_a_vendor_on_the_node(tmp_path: Path) -> None:
     shutil.copytree(find_folder("remote") / "noderun", folder)
     (folder / "invented.py").write_text(ON_NODE)
     table = (folder / "vendors.py").read_text()
-    table = table.replace(
+    assert table.endswith(")\n")
+    table = f"{table[:-2]}, Abacus)\n".replace(
         "from noderun.amd", "from noderun.invented import Abacus\nfrom noderun.amd"
     )
-    (folder / "vendors.py").write_text(table.replace("(Nvidia, Amd)", "(Nvidia, Amd, Abacus)"))
+    (folder / "vendors.py").write_text(table)
     tool = tmp_path / "bin" / "abacus"
     tool.parent.mkdir()
     tool.write_text(f"#!/bin/sh\necho process {os.getpid()}\n")
