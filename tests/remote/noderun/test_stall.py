@@ -21,6 +21,7 @@ import pytest
 from orchestrator.features.hang.node_report import HangReport
 from tests.faults.stalled import stalled_files
 from tests.support.judge import LIMIT_S
+from tests.support.judge import wait_for as wait_until
 from tests.support.machine import NEEDS_ROOT, Line, Machine
 
 REMOTE = Path(__file__).parents[3] / "remote"
@@ -327,7 +328,10 @@ def test_a_rank_that_no_signal_ends_leaves_the_reason_as_it_was(
         assert Path(f"/proc/{pid}/comm").read_text() == name + "\n"
         line.order("bye")
         monkeypatch.setenv("ORCH_LAB_NODE", str(machine.root))
-        assert loaded("facts").left_of_runs() == [[pid, name, "D", RUN]]
+        left_of_runs = loaded("facts").left_of_runs
+        # Until its supervisor has ended, the run holds the node, and nothing is left of it.
+        wait_until(left_of_runs, LIMIT_S, "the run still holds the node, or nothing is left")
+        assert left_of_runs() == [[pid, name, "D", RUN]]
 
 
 def test_a_limit_without_a_controller_ends_the_run_after_a_look(machine: Machine) -> None:
