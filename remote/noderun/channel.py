@@ -26,7 +26,7 @@ def write_bytes(data):
     sys.stdout.buffer.flush()
 
 
-def received(count, digest):
+def receive_blocks(count, digest):
     """Yield ``count`` bytes of standard input in blocks and feed the digest. Ends this process
     after IDLE_S without data.
     """

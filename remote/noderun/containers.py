@@ -15,7 +15,7 @@ import signal
 import time
 
 from noderun.files import Refused, read_slice
-from noderun.groups import can_be_seen, groups_named, members, seconds_used
+from noderun.groups import can_be_seen, find_groups, members, seconds_used
 from noderun.installed import in_environment
 from noderun.processes import descendants, marked_by, name_of, processes, send_signal
 from noderun.records import read_record, write_json
@@ -100,9 +100,9 @@ class Container:
                 raise OSError(
                     0, "container %s is not running; start it, or name an image" % self.standing
                 )
-            groups = groups_named(words[0])
+            groups = find_groups(words[0])
             self.note(groups, all_in(groups))
-            self.counting = groups_named(words[0], ["cpuacct"])
+            self.counting = find_groups(words[0], ["cpuacct"])
             self.used_before = self.count()
 
     def find(self):
@@ -123,8 +123,8 @@ class Container:
             read_slice(os.path.join(self.directory, ID), 0, 128).decode("ascii", "replace").strip()
         )
         if len(number) >= 12:
-            self.note(groups_named(number), {})
-            self.counting = groups_named(number, ["cpuacct"])
+            self.note(find_groups(number), {})
+            self.counting = find_groups(number, ["cpuacct"])
 
     def is_coming(self):
         """Return True while docker creates the container: its client has made the file for the id,
@@ -238,24 +238,24 @@ class Container:
         return not self.is_busy() or time.monotonic() - self.helping_since > PROOF_S
 
     def remove(self):
-        """Remove the container and its contents, look for leftovers, and record them as `proved`
+        """Remove the container and its contents, look for leftovers, and record them as `read_proof`
         returns them.
         """
         deadline = time.monotonic() + COMING_S
         with contextlib.suppress(OSError, TimeoutError):
-            while self.is_coming() and not self.listed() and time.monotonic() < deadline:
+            while self.is_coming() and not self.list_containers() and time.monotonic() < deadline:
                 time.sleep(0.5)
-            if not self.standing and self.listed():
+            if not self.standing and self.list_containers():
                 self.ask(["rm", "--force", self.name])
                 if self.is_coming():  # it has come, and is gone
                     os.unlink(os.path.join(self.directory, ID))
         self.look()
 
     def look(self):
-        """Look for leftovers, and record them as `proved` returns them."""
+        """Look for leftovers, and record them as `read_proof` returns them."""
         write_json(os.path.join(self.directory, PROOF), self.proof())
 
-    def proved(self):
+    def read_proof(self):
         """Return the recorded proof.
 
         ``by`` are the ways that showed that nothing is left; ``left`` are certain or possible
@@ -290,7 +290,7 @@ class Container:
             left += [] if is_seen else ["the control group of %s cannot be read" % self.standing]
         else:
             try:
-                names = self.listed()
+                names = self.list_containers()
                 left += ["container %s" % name for name in names]
                 left += (
                     ["%s may still create container %s" % (self.known["engine"], self.name)]
@@ -313,7 +313,7 @@ class Container:
         by += ["control group"] if is_seen and not left else []
         return {"by": [] if left else by, "left": left[:20]}
 
-    def listed(self):
+    def list_containers(self):
         """Return the names of the run's containers that the engine knows, in any state. Raises
         OSError, TimeoutError.
         """

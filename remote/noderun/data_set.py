@@ -30,7 +30,7 @@ def look_at_data(directory):
     deadline = time.monotonic() + LOOK_S
     digest = hashlib.sha256()
     try:
-        files, names, whole = listed(directory, digest, deadline)
+        files, names, whole = list_files(directory, digest, deadline)
         looked = 0
         for path in spread(files, LOOK_SIZES):
             digest.update(b"%d\n" % os.stat(os.path.join(os.fsencode(directory), path)).st_size)
@@ -50,7 +50,7 @@ def look_at_data(directory):
     }
 
 
-def listed(directory, digest, deadline):
+def list_files(directory, digest, deadline):
     """Add the first LOOK_NAMES names to a digest. Return (files, number of names, whether these are
     all).
     """

@@ -110,7 +110,7 @@ def examine(directory, owned):
 
 def look_at_tree(tree):
     """Return the states of a process and of its descendants; of the first one with its threads."""
-    return [seen(tree[0], True)] + [seen(child, False) for child in tree[1:]]
+    return [examine_process(tree[0], True)] + [examine_process(child, False) for child in tree[1:]]
 
 
 def grown_by(before, after):
@@ -212,7 +212,7 @@ def tree_of(pid, table):
     return tree
 
 
-def seen(pid, whole):
+def examine_process(pid, whole):
     """Return the state of a process, and of its threads if ``whole``."""
     entry = {"pid": pid, "threads": []}
     entry.update(of_task("/proc/%d" % pid))

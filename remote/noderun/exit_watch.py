@@ -5,7 +5,7 @@ to see that it has ended.
 import os
 import time
 
-from noderun.processes import started
+from noderun.processes import read_start
 
 MOST_FOLLOWED = 512
 """Handles at most: ``select`` takes none above 1023."""
@@ -47,7 +47,7 @@ class ExitWatch:
             handle = handle_of(pid)
             if handle is None:
                 continue
-            if ticks not in (None, started(pid)):
+            if ticks not in (None, read_start(pid)):
                 os.close(handle)
                 continue
             self.handles[pid], self.ticks[pid] = handle, ticks

@@ -23,7 +23,7 @@ from noderun.files import (
     who_may_rename,
 )
 from noderun.groups import usable_memory_bytes
-from noderun.installed import framework_facts, installed, program_digest
+from noderun.installed import find_distributions, framework_facts, program_digest
 from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
 from noderun.lock import holder, run_of
@@ -31,7 +31,7 @@ from noderun.meter import Meter
 from noderun.network import infiniband_ports, interface_facts, networks, resolve_names, route_to
 from noderun.processes import bearers, boot_id, name_of, owners, processes
 from noderun.sysfs import names_in
-from noderun.vendor_tools import TOLD_S, begin, kernel_log, not_written, said
+from noderun.vendor_tools import TOLD_S, begin, collect_output, find_write_error, kernel_log
 from noderun.vendors import VENDORS
 
 METERED_S = 0.25
@@ -48,7 +48,7 @@ def op_facts(request):
     root = root_directory(request["root"])
     began, meter = time.monotonic(), Meter()
     meter.start()
-    unwritable = not_written(root)
+    unwritable = find_write_error(root)
     started = start_reports(root)  # they run while the rest is collected
     facts = {
         "hostname": socket.gethostname(),
@@ -75,7 +75,7 @@ def op_facts(request):
     versions, paths = {}, []
     if "container" not in request:
         if "distributions" in request:
-            versions, paths = installed(python, request["distributions"], environment)
+            versions, paths = find_distributions(python, request["distributions"], environment)
         facts["framework"] = versions or framework_facts(
             python, request["probe"], request["probe_timeout_s"], environment
         )
@@ -106,7 +106,7 @@ def op_facts(request):
     facts["programs"] = {
         path: program_digest(os.path.expanduser(path)) for path in request.get("programs", ())
     }
-    reports = {name: said(program, TOLD_S) for name, program in started.items()}
+    reports = {name: collect_output(program, TOLD_S) for name, program in started.items()}
     describe_gpus(reports)
     reports["infiniband"] = infiniband_ports()
     if "container" in request:
@@ -116,9 +116,8 @@ def op_facts(request):
     if "container" in request:
         facts.update(container_facts(root, request), imported=True)
     facts["processes_left"] = left_of_runs()
-    facts["held_by"] = (
-        still_held()
-    )  # last: the supervisor of the previous run may need a moment to exit
+    # Last: the supervisor of the previous run may need a moment to exit.
+    facts["held_by"] = find_lasting_holder()
     packed = base64.b64encode(zlib.compress(json.dumps(reports).encode(), 6)).decode()
     reply(
         facts=facts,
@@ -198,7 +197,7 @@ def left_of_runs():
     ]
 
 
-def still_held():
+def find_lasting_holder():
     """Return the record of this node's holder if it still holds it after 1 s, None if the node is
     free by then.
     """

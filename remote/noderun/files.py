@@ -213,7 +213,7 @@ def unwritten(error, path, disk, needed):
 
 
 @contextlib.contextmanager
-def opened(path):
+def open_regular(path):
     """Open a regular file; yield None if it is missing or not a regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -228,5 +228,5 @@ def opened(path):
 
 def read_slice(path, offset, limit):
     """Return up to ``limit`` bytes of a regular file from ``offset``; empty if the file is missing."""
-    with opened(path) as handle:
+    with open_regular(path) as handle:
         return b"" if handle is None else os.pread(handle, limit, offset)

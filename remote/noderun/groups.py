@@ -107,7 +107,7 @@ def group_of(directory):
     return path if is_of_run and os.path.isdir(path) else ""
 
 
-def groups_named(number, controllers=("pids", "name=systemd")):
+def find_groups(number, controllers=("pids", "name=systemd")):
     """Return the control groups of the container with this id, in the first hierarchy of these
     controllers that has any.
 

@@ -19,7 +19,7 @@ HEAR_S = 0.01
 MOST_HEARD_BYTES = 1 << 20
 
 
-def installed(python, names, environment):
+def find_distributions(python, names, environment):
     """Return ({name: version}, paths searched) of the distributions that an interpreter would find;
     see `framework_facts`.
 

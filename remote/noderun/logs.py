@@ -4,7 +4,7 @@ import hashlib
 import os
 import stat
 
-from noderun.files import NAME, opened
+from noderun.files import NAME, open_regular
 
 MAX_FILES = 4096
 SETUP_LOG = "setup.out"
@@ -72,7 +72,7 @@ def digests(sizes, budget, samples=None):
     kept = dict(within(sizes, budget), **(samples or {}))
     for name in in_order(kept):
         digest, offset = hashlib.sha256(), 0
-        with opened(os.path.join("logs", name)) as log:
+        with open_regular(os.path.join("logs", name)) as log:
             while log is not None and offset < kept[name]:
                 block = os.pread(log, min(1 << 20, kept[name] - offset), offset)
                 if not block:

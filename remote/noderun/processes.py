@@ -78,7 +78,7 @@ def identity(pid):
     """Return the identity of a process among all of this boot, also from outside its process
     namespace: its number there, its start time and that namespace.
     """
-    return {"wrapper": pid, "ticks": started(pid), "pids": os.readlink("/proc/self/ns/pid")}
+    return {"wrapper": pid, "ticks": read_start(pid), "pids": os.readlink("/proc/self/ns/pid")}
 
 
 def lives(known):
@@ -86,9 +86,9 @@ def lives(known):
     another number here.
     """
     if known.get("pids", "") in ("", os.readlink("/proc/self/ns/pid")):
-        return started(known["wrapper"]) == known["ticks"]
+        return read_start(known["wrapper"]) == known["ticks"]
     if known.get("outer") is not None:  # looked for once: a rank is looked at many times a second
-        return started(known["outer"]) == known["ticks"]
+        return read_start(known["outer"]) == known["ticks"]
     for pid, (_, _, start) in processes().items():
         if start == known["ticks"] and numbers_of(pid)[-1:] == [known["wrapper"]]:
             known["outer"] = pid
@@ -96,7 +96,7 @@ def lives(known):
     return False
 
 
-def started(pid):
+def read_start(pid):
     """Return the start time of a process in clock ticks; None if it has ended."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:

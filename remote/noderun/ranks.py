@@ -64,7 +64,7 @@ class Ranks:
         return sorted(self.records.values(), key=lambda record: record["rank"])
 
 
-def how_it_ended(record):
+def describe_end(record):
     """Return how a rank ended: by a signal or with an exit code, and its note."""
     how = record["signal"] or "exit code %s" % record["code"]
     return how + ", " + record["note"] if "note" in record else how

@@ -15,7 +15,7 @@ from noderun.files import (
     TAIL_BYTES,
     Refused,
     inside,
-    opened,
+    open_regular,
     own_directory,
     read_slice,
     root_directory,
@@ -26,17 +26,17 @@ from noderun.logs import in_order, log_files
 from noderun.processes import bearers, boot_id, send_signal
 from noderun.runs import (
     belonging,
-    connected,
+    connect,
+    find_unproved_containers,
     living_runs,
     remove_containers,
     remove_run,
     supervisor_lives,
     sweep,
-    unproved,
 )
 from noderun.sampler import SAMPLES
 from noderun.spawner import start_by
-from noderun.unverified import unverified
+from noderun.unverified import find_unverified_runs
 
 MOST_LISTED = 256
 """Logs of a run that are listed while it lasts."""
@@ -67,7 +67,7 @@ def op_line(request):
     deadline = time.monotonic() + request.get("wait_s", 10)
     while True:
         try:
-            connection = connected(directory)
+            connection = connect(directory)
             break
         except OSError as error:
             if time.monotonic() > deadline or not request["start"]:
@@ -156,7 +156,10 @@ def doubts(own, run_id=None):
     """Return the runs that may not have ended: possible leftovers of their processes and
     containers.
     """
-    both = {"unverified": unverified(own, run_id), "containers": unproved(own, run_id)}
+    both = {
+        "unverified": find_unverified_runs(own, run_id),
+        "containers": find_unproved_containers(own, run_id),
+    }
     return {name: value for name, value in both.items() if value}
 
 
@@ -166,7 +169,7 @@ def ask_supervisor(directory, reason, grace_s):
     """
     data = b""
     try:
-        connection = connected(directory, grace_s + 10)
+        connection = connect(directory, grace_s + 10)
     except OSError:
         return False
     try:
@@ -199,7 +202,7 @@ def op_drop(request):
     ended = os.path.exists(os.path.join(directory, "exit.json"))
     gone = os.path.isdir(directory) and not supervisor_lives(directory)
     gone = gone and not belonging(own_directory(request), request["run"])
-    gone = gone and not unproved(own_directory(request), request["run"])
+    gone = gone and not find_unproved_containers(own_directory(request), request["run"])
     gone = gone and (request["finished"] or not ended)
     if gone:
         remove_run(root_directory(request["root"]), directory)
@@ -279,7 +282,7 @@ def op_recent(request):
 
 def end_of(path, most):
     """Return up to ``most`` bytes at the end of a regular file; empty if the file is missing."""
-    with opened(path) as handle:
+    with open_regular(path) as handle:
         return (
             b""
             if handle is None

@@ -16,7 +16,7 @@ from noderun.launch import check_port, launch
 from noderun.logs import MAX_FILES, digests, log_files
 from noderun.meter import Meter
 from noderun.processes import bearers, boot_id, descendants, ending, name_of, send_signal
-from noderun.ranks import Ranks, how_it_ended
+from noderun.ranks import Ranks, describe_end
 from noderun.records import write_json, write_whole
 from noderun.sampler import Sampler
 from noderun.stall import Stall, is_attended
@@ -205,7 +205,7 @@ class Run:
             if pid == self.main:
                 self.main_status = status
 
-    def owned(self):
+    def find_processes(self):
         """Return {pid: start time} of this run's processes: descendants, group members, and if
         ordered, by its marker.
         """
@@ -224,7 +224,7 @@ class Run:
         """Return {pid: start time} of what the launch script has started: of the processes in its
         container, if it has one.
         """
-        return self.container.processes() if self.container else self.owned()
+        return self.container.processes() if self.container else self.find_processes()
 
     def signal(self, number):
         """Signal what the launch script has started. What starts and watches a container ends by
@@ -233,7 +233,7 @@ class Run:
             self.told = True
             self.container.signal(number)
         elif not self.is_entering():
-            send_signal(self.owned(), number)
+            send_signal(self.find_processes(), number)
 
     def watch(self):
         """Look for ranks that ended, for logs that grew too long, and for the end of all processes."""
@@ -241,7 +241,7 @@ class Run:
             self.close()
             return
         self.read_ranks()
-        self.tell_examined()
+        self.report_examination()
         now = time.monotonic()
         if self.container:
             self.container.measure()
@@ -285,7 +285,7 @@ class Run:
         if self.is_entering() and now < self.killed_at + ENTER_S:
             return
         inside = self.inside()
-        left = inside or self.owned()
+        left = inside or self.find_processes()
         if self.container and not inside and self.emptied is None:
             # The engine clears up now, which takes it some time.
             self.emptied, self.killed_at = now, max(self.killed_at, now + CLEAR_UP_S)
@@ -323,9 +323,9 @@ class Run:
 
     def examine(self):
         """Begin to examine what every rank does; the report follows as an event."""
-        self.examination.begin(sorted(self.owned()))
+        self.examination.begin(sorted(self.find_processes()))
 
-    def tell_examined(self):
+    def report_examination(self):
         """Tell the report of a look that is over, and stop an overdue run that no controller is
         going to stop.
         """
@@ -340,7 +340,7 @@ class Run:
             self.tell("rank", **record)
             if record["code"] != 0 and self.state == "running":
                 self.stop(
-                    "rank_failed: rank %d ended with %s" % (record["rank"], how_it_ended(record))
+                    "rank_failed: rank %d ended with %s" % (record["rank"], describe_end(record))
                 )
 
     def end(self, stuck=()):
@@ -388,7 +388,7 @@ class Run:
             "files": {},
         }
         if self.container:
-            self.record["container"] = self.container.proved()
+            self.record["container"] = self.container.read_proof()
         self.state, self.hashing = (
             "closing",
             digests(sizes, self.order["output_limit_bytes"], samples),

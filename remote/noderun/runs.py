@@ -86,7 +86,7 @@ def supervisor_lives(directory):
     return own_supervisor_has(address_of(directory))
 
 
-def connected(directory, timeout_s=None):
+def connect(directory, timeout_s=None):
     """Return a connection to the supervisor of a run directory. Raises OSError if there is none of
     this user.
     """
@@ -159,7 +159,7 @@ def open_containers(own, run_id=None):
         over = started and (
             os.path.exists(os.path.join(directory, "exit.json")) or not supervisor_lives(directory)
         )
-        if over and ran_here(directory) and container_of(directory).proved()["left"]:
+        if over and ran_here(directory) and container_of(directory).read_proof()["left"]:
             unproved.append(container_of(directory))
     return unproved
 
@@ -170,13 +170,13 @@ def remove_containers(own, run_id=None):
         container.remove()
 
 
-def unproved(own, run_id=None):
+def find_unproved_containers(own, run_id=None):
     """Return {run id: [certain or possible leftovers]} of containers without a proof, after another
     look.
     """
     doubtful = {}
     for container in open_containers(own, run_id):
         container.look()
-        if container.proved()["left"]:
-            doubtful[os.path.basename(container.directory)] = container.proved()["left"]
+        if container.read_proof()["left"]:
+            doubtful[os.path.basename(container.directory)] = container.read_proof()["left"]
     return doubtful

@@ -14,7 +14,7 @@ import signal
 import time
 
 from noderun.logs import TELEMETRY
-from noderun.processes import started
+from noderun.processes import read_start
 
 QUIET_S = 0.5
 """After the start nothing is done for so long: all nodes start at one instant, and some of them may
@@ -55,7 +55,7 @@ class Sampler:
             become_sampler(settings, order["run_id"], waiting)
         os.close(waiting)
         os.set_blocking(bell, False)
-        self.ticks, self.bell = started(self.pid), bell
+        self.ticks, self.bell = read_start(self.pid), bell
 
     def begin(self):
         """Let it sample: the run has started."""
@@ -104,7 +104,7 @@ class Sampler:
         if self.pid:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
-        return not self.pid or started(self.pid) != self.ticks
+        return not self.pid or read_start(self.pid) != self.ticks
 
 
 def copy_lines(source, target):

@@ -52,7 +52,7 @@ class Ask:
 
     def __init__(self, base):
         self.pipe, self.path = base + ".ask", base + ".collectives"
-        self.was = modified(self.path)
+        self.was = read_file_mark(self.path)
         self.is_asked = False
         self.try_to_ask()
 
@@ -71,7 +71,7 @@ class Ask:
         if not self.is_asked and os.path.exists(self.pipe):
             self.try_to_ask()
             return False
-        return not self.is_asked or modified(self.path) != self.was
+        return not self.is_asked or read_file_mark(self.path) != self.was
 
 
 class Question:
@@ -94,7 +94,7 @@ class Question:
         if self.stacks_from is None and self.spy is None:
             self.spy = begin_spy(pid)
 
-    def answered(self):
+    def has_answer(self):
         """Return True if all that was asked is there."""
         return self.has_stacks() and self.ask.is_over()
 
@@ -131,7 +131,7 @@ class Question:
             entry["python"] = shorten(text)
             entry.update(calls_of(text, self.pid))
         if self.ask.is_asked and self.ask.is_over():
-            entry.update(recorded(self.ask.path))
+            entry.update(read_collectives(self.ask.path))
         if self.ask.is_asked and not self.ask.is_over():
             entry["unanswered"] = True
         return entry
@@ -145,7 +145,7 @@ def shorten(text):
     return re.sub(r"(?m)^(\s+\S+ \().*/([^/]+:\d+\))$", r"\1\2", text).splitlines()[:120]
 
 
-def recorded(path):
+def read_collectives(path):
     """Return ``collectives`` and ``earlier``, as a rank wrote them; an empty answer without a
     flight recorder.
     """
@@ -155,7 +155,7 @@ def recorded(path):
 
 
 def ask_collectives(directory, living, ended):
-    """Ask ranks that may be about to end for their collectives; return {rank: what `recorded`
+    """Ask ranks that may be about to end for their collectives; return {rank: what `read_collectives`
     returns of each}, also of those that have left them when they failed. Waits for a moment."""
     bases = {rank: os.path.join(directory, "ranks", str(rank)) for rank in living + ended}
     questions = [Ask(bases[rank]) for rank in living]
@@ -165,7 +165,7 @@ def ask_collectives(directory, living, ended):
     return {
         rank: words
         for rank, base in bases.items()
-        for words in [recorded(base + ".collectives")]
+        for words in [read_collectives(base + ".collectives")]
         if words
     }
 
@@ -177,7 +177,7 @@ def own_words(questions):
     began = time.monotonic()
     deadline = began + ANSWER_S
     while time.monotonic() < deadline and not all(
-        question.answered() for question in questions.values()
+        question.has_answer() for question in questions.values()
     ):
         for question in questions.values():
             question.insist()
@@ -364,7 +364,7 @@ def size_of(path):
         return -1
 
 
-def modified(path):
+def read_file_mark(path):
     """Return a mark that changes whenever a file is replaced; None if it is missing."""
     try:
         status = os.stat(path)

@@ -327,7 +327,7 @@ def supervise(directory):
         supervisor.run.sampler.end()
         deadline = time.monotonic() + STUCK_S
         while descendants(os.getpid()) and time.monotonic() < deadline:
-            send_signal(supervisor.run.owned(), signal.SIGKILL)
+            send_signal(supervisor.run.find_processes(), signal.SIGKILL)
             time.sleep(POLL_S)
             supervisor.run.reap()
         if supervisor.run.container:

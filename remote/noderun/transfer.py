@@ -12,12 +12,12 @@ import sys
 import time
 import zlib
 
-from noderun.channel import IDLE_S, received, reply, write_bytes
+from noderun.channel import IDLE_S, receive_blocks, reply, write_bytes
 from noderun.files import (
     Refused,
     digest_of,
     inside,
-    opened,
+    open_regular,
     own_directory,
     read_slice,
     root_directory,
@@ -68,7 +68,7 @@ def op_put(request):
                 FileNotFoundError
             ):  # another node that shares the directory has removed it too
                 os.unlink(path)
-            raise altered(item, path)
+            raise digest_error(item, path)
     reply(done=True)
 
 
@@ -88,12 +88,12 @@ def intact(item, path):
     """Yield a file's bytes as they arrive. Refuses altered ones before the file gets its name:
     another node that shares the directory may already use a good file of that name."""
     digest = hashlib.sha256()
-    yield from received(item["bytes"], digest)
+    yield from receive_blocks(item["bytes"], digest)
     if digest.hexdigest() != item["sha256"]:
-        raise altered(item, path)
+        raise digest_error(item, path)
 
 
-def altered(item, path):
+def digest_error(item, path):
     """Return the refusal of a file whose bytes are not those that were announced."""
     return Refused("transfer_corrupt", "%s: expected SHA-256 %s" % (path, item["sha256"]))
 
@@ -152,7 +152,7 @@ class Pieces:
         if size <= 0:
             return 0
         begun = time.monotonic()
-        signal.alarm(IDLE_S)  # as in `received`: ends this process if nobody reads
+        signal.alarm(IDLE_S)  # as in `receive_blocks`: ends this process if nobody reads
         if packed:
             body = deflate(data)
             reply(name=name, offset=offset, raw=size, bytes=len(body), packed=True)
@@ -212,7 +212,7 @@ def op_get(request):
         offset = request["have"].get(name, 0)
         limit = min(sizes[name], kept[name]["bytes"] if name in kept else space, space)
         space -= limit
-        with opened(os.path.join(directory, "logs", name)) as log:
+        with open_regular(os.path.join(directory, "logs", name)) as log:
             while log is not None and offset < limit:
                 sent = pieces.send(name, log, offset, limit - offset)
                 if not sent:

@@ -46,7 +46,7 @@ def groups_of(pid):
     return read_slice("/proc/%d/cgroup" % pid, 0, 1 << 16).decode("utf-8", "replace").splitlines()
 
 
-def unverified(own, run_id=None):
+def find_unverified_runs(own, run_id=None):
     """Return {run id: [[process id, name], ...]} of started runs with possible leftovers.
 
     A run has an empty list where its processes had numbers of another process namespace, so that

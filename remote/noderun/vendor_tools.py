@@ -19,7 +19,7 @@ def nameless(folder):
     return kept
 
 
-def not_written(folder):
+def find_write_error(folder):
     """Return why a folder cannot be written to; empty if it can."""
     try:
         with nameless(folder) as file:
@@ -68,7 +68,7 @@ def has_ended(pid):
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def said(started, limit_s):
+def collect_output(started, limit_s):
     """Return exit code and text of a started program; the code is None if it exceeded ``limit_s``.
 
     Processes that it has started end with it. A program that hangs in the kernel does not die when

@@ -76,12 +76,12 @@ def test_the_compiled_update_is_that_of_pytorch_and_leaves_copies() -> None:
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_gradients_of_the_forward_pass_are_those_of_the_loss(chunks: int) -> None:
     import torch
-    from lm_loss import loss_function, projected
+    from lm_loss import compute_loss, loss_function
 
     torch.manual_seed(0)
     hidden, targets = torch.randn(2, 10, 16, requires_grad=True), torch.randint(40, (2, 10))
     head = torch.nn.Linear(16, 40, bias=False)
-    expected = projected(hidden, head.weight, targets) / 4
+    expected = compute_loss(hidden, head.weight, targets) / 4
     of_expected = torch.autograd.grad(expected, [hidden, head.weight])
     loss = loss_function(chunks, None, 1 / 4)(hidden, head, targets)
     assert torch.allclose(loss, expected)
@@ -94,11 +94,11 @@ def test_gradients_of_the_forward_pass_are_those_of_the_loss(chunks: int) -> Non
 def test_expanded_keys_give_what_grouped_keys_give_and_cudnn_is_not_asked_for_on_a_cpu() -> None:
     import torch
     from lm_kernels import takes_groups
-    from lm_models import attended
+    from lm_models import attend
 
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 9, 8), torch.randn(2, 2, 9, 8)
-    assert torch.allclose(attended(q, k, v, "grouped"), attended(q, k, v, "expanded"), atol=1e-6)
+    assert torch.allclose(attend(q, k, v, "grouped"), attend(q, k, v, "expanded"), atol=1e-6)
     assert not takes_groups(4, 2, 8, torch.bfloat16, torch.device("cpu"))
 
 
@@ -159,11 +159,11 @@ def test_experts_compute_what_each_token_alone_would() -> None:
 
 def test_rotary_positions_make_scores_depend_on_distances_alone() -> None:
     import torch
-    from lm_models import rotated, rotation
+    from lm_models import rotate, rotation
 
     table = rotation(40, 16, 500000.0, torch.device("cpu"))
     q, k = torch.randn(16), torch.randn(16)
-    turned_q, turned_k = (rotated(x.expand(1, 1, 40, 16), table)[0, 0] for x in (q, k))
+    turned_q, turned_k = (rotate(x.expand(1, 1, 40, 16), table)[0, 0] for x in (q, k))
     scores = turned_q @ turned_k.t()
     assert torch.allclose(scores[3, 1], scores[37, 35], atol=1e-4)
     assert torch.allclose(scores.diagonal(), (q @ k).expand(40), atol=1e-4)
@@ -175,7 +175,7 @@ def test_selective_checkpointing_computes_no_matrix_product_again() -> None:
     them again.
     """
     import torch
-    from lm_models import Arithmetic, Decoder, Shape, filled
+    from lm_models import Arithmetic, Decoder, Shape, fill
     from torch.utils.flop_counter import FlopCounterMode
 
     sizes = Shape(1, 64, 4, 4, 16, 256, False, 512, True, 1, 1, "layer", "learned", 64, 0.0, True)
@@ -183,7 +183,7 @@ def test_selective_checkpointing_computes_no_matrix_product_again() -> None:
     for what in ("none", "selective", "full"):
         decoder = Decoder(sizes, Arithmetic(torch.float32, torch.float32, False, what), 32)
         block = decoder.blocks["0"]
-        filled(block, "blocks.0", decoder, torch.device("cpu"), 0)
+        fill(block, "blocks.0", decoder, torch.device("cpu"), 0)
         x = torch.randn(2, 32, 64, requires_grad=True)
         with FlopCounterMode(display=False) as counter:
             block(x).sum().backward()

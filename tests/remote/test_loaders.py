@@ -187,9 +187,11 @@ def test_crops_lie_inside_and_take_between_8_percent_and_all(loaders: ModuleType
 def test_pixels_follow_from_the_seed(loaders: ModuleType, data_set: Path) -> None:
     pytest.importorskip("PIL")
     path = str(next(data_set.glob("train/*/*.jpg")))
-    assert len(loaders.decoded(path, 32, 5)) == 32 * 32 * 3
+    assert len(loaders.decode_crop(path, 32, 5)) == 32 * 32 * 3
     assert (
-        loaders.decoded(path, 32, 5) == loaders.decoded(path, 32, 5) != loaders.decoded(path, 32, 6)
+        loaders.decode_crop(path, 32, 5)
+        == loaders.decode_crop(path, 32, 5)
+        != loaders.decode_crop(path, 32, 6)
     )
 
 

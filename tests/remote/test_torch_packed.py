@@ -45,13 +45,13 @@ def gradients_compared() -> None:
     trainer.join(asked, me, device)
     model, batch = trainer.learner(asked, device), synthetic(asked, device, me.rank)
     for _ in range(3):
-        trainer.taken(model, model.parallel, *batch)
+        trainer.take_step(model, model.parallel, *batch)
 
     def averages(network):
         model.parallel.zero_grad()
         network(*batch)[0].backward()
         if isinstance(network, Packed):
-            network.done()
+            network.finish()
         return [parameter.grad.detach().clone() for parameter in model.parallel.parameters()]
 
     ddp = averages(model.parallel)

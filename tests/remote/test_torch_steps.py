@@ -30,14 +30,14 @@ def test_only_the_first_step_works_from_the_root_directory(
     import torch
 
     directories: list[str] = []
-    take = trainer.taken
+    take = trainer.take_step
 
     def recorded(*arguments: Any) -> Any:
         directories.append(os.getcwd())
         return take(*arguments)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trainer, "taken", recorded)
+    monkeypatch.setattr(trainer, "take_step", recorded)
     asked = argparse.Namespace(**vars(alone) | {"steps": 3, "solo_steps": 0})
     trainer.train(asked, trainer.Identity(0, 0, 1, 0), torch.device("cpu"))
     assert directories == ["/", str(tmp_path), str(tmp_path)]

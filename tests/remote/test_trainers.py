@@ -36,14 +36,14 @@ def shared() -> ModuleType:
 
 def test_a_rank_is_told_again_what_it_said(shared: ModuleType) -> None:
     facts = {"rank": 3, "host": "größe", "device": 'a "GPU"', "memory_bytes": 1 << 40}
-    values = shared.packed(facts)
+    values = shared.pack_facts(facts)
     # Collectives of some frameworks carry numbers with a point.
     assert (
         len(values) == 1024
-        and shared.unpacked(values) == shared.unpacked(map(float, values)) == facts
+        and shared.unpack_facts(values) == shared.unpack_facts(map(float, values)) == facts
     )
     with pytest.raises(ValueError, match="facts of a rank: expected 1024 bytes at most, got 10"):
-        shared.packed({"host": "h" * 1020})
+        shared.pack_facts({"host": "h" * 1020})
 
 
 def test_memory_is_that_of_a_rank_and_not_of_what_started_it() -> None:

@@ -53,5 +53,5 @@ def losses(
     found = []
     for network in [model.parallel] * steps + [model.parallel.module] * 3:
         counts.append(0)
-        found.append(float(trainer.taken(model, network, *batch)[0]))
+        found.append(float(trainer.take_step(model, network, *batch)[0]))
     return found, counts

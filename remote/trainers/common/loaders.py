@@ -123,7 +123,7 @@ def crop_box(width: int, height: int, random_: random.Random) -> Tuple[int, int,
     return left, top, left + side, top + side
 
 
-def decoded(path: str, size: int, seed: int) -> bytes:
+def decode_crop(path: str, size: int, seed: int) -> bytes:
     """Return size x size RGB pixels of a random part of an image, row by row, mirrored in half of
     the cases.
     """

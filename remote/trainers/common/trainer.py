@@ -195,7 +195,7 @@ def check_ranks(total: Sequence[int], world_size: int, group: Optional[int] = No
         raise RuntimeError(f"ranks: expected sum and count {expected}, got {list(total)}{where}")
 
 
-def packed(facts: Dict[str, Any]) -> List[int]:
+def pack_facts(facts: Dict[str, Any]) -> List[int]:
     """Return the facts of a rank as bytes, of the same length for every rank."""
     text = json.dumps(facts).encode()
     if len(text) > FACTS_BYTES:
@@ -203,7 +203,7 @@ def packed(facts: Dict[str, Any]) -> List[int]:
     return list(text.ljust(FACTS_BYTES))
 
 
-def unpacked(values: Iterable[float]) -> Dict[str, Any]:
+def unpack_facts(values: Iterable[float]) -> Dict[str, Any]:
     """Return the facts of a rank from its bytes."""
     facts: Dict[str, Any] = json.loads(bytes(map(int, values)))
     return facts

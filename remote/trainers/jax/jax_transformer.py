@@ -79,7 +79,7 @@ def parameters(shape: Shape) -> int:
     return held - (shape.rows - shape.vocab) * shape.width
 
 
-def normalized(x: jax.Array, norm: Tree) -> jax.Array:
+def normalize(x: jax.Array, norm: Tree) -> jax.Array:
     """Return LayerNorm of x, computed in fp32."""
     wide = x.astype(jnp.float32)
     wide = wide - wide.mean(-1, keepdims=True)
@@ -95,11 +95,11 @@ def linear(x: jax.Array, layer: Tree) -> jax.Array:
 def block(shape: Shape, x: jax.Array, layer: Tree) -> jax.Array:
     """Return the output of one layer, B T D."""
     b, t, d = x.shape
-    h = linear(normalized(x, layer["attention_norm"]), layer["qkv"])
+    h = linear(normalize(x, layer["attention_norm"]), layer["qkv"])
     q, k, v = jnp.split(h.reshape(b, t, 3 * shape.heads, -1), 3, axis=2)
     mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
     x = x + linear(mixed.reshape(b, t, d), layer["attention_out"])
-    inner = jax.nn.gelu(linear(normalized(x, layer["mlp_norm"]), layer["mlp_in"]))
+    inner = jax.nn.gelu(linear(normalize(x, layer["mlp_norm"]), layer["mlp_in"]))
     return x + linear(inner, layer["mlp_out"])
 
 
@@ -111,7 +111,7 @@ def logits_of(shape: Shape, compute: Any, params: Tree, inputs: jax.Array) -> ja
     x, _ = jax.lax.scan(
         lambda x, weights: (block(shape, x, weights), None), x.astype(compute), params["layers"]
     )
-    x = normalized(x, params["norm"])
+    x = normalize(x, params["norm"])
     table = params["embedding"].astype(compute)
     logits = jnp.einsum("btd,vd->btv", x, table, preferred_element_type=jnp.float32)
     return logits[..., : shape.vocab]
@@ -145,7 +145,7 @@ def fresh(params: Tree) -> Adam:
     return Adam(params, zeros, zeros, jnp.zeros((), jnp.int32))
 
 
-def updated(state: Adam, grads: Tree, rate: float, decay: float, clip: float) -> Adam:
+def update(state: Adam, grads: Tree, rate: float, decay: float, clip: float) -> Adam:
     """Return the state after an update with AdamW (betas 0.9 and 0.95, epsilon 1e-8), for gradients
     scaled to a norm of at most ``clip`` (0: as they are). Weight decay applies to matrices and
     tables."""
@@ -156,11 +156,11 @@ def updated(state: Adam, grads: Tree, rate: float, decay: float, clip: float) ->
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state.mean, grads)
     square = jax.tree.map(lambda s, g: 0.95 * s + 0.05 * g * g, state.square, grads)
 
-    def moved(path: Any, p: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
+    def move(path: Any, p: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
         step = (m / (1 - 0.9**updates)) / (jnp.sqrt(s / (1 - 0.95**updates)) + 1e-8)
         is_matrix = jax.tree_util.keystr(path[-1:]) == "['weight']" or len(path) == 1
         return p - rate * (step + decay * p if is_matrix else step)
 
     return Adam(
-        jax.tree_util.tree_map_with_path(moved, state.params, mean, square), mean, square, updates
+        jax.tree_util.tree_map_with_path(move, state.params, mean, square), mean, square, updates
     )

@@ -43,7 +43,7 @@ import rank_progress
 import trainer
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax_transformer import Adam, Shape, fresh, initial, mean_loss, parameters, updated
+from jax_transformer import Adam, Shape, fresh, initial, mean_loss, parameters, update
 from trainer import Identity
 
 BATCHES = 4
@@ -133,7 +133,7 @@ def step_of(args: argparse.Namespace, shape: Shape, mesh: Mesh) -> Any:
     def step(state: Adam, tokens: jax.Array, number: jax.Array) -> tuple[Adam, jax.Array]:
         """The part of one device. ``tokens``: batches, sequences of this device, T + 1."""
         loss, grads = jax.lax.pmean(loss_of(state.params, tokens[number % BATCHES]), "data")
-        return updated(state, grads, args.learning_rate, args.weight_decay, args.grad_clip), loss
+        return update(state, grads, args.learning_rate, args.weight_decay, args.grad_clip), loss
 
     # check_vma: otherwise JAX itself adds up gradients over devices, as parameters are the same
     # everywhere.
@@ -202,7 +202,7 @@ def main() -> None:
         "memory_bytes": memory_bytes(),
     }
     rows = multihost_utils.process_allgather(
-        np.array(trainer.packed(facts), np.uint8), tiled=False
+        np.array(trainer.pack_facts(facts), np.uint8), tiled=False
     ).reshape(me.world_size, -1)
     if me.rank == 0:
         versions = {
@@ -210,7 +210,7 @@ def main() -> None:
             "framework_version": jax.__version__,
             "python": platform.python_version(),
         }
-        ranks = [trainer.unpacked(row) for row in rows]
+        ranks = [trainer.unpack_facts(row) for row in rows]
         trainer.say_done(trainer.of_all(args, ranks, {**versions, **of_run}))
     jax.distributed.shutdown()
 

@@ -37,7 +37,7 @@ class Folder(paddle.io.Dataset):  # type: ignore[misc]
         import numpy
 
         path, label = self.files[draw.index]
-        pixels = numpy.frombuffer(loaders.decoded(path, self.size, draw.seed), numpy.uint8)
+        pixels = numpy.frombuffer(loaders.decode_crop(path, self.size, draw.seed), numpy.uint8)
         return pixels.reshape(self.size, self.size, 3), numpy.array([label], numpy.int64)
 
     def __len__(self) -> int:

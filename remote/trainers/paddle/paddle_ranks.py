@@ -116,8 +116,8 @@ def gather(facts: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
     if world_size == 1:
         return [facts]
     gathered: list[Any] = []
-    dist.all_gather(gathered, paddle.to_tensor(trainer.packed(facts), dtype="int64"))
-    return [trainer.unpacked(packed.tolist()) for packed in gathered]
+    dist.all_gather(gathered, paddle.to_tensor(trainer.pack_facts(facts), dtype="int64"))
+    return [trainer.unpack_facts(packed.tolist()) for packed in gathered]
 
 
 def prove_world(me: Identity) -> None:

@@ -28,7 +28,7 @@ class Peer:
         self.link, self.rank, self.host = link, rank, host
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def lost(self, error: Optional[OSError] = None) -> PeerError:
+    def loss_error(self, error: Optional[OSError] = None) -> PeerError:
         """Return the error for a peer that closed the connection."""
         why = f" ({error.strerror or error})" if error else ""
         return PeerError(f"peer rank {self.rank} ({self.host}) closed the connection{why}")
@@ -205,5 +205,5 @@ def farewell(
     except socket.timeout as error:  # not the same class as TimeoutError before Python 3.10
         raise peer.silent(timeout_s) from error
     except (OSError, EOFError, ValueError) as error:
-        raise peer.lost() from error
+        raise peer.loss_error() from error
     return sorted(facts, key=lambda rank: rank["rank"])

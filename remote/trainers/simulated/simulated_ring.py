@@ -119,9 +119,9 @@ class Ring:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self.previous.lost(error) from error
+            raise self.previous.loss_error(error) from error
         if count == 0:
-            raise self.previous.lost()
+            raise self.previous.loss_error()
         return count
 
     def _send(self, data: memoryview) -> int:
@@ -130,7 +130,7 @@ class Ring:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self.next.lost(error) from error
+            raise self.next.loss_error(error) from error
 
 
 def add(target: memoryview, incoming: memoryview) -> None:

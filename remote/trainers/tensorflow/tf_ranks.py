@@ -77,9 +77,9 @@ def gather(
 ) -> list[dict[str, Any]]:
     """Return the facts of every rank, in order of rank."""
     rows = strategy.gather(
-        of_ranks(me, strategy, [trainer.packed(rank_facts) for rank_facts in facts]), axis=0
+        of_ranks(me, strategy, [trainer.pack_facts(rank_facts) for rank_facts in facts]), axis=0
     )
-    return [trainer.unpacked(row) for row in rows.numpy().tolist()]
+    return [trainer.unpack_facts(row) for row in rows.numpy().tolist()]
 
 
 def prove_world(me: Identity, strategy: tf.distribute.Strategy) -> None:

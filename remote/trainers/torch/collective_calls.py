@@ -73,7 +73,7 @@ class Case(NamedTuple):
     in_place: bool
 
 
-def rounded(collective: str, size_bytes: int, item_bytes: int, ranks: int) -> tuple[int, int]:
+def round_size(collective: str, size_bytes: int, item_bytes: int, ranks: int) -> tuple[int, int]:
     """Return the elements of the whole buffer and of one rank's share for a size: multiples of 16
     bytes, at least 16.
     """
@@ -123,7 +123,7 @@ class Library:
         _fields_ = [("internal", ctypes.c_byte * 128)]
 
     def __init__(self, me: Identity, device: torch.device) -> None:
-        self.library = self._loaded()
+        self.library = self._find_library()
         unique_id = self._Id()
         if me.rank == 0:
             self._call("ncclGetUniqueId", ctypes.byref(unique_id))
@@ -136,7 +136,7 @@ class Library:
         )
 
     @staticmethod
-    def _loaded() -> Any:
+    def _find_library() -> Any:
         """Return the library that this process has already loaded; raises OSError if NCCL is linked
         into PyTorch.
         """

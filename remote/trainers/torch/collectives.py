@@ -23,9 +23,9 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 import trainer
-from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, Group, groups_of, rounded
+from collective_calls import COLLECTIVES, TWO_BUFFERS, Calls, Case, Group, groups_of, round_size
 from torch_ranks import World, all_ranks, leave_after, run, settle
-from torch_timing import SPARE_BYTES, free_bytes, timed
+from torch_timing import SPARE_BYTES, free_bytes, time_calls
 
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = {"both": (0, 1), "out": (0,), "in": (1,)}
@@ -69,7 +69,7 @@ def seconds(device: torch.device, call: Callable[[], Any], times: int) -> float:
     together.
     """
     all_ranks(device, 0.0)
-    return timed(device, call, times)
+    return time_calls(device, call, times)
 
 
 def measure(
@@ -96,7 +96,7 @@ def measure(
 
 def usable(calls: Calls, collective: str, in_place: bool) -> str:
     """Return why a form cannot be measured, or an empty text. The smallest size is tried."""
-    count, share = rounded(collective, 1, calls.send.element_size(), len(calls.group.ranks))
+    count, share = round_size(collective, 1, calls.send.element_size(), len(calls.group.ranks))
     why = ""
     try:
         calls.call(Case(collective, count, share, in_place))()
@@ -122,7 +122,7 @@ def measure_all(args: argparse.Namespace, world: World) -> dict[str, Any]:
     space = int(all_ranks(world.device, float(free_bytes(world.device)), "min")) - SPARE_BYTES
     shapes = list(
         dict.fromkeys(
-            rounded(args.collective, size, item, len(group.ranks)) for size in wanted_sizes(args)
+            round_size(args.collective, size, item, len(group.ranks)) for size in wanted_sizes(args)
         )
     )
     fitting = [shape for shape in shapes if 2 * shape[0] * item <= space]

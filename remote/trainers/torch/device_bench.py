@@ -22,7 +22,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import torch
 import trainer
 from torch_ranks import World, all_ranks
-from torch_timing import SPARE_BYTES, free_bytes, timed
+from torch_timing import SPARE_BYTES, free_bytes, time_calls
 
 MOST_CALLS = 1 << 16
 """Most calls of a step."""
@@ -82,12 +82,12 @@ def calls_of_a_step(device: torch.device, call: Callable[[], Any], step_seconds:
     """Return how many calls take about that long. Calls are tried in growing numbers; the first
     loads what it needs.
     """
-    timed(device, call, 1)
+    time_calls(device, call, 1)
     calls = 1
-    taken = timed(device, call, calls)
+    taken = time_calls(device, call, calls)
     while taken < step_seconds / 4 and calls < MOST_CALLS:
         calls *= 2
-        taken = timed(device, call, calls)
+        taken = time_calls(device, call, calls)
     return max(1, min(MOST_CALLS, round(calls * step_seconds / max(taken, 1e-9))))
 
 
@@ -96,5 +96,5 @@ def measure(args: argparse.Namespace, device: torch.device, call: Callable[[], A
     all_ranks(device, 0.0)
     calls = calls_of_a_step(device, call, args.step_seconds)
     all_ranks(device, 0.0)
-    seconds = [timed(device, call, calls) for _ in range(args.steps)][args.warmup_steps :]
+    seconds = [time_calls(device, call, calls) for _ in range(args.steps)][args.warmup_steps :]
     return Timing(calls * len(seconds), sum(seconds) / (calls * len(seconds)), min(seconds) / calls)

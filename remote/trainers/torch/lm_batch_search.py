@@ -25,7 +25,7 @@ from lm_embedding import embedding_of
 from lm_kernels import prefer_kernel
 from lm_models import Shape
 from lm_parallel import Layout
-from lm_steps import Tokens, learner, taken
+from lm_steps import Tokens, learner, take_step
 from torch_ranks import settle
 from trainer import Identity
 
@@ -161,14 +161,14 @@ def _attempt(args: argparse.Namespace, shape: Shape, layout: Layout, device: tor
     replica: Any = model.model
     if layout.kind == "ddp":
         # No annotations: DDP compares a hook's with its own types, and here they would be texts.
-        replica.register_comm_hook(None, lambda state, bucket: _unreduced(bucket))
+        replica.register_comm_hook(None, lambda state, bucket: _skip_reduction(bucket))
     tokens, targets = Tokens(args, layout, 0, device)[0]
     for _ in range(_STEPS):
-        taken(model, tokens, targets)
+        take_step(model, tokens, targets)
     settle(device)
 
 
-def _unreduced(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _skip_reduction(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Return a bucket of gradients unchanged, in place of the sum over ranks, which a fake process
     group does not give DDP.
     """

@@ -89,7 +89,7 @@ class _LookUp(torch.autograd.Function):
     def forward(
         ctx: Any, own: torch.Tensor, tokens: torch.Tensor, group: Any, compute: torch.dtype
     ) -> torch.Tensor:
-        rows = gathered(tokens, group) - dist.get_rank(group) * len(own)
+        rows = gather(tokens, group) - dist.get_rank(group) * len(own)
         elsewhere = (rows < 0) | (rows >= len(own))
         x = (
             functional.embedding(rows.masked_fill(elsewhere, 0), own)
@@ -106,14 +106,14 @@ class _LookUp(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (rows,) = ctx.saved_tensors
         # The mean over ranks, added up in fp32, as FSDP's.
-        gradients = gathered(gradient, ctx.group).float().div_(dist.get_world_size(ctx.group))
+        gradients = gather(gradient, ctx.group).float().div_(dist.get_world_size(ctx.group))
         own = torch.ops.aten.embedding_dense_backward(gradients, rows, ctx.size + SPARE, -1, False)[
             : ctx.size
         ]
         return own.to(ctx.dtype), None, None, None
 
 
-def gathered(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+def gather(tensor: torch.Tensor, group: Any) -> torch.Tensor:
     """Return the tensors (n, …) of all ranks of a group, one after the other: (ranks * n, …)."""
     rank, length = dist.get_rank(group), len(tensor)
     whole = tensor.new_empty(dist.get_world_size(group) * length, *tensor.shape[1:])

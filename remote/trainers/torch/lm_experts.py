@@ -20,7 +20,7 @@ them.
 """
 
 
-def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def multiply_groups(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Return the product of each group of rows with its matrix. ``weights``: (experts, in, out);
     ``ends``: of each group.
     """
@@ -55,12 +55,14 @@ class Experts(nn.Module):
         buffer = tokens.new_zeros(size, tokens.shape[1]).index_copy(
             0, places, tokens.repeat_interleave(self.active, dim=0)
         )
-        hidden = grouped(buffer, self.up, ends)
+        hidden = multiply_groups(buffer, self.up, ends)
         if self.gate is None:
             hidden = functional.gelu(hidden, approximate="tanh")
         else:
-            hidden = functional.silu(grouped(buffer, self.gate, ends)) * hidden
-        results = grouped(hidden, self.down, ends)[places].view(-1, self.active, tokens.shape[1])
+            hidden = functional.silu(multiply_groups(buffer, self.gate, ends)) * hidden
+        results = multiply_groups(hidden, self.down, ends)[places].view(
+            -1, self.active, tokens.shape[1]
+        )
         return (results * shares.unsqueeze(-1)).sum(dim=1).view_as(x)
 
     def _places(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:

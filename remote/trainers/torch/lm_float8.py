@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 
-def scaled(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor as 8-bit numbers that use the whole range of the type, and the factor that
     gives its values back.
     """
@@ -43,8 +43,8 @@ class Float8Product(torch.autograd.Function):
         """Return (rows, out) in bf16 of (rows, in) and (out, in)."""
         ctx.save_for_backward(x, weight)
         return product(
-            *scaled(x, torch.float8_e4m3fn),
-            *_transposed(scaled(weight, torch.float8_e4m3fn)),
+            *quantize(x, torch.float8_e4m3fn),
+            *_transpose(quantize(weight, torch.float8_e4m3fn)),
             fast=True,
         )
 
@@ -52,15 +52,15 @@ class Float8Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Return the gradients of both."""
         x, weight = ctx.saved_tensors
-        g8, of_g = scaled(gradients[0], torch.float8_e5m2)
-        w8, of_w = scaled(weight, torch.float8_e4m3fn)
-        x8, of_x = scaled(x, torch.float8_e4m3fn)
+        g8, of_g = quantize(gradients[0], torch.float8_e5m2)
+        w8, of_w = quantize(weight, torch.float8_e4m3fn)
+        x8, of_x = quantize(x, torch.float8_e4m3fn)
         of_input = product(g8, of_g, in_columns(w8), of_w, fast=False)
         of_weight = product(g8.t().contiguous(), of_g, in_columns(x8), of_x, fast=False)
         return of_input.to(x.dtype), of_weight.to(weight.dtype)
 
 
-def _transposed(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def _transpose(pair: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     return pair[0].t(), pair[1]
 
 

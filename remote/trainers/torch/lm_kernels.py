@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import torch
-from lm_models import attended
+from lm_models import attend
 from lm_steps import Learner
 
 
@@ -62,7 +62,7 @@ def takes_groups(
 
     def results(keys: str) -> list[torch.Tensor]:
         given = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
-        y = attended(*given, keys)
+        y = attend(*given, keys)
         return [y.detach(), *torch.autograd.grad(y, given, gradient)]
 
     try:

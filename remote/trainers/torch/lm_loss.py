@@ -16,7 +16,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def projected(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def compute_loss(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of what the last norm gave, (batch, tokens, width)."""
     return cross_entropy(functional.linear(hidden, weight.to(hidden.dtype)), targets)
 
@@ -78,7 +78,7 @@ def loss_function(chunks: int, options: Mapping[str, Any] | None, share: float) 
     ``options``: of torch.compile; None: not compiled. ``share``: the share of a micro-batch in the
     loss of a step.
     """
-    whole = projected if options is None else torch.compile(projected, **options)
+    whole = compute_loss if options is None else torch.compile(compute_loss, **options)
     part = _part if options is None else torch.compile(_part, **options)
 
     def loss(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor) -> torch.Tensor:

@@ -101,7 +101,7 @@ def rotation(tokens: int, head_width: int, theta: float, device: torch.device) -
     return torch.stack((angles.cos(), angles.sin())).float()
 
 
-def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Return queries or keys (batch, heads, tokens, head_width) turned by their positions; halves
     are paired, as in Llama's Hugging Face weights."""
     cos, sin = table
@@ -109,7 +109,7 @@ def rotated(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: str) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: str) -> torch.Tensor:
     """Return causal attention, of the size of ``q`` (batch, heads, tokens, head_width). ``keys``:
     see `Attention.keys`.
     """
@@ -158,8 +158,8 @@ class Attention(nn.Module):
             v.squeeze(3).transpose(1, 2),
         )
         if self.rotation is not None:
-            q, k = rotated(q, self.rotation), rotated(k, self.rotation)
-        return self.out(attended(q, k, v, self.keys).transpose(1, 2).flatten(2))
+            q, k = rotate(q, self.rotation), rotate(k, self.rotation)
+        return self.out(attend(q, k, v, self.keys).transpose(1, 2).flatten(2))
 
 
 class Mlp(nn.Module):
@@ -186,9 +186,9 @@ class Block(nn.Module):
         self.attention_norm, self.attention = Norm(shape), Attention(shape)
         self.mlp_norm = Norm(shape)
         self.mlp: nn.Module = Experts(shape) if shape.experts > 1 else Mlp(shape)
-        self.computed = recomputing(self._computed, recomputation)
+        self.computed = recomputing(self._compute, recomputation)
 
-    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+    def _compute(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
 
@@ -220,7 +220,7 @@ class Output(nn.Module):
 class Decoder(nn.Module):
     """A model.
 
-    Built on the meta device; `filled` gives a part of it memory and initial values, so that a model
+    Built on the meta device; `fill` gives a part of it memory and initial values, so that a model
     of which each rank keeps only shards never exists as a whole.
     """
 
@@ -270,7 +270,7 @@ class Decoder(nn.Module):
             else 0
         )
 
-    def embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the input of the first layer, (batch, tokens, width)."""
         x = self.embedding(tokens)
         if self.positions is not None:
@@ -281,7 +281,7 @@ class Decoder(nn.Module):
         """Return the loss of (batch, tokens) of token numbers, or logits without ``targets``."""
         dtype, device = self.arithmetic.compute, tokens.device.type
         with torch.autocast(device, dtype) if self.arithmetic.autocast else nullcontext():
-            x = self.embedded(tokens)
+            x = self.embed(tokens)
             for block in self.blocks.values():
                 x = block(x)
             return self.output(x, targets)
@@ -290,7 +290,7 @@ class Decoder(nn.Module):
 # --- memory and initial values --------------------------------------------------------------------
 
 
-def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, seed: int) -> None:
+def fill(part: nn.Module, name: str, decoder: Decoder, device: torch.device, seed: int) -> None:
     """Give a part memory on the device and its initial values, which depend only on the seed and on
     the parameter's name.
 
@@ -320,7 +320,7 @@ def filled(part: nn.Module, name: str, decoder: Decoder, device: torch.device, s
     part.to(decoder.arithmetic.weights)
 
 
-def turned(decoder: Decoder, device: torch.device) -> None:
+def set_rotations(decoder: Decoder, device: torch.device) -> None:
     """Give every layer the table of rotary positions, if the model has them."""
     shape = decoder.shape
     if shape.positions == "rotary":

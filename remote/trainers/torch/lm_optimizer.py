@@ -109,7 +109,7 @@ class Optimizer:
         self.one = torch.ones((), device=device)
         self.last_norm: torch.Tensor | None = None
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss whose gradients this optimizer expects."""
         return loss if self.scale is None else loss * self.scale
 

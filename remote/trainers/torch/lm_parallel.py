@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from lm_embedding import RowWiseEmbedding, embedding_of
 from lm_float8 import use_float8
-from lm_models import Decoder, filled, turned
+from lm_models import Decoder, fill, set_rotations
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -60,7 +60,7 @@ def mesh_of(layout: Layout, device: torch.device) -> DeviceMesh:
     )
 
 
-def placed(
+def place(
     args: argparse.Namespace,
     decoder: Decoder,
     layout: Layout,
@@ -77,11 +77,11 @@ def placed(
     shard = _sharding(args, decoder, layout, mesh) if layout.kind == "fsdp" else None
     numbers = list(decoder.blocks)
     for number, block in decoder.blocks.items():
-        filled(block, f"blocks.{number}", decoder, device, args.seed)
+        fill(block, f"blocks.{number}", decoder, device, args.seed)
         if args.dtype == "fp8":
             use_float8(block)
         if lowers(args, layout):
-            masters |= lowered(block, decoder.arithmetic.compute)
+            masters |= lower_precision(block, decoder.arithmetic.compute)
         if split == "blocks":
             block.compile(**compiling(args))
         if shard:
@@ -89,8 +89,8 @@ def placed(
             # twice in a row.
             shard(block, reshard_after_forward=args.reshard and number != numbers[-1])
     for name, part in decoder.outer().items():
-        filled(part, name, decoder, device, args.seed)
-    turned(decoder, device)
+        fill(part, name, decoder, device, args.seed)
+    set_rotations(decoder, device)
     decoder.tie()
     if split == "blocks":
         compile_ends(decoder, compiling(args))
@@ -143,7 +143,7 @@ def lowers(args: argparse.Namespace, layout: Layout) -> bool:
     return alone and args.compile and args.dtype == "bf16" and args.weights == "fp32"
 
 
-def lowered(block: nn.Module, compute: torch.dtype) -> dict[nn.Parameter, torch.Tensor]:
+def lower_precision(block: nn.Module, compute: torch.dtype) -> dict[nn.Parameter, torch.Tensor]:
     """Give a layer parameters of the type of matrix products; return their values as they were."""
     masters = {parameter: parameter.detach() for parameter in block.parameters()}
     for parameter, master in masters.items():
@@ -157,7 +157,7 @@ def compile_ends(decoder: Decoder, options: dict[str, Any]) -> None:
     # takes longer than PyTorch's.
     if decoder.positions is not None:
         own: Any = decoder
-        own.embedded = torch.compile(decoder.embedded, **options)
+        own.embed = torch.compile(decoder.embed, **options)
     decoder.output.norm.compile(**options)
 
 

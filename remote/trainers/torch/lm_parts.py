@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 import torch.distributed as dist
-from lm_steps import Learner, Tokens, taken
+from lm_steps import Learner, Tokens, take_step
 from step_timestamps import BESIDE, Stamps, time_beside
 from torch_packed import buckets
 from torch_ranks import all_ranks
@@ -80,7 +80,7 @@ class Silence:
         self.stamps.begin()
 
     def stamp(self, name: str) -> None:
-        """Record a moment of a step, as `lm_steps.taken` names it."""
+        """Record a moment of a step, as `lm_steps.take_step` names it."""
         self.stamps(name)
         if name == "micro_batch":
             self.overlapping = []
@@ -95,7 +95,7 @@ class Silence:
         own = {name: getattr(dist, name) for name in STAND_INS if hasattr(dist, name)}
         try:
             for name in own:
-                setattr(dist, name, partial(self._noted, STAND_INS[name]))
+                setattr(dist, name, partial(self._record_call, STAND_INS[name]))
             yield
         finally:
             for name, function in own.items():
@@ -118,7 +118,7 @@ class Silence:
             if call.ranks[0] > 1
         ]
 
-    def _noted(self, collective: str, *given: Any, **named: Any) -> None:
+    def _record_call(self, collective: str, *given: Any, **named: Any) -> None:
         tensors = [value for value in (*given, *named.values()) if isinstance(value, torch.Tensor)]
         call = Call(
             collective, max(map(torch.Tensor.numel, tensors)), tensors[0].dtype, named.get("group")
@@ -182,7 +182,7 @@ def alone(
         with silence.standing_in():
             for number in range(args.solo_steps):
                 silence.begin()
-                taken(bare, *batches[number], stamp=silence.stamp)
+                take_step(bare, *batches[number], stamp=silence.stamp)
                 stamps("end")
     except torch.cuda.OutOfMemoryError:
         stamps.steps.clear()
@@ -226,7 +226,7 @@ def of_ddp(learner: Learner) -> list[tuple[Call, torch.nn.Parameter]]:
     ]
 
 
-def sent(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
+def prepare_calls(calls: list[Call], device: torch.device) -> list[Callable[[], Any]]:
     """Return functions that begin these collectives, on buffers that all of them share."""
     space: dict[torch.dtype, torch.Tensor] = {}
     for call in calls:
@@ -272,7 +272,7 @@ def parts(
     own, overlapping, collectives = alone(args, learner, batches, device)
     times.update(own)
     try:
-        begin = sent(overlapping, device)
+        begin = prepare_calls(overlapping, device)
     except torch.cuda.OutOfMemoryError:
         begin = []
     ready = all_ranks(device, bool(begin) and times["solo_step_s"] is not None, "min")
@@ -285,7 +285,7 @@ def parts(
                 stamp(name)
 
             silence.begin()
-            taken(learner._replace(model=learner.decoder), *batches[number], stamp=both)
+            take_step(learner._replace(model=learner.decoder), *batches[number], stamp=both)
 
         with silence.standing_in():
             how = (args.solo_steps, take, "micro_batch", args.accumulation)

@@ -35,7 +35,7 @@ attention.
 """
 
 
-def _kept() -> frozenset[Any]:
+def _list_kept_operations() -> frozenset[Any]:
     operations = [getattr(torch.ops.aten, name, None) for name in KEPT]
     return frozenset(operation.default for operation in operations if operation is not None)
 
@@ -56,6 +56,6 @@ def recomputing(
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if recomputation == "selective":
         options["context_fn"] = partial(
-            create_selective_checkpoint_contexts, partial(_policy, _kept())
+            create_selective_checkpoint_contexts, partial(_policy, _list_kept_operations())
         )
     return partial(checkpoint, layer, **options)

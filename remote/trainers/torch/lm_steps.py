@@ -12,7 +12,7 @@ import torch.distributed as dist
 from lm_loss import loss_function
 from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import Optimizer
-from lm_parallel import Layout, compiling, mesh_of, placed, synchronise
+from lm_parallel import Layout, compiling, mesh_of, place, synchronise
 from step_timestamps import ignore_stamp
 from torch import nn
 
@@ -86,7 +86,7 @@ def learner(
     decoder = Decoder(shape, arithmetic_of(args, layout), args.seq_len)
     options = compiling(args) if args.compile else None
     decoder.output.loss = loss_function(args.loss_chunks, options, 1 / args.accumulation)
-    model, masters = placed(args, decoder, layout, mesh, device)
+    model, masters = place(args, decoder, layout, mesh, device)
     layers = [list(block.parameters()) for block in decoder.blocks.values()]
     inside = {parameter for layer in layers for parameter in layer}
     optimizer = Optimizer(
@@ -105,7 +105,7 @@ def learner(
 # --- taking a step --------------------------------------------------------------------------------
 
 
-def taken(
+def take_step(
     learner: Learner,
     tokens: torch.Tensor,
     targets: torch.Tensor,
@@ -115,7 +115,7 @@ def taken(
 
     ``stamp`` is called before each micro-batch, after its forward and after its backward pass.
     """
-    loss = accumulated(learner, tokens, targets, stamp)
+    loss = accumulate_gradients(learner, tokens, targets, stamp)
     learner.optimizer.step()
     if learner.layout.ranks > 1:
         # Four bytes after the update, so that every line is about all tokens.
@@ -124,7 +124,7 @@ def taken(
     return loss
 
 
-def accumulated(
+def accumulate_gradients(
     learner: Learner,
     tokens: torch.Tensor,
     targets: torch.Tensor,
@@ -139,7 +139,7 @@ def accumulated(
         synchronise(learner.model, learner.layout, number == count - 1, learner.args.reshard)
         loss = learner.model(tokens[number], targets[number])  # its share of the step's
         stamp("forward")
-        learner.optimizer.scaled(loss).backward()
+        learner.optimizer.scale_loss(loss).backward()
         stamp("backward")
         total = loss.detach() if total is None else total + loss.detach()
     assert total is not None

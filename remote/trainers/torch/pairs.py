@@ -134,7 +134,7 @@ class Line:
         self.swap(*first)
         self.swap(*second)
 
-    def timed(self, transfer: Callable[[], None], iterations: int) -> float:
+    def time_transfers(self, transfer: Callable[[], None], iterations: int) -> float:
         """Return the median seconds of ``iterations`` transfers. Both ends are ready before the
         clock starts.
         """
@@ -201,7 +201,7 @@ def measure(args: argparse.Namespace, world: World) -> dict[str, Any]:
             a, b = pair
             line.meet((b if node == a else a) * per_node + me.local_rank, leads=node == a)
             for direction, size_bytes, transfer in transfers(args, line, groups.get(pair)):
-                seconds = line.timed(transfer, args.iterations)
+                seconds = line.time_transfers(transfer, args.iterations)
                 if direction == "both" and sweep <= 1:
                     line.check()
                 if line.leads and sweep > 0:

@@ -41,7 +41,7 @@ class Stamps:
         event.record(stream or torch.cuda.current_stream())
         return event
 
-    def reduced(self, begin: Sequence[Callable[[], Any]], aside: Any) -> Callable[[], Any]:
+    def begin_reduction(self, begin: Sequence[Callable[[], Any]], aside: Any) -> Callable[[], Any]:
         """Begin collectives, one after the other, and record the end of all as `reduced`; return a
         function that waits for it.
 
@@ -91,7 +91,7 @@ def time_beside(
     separate = Stamps(both.device)
     for _ in range(steps):
         separate.begin()
-        separate.reduced(begin, aside)()
+        separate.begin_reduction(begin, aside)()
     ends: list[Callable[[], Any]] = []
     forwards: list[str] = []
 
@@ -99,7 +99,7 @@ def time_beside(
         if name == "forward":
             forwards.append(name)
             if len(forwards) % micro_batches == 0:
-                ends.append(both.reduced(begin, aside))
+                ends.append(both.begin_reduction(begin, aside))
         if name == "backward" and ends:
             ends.pop()()
 

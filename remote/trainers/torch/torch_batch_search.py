@@ -13,7 +13,7 @@ import torch
 import trainer
 from torch_images import synthetic
 from torch_ranks import all_ranks, settle
-from torch_steps import Learner, learner, taken
+from torch_steps import Learner, learner, take_step
 from trainer import Identity
 
 HELD_BACK = 0.05
@@ -34,7 +34,7 @@ def attempt(
             argparse.Namespace(**{**vars(args), "batch_size": batch_size}), device, 0
         )
         for _ in range(2):
-            taken(learner, learner.parallel.module, images, labels)
+            take_step(learner, learner.parallel.module, images, labels)
         settle(device)
     except (
         RuntimeError
@@ -59,7 +59,7 @@ def largest_batch(args: argparse.Namespace, me: Identity, device: torch.device) 
     held = learner(args, device)
     first = synthetic(args, device, me.rank)
     for _ in range(3):
-        taken(held, held.parallel, *first)  # DDP rebuilds its buckets after the first
+        take_step(held, held.parallel, *first)  # DDP rebuilds its buckets after the first
     del first
     ballast = torch.empty(
         int(HELD_BACK * torch.cuda.get_device_properties(device).total_memory),
@@ -88,7 +88,9 @@ def largest_batch(args: argparse.Namespace, me: Identity, device: torch.device) 
     return largest
 
 
-def searched(args: argparse.Namespace, me: Identity, device: torch.device) -> dict[str, Any]:
+def search_batch_size(
+    args: argparse.Namespace, me: Identity, device: torch.device
+) -> dict[str, Any]:
     """Search for the largest batch size if requested, and print it; leave memory as it was."""
     if not args.find_batch_size:
         return {}

@@ -62,14 +62,14 @@ class Gather(torch.autograd.Function):
         for below, in_row in ((0, 3 + 3 * odd_row), (1, 9 * odd_row - 9)):
             for right, in_column in ((0, 1 + odd_column), (1, 9 * odd_column - 9)):
                 chosen, upstream = (
-                    doubled(pad(part[:, :, below:, right:], (0, right, 0, below)), height, width)
+                    upsample(pad(part[:, :, below:, right:], (0, right, 0, below)), height, width)
                     for part in (place, gradient)
                 )
                 summed = summed + torch.where(chosen == in_row.view(-1, 1) + in_column, upstream, 0)
         return summed.contiguous(memory_format=ctx.layout)
 
 
-def doubled(windows: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def upsample(windows: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Return for each pixel the value at half its row and half its column."""
     images, channels, rows, columns = windows.shape
     wide = windows[:, :, :, None, :, None].expand(images, channels, rows, 2, columns, 2)

@@ -43,7 +43,7 @@ class Folder(torch.utils.data.Dataset):
         """Return pixels and label."""
         path, label = self.files[draw.index]
         pixels = torch.frombuffer(
-            bytearray(loaders.decoded(path, self.size, draw.seed)), dtype=torch.uint8
+            bytearray(loaders.decode_crop(path, self.size, draw.seed)), dtype=torch.uint8
         )
         return pixels.view(self.size, self.size, 3), label
 

@@ -136,7 +136,7 @@ class Trained(nn.Module):
             ), output.detach()
 
 
-def compiled(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> nn.Module:
+def compile_model(model: Trained, level: str, split: str, cuts: tuple[int, ...]) -> nn.Module:
     """Return the model compiled as one graph or as several.
 
     All gradients of a graph become available at its end. With one graph nothing is reduced while it

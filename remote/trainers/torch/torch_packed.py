@@ -61,7 +61,7 @@ class Packed:
         self.missing = [len(bucket) for bucket in self.buckets]
         return self.model(images, labels)
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Make the device, on a CPU the host, wait until the gradients are averages. Raises
         RuntimeError if any is missing.
         """

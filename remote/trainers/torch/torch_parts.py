@@ -15,7 +15,7 @@ import torch.distributed as dist
 from step_timestamps import BESIDE, Stamps, ignore_stamp, time_beside
 from torch_packed import buckets
 from torch_ranks import all_ranks
-from torch_steps import Learner, Replayed, taken
+from torch_steps import Learner, Replayed, take_step
 from trainer import Identity
 
 
@@ -46,7 +46,7 @@ def solo(
     ]
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
-        taken(
+        take_step(
             learner,
             learner.parallel.module,
             images,
@@ -107,7 +107,7 @@ def parts(
 
         images, labels = next(data)
         stamps.begin()
-        taken(learner, learner.parallel.module, images, labels, both)
+        take_step(learner, learner.parallel.module, images, labels, both)
 
     reduce = [partial(dist.all_reduce, buffer, async_op=True) for buffer in buffers]
     return {**times, **time_beside(reduce, stamps, args.solo_steps, take)}

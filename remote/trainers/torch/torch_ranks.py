@@ -157,10 +157,10 @@ def gather(facts: dict[str, Any], device: torch.device, world_size: int) -> list
     """Return the facts of every rank, in order of rank. all_gather_object would need numpy on the
     node.
     """
-    own_bytes = torch.tensor(trainer.packed(facts), dtype=torch.uint8, device=device)
+    own_bytes = torch.tensor(trainer.pack_facts(facts), dtype=torch.uint8, device=device)
     gathered = [torch.empty_like(own_bytes) for _ in range(world_size)]
     dist.all_gather(gathered, own_bytes)
-    return [trainer.unpacked(packed.tolist()) for packed in gathered]
+    return [trainer.unpack_facts(packed.tolist()) for packed in gathered]
 
 
 def prove_world(me: Identity, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from step_timestamps import ignore_stamp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_gathered_pool import GatheredPool
-from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compiled, initialise
+from torch_models import CUTS, HALF_TYPES, MODELS, Trained, channels_last, compile_model, initialise
 from torch_packed import Packed
 
 DDP_STEPS = 11
@@ -104,7 +104,7 @@ def replica(args: argparse.Namespace, device: torch.device) -> DistributedDataPa
     )
     model: Any = Trained(network, device.type, HALF_TYPES.get(args.dtype), args.label_smoothing)
     if args.compile:
-        model = compiled(model, args.compile_level, args.compile_split, CUTS[args.model])
+        model = compile_model(model, args.compile_level, args.compile_split, CUTS[args.model])
     # Each rank keeps its own BatchNorm statistics. PyTorch 2.13 renamed the option.
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     buffers: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
@@ -159,7 +159,7 @@ def learner(args: argparse.Namespace, device: torch.device) -> Learner:
 # --- taking a step --------------------------------------------------------------------------------
 
 
-def taken(
+def take_step(
     learner: Learner,
     model: Any,
     images: torch.Tensor,
@@ -178,7 +178,7 @@ def taken(
     (loss if learner.scaler is None else learner.scaler.scale(loss)).backward()
     stamp("backward")
     if isinstance(model, Packed):
-        model.done()
+        model.finish()
     if learner.scaler is None:
         learner.optimizer.step()
     else:

@@ -15,7 +15,7 @@ SPARE_BYTES = 1 << 30
 """Memory of a device that is left free for the buffers of NCCL and of the programs."""
 
 
-def timed(device: torch.device, call: Callable[[], Any], times: int) -> float:
+def time_calls(device: torch.device, call: Callable[[], Any], times: int) -> float:
     """Return the seconds of ``times`` calls, one after the other, on a device that is idle before:
     on a GPU between two of its own events, on a CPU by the monotonic clock."""
     settle(device)

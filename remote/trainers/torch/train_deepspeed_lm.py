@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 import trainer
 from lm_loss import cross_entropy
-from lm_models import Arithmetic, Decoder, Shape, filled, turned
+from lm_models import Arithmetic, Decoder, Shape, fill, set_rotations
 from lm_parallel import Layout
 from lm_steps import COMPUTE, Tokens
 from rank_parts import StepLog
@@ -95,9 +95,9 @@ def decoder_of(args: argparse.Namespace, device: torch.device) -> Decoder:
     )
     blocks = {f"blocks.{number}": block for number, block in decoder.blocks.items()}
     for name, part in {**decoder.outer(), **blocks}.items():
-        filled(part, name, decoder, device, args.seed)
+        fill(part, name, decoder, device, args.seed)
     decoder.tie()
-    turned(decoder, device)
+    set_rotations(decoder, device)
     return decoder
 
 
@@ -124,7 +124,7 @@ def engine_of(args: argparse.Namespace, decoder: Decoder, world_size: int) -> An
     return engine
 
 
-def taken(
+def take_step(
     engine: Any, tokens: torch.Tensor, targets: torch.Tensor, stamp: Callable[[str], None]
 ) -> torch.Tensor:
     """Take a step of all micro-batches, each (batch, tokens); return the mean loss of the global
@@ -167,7 +167,7 @@ def train(args: argparse.Namespace, world: World) -> dict[str, Any]:
     for number in range(1, args.steps + 1):
         clock.begin()
         rank_progress.mark(number, "step")
-        loss = taken(engine, *batches[number], stamp)
+        loss = take_step(engine, *batches[number], stamp)
         log.tell(clock.mark(number, loss, 1.0))
     log.end()
     if engine.global_steps != args.steps:

@@ -51,7 +51,7 @@ from lm_models import Arithmetic, Decoder, Shape
 from lm_optimizer import scale_now
 from lm_parallel import COMPILE_LEVELS, Layout, bucket_cap_mib, layout_of, split_of
 from lm_parts import parts
-from lm_steps import COMPUTE, Tokens, learner, taken
+from lm_steps import COMPUTE, Tokens, learner, take_step
 from rank_parts import StepLog
 from step_timestamps import ignore_stamp
 from torch_clock import DeviceClock
@@ -175,7 +175,7 @@ def train(
         rank_progress.mark(number, "step")
         # In the first step, cuDNN's attention compiles its kernels.
         with profiler.step(number), from_root() if number == 1 else nullcontext():
-            loss = taken(model, *batches[number], stamp)
+            loss = take_step(model, *batches[number], stamp)
         log.tell(clock.mark(number, loss, scale_now(model.optimizer)))
     profiler.end()
     log.end()

@@ -51,7 +51,7 @@ import trainer
 from rank_parts import StepLog
 from step_timestamps import ignore_stamp
 from torch import nn
-from torch_batch_search import searched
+from torch_batch_search import search_batch_size
 from torch_clock import DeviceClock
 from torch_gathered_pool import difference
 from torch_images import batches
@@ -81,7 +81,7 @@ from torch_steps import (
     scale_of,
     sgd,
     static_graph,
-    taken,
+    take_step,
 )
 from trainer import Identity
 
@@ -175,7 +175,7 @@ def train(
     )  # the parts of a graph cannot be timed
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return taken(model, next(models), images, labels, stamp)
+        return take_step(model, next(models), images, labels, stamp)
 
     take: Any = Replayed(step, EAGER_STEPS) if args.cuda_graphs else step
 
@@ -234,7 +234,7 @@ def main() -> None:
     refuse(args, device)
     world = join(args, me, device)
     args.max_pool = chosen_pool(args, device)
-    facts = searched(args, me, device)
+    facts = search_batch_size(args, me, device)
     # A capture works neither on the default stream nor with parameters made there.
     graphs = args.cuda_graphs
     with torch.cuda.stream(torch.cuda.Stream(device)) if graphs else nullcontext():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from noderun import exit_watch
-from noderun.processes import started
+from noderun.processes import read_start
 from orchestrator.plan.payload import runner_source
 from tests.support import judge
 from tests.support.machine import RUN, Machine, rank, supervisors
@@ -39,7 +39,7 @@ def test_the_end_of_a_followed_process_is_told_once(
     if not is_named:  # as in Python before 3.9
         monkeypatch.delattr(os, "pidfd_open")
     followed = exit_watch.ExitWatch()
-    processes = {child.pid: started(child.pid), os.getpid(): started(os.getpid())}
+    processes = {child.pid: read_start(child.pid), os.getpid(): read_start(os.getpid())}
     assert followed.follow(processes) and followed.follow(processes) and len(followed.handles) == 2
     handle = followed.handles[child.pid]
     assert select.select(list(followed.handles.values()), [], [], 0)[0] == []
@@ -50,7 +50,7 @@ def test_the_end_of_a_followed_process_is_told_once(
     assert not followed.follow(processes), (
         "its end is known: to follow it would tell it again at once"
     )
-    assert followed.follow({os.getpid(): started(os.getpid())})
+    assert followed.follow({os.getpid(): read_start(os.getpid())})
     assert followed.follow({}) and not followed.handles
 
 
@@ -59,14 +59,16 @@ def test_another_process_with_the_number_of_one_that_has_ended_is_not_followed(
     child: subprocess.Popen[bytes],
 ) -> None:
     followed = exit_watch.ExitWatch()
-    assert not followed.follow({child.pid: (started(child.pid) or 0) - 1}) and not followed.handles
+    assert (
+        not followed.follow({child.pid: (read_start(child.pid) or 0) - 1}) and not followed.handles
+    )
 
 
 def test_without_handles_of_the_kernel_no_end_is_promised(
     child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exit_watch, "handle_of", lambda pid: None)
-    assert not exit_watch.ExitWatch().follow({child.pid: started(child.pid)})
+    assert not exit_watch.ExitWatch().follow({child.pid: read_start(child.pid)})
 
 
 @HAS_PIDFD

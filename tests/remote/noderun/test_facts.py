@@ -261,10 +261,10 @@ def test_what_a_program_started_ends_with_it_and_its_output_has_a_limit(tmp_path
         for name, text in (("hangs", hangs), ("leaves", leaves), ("endless", "exec yes"))
     }
     judge.wait_for((tmp_path / "child").exists, 60, "it does not start")
-    endless = vendor_tools.said(started["endless"], 100)
+    endless = vendor_tools.collect_output(started["endless"], 100)
     assert endless["code"] == -signal.SIGXFSZ and set(endless["text"]) == {"y", "\n"}
-    assert vendor_tools.said(started["leaves"], 100) == {"code": 0, "text": "all\n"}
-    assert vendor_tools.said(started["hangs"], 0) == {"code": None, "text": "half\n"}
+    assert vendor_tools.collect_output(started["leaves"], 100) == {"code": 0, "text": "all\n"}
+    assert vendor_tools.collect_output(started["hangs"], 0) == {"code": None, "text": "half\n"}
     assert started["hangs"][0].wait() == -signal.SIGKILL
     for name in ("child", "left"):
         pid = int((tmp_path / name).read_text())

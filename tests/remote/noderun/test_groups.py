@@ -164,13 +164,13 @@ def test_the_groups_of_a_container_are_found_by_its_id(
     monkeypatch.setattr(
         "builtins.open", lambda path, *_, **__: io.StringIO({"/proc/self/mounts": mounts}[path])
     )
-    assert groups.groups_named(number) == [f"{tmp_path}/pids/docker/{number}"]
-    (counting,) = groups.groups_named(number, ["cpuacct"])
+    assert groups.find_groups(number) == [f"{tmp_path}/pids/docker/{number}"]
+    (counting,) = groups.find_groups(number, ["cpuacct"])
     assert (
         groups.seconds_used(counting) == 2.5
         and groups.seconds_used(f"{tmp_path}/pids/other") is None
     )
-    assert groups.groups_named("cd" * 32) == []
+    assert groups.find_groups("cd" * 32) == []
 
 
 def test_the_unified_hierarchy_counts_processor_seconds_in_microseconds(tmp_path: Path) -> None:

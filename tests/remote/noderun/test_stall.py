@@ -365,7 +365,7 @@ def test_a_full_pipe_is_seen_with_who_should_read_it() -> None:
     )
     try:
         until = time.monotonic() + 20
-        while (blocked := examine.blocked_pipe(examine.seen(writer.pid, True))) is None:
+        while (blocked := examine.blocked_pipe(examine.examine_process(writer.pid, True))) is None:
             assert time.monotonic() < until
         assert [reader.pid, "sleep", "S"] in blocked["readers"]
     finally:
