@@ -1,5 +1,5 @@
-"""From a request and hosts to a planned bench and its controller: the same for the command line and
-for Python.
+"""Prepare a planned bench and its controller from a request and hosts, for the command line and for
+Python.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ HISTORY_SCHEMA = 1
 
 
 def contents(folder: BenchDir | BenchGroup) -> dict[str, Any]:
-    """Return what an archive holds besides files: ``tables``, what ``orch summarize --json`` prints
-    of a bench or the certificate of an acceptance, and ``history``, what ``orch history`` and a
-    list of archives show of it.
+    """Return the contents of an archive besides files.
 
-    Nothing is cached, because the evidence may be in a read-only directory."""
+    ``tables`` is the output of ``orch summarize --json`` for a bench, or the certificate of an
+    acceptance. ``history`` is its part of ``orch history`` and of a list of archives. Nothing is
+    cached, because the evidence may be in a read-only directory.
+    """
     import json
 
     from orchestrator.record import BenchDir
@@ -60,8 +61,9 @@ def _of_bench(bench: BenchDir) -> dict[str, Any]:
 def history_of_archive(
     name: str, created: str, label: str, *, runs: int, measured: int, benches: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what ``orch history`` and a list of archives show of an archive; ``benches`` by name
-    as `dump_past_bench` gives them.
+    """Return an archive's part of ``orch history`` and of a list of archives.
+
+    ``benches`` are by name, as `dump_past_bench` gives them.
     """
     return {
         "schema": HISTORY_SCHEMA,

@@ -1,5 +1,4 @@
-"""The facts of a node in the form that checks and the manifest use, from what the node runner
-sends.
+"""Facts of a node in the form that checks and the manifest use, read from the node runner's answer.
 
 The runner sends the output of nvidia-smi or of AMD's, the driver's lines in the kernel log and the
 files of the InfiniBand devices unparsed and packed. Parsing them on the controller keeps the runner
@@ -26,7 +25,7 @@ _ADDRESS_OF_IPV4 = re.compile(r"(?:0000:){5}ffff:")
 
 
 def _figure(value: Any) -> float:
-    """Return a number, also one that an earlier version stored as text."""
+    """Return a number, also if an earlier version stored it as text."""
     if not isinstance(value, str):
         return read(float, value)
     figure = read(float, float(value))
@@ -298,7 +297,7 @@ def node_facts(told: Any) -> NodeFacts:
 
 
 def unpack_facts(packed: Any) -> dict[str, Any]:
-    """Return what a runner has packed. Raise ValueError if it is damaged, or holds more than 8 MiB."""
+    """Unpack a runner's answer. Raise ValueError if it is damaged, or holds more than 8 MiB."""
     if not isinstance(packed, str):
         raise ValueError("packed facts: expected text")
     try:
@@ -329,8 +328,8 @@ def parse_facts(raw: Mapping[str, Any], devices: str | None = None) -> dict[str,
 
 
 def serials(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return what identifies a machine and its devices, by name: host key, boot, processor, and
-    each GPU's serial or UUID.
+    """Return identifiers of a machine and its devices, by name: host key, boot, processor, and each
+    GPU's serial or UUID.
 
     >>> gpu = {"name": "NVIDIA H200", "uuid": ["GPU-a", "GPU-b"], "serial": "N/A"}
     >>> serials({"hostname": "n1", "gpus": [{"index": "0"}, {"index": "1"}], "gpu": gpu})

@@ -203,8 +203,8 @@ def _stop_controller(bench: BenchDir, *, quiet: bool) -> None:
 
 
 def _cancel_job(bench: str, *, quiet: bool) -> bool:
-    """End a bench that has submitted a job, by the end of its job, and return True; also one that
-    still waits for it.
+    """End a bench that has submitted a job by ending the job, even if it still waits, and return
+    True.
 
     All processes of a bench are in the steps of its job. Raises RunError if the job cannot be
     ended.

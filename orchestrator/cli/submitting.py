@@ -113,9 +113,7 @@ def _refuse(
 
 
 def _preview(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:
-    """Print what would be submitted, on standard error beside JSON, and return hosts in place of
-    the job's.
-    """
+    """Print the job to submit, on standard error beside JSON, and return stand-ins for its hosts."""
     from orchestrator.inventory import Inventory, fold
 
     typer.echo(shlex.join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def describe_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
-    """Return what a suite would run on these hosts, in words. Raises ConfigError for its faults."""
+    """Return the plan of a suite on these hosts, in words. Raises ConfigError for its faults."""
     words: str = _provider().describe_gate(suite, selection, bases)
     return words
 

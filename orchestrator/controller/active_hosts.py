@@ -2,8 +2,7 @@
 replaced by spares once lost.
 
 A host may be lost at any time: before the first run of a controller, in a run, between two. Each is
-one call of
-`ActiveHosts.replace_lost`, so that a bench that is resumed goes on as one that was not interrupted.
+one call of `ActiveHosts.replace_lost`, so a resumed bench continues like an uninterrupted one.
 """
 
 from __future__ import annotations

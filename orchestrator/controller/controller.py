@@ -253,7 +253,7 @@ class Controller:
         return [host for host in self.cluster.hosts if host.name not in spares]
 
     def _extra_runs(self, scheduler: Scheduler) -> Iterator[PlannedRun]:
-        """Yield the extra runs of cells with a number; one that was begun before is not made again."""
+        """Yield the extra runs of cells with a number; a run that began before is not repeated."""
         begun = list_runs(self.bench.events())
         for run, cell in self.plan.extra_runs():
             measured = (

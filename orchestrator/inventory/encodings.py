@@ -44,8 +44,7 @@ _ESCAPE = re.compile(
     rb"|%(?:25)*(?P<percent>[0-9A-Fa-f]{2})"
     rb"|&(?:amp;)*(?:\#x(?P<hex>[0-9A-Fa-f]{1,6})|\#(?P<decimal>[0-9]{1,7})|(?P<entity>quot|apos|amp|lt|gt));)"
 )
-# A tag, what is between two parts of a literal, and an escape or a character, of which only the
-# beginning has arrived.
+# Incomplete endings: a tag, the gap between two parts of a literal, an escape, or a character.
 _CUT_WRAP = re.compile(
     rb"(?:[\"']%s(?:[bu](?:[\"']%s)?)?)?(?:[\r\n]+\[[^\[\]\s]{0,200}(?:\](?:<[a-z]{0,6}>?)?)?)?\Z"
     % (_GAP, _GAP)
@@ -63,7 +62,7 @@ _ENTITIES = {b"quot": b'"', b"apos": b"'", b"amp": b"&", b"lt": b"<", b"gt": b">
 
 
 def _wrap(data: bytes) -> re.Pattern[bytes]:
-    """Return what matches whatever wraps these data."""
+    """Return a pattern that matches any wrapping of these data."""
     may_hold = any(begin in data for begin in _BEGINS_OF_LITERALS)  # much faster
     return _WRAP_OF_LITERALS if may_hold and _LITERAL.search(data) else _WRAP
 
@@ -95,8 +94,9 @@ def readings(data: bytes) -> Iterator[tuple[bytes, Decoder | None]]:
 
 
 def read_partial(data: bytes) -> Iterator[Reading]:
-    """Yield what can be read of data that go on later. A tag, an escape or a character at their end
-    may not be complete.
+    """Yield the readings of data that continue later.
+
+    A tag, an escape or a character at their end may be incomplete.
     """
     if wrap := _CUT_WRAP.search(data):
         data = data[: wrap.start()]
@@ -113,7 +113,7 @@ def _decode(whole: bytes, decoder: Decoder) -> bytes:
 
 
 def character(match: re.Match[bytes]) -> bytes:
-    """Return what an escape stands for; nothing for a control character."""
+    """Return the character of an escape; nothing for a control character."""
     kind, text = match.lastgroup or "", match[match.lastgroup or 0]
     if kind == "control":
         return b""
@@ -131,7 +131,7 @@ def character(match: re.Match[bytes]) -> bytes:
 
 
 def _point(match: re.Match[bytes]) -> bytes:
-    """Return what an escape stands for in Python's ``repr`` of a text, where \\xe9 is U+00E9 and
+    """Return the character of an escape in Python's ``repr`` of a text, where \\xe9 is U+00E9 and
     not a byte.
     """
     if match["x"]:
@@ -181,8 +181,8 @@ class Reading:
         return cls(b"".join(texts), starts, places)
 
     def raw(self, offset: int) -> tuple[int, int]:
-        """Return where the byte at an offset of the text is in the data: its first byte, and the
-        one after it.
+        """Return the place in the data of the byte at an offset of the text: its first byte, and
+        the one after it.
         """
         index = bisect_right(self.starts, offset) - 1
         start, stop = self.places[index]

@@ -197,8 +197,8 @@ def check_alone(framework: Framework, parsed: Parsed) -> tuple[DataError | None,
 def check_by_grammar(
     log: bytes, grammar: LogGrammar, spec: RunSpec, window: tuple[int, int]
 ) -> tuple[Note, ...]:
-    """Return what the grammar of a folder remarks on a log whose speed another rule reads, over
-    steps of a ``window``.
+    """Return a folder grammar's remarks on a log whose speed another rule reads, over steps of a
+    ``window``.
 
     Raises DataError for a log that has no result: `verify_statements`, `verify_no_jump`,
     `verify_means`, `verify_training`.
@@ -236,8 +236,9 @@ def _cut_notes(parsed: Parsed, grammar: LogGrammar) -> tuple[Note, ...]:
 
 
 def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
-    """Return what the name of a log says of its run; of a language model the global batch depends
-    on the micro-batches.
+    """Return the sizes of a run that its log's name gives.
+
+    A language model's global batch depends on the micro-batches.
     """
     sizes = sizes_of(spec)
     names = (
@@ -252,8 +253,9 @@ def _named_sizes(spec: RunSpec, *, has_micro_batches: bool) -> dict[str, Any]:
 
 
 def _read_report(parsed: Parsed) -> dict[str, Any]:
-    """Return what a log says of its run, by its closing line or by other lines, where a dtype has
-    the program's name.
+    """Return a log's report on its run, from its closing line or other lines.
+
+    A dtype has the program's name there.
     """
     facts = {name: next(iter(values)) for name, values in parsed.facts.items() if name != "dtype"}
     return {**facts, **(parsed.closing or {})}

@@ -29,7 +29,7 @@ def count_lost_links(records: Mapping[str, ExitRecord]) -> dict[str, Mapping[str
 
 
 def read_lost_links(run: RunDir, hosts: Iterable[str]) -> dict[str, Mapping[str, int]]:
-    """Return the same of a run, whatever became of it, as far as its nodes' exit records can be
+    """Return the lost links of a run with any outcome, as far as its nodes' exit records can be
     read.
     """
     records = {}

@@ -42,7 +42,7 @@ class _Compared:
     comparisons: int
 
     def least(self) -> float:
-        """Return by how much a unit would have had to be slower to be named."""
+        """Return the least slowdown of a unit that would have been named."""
         return find_least_slowdown(
             self.values,
             self.peers,
@@ -52,7 +52,7 @@ class _Compared:
         )
 
     def decides(self, slower: float) -> str:
-        """Return what would decide whether a unit is slower by a share."""
+        """Return advice on how to decide whether a unit is slower by a share."""
         if any(unit.passing for unit in self.peers.units.values()):
             return _LATER
         repeats = repeats_that_find(
@@ -126,7 +126,7 @@ def against_others(stage: str, group: Group, margin: float, comparisons: int) ->
 
 
 def finite(least: float | None) -> float | None:
-    """Return what would have been found; None if nothing would."""
+    """Return the least slowdown that would have been found; None if none would."""
     return least if least is not None and math.isfinite(least) else None
 
 
@@ -238,13 +238,14 @@ def _of_all(
 
 
 def confirm_suspects(judged: Sequence[Judged]) -> list[Judged]:
-    """Return the judgements with those units failed that are suspect among their peers in two
-    stages or more.
+    """Return the judgements, with units failed that are suspect among their peers in two or more
+    stages.
 
     A unit is suspect by chance in one of N units times bars at a level of `SUSPECT`; the same unit
     in two measurements, which are independent of each other, in less than `LEVEL` of acceptances.
     By what equal units differ it may be in both: one that is slow only where its peers differ as
-    much stays open."""
+    much stays open.
+    """
     stages: dict[str, set[str]] = {}
     for bar in judged:
         for finding in bar.findings if bar.kind == "peers" else ():

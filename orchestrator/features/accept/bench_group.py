@@ -22,7 +22,7 @@ def group_at(path: Path) -> AcceptanceDir | None:
 
 
 def contents(acceptance: AcceptanceDir) -> dict[str, Any]:
-    """Return what its archive holds besides files: the certificate, and what lists show of it."""
+    """Return the contents of its archive besides files: the certificate, and its entry in lists."""
     from orchestrator.analysis.past_cells import dump_past_bench
     from orchestrator.api.sealing import history_of_archive
     from orchestrator.features.accept.certificate import certificate_of
@@ -47,8 +47,9 @@ def contents(acceptance: AcceptanceDir) -> dict[str, Any]:
 
 
 def overview(acceptance: AcceptanceDir, links: Sequence[Link]) -> tuple[dict[str, Any], str]:
-    """Return what overviews of a site show of it, and its page. Raises OrchError if its certificate
-    cannot be computed.
+    """Return its entry in the overviews of a site, and its page.
+
+    Raises OrchError if its certificate cannot be computed.
     """
     from orchestrator.features.accept.certificate import certificate_of
     from orchestrator.features.accept.page import render

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def describe_gate(suite: str, selection: Selection, bases: Sequence[Path]) -> str:
-    """Return what the suite would run on these hosts, in words. Raises ConfigError for an invalid
-    suite.
-    """
+    """Return the plan of a suite on these hosts, in words. Raises ConfigError for an invalid suite."""
     plan = plan_suite(suite, selection, bases, None, "--gate")
     return in_words(plan, len(selection.hosts))
 

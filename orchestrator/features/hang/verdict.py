@@ -283,9 +283,11 @@ def _behind(waiting: Sequence[int], ranks: Mapping[int, _Rank]) -> list[int]:
 
 
 def _places(ranks: Mapping[int, _Rank], total: int) -> Verdict | None:
-    """Return the verdict where all ranks wait, but not in the same place. One that is in the next
-    collective already proves nothing: the root of a broadcast is done before the others are. One
-    that waits at a store has not arrived where all others are."""
+    """Return the verdict if all ranks wait, but not in the same place.
+
+    A rank that is already in the next collective proves nothing: the root of a broadcast is done
+    before the others are. A rank that waits at a store has not arrived at the others' place.
+    """
     if differs := _disagreement(ranks, total):
         return differs
     recorded = {
@@ -342,8 +344,9 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         homes.setdefault(connection.local, set()).add(host)
 
     def other_end(host: str, c: Connection) -> str:
-        """Return where a connection leads to: several nodes may have the same address, such as a
-        bridge's.
+        """Return the host at the other end of a connection.
+
+        Several nodes may have the same address, such as a bridge's.
         """
         found = ends.get((c.remote, c.remote_port, c.local, c.local_port))
         if found:
@@ -362,8 +365,7 @@ def _links(reports: Mapping[str, HangReport], ranks: Mapping[int, _Rank]) -> Ver
         return None
     named = [f"{first} and {second}" for first, second in sorted(pairs)[:MOST_NAMED]]
     words = f"nothing arrives between {join_words(named) if len(named) == 1 else '; between '.join(named)}"
-    # A path with a smaller MTU than that of the nodes, which tells them nothing, loses large
-    # packets alone.
+    # A path that silently drops packets beyond an MTU smaller than the nodes' loses only large ones.
     large = "; if ping is answered, only large packets are lost: ping -M do -s 1472, or 8972 for jumbo frames, shows it"
     why = f" (retransmitted without an answer{large if all(pairs.values()) else ''})"
     return Verdict("link", words + why, f"; {_others(list(ranks), ranks)}")
@@ -377,7 +379,7 @@ def _untold(ranks: Mapping[int, _Rank], why: str = "", kind: str = "unknown") ->
 
 
 def _others(numbers: Sequence[int], ranks: Mapping[int, _Rank]) -> str:
-    """Return what these ranks do, those that do the same together."""
+    """Describe the activities of these ranks, equal ones together."""
     by_words = group_pairs((ranks[number].does.words, number) for number in numbers)
     parts = [
         f"{subject(tuple(group))} {words if len(group) == 1 else _plural(words)}"

@@ -43,9 +43,7 @@ def history(root: Path, cache: Path) -> History:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return what `dump_past_bench` does of the bench in a folder; the reason if it cannot be
-    read.
-    """
+    """Return the bench in a folder as `dump_past_bench` does, or why it cannot be read."""
     try:
         bench = BenchDir.open(path)
         return dump_past_bench(bench, path.name, [read_run(run) for run in bench.runs()])

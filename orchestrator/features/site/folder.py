@@ -30,8 +30,8 @@ _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 def check_target(target: Path) -> Path:
-    """Return the real path of the folder of a site, which may not exist yet. Raises ConfigError for
-    one that is none.
+    """Return the real path of a site's folder, which may not exist yet. Raises ConfigError for any
+    other folder.
     """
     path = target.resolve()
     blocking = next(
@@ -95,9 +95,7 @@ def staging(target: Path) -> Iterator[Path]:
 
 
 def keep_page(old: Path, new: Path) -> bool:
-    """Take a page over from the old site. Return False if it has none, or one that is no regular
-    file.
-    """
+    """Take a page over from the old site. Return False if it is missing, or no regular file."""
     if old.is_symlink() or not old.is_file():
         return False
     _link(old, new)

@@ -52,7 +52,7 @@ class Bugs:
         self._told: set[str] = set()
 
     def tell(self, error: BaseException) -> None:
-        """Tell where an error was raised, without its message, in which a secret may be."""
+        """Report the place of an error, without its message, which may hold a secret."""
         report = format_exception(error)
         with self._lock:
             if report in self._told:
@@ -191,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             return (*_refusal(HTTPStatus.INTERNAL_SERVER_ERROR, why, ""), {})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that is none, or that would change something."""
+        """Answer an invalid request, or one that would change something."""
         self.close_connection = True
         words = _ONLY_READING if code == HTTPStatus.NOT_IMPLEMENTED else message
         status = (
@@ -266,7 +266,7 @@ class Server(ThreadingHTTPServer):
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.token.encode())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell of an error that is none of a connection that has gone."""
+        """Report an error, unless a closed connection caused it."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, ConnectionError | TimeoutError):
             self.bugs.tell(error)

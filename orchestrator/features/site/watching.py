@@ -51,7 +51,7 @@ class Nodes:
         self._redaction = Redaction()
 
     def look(self, watched: Watched) -> Mapping[str, Seen]:
-        """Return what the nodes have answered so far, and have them asked."""
+        """Return the nodes' answers so far, and have the nodes asked."""
         path, key = watched.bench.path, _key(watched)
         with self._lock:
             if self._is_over.is_set():
@@ -102,7 +102,7 @@ class Nodes:
         asked.disconnect()
 
     def _refresh_looks(self, bench: _Bench) -> list[Watched]:
-        """Return what somebody looks at, and forget what nobody does any more."""
+        """Return the keys that somebody looks at, and forget the others."""
         now = time.monotonic()
         with self._lock:
             for key in [key for key, (_, at) in bench.looked_at.items() if now - at > _LOOKED_AT_S]:
@@ -204,9 +204,7 @@ class _Asked:
         return self._cluster
 
     def _error(self, error: Exception) -> Seen:
-        """Return an error as it is shown; one that nobody expected is also logged, with the place
-        that raised it.
-        """
+        """Return an error for display; log an unexpected one, with the place that raised it."""
         if isinstance(error, OrchError | OSError):
             return Seen(error=str(error))
         self._tell_bug(error)

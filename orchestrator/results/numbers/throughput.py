@@ -1,5 +1,5 @@
-"""From step samples to numbers, by the definitions of ``docs/metrics.md``. Nothing here rounds but
-`round_like_numpy`.
+"""Compute numbers from step samples, by the definitions of ``docs/metrics.md``. Nothing here rounds
+but `round_like_numpy`.
 
 The window of a run is the steps ``warmup + 1 … steps``. Throughput is the samples of the window
 over the time of the window; rates are combined by time and never averaged. A step that is missing

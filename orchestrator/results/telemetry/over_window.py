@@ -95,8 +95,10 @@ def continue_to(
 
 
 def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None:
-    """Return by how much a counter grew per second over a window; None if less than half of the
-    window lies between samples, or if the counter was set back."""
+    """Return the growth of a counter per second over a window.
+
+    None if less than half of the window lies between samples, or if the counter was set back.
+    """
     span = _covered_part(points, begin, end)
     if span is None or any(
         later < earlier for (_, earlier), (_, later) in zip(points, points[1:], strict=False)
@@ -107,8 +109,9 @@ def rate_over(points: Sequence[Point], begin: float, end: float) -> float | None
 
 
 def growth_over(points: Sequence[Point], begin: float, end: float) -> float:
-    """Return by how much a counter of errors grew from the last sample before a window to the first
-    one after it; 0 if it is not known, or was set back."""
+    """Return the growth of a counter of errors from the last sample before a window to the first
+    one after it; 0 if it is unknown, or was set back.
+    """
     before = [value for at, value in points if at <= begin][-1:] or [value for _, value in points][
         :1
     ]

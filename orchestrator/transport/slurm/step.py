@@ -71,7 +71,7 @@ def spawners(job: str, hosts: str, count: int, argv: Sequence[str]) -> list[str]
 
 
 def read_messages(stderr: bytes) -> list[str]:
-    """Return what Slurm itself has said on the standard error of a step, without the names of its
+    """Return Slurm's own messages on the standard error of a step, without the names of its
     programs.
     """
     lines = stderr.decode("utf-8", "replace").splitlines()
