@@ -30,9 +30,9 @@ from scipy.signal import lfilter
 from orchestrator.controller.stop_rule import decide, widest
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.folders import open_framework
+from orchestrator.plan.option_values import share, words
 from orchestrator.plan.schedule import MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
-from orchestrator.plan.words import share, words
 from orchestrator.results.entries import Row
 from orchestrator.results.numbers.throughput import Throughput
 from orchestrator.results.run import RunResult

@@ -60,7 +60,8 @@ MAY_USE = {
 # `cli` hand on nothing: that would load heavy libraries.
 DOORS = {
     "analysis": (
-        "compare/causes compare/cells compare/detectable compare/kept compare/suspects past_cells"
+        "compare/causes compare/cell_snapshot compare/cells compare/detectable compare/suspects "
+        "past_cells"
     ),
     "api": "allocation bench connection_cache find plan prepare progress sealing selection",
     "checks": "check cross_node differences facts gpus interfaces judge load",
@@ -77,9 +78,9 @@ DOORS = {
     "nodes": "cluster collect conversation deploy fanout headroom leftovers node preflight",
     "plan": (
         "baselines bench command_line configurations containers environment expectations folders "
-        "framework job measures options payload placement planning published_schema render "
+        "framework job measures option_values options payload placement planning published_schema render "
         "request run_file run_schema scaffold scaling schedule schema schema_faults spec "
-        "transformer trial variables words"
+        "transformer trial variables"
     ),
     "record": (
         "archive archive_record bench_groups bench_parts bench_record borrow defaults evidence "

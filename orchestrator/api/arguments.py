@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.plan.option_values import as_written, quote
 from orchestrator.plan.options import OPTIONS, check_names, long_form
-from orchestrator.plan.words import as_written, quote
 
 Values = str | int | float | Sequence[str | int | float]
 """One value, or several, each of which makes configurations of its own. A text may list several, as

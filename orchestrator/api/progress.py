@@ -35,7 +35,7 @@ from orchestrator.grouping import group_pairs
 from orchestrator.inventory import fold
 from orchestrator.logs.parse import parse
 from orchestrator.plan.bench import PlannedRun
-from orchestrator.plan.words import as_written
+from orchestrator.plan.option_values import as_written
 from orchestrator.record.node_record import cause_of
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line

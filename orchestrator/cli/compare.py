@@ -104,7 +104,7 @@ def gate(
     """
     from orchestrator.analysis.compare import compare as compared
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.words import share
+    from orchestrator.plan.option_values import share
     from orchestrator.report.text import one_line
 
     allowed = share(max_regression, "--max-regression")

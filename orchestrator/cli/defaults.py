@@ -195,7 +195,7 @@ def _say(used: Mapping[str, Default]) -> None:
 
 
 def _format_value(key: str, value: Any) -> str:
-    from orchestrator.plan.words import shortest
+    from orchestrator.plan.option_values import shortest
     from orchestrator.record.defaults import KEYS
 
     if KEYS[key].kind == "duration":

@@ -26,7 +26,7 @@ from orchestrator.cli.options import (
     template_bases,
 )
 from orchestrator.cli.unreachable import Devices, SkipUnreachable, select_reachable
-from orchestrator.plan.words import words
+from orchestrator.plan.option_values import words
 from orchestrator.plural import plural
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.trial import read_variables
-from orchestrator.plan.words import as_written
 
 
 def document(folder: FrameworkFolder) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def label(
 
     So a baseline keeps its name, such as good: orch gate --baseline good.
     """
-    from orchestrator.plan.words import label as label_of
+    from orchestrator.plan.option_values import label as label_of
     from orchestrator.record import BenchDir, Project, take
     from orchestrator.record.rundir import benches
 

@@ -21,9 +21,9 @@ from orchestrator.plan.framework import nearest_dtype
 from orchestrator.plan.log_consistency import log_inconsistencies
 from orchestrator.plan.measures import MEASURES
 from orchestrator.plan.model_consistency import model_inconsistencies
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.published_faults import find_published_faults
 from orchestrator.plan.schema import Defaults, FrameworkFile, KnobEntry, OptionEntry
-from orchestrator.plan.words import as_written
 
 Fault = tuple[KeyPath, str, str]
 

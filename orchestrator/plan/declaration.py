@@ -19,9 +19,9 @@ from orchestrator.plan.framework import ConfigFile, Framework, Knob, StepOptions
 from orchestrator.plan.log_consistency import patterns_of
 from orchestrator.plan.log_schema import LogEntry, MetricEntry
 from orchestrator.plan.measures import MEASURES
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.schema import FrameworkFile, KnobEntry
 from orchestrator.plan.schema_faults import describe_fault, key_path
-from orchestrator.plan.words import as_written
 
 _T = TypeVar("_T")
 

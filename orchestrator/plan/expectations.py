@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan.words import QUOTED, quote, unquote
+from orchestrator.plan.option_values import QUOTED, quote, unquote
 
 _SPACES = " \t\n\r\f\v"
 _AT = rf"([A-Za-z_][A-Za-z0-9_.]*)=({QUOTED}(?!\S)|[^\s\"']\S*)"

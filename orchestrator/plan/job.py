@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host, expand, nearest
-from orchestrator.plan.words import seconds
+from orchestrator.plan.option_values import seconds
 
 IDLE_S = 120
 """Seconds without a step after which the script lets the nodes go."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import ConfigError
+from orchestrator.plan.option_values import MOST_S, seconds, shortest
 from orchestrator.plan.options import OPTIONS
-from orchestrator.plan.words import MOST_S, seconds, shortest
 
 _ABOVE_ZERO = 1e-3
 _SECONDS = {
@@ -85,7 +85,7 @@ class Limits:
 
     @staticmethod
     def read(text: str, where: str, field: str = "", *, least: float | None = None) -> float:
-        """Return the seconds of a duration, read as `words.seconds` does, within what ``field`` may
+        """Return the seconds of a duration, read as `option_values.seconds` does, within what ``field`` may
         be; without a field,
         ``least`` or more, or above 0. Raises ConfigError that begins with ``where``.
 

@@ -10,9 +10,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.inventory.values import KeyPath
 from orchestrator.plan.measures import LANGUAGE_MODEL
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.schema import FrameworkFile, OptionEntry, TransformerEntry
 from orchestrator.plan.transformer import RECOMPUTATIONS
-from orchestrator.plan.words import as_written
 
 Fault = tuple[KeyPath, str, str]
 

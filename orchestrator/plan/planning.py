@@ -21,10 +21,10 @@ from orchestrator.plan.bench import Bench
 from orchestrator.plan.configurations import configure
 from orchestrator.plan.folders import FrameworkFolder
 from orchestrator.plan.framework import Framework
+from orchestrator.plan.option_values import seconds, share
 from orchestrator.plan.request import Request
 from orchestrator.plan.schedule import LEAST, MOST, ORDERS, Schedule
 from orchestrator.plan.spec import RunSpec
-from orchestrator.plan.words import seconds, share
 
 
 def check_measures(request: Request, frameworks: Iterable[Framework]) -> None:

@@ -16,9 +16,9 @@ from orchestrator.errors import ConfigError, raise_all
 from orchestrator.inventory import nearest
 from orchestrator.plan.expectations import Expectation, expectation_of
 from orchestrator.plan.matrix import Axis, axis
+from orchestrator.plan.option_values import label, shapes
 from orchestrator.plan.options import OPTIONS
 from orchestrator.plan.variables import check_variable
-from orchestrator.plan.words import label, shapes
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document

@@ -22,9 +22,9 @@ from orchestrator.plan.binding import check_binding
 from orchestrator.plan.folders import folders_with
 from orchestrator.plan.framework import Framework
 from orchestrator.plan.notes import SKIPPED
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.options import COUNTS
 from orchestrator.plan.scaling import Step, as_reported, check_ranks, step_of, with_global_batch
-from orchestrator.plan.words import as_written
 from orchestrator.plural import plural
 
 _NAMED = 3

@@ -17,10 +17,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
 from orchestrator.plan.bench import plan_run
 from orchestrator.plan.folders import FrameworkFolder
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.render import RenderedFile, fold_files
 from orchestrator.plan.sandbox import check_syntax
 from orchestrator.plan.spec import resolve
-from orchestrator.plan.words import as_written
 
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
 """The nodes and ranks per node that are tried."""

@@ -20,9 +20,9 @@ from typing import Any
 from orchestrator.errors import ConfigError, raise_all
 from orchestrator.inventory import nearest
 from orchestrator.plan import Limits
+from orchestrator.plan.option_values import in_seconds, share
 from orchestrator.plan.options import OPTIONS, DefaultKey
 from orchestrator.plan.schedule import ORDERS
-from orchestrator.plan.words import in_seconds, share
 
 PROJECT_FILE = "orch.yaml"
 _SCHEMA = 1

@@ -16,8 +16,8 @@ from orchestrator.notes import Note, as_note
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.expectations import Expectation, as_value
 from orchestrator.plan.framework import Framework
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.spec import RunSpec
-from orchestrator.plan.words import as_written
 from orchestrator.results.entries import Row
 from orchestrator.results.measured import metrics_of
 from orchestrator.results.notes import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.grouping import group_pairs
 from orchestrator.plan import RunSpec
-from orchestrator.plan.words import as_written
+from orchestrator.plan.option_values import as_written
 from orchestrator.results.cells import LENGTH, Cell
 from orchestrator.results.entries import Row
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.cli.option_rows import option
 from orchestrator.errors import ConfigError
-from orchestrator.plan import words
+from orchestrator.plan import option_values
 from orchestrator.plan.limits import Limits
 
 
@@ -89,14 +89,14 @@ def test_an_option_takes_what_its_limit_may_be_and_refuses_the_rest_by_its_own_n
 )
 def test_the_help_of_an_option_says_the_default_of_the_limit(row: str, name: str) -> None:
     default = option(row).help.partition("[default: ")[2].rstrip("]")
-    assert words.seconds(default, "help") == getattr(Limits(), name)
+    assert option_values.seconds(default, "help") == getattr(Limits(), name)
 
 
 def test_options_that_are_not_given_leave_the_defaults() -> None:
     waiting = {"wait": True, "wait_limit": ""}
     assert Limits.of_options({"wait": False, "wait_limit": "", "lease": None}) == Limits()
     assert Limits.of_options({**waiting, "lease": 5.0, "stop_grace": 0.0}) == Limits(
-        lease_s=5.0, grace_s=0.0, wait_s=words.MOST_S
+        lease_s=5.0, grace_s=0.0, wait_s=option_values.MOST_S
     )
     assert Limits.of_options({**waiting, "wait_limit": "2h"}) == Limits(wait_s=7200.0)
     assert Limits.of_options({**waiting, "output_limit": 2}).output_bytes == 2 << 20

@@ -18,7 +18,7 @@ from orchestrator.checks.differences import differences
 from orchestrator.inventory import fold
 from orchestrator.plan.containers import container_name
 from orchestrator.plan.framework import payload_digest
-from orchestrator.plan.words import as_written
+from orchestrator.plan.option_values import as_written
 from orchestrator.record.manifest import Manifest
 from orchestrator.results import Cell
 from orchestrator.results.hardware import load_notes

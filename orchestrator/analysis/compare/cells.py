@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import nearest
 from orchestrator.logs.metrics import Metric
-from orchestrator.plan.words import as_written
+from orchestrator.plan.option_values import as_written
 from orchestrator.results import Cell, Interval
 from orchestrator.results.numbers.drift import chance_without_drift, typical_centre, typical_change
 from orchestrator.results.numbers.intervals import Change, holm, least_chance

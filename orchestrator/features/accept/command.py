@@ -62,7 +62,7 @@ def accept(
     """
     from orchestrator.errors import ConfigError
     from orchestrator.plan import Limits
-    from orchestrator.plan.words import seconds
+    from orchestrator.plan.option_values import seconds
 
     budget, as_json = given["budget"], given["json"]
     if not dry_run:

@@ -33,8 +33,8 @@ from orchestrator.nodes.preflight import capture
 from orchestrator.plan import Limits
 from orchestrator.plan.bench import Bench
 from orchestrator.plan.framework import Framework
+from orchestrator.plan.option_values import shortest
 from orchestrator.plan.placement import used_hosts
-from orchestrator.plan.words import shortest
 from orchestrator.record.refusals import errors_between_runs
 from orchestrator.record.rundir import RunDir
 from orchestrator.report.text import one_line

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, Faults, raise_all
 from orchestrator.inventory import nearest
+from orchestrator.plan.option_values import seconds, share, shortest
 from orchestrator.plan.run_file import run_file_of
-from orchestrator.plan.words import seconds, share, shortest
 
 if TYPE_CHECKING:
     from orchestrator.yamlfile import Document

@@ -176,7 +176,7 @@ def _reason(error: ConfigError) -> str:
 
 
 def _about(stages: Sequence[tuple[SuiteStage, Bench | None]], nodes: int) -> str:
-    from orchestrator.plan.words import shortest
+    from orchestrator.plan.option_values import shortest
 
     total_s = sum(_estimate_s(stage, bench, nodes) for stage, bench in stages)
     if stages and not total_s:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.features.accept.suite import Bar
-from orchestrator.plan.words import as_written
+from orchestrator.plan.option_values import as_written
 from orchestrator.record import BenchDir
 from orchestrator.record.manifest import Manifest, read_manifest
 from orchestrator.results import RunResult

@@ -142,7 +142,7 @@ def _show(
 def _shape(text: str) -> str:
     """Return a shape in the form that benches use; empty for any."""
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.words import shapes
+    from orchestrator.plan.option_values import shapes
 
     pairs = shapes(text)
     if text and len(pairs) != 1:

@@ -83,8 +83,8 @@ def bisect(
     from orchestrator.features.search.bisection.steps import BLOCKS
     from orchestrator.inventory.devices import with_devices
     from orchestrator.plan.bench import Bench
+    from orchestrator.plan.option_values import label, seconds
     from orchestrator.plan.schedule import Schedule
-    from orchestrator.plan.words import label, seconds
     from orchestrator.record.bench_record import find_inventory
     from orchestrator.report.text import one_line
 

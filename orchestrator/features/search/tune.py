@@ -177,7 +177,7 @@ def _show_space(spec: RunSpec, knobs: list[Knob], numerics: bool, as_json: bool)
     from dataclasses import asdict
 
     from orchestrator.features.search.halving.candidates import possible_values
-    from orchestrator.plan.words import as_written
+    from orchestrator.plan.option_values import as_written
 
     usable = [knob for knob in knobs if numerics or not knob.numerics]
     usable = [knob for knob in usable if possible_values(knob, spec)]
@@ -206,9 +206,9 @@ def tune_request(
     baseline. Raises ConfigError.
     """
     from orchestrator.errors import ConfigError
+    from orchestrator.plan.option_values import assignments, shapes
+    from orchestrator.plan.option_values import single as single_values
     from orchestrator.plan.request import Request
-    from orchestrator.plan.words import assignments, shapes
-    from orchestrator.plan.words import single as single_values
 
     sizes = shapes(shape)
     if len(sizes) > 1:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.analysis.compare.kept import cell_of
+from orchestrator.analysis.compare.cell_snapshot import cell_of
 from orchestrator.analysis.past_cells import PastCell, headline
 from orchestrator.inventory import in_order
 from orchestrator.record.bench_groups import groups
@@ -43,7 +43,7 @@ class BenchEntry:
     its files, ``subject`` what it measured. ``missing`` are counts of runs without a number, in
     words, ``damaged`` the reasons by run, or by ``name`` for a bench that cannot be read and has no
     page (``has_page``). ``cells`` are its history, ``kept`` the cells of its primary metrics, by
-    `compare.kept`.
+    `compare.cell_snapshot`.
     """
 
     name: str

@@ -18,8 +18,8 @@ from orchestrator.errors import DataError, OrchError
 from orchestrator.features.site.catalogue import page_name
 from orchestrator.logs.parse import parse
 from orchestrator.plan import RunSpec
+from orchestrator.plan.option_values import shortest
 from orchestrator.plan.placement import Slot
-from orchestrator.plan.words import shortest
 from orchestrator.record import BenchDir, RunDir, holder
 from orchestrator.record.evidence import last_bytes
 from orchestrator.record.journal import ENDS, Entry, Event, last_controller, suspicion

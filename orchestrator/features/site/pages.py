@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from orchestrator.analysis.compare.kept import dump_cell
+from orchestrator.analysis.compare.cell_snapshot import dump_cell
 from orchestrator.analysis.past_cells import find_damaged_runs, past_cells
 from orchestrator.errors import DataError, OrchError
 from orchestrator.features.site.catalogue import AcceptanceEntry, BenchEntry

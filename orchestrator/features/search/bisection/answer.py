@@ -13,7 +13,7 @@ from orchestrator.features.search.bisection.shares import Share, is_side, share
 from orchestrator.features.search.bisection.steps import CONFIRMED, GONE, reduce_set
 from orchestrator.features.search.record import BisectRecord, Candidate, Fixed, Setting, SideRecord
 from orchestrator.features.search.strategy import Change, Speeds, State, change, good
-from orchestrator.plan.words import as_written
+from orchestrator.plan.option_values import as_written
 from orchestrator.plural import plural
 from orchestrator.report.cells import number
 from orchestrator.report.text import one_line

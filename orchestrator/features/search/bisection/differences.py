@@ -23,10 +23,10 @@ from orchestrator.features.search.record import (
 from orchestrator.inventory import Host, Inventory
 from orchestrator.inventory.secrets import SHOWN
 from orchestrator.plan import Framework, RunSpec
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.placement import place
 from orchestrator.plan.spec import resolve
 from orchestrator.plan.variables import check_variable
-from orchestrator.plan.words import as_written
 from orchestrator.record import BenchDir
 from orchestrator.record.manifest import read_manifest
 from orchestrator.results import Cell

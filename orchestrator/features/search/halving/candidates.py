@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from orchestrator.features.search.record import Candidate
 from orchestrator.plan import Framework, Knob, RunSpec
+from orchestrator.plan.option_values import as_written
 from orchestrator.plan.spec import with_batch_size
-from orchestrator.plan.words import as_written
 
 DEFAULT = "the default"
 

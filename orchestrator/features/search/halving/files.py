@@ -15,7 +15,7 @@ from orchestrator.features.search.halving.answer import FASTER, Tuned, answer
 from orchestrator.files import write_atomic
 from orchestrator.inventory import fold
 from orchestrator.plan.job import JobWanted
-from orchestrator.plan.words import as_written, quote
+from orchestrator.plan.option_values import as_written, quote
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
 from orchestrator.report.text import one_line

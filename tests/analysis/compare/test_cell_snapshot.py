@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from orchestrator.analysis.compare.cell_snapshot import cell_of, dump_cell
 from orchestrator.analysis.compare.cells import compare_cells, match_cells
-from orchestrator.analysis.compare.kept import cell_of, dump_cell
 from orchestrator.results import cells_of
 from orchestrator.results.bench import read_bench
 from tests.results.test_measures import made_bench

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError
-from orchestrator.plan.words import (
+from orchestrator.plan.option_values import (
     assignments,
     label,
     numbers,
