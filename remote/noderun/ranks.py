@@ -3,6 +3,7 @@
 import os
 import time
 
+from noderun.files import lacking
 from noderun.groups import oom_kills
 from noderun.processes import lives
 from noderun.records import read_record
@@ -48,6 +49,9 @@ class Ranks:
                 and oom_kills() > kills_before
             ):
                 record.update(note="the kernel's OOM killer killed it")
+            # What it printed last may have met the same full disk.
+            if record.get("code") and lacking(os.getcwd()):
+                record.update(note=lacking(os.getcwd()))
             self.records[entry.name], self.inodes[entry.name] = record, entry.inode()
             if "ended_mono_s" in record:
                 yield record

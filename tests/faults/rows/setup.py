@@ -156,7 +156,9 @@ def refused(controller: Controller, *words: str, code: int, within_s: float = 60
     took = time.monotonic() - began
     assert done.code == code, f"{words}: {done}"
     assert judge.in_time(took, within_s), f"{words}: took {took:.1f} s"
-    return messages(done)
+    text = messages(done)
+    assert text, done
+    return text
 
 
 def messages(done: Done) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +21,8 @@ from tests.support.machine import (
 )
 
 pytestmark = pytest.mark.timeout(60)
+sys.path.insert(0, str(Path(__file__).parents[3] / "remote"))
+ranks = importlib.import_module("noderun.ranks")
 
 
 COUNTS = """#!/bin/bash
@@ -139,6 +143,26 @@ def test_a_node_without_inodes_says_so_and_records_how_its_rank_ended(machine: M
         line.close()
     finally:
         subprocess.run(["umount", "-l", str(machine.root)], check=True, timeout=LIMIT_S)
+
+
+@NEEDS_ROOT
+def test_a_rank_that_fails_on_a_full_disk_is_told_with_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)], check=True)
+    monkeypatch.chdir(tmp_path)
+    try:
+        Path("ranks").mkdir()
+        wrapper = {"wrapper": 1, "ticks": 0, "rank": 0, "local_rank": 0, "ended_mono_s": 1.0}
+        Path("ranks/0.json").write_text(json.dumps({**wrapper, "code": 1, "signal": None}))
+        with pytest.raises(OSError), open("filler", "wb") as filler:
+            filler.write(bytes(1 << 20))
+        (record,) = ranks.Ranks().read(None)
+        assert record["note"].startswith(f"No space left on device for {tmp_path}; needed ")
+        assert ranks.describe_end(record).startswith("exit code 1, No space left on device for ")
+    finally:
+        monkeypatch.undo()
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 @pytest.mark.parametrize("setting", ["unset LOCAL_RANK", "export RANK=first"])
