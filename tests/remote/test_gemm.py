@@ -49,8 +49,8 @@ def test_every_rank_prints_its_own_speed_of_each_size(tmp_path: Path, dtype: str
             assert 0 < float(min_time_s) <= float(time_s) and int(calls) % 2 == 0
         read = [match.groupdict() for match in map(readings.match, text.splitlines()) if match]
         assert read == [
-            {"size": size, "time_s": time_s, "tflops": tflops}
-            for size, _, time_s, _, tflops in lines
+            {"size": size, "time_s": time_s, "min_time_s": min_time_s, "tflops": tflops}
+            for size, _, time_s, min_time_s, tflops in lines
         ]
     facts = closing("gemm", out[0])
     assert (facts["world_size"], facts["ranks"], facts["model"], facts["dtype"]) == (
