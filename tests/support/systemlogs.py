@@ -18,14 +18,19 @@ NOISE = "libibverbs: Warning: no userspace device-specific driver found for /sys
 
 
 def tensorflow(
-    speed: float, case: Case, start: datetime = datetime(2020, 8, 23, 15, 4, 5, 123456)
+    speed: float,
+    case: Case,
+    start: datetime = datetime(2020, 8, 23, 15, 4, 5, 123456),
+    first_speed: float = 0.0,
 ) -> bytes:
+    """Write five lines of 100 steps each that count; ``first_speed``: another speed of the first."""
     moment = start + timedelta(seconds=98.31)
     lines = [NOISE, _time_history(moment, 98.31, case.global_batch * 100 / 98.31, 0)]
     for first in range(100, 600, 100):
-        seconds = case.global_batch * 100 / speed
+        own_speed = first_speed if first_speed and first == 100 else speed
+        seconds = case.global_batch * 100 / own_speed
         moment += timedelta(seconds=seconds)
-        lines.append(_time_history(moment, seconds, speed, first))
+        lines.append(_time_history(moment, seconds, own_speed, first))
     return "".join([*lines, ">>>Finished Test Case 1!<<<\n"]).encode()
 
 
@@ -81,23 +86,25 @@ def pytorch(speed: float, case: Case, images: int = 1281167) -> bytes:
         ((step, rank) for step in range(6) for rank in range(case.gpus)),
         key=lambda _: shuffled.random(),
     )
-    lines += [
-        iteration(step, length, 12054 if step == 0 else 575)
-        for step, _ in sorted(early, key=lambda item: item[0])
+    times = [
+        (step, rank, 12054 if step == 0 else 575)
+        for step, rank in sorted(early, key=lambda item: item[0])
     ]
-    counted = [step for step in range(6, length + 1) for _ in range(case.gpus)][:140]
-    for number, step in enumerate(counted, start=1):
+    counted = [(step, rank) for step in range(6, length + 1) for rank in range(case.gpus)][:140]
+    for number, (step, rank) in enumerate(counted, start=1):
         inside = 20 < number <= 120
-        lines.append(
-            iteration(step, length, _share(window_ms, 100, number - 21) if inside else 900)
-        )
+        times.append((step, rank, _share(window_ms, 100, number - 21) if inside else 900))
+    so_far = [0] * case.gpus
+    for step, rank, time_ms in times:
+        so_far[rank] += time_ms
+        lines.append(iteration(step, length, time_ms, so_far[rank] / (step + 1)))
     return "".join(lines).encode()
 
 
-def iteration(step: int, length: int, time_ms: int) -> str:
-    width, time = len(str(length)), time_ms / 1000
+def iteration(step: int, length: int, time_ms: int, mean_ms: float) -> str:
+    width, time, mean = len(str(length)), time_ms / 1000, mean_ms / 1000
     return (
-        f"Epoch: [0][{step:{width}d}/{length}]\tTime {time:6.3f} ({time:6.3f})\tData  0.001 ( 0.001)"
+        f"Epoch: [0][{step:{width}d}/{length}]\tTime {time:6.3f} ({mean:6.3f})\tData  0.001 ( 0.001)"
         f"\tLoss 6.9828e+00 (6.9828e+00)\tAcc@1   0.78 (  0.78)\tAcc@5   1.56 (  1.56)\n"
     )
 

@@ -110,7 +110,7 @@ def test_a_run_of_the_usual_length_on_one_gpu_has_the_published_number(first: in
     """
     steps = int(FRAMEWORKS["pytorch_examples"].default("steps", "cuda")[0])
     log = "".join(
-        systemlogs.iteration(step, 10009, 400) for step in range(first, steps + first)
+        systemlogs.iteration(step, 10009, 400, 400) for step in range(first, steps + first)
     ).encode()
     assert rule("pytorch_examples")(log, Case(1, 1, 128)) == 320.0
 
