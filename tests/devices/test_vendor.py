@@ -48,7 +48,7 @@ class Abacus:
 """
 ASKED = """
 started = start_reports(sys.argv[1])
-reports = {name: said(program, TOLD_S) for name, program in started.items()}
+reports = {name: collect_output(program, TOLD_S) for name, program in started.items()}
 describe_gpus(reports)
 print(json.dumps([reports["abacus"], reports["owners"], reports["wood"], DEVICES["invented"], gpus_of_node("/none")]))
 """
