@@ -46,8 +46,7 @@ class Feature:
       ``contents(group)`` lists what its archive holds besides files, ``overview(group, links)`` is
       its page in a site, and ``resume(group, …)`` continues it
     - ``gate``: checks that a bench may run first on its hosts: ``describe_gate(…)``,
-    ``run_gate(…)``
-      (`orchestrator.cli.suite_gate`)
+      ``run_gate(…)`` (`orchestrator.cli.suite_gate`)
     - ``past_acceptances``: the lines of `orch history` below the cells: ``past_acceptances(runs,
       cache)``
     - ``store``: sealed archives in places that a team shares: ``is_store(where)``,

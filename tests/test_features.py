@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.feature import features
 from tests.removal import copy_repository, run_in
 
@@ -51,6 +52,11 @@ def test_the_rest_works_without_the_folder_of_a_feature(feature: str, copy: Path
     gone = [command for commands in features()[feature].commands.values() for command in commands]
     rows = {line.split()[0] for line in shown.splitlines() if re.match(r"  \w+  ", line)}
     assert "summarize" in rows and not rows & set(gone)
+
+
+def test_commands_of_features_stand_below_headings_of_the_core() -> None:
+    groups = {feature.group for feature in features().values() if feature.commands}
+    assert groups <= set(main._CORE)
 
 
 @pytest.mark.skipif("published" not in features(), reason="published tables are removed already")

@@ -4,6 +4,7 @@ says to do.
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import orchestrator.checks
 from orchestrator.checks.check import NAMES
 from orchestrator.checks.cross_node import find_shared_workdirs, local_routes, same_machine, unlike
 from orchestrator.checks.facts import ports_of
@@ -83,6 +85,20 @@ def test_a_process_that_an_earlier_run_has_left_fails_with_its_state() -> None:
     assert (check.verdict, check.found) == ("failed", "python (4711, state D) of r-001")
     assert "orch cancel" in check.hint and "state D" in check.hint
     assert "leftovers" not in judged(healthy(processes_left=[]))
+
+
+def test_every_name_that_a_check_gives_itself_is_known() -> None:
+    """A check that is silent about healthy nodes has a name all the same."""
+    given = {
+        call.args[1].value
+        for path in Path(orchestrator.checks.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("ok", "warning", "failure")
+        and isinstance(call.args[1], ast.Constant)
+    }
+    assert given <= set(NAMES) and len(given) > 20
 
 
 def test_a_healthy_node_passes_every_check_and_all_names_are_known() -> None:

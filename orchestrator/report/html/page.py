@@ -48,7 +48,7 @@ s.
 """
 _PROCESSES = 2
 """Each process needs 80 MiB."""
-_OF_REPEATS = ("average_speed", "median_speed", "median", "min", "max")
+_RIGHT = ("average_speed", "median_speed", "median", "min", "max")
 """Columns that describe the repeats as they are."""
 _NAMES = {"average_speed": "average", "median_speed": "median"}
 _SHAPES = 6
@@ -163,7 +163,7 @@ def _arrange(table: Table) -> _Arranged:
     if not table.footnotes:
         numbers = [(place, name) for place, name in numbers if name != "notes"]
     shown = [*keys, *((place, name) for place, name in numbers if place - 1 not in below)]
-    shown.sort(key=lambda column: column in numbers and column[1] in _OF_REPEATS)
+    shown.sort(key=lambda column: column in numbers and column[1] in _RIGHT)
     names = (_NAMES.get(name, name) if column >= table.keys else name for column, name in shown)
     rows = []
     for row in table.rows:
