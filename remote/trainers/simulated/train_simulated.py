@@ -96,6 +96,12 @@ def hang_deaf() -> None:
     hang()
 
 
+def leave() -> None:
+    """End well at once: its peers see that it is gone when it is, not while it still clears up."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def run_out_of_memory() -> None:
     """Print the error of a GPU out of memory and exit at once, as the other trainers do."""
     sys.stderr.write(
@@ -107,7 +113,7 @@ def run_out_of_memory() -> None:
 
 FAULTS = {
     "exit3": partial(sys.exit, 3),
-    "exit0": partial(sys.exit, 0),
+    "exit0": leave,
     "sigkill": partial(os.kill, os.getpid(), signal.SIGKILL),
     "hang": hang,
     "deaf": hang_deaf,
