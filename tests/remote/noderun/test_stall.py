@@ -26,7 +26,8 @@ from tests.support.machine import NEEDS_ROOT, Line, Machine
 
 REMOTE = Path(__file__).parents[3] / "remote"
 COMMON = REMOTE / "trainers" / "common"
-RUN = "r-001"
+# A supervisor ends all processes with its run's id, also those of a suite beside this one.
+RUN = f"r-{os.getpid()}"
 sys.path.insert(0, str(REMOTE))
 
 
@@ -80,6 +81,7 @@ def wait_for(line: Line, name: str, within_s: float = LIMIT_S) -> dict[str, Any]
         while (event := line.read_line())["event"] != "beat":
             if event["event"] == name:
                 return event
+            assert event["event"] != "ended", event
         time.sleep(0.05)
     raise AssertionError(f"no {name} within {within_s:g} s")
 
