@@ -50,8 +50,9 @@ class Ranks:
             ):
                 record.update(note="the kernel's OOM killer killed it")
             # What it printed last may have met the same full disk.
-            if record.get("code") and lacking(os.getcwd()):
-                record.update(note=lacking(os.getcwd()))
+            full_disk = lacking(os.getcwd()) if record.get("code") else ""
+            if full_disk:
+                record.update(note=full_disk)
             self.records[entry.name], self.inodes[entry.name] = record, entry.inode()
             if "ended_mono_s" in record:
                 yield record

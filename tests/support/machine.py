@@ -304,6 +304,7 @@ def supervisors(folder: Path) -> list[int]:
     return pids
 
 
+# A supervisor ends all processes with its run's id, also those of a suite beside this one.
 RUN = f"run-{os.getpid()}"
 SLEEP = "#!/bin/bash\nexec sleep 1000\n"
 

@@ -22,12 +22,10 @@ from orchestrator.features.hang.node_report import HangReport
 from tests.faults.stalled import stalled_files
 from tests.support.judge import LIMIT_S
 from tests.support.judge import wait_for as wait_until
-from tests.support.machine import NEEDS_ROOT, Line, Machine
+from tests.support.machine import NEEDS_ROOT, RUN, Line, Machine
 
 REMOTE = Path(__file__).parents[3] / "remote"
 COMMON = REMOTE / "trainers" / "common"
-# A supervisor ends all processes with its run's id, also those of a suite beside this one.
-RUN = f"r-{os.getpid()}"
 sys.path.insert(0, str(REMOTE))
 
 
