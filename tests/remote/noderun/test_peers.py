@@ -159,6 +159,9 @@ RECORD = {
         '{"run_id": {}}',
         "\x1b[2J",
     ],
+    # A run's id has the number of a process, so it may not be part of a test's name: the workers of
+    # xdist must collect the same tests.
+    ids=["record", "more", "run", "nothing", "nested", "list", "wrong", "screen"],
 )
 def test_who_holds_the_name_of_a_node_is_named_by_the_kernel(machine: Machine, said: str) -> None:
     name = abstract_name(
