@@ -40,13 +40,16 @@ def each(
     waiting = iter(keys)
 
     def work() -> None:
-        for key in (
-            waiting
-        ):  # all threads take from one iterator, which is safe under the interpreter's lock
+        # All threads take from one iterator, which is safe under the interpreter's lock.
+        for key in waiting:
             try:
                 answers.put((key, call(key), None))
+            except OrchError as error:
+                answers.put((key, None, error))
             except BaseException as error:
                 answers.put((key, None, error))
+                # By the thread that met the bug: the caller may be a while away on a busy machine.
+                deque(waiting, maxlen=0)
 
     # Daemon threads, so that an interrupt does not wait for the slowest host.
     for number in range(min(width, len(keys))):
