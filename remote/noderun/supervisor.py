@@ -333,7 +333,12 @@ def supervise(directory):
         if supervisor.run.container:
             supervisor.run.container.remove()
         why = str(error)
-        if isinstance(error, FileNotFoundError) and not os.path.isdir(directory):
+        # What is inside a folder that is removed goes before it.
+        deadline = time.monotonic() + STUCK_S
+        removed = isinstance(error, FileNotFoundError)
+        while removed and os.path.isdir(directory) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if removed and not os.path.isdir(directory):
             why = "expected the run's folder %s, found none: was it, or its work directory, removed or renamed?"
             why %= directory
         supervisor.tell("stopping", reason="supervisor_failed: %s" % why, mono=time.monotonic())
