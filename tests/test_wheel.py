@@ -23,7 +23,6 @@ from tests.support import judge
 from tests.support.judge import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[1]
-pytestmark = pytest.mark.timeout(180)
 
 
 def run(argv: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

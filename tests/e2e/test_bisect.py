@@ -6,12 +6,9 @@ import json
 import os
 import signal
 
-import pytest
-
 from tests.e2e.rig import SMALL, Controller
 from tests.support import judge
 
-pytestmark = pytest.mark.timeout(900)
 WORDS = (
     *SMALL[:-4],
     "--stop-grace",

@@ -14,14 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from orchestrator import lab as labs
 from tests.e2e.rig import ORCH, REPOSITORY, Controller, outer_environment
 from tests.support.judge import LIMIT_S
-
-pytestmark = pytest.mark.timeout(400)
 
 # In place of what takes minutes and GPUs: a suite that looks at facts alone, and a resnet50 that
 # waits instead of computing.

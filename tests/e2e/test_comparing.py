@@ -7,11 +7,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.rig import REPOSITORY, SMALL, Controller
-
-pytestmark = pytest.mark.timeout(600)
 
 REPEATED = (
     *SMALL[: SMALL.index("--repeats")],

@@ -15,7 +15,6 @@ from tests.e2e.rig import GRACE_S, LONG, QUICK, SMALL, Controller
 from tests.support import faults, judge, podman
 from tests.support.faultlab import shared_folder
 
-pytestmark = pytest.mark.timeout(300)
 NODES = ("node1", "node2")
 SPARE = "node3"
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.rig import Controller
 from tests.support.faultlab import ssh
 
-pytestmark = pytest.mark.timeout(120)
 SMALL = ("dataset", "make", "--images", "6", "--size", "16")
 CHECK = ("check", "-f", "simulated", "--only", "data")
 """Without a folder it would also ask each node for PyTorch, which takes seconds to import."""

@@ -17,7 +17,6 @@ from tests.support import faults, judge
 from tests.support.faultlab import few_inodes, listener
 from tests.support.judge import LIMIT_S
 
-pytestmark = pytest.mark.timeout(120)
 LEASE_S = 3.0
 
 
@@ -75,7 +74,7 @@ def test_a_stop_names_no_node_before_it_is_known_which_one_failed(controller: Co
     )
     assert stop == "  stopping on every node: a node of the run has failed", done
     (verdict,) = (line for line in done.err.splitlines() if line.startswith("  failed in "))
-    assert ": node2: the node runner was killed" in verdict, done
+    assert judge.names_killed_runner("node2", verdict), done
 
 
 def seen(controller: Controller) -> list[dict[str, object]]:
@@ -231,7 +230,10 @@ def test_of_two_controllers_exactly_one_wins_and_the_other_learns_who_holds_the_
 def test_a_node_held_by_a_dead_controllers_run_is_refused_naming_it_and_free_after_the_lease(
     controller: Controller,
 ) -> None:
-    lease_s = 10.0  # in which another bench gets as far as that node, on a busy machine too
+    began = time.monotonic()
+    assert controller.orch("deploy", "-f", "simulated").code == 0
+    # In which another bench gets as far as that node, on a busy machine too.
+    lease_s = max(4.0, round(6 * (time.monotonic() - began), 1))
     process = running(controller, "--lease", str(lease_s), nodes=1)
     held = controller.runs[-1].name
     os.kill(process.pid, signal.SIGKILL)

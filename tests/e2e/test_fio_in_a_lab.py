@@ -14,10 +14,7 @@ import pytest
 from tests.e2e.rig import Controller
 from tests.support import judge
 
-pytestmark = [
-    pytest.mark.timeout(200),
-    pytest.mark.skipif(not shutil.which("fio"), reason="no fio here"),
-]
+pytestmark = pytest.mark.skipif(not shutil.which("fio"), reason="no fio here")
 SMALL = (
     "-f",
     "fio",

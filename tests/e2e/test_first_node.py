@@ -14,8 +14,6 @@ from tests.e2e.rig import Controller
 from tests.support import judge
 from tests.support.faultlab import ssh
 
-pytestmark = pytest.mark.timeout(120)
-
 FRAMEWORK = """\
 title: a launcher in the way of mpirun
 launch: every_node

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 
-import pytest
-
 from tests.e2e.rig import LONG, SMALL, Controller
 from tests.support import faults, judge
 
@@ -21,8 +19,6 @@ SLOW = (
     "--set",
     "peer_timeout_s=30",
 )
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_a_detached_bench_goes_on_and_attach_ends_as_it_does(controller: Controller) -> None:

@@ -12,12 +12,8 @@ import socket
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.rig import LONG, QUICK, Controller
 from tests.support import judge
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_status_logs_and_cancel_during_a_run(controller: Controller) -> None:

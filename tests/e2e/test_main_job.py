@@ -18,8 +18,6 @@ from tests.support.flips import program_refuses, refused
 from tests.support.judge import LIMIT_S
 from tests.support.trainers import needs
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_the_whole_job_from_deploy_to_summary(controller: Controller) -> None:
     for node in controller.lab.nodes:

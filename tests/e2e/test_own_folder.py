@@ -8,8 +8,6 @@ import pytest
 
 from tests.e2e.rig import Controller
 
-pytestmark = pytest.mark.timeout(120)
-
 PROGRAM = """\
 import os, time, shared
 rank = int(os.environ["RANK"])

@@ -25,8 +25,6 @@ from orchestrator.record.rundir import BenchDir
 from tests.e2e.rig import ORCH, SMALL, Controller, outer_environment
 from tests.support.judge import LIMIT_S
 
-pytestmark = pytest.mark.timeout(240)
-
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

@@ -4,15 +4,11 @@ for real.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.rig import Controller, Done
 from tests.support import faults
 from tests.support.trainers import needs
 
 STEPS = (13, 25)
-
-pytestmark = pytest.mark.timeout(700)
 
 
 def verdict(controller: Controller) -> Done:

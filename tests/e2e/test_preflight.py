@@ -16,7 +16,6 @@ import pytest
 from tests.e2e.rig import QUICK, Controller, Done, running
 from tests.support.judge import LIMIT_S
 
-pytestmark = pytest.mark.timeout(120)
 CHECK = ("check", "-f", "simulated")
 
 

@@ -13,11 +13,8 @@ import re
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.rig import REPOSITORY, Controller
 
-pytestmark = pytest.mark.timeout(120)
 TOP = "/root/stand-in"  # where everything lies, seen from a node
 RUNNER = '#!/bin/sh\nPATH={top}/bin:$PATH exec {python} "$@"\n'
 NVIDIA_SMI = """\

@@ -13,7 +13,6 @@ from tests.e2e.rig import QUICK, Controller
 from tests.support import judge
 from tests.support.faultlab import shared_folder
 
-pytestmark = pytest.mark.timeout(120)
 NODES = ("node1", "node2", "node3")
 
 

@@ -23,8 +23,6 @@ from tests.support.benches import bench
 from tests.support.browser import Browser, browser
 from tests.support.run_folders import build as build_run
 
-pytestmark = pytest.mark.timeout(180)
-
 SHOWN = "[...document.querySelectorAll('#benches tbody tr')]"
 SHOWN += ".filter((row) => row.offsetParent).map((row) => row.cells[1].innerText)"
 TOO_WIDE = "document.documentElement.scrollWidth > document.documentElement.clientWidth"

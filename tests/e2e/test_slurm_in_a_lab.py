@@ -18,7 +18,7 @@ from tests.e2e.test_tune import folder as templates
 from tests.faults.rows.slurm import asked, no_slurm
 from tests.support import judge
 
-pytestmark = [pytest.mark.skipif(bool(no_slurm()), reason=no_slurm()), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(bool(no_slurm()), reason=no_slurm())
 
 ECHO = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data); sys.stderr.write('heard'); sys.exit(7)"
 CHANNEL = f"""

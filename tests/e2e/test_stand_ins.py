@@ -17,7 +17,6 @@ import pytest
 
 from tests.e2e.rig import Controller
 
-pytestmark = pytest.mark.timeout(120)
 TOP = "/root/stand-in"  # where everything lies, seen from a node
 NODES = {
     "node1": ("10.11.0.2", "0,1"),

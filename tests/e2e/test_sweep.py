@@ -4,11 +4,7 @@ tables, and `orch rm`.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.rig import Controller
-
-pytestmark = pytest.mark.timeout(120)
 
 RUN_FILE = """\
 label: buckets and algorithms

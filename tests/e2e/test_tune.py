@@ -45,8 +45,6 @@ BEST = {"COMPUTE_MS": "10", "FAIL_AT_STEP": "0"}
 BUDGET_S = 90 * judge.patience
 """Enough for runs of four seconds; where they take one, the tune is over before."""
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def templates(tmp_path: Path) -> Path:

@@ -6,11 +6,7 @@ from __future__ import annotations
 
 import shutil
 
-import pytest
-
 from tests.e2e.rig import QUICK, REPOSITORY, Controller
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def test_a_wrong_pattern_ends_a_bench_after_one_run_and_is_repaired_from_its_logs(

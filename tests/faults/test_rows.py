@@ -14,7 +14,6 @@ from tests.faults.suite import ROWS, run_trial
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS.values() if row.short])
-@pytest.mark.timeout(900)
 def test_row(shared_lab: Lab, tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
     if reason := ROWS[name].skip():
         pytest.skip(reason)

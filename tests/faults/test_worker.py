@@ -17,7 +17,6 @@ from tests.support.commands import REPOSITORY, inherited_environment
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-@pytest.mark.timeout(300)
 def test_no_lab_and_no_trial_outlives_a_suite_that_is_killed(tmp_path: Path) -> None:
     environment = inherited_environment() | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     argv = [sys.executable, "-m", "tests.faults", "P9", "--trials", "9", "--jobs", "1"]

@@ -64,7 +64,6 @@ def test_a_folder_that_is_none_is_refused_with_where_it_was_named(
     assert str(caught.value).startswith(said)
 
 
-@pytest.mark.timeout(60)
 def test_nothing_waits_for_a_pipe_in_the_place_of_a_state_file(tmp_path: Path) -> None:
     project = Project.here({"ORCH_PROJECT": str(tmp_path)})
     (tmp_path / ".orch/jobs").mkdir(parents=True)

@@ -99,7 +99,6 @@ def ours(tmp_path_factory: pytest.TempPathFactory, extensions: str) -> list[floa
     return losses(tmp_path_factory.mktemp("ours"), words, 1, extensions, "train_lm.py")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "words",
     [
@@ -131,7 +130,6 @@ def test_losses_are_those_of_our_own_trainer_with_every_stage(
         )
 
 
-@pytest.mark.timeout(600)
 def test_the_last_line_says_the_stage_that_deepspeed_took(tmp_path: Path, extensions: str) -> None:
     needs("deepspeed", "ninja")
     words = [*SMALL, "--batch-size", "1", "--zero", "3"]

@@ -1,9 +1,11 @@
 """A program that measures each node alone, all at the same time: how often it hashes a megabyte in
-a second of its own.
+a second, of CPU time with the option ``cpu_time``, which other processes of the machine do not take
+away.
 
-It is quick to start, so that many nodes of one machine can be measured. With ``vars: {broken:
-true}`` of a host it exits with 3 there, with ``vars: {dies: true}`` it is killed while it measures,
-and with ``vars: {removes: FILE}`` it removes that first.
+It is quick to start, so that many nodes of one machine can be measured. With ``vars: {slower: N}``
+of a host it needs N times as long there, with ``vars: {broken: true}`` it exits with 3, with
+``vars: {dies: true}`` it is killed while it measures, and with ``vars: {removes: FILE}`` it removes
+that first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ measures: readings
 models: {hashing: {}}
 dtypes: {cpu: {none: none}, cuda: {none: none}}
 defaults: {dtype: none, steps: 1, warmup_steps: 0, timeout_s: 120, repeats: 5}
-options: {seconds: {type: float, default: 0.3, minimum: 0.01, help: how long}}
+options:
+  seconds: {type: float, default: 0.3, minimum: 0.01, help: how long}
+  cpu_time: {type: bool, default: false, help: count seconds of the program's own CPU time}
 files: [{template: launch.sh.j2, path: launch.sh, mode: "0700"}]
 probe: "print('{}')"
 log:
@@ -35,15 +39,17 @@ exit 3
 {% endif %}
 exec {{ python }} -I -S - <<'END'
 import hashlib, os, time
-data, began, done = bytes(1 << 20), time.monotonic(), 0
-while time.monotonic() - began < {{ options.seconds }}:
-    hashlib.sha256(data).digest()
+clock = time.{{ "process_time" if options.cpu_time else "monotonic" }}
+data, began, done = bytes(1 << 20), clock(), 0
+while clock() - began < {{ options.seconds }}:
+    for _ in range({{ host_vars.slower | default(1) }}):
+        hashlib.sha256(data).digest()
     done += 1
 {% if host_vars.dies is defined %}
     if done > 2:
         os.kill(os.getpid(), 9)
 {% endif %}
-print("hashed rate=%.3f" % (done / (time.monotonic() - began)))
+print("hashed rate=%.3f" % (done / (clock() - began)))
 END
 """
 

@@ -93,6 +93,14 @@ def in_time(took_s: float, bound_s: float) -> bool:
     return took_s <= bound_s * patience
 
 
+def names_killed_runner(node: str, text: str) -> bool:
+    """Claim that a text says whose node runner was killed. On a busy machine its silence may be
+    noticed before the end of its connection.
+    """
+    told = ["the node runner was killed", *(["no sign of life for"] if patience > 1 else [])]
+    return any(f"{node}: {words}" in text for words in told)
+
+
 def wait_for(
     claim: Callable[[], object], within_s: float, otherwise: Callable[[], str] | str
 ) -> float:

@@ -221,8 +221,8 @@ class Machine:
 
     def arm(self, line: Line, run: str, files: dict[str, str], **changes: Any) -> None:
         order = {
-            "run_id": run, "node_rank": 0, "argv": ["/bin/bash", "launch.sh"], "files": files, "ports": [], "lease_s": 20,
-            "limit_s": 60, "variables": "export SECRET=1\n", "grace_s": 0.5,
+            "run_id": run, "node_rank": 0, "argv": ["/bin/bash", "launch.sh"], "files": files, "ports": [],
+            "lease_s": LIMIT_S, "limit_s": LIMIT_S, "variables": "export SECRET=1\n", "grace_s": 0.5,
             "output_limit_bytes": 1 << 30, "owner": {"user": "me", "run_id": run},
         }  # fmt: skip
         line.order("arm", **(order | changes))

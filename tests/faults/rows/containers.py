@@ -261,7 +261,7 @@ def killed_supervisor(site: Site) -> None:
     noticed(site.trial, DETECT_S, site.controller)
     site.nothing_left(GRACE_S + ENGINE_S)
     done = site.ended(process, 1, 3)
-    assert f"{victim}: the node runner was killed" in done.err, done
+    assert judge.names_killed_runner(victim, done.err), done
     site.keep()
 
 

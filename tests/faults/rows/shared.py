@@ -107,7 +107,7 @@ def killed_supervisor(trial: Trial) -> None:
             lambda: stopping(controller), DETECT_S, "it was not noticed"
         )
         done = controller.end(process, 20)
-        assert done.code in (1, 3) and f"{victim}: the node runner was killed" in done.err, done
+        assert done.code in (1, 3) and judge.names_killed_runner(victim, done.err), done
         trial.stopped_s = judge.wait_for(
             lambda: not ours_on(trial, nodes), GRACE_S + 1.0, lambda: str(ours_on(trial, nodes))
         )

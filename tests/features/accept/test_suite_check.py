@@ -73,7 +73,8 @@ def test_a_suite_without_faults_is_planned(project: Path) -> None:
     ("before", "after", "message"),
     [
         ("options: {seconds", "options: {secnds",
-         f"{IN_CHOICES}.options.secnds: hashing has no option 'secnds'. it has seconds=0.3; did you mean 'seconds'?"),
+         f"{IN_CHOICES}.options.secnds: hashing has no option 'secnds'. it has seconds=0.3, cpu_time=False; "
+         "did you mean 'seconds'?"),
         ("options: {seconds: 0.5", "options: {seconds: fast",
          f"{IN_CHOICES}.options.seconds: expected a number ≥ 0.01, got 'fast'"),
         ("steps: 4", "steps: 1", f"{IN_CHOICES}.steps: expected more steps than the 2 warm-up steps, got 1"),

@@ -25,8 +25,6 @@ from orchestrator.features.store.folder import FolderPlace
 from tests.support.benches import bench
 from tests.support.judge import wait_for
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture(scope="module")
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:

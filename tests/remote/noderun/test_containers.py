@@ -23,8 +23,6 @@ from orchestrator.plan.payload import probe_source
 from tests.support import judge, podman
 from tests.support.machine import Line, Machine, supervisors
 
-pytestmark = pytest.mark.timeout(120)
-
 STAND_IN = Path(podman.__file__).with_name("stand_in_for_apptainer.sh")
 RUN = f"in-container-{os.getpid()}"
 NAME = f"orch-{RUN}-0"

@@ -34,8 +34,6 @@ from tests.support.machine import (
     Machine,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize(
     ("ports", "gbit"),

@@ -19,8 +19,6 @@ from tests.support.machine import (
     supervisors,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_group_that_is_removed_while_it_is_read_has_no_members(
     monkeypatch: pytest.MonkeyPatch,

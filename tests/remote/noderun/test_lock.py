@@ -21,8 +21,6 @@ from tests.support.machine import (
     supervisors,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_a_second_run_is_refused_naming_the_owner_and_the_lock_dies_with_its_supervisor(
     machine: Machine,

@@ -21,7 +21,7 @@ from noderun.runs import address_of
 from tests.support import judge
 from tests.support.machine import NEEDS_ROOT, RUN, SLEEP, Machine, bearing, supervisors
 
-pytestmark = [pytest.mark.timeout(120), NEEDS_ROOT]
+pytestmark = NEEDS_ROOT
 
 STRANGER = 65534
 TAKE = """

@@ -20,7 +20,6 @@ from tests.support.machine import (
     rank,
 )
 
-pytestmark = pytest.mark.timeout(60)
 sys.path.insert(0, str(Path(__file__).parents[3] / "remote"))
 ranks = importlib.import_module("noderun.ranks")
 

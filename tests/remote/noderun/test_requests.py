@@ -31,8 +31,6 @@ from tests.support.machine import (
     supervisors,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("python", old_interpreters(), ids=python_name)
 def test_the_runner_works_under_every_python_of_this_machine(python: str, tmp_path: Path) -> None:

@@ -11,15 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from orchestrator.plan.payload import pack, telemetry_source
 from orchestrator.record.telemetry import telemetry_of
 from tests.support import judge
 from tests.support.driver import stand_in
 from tests.support.machine import RUN, Machine, rank
-
-pytestmark = pytest.mark.timeout(60)
 
 REAL = {"packed": pack(telemetry_source()), "device": "cpu", "devices": "0"}
 HANGS = """

@@ -14,8 +14,6 @@ import pytest
 from tests.support import judge
 from tests.support.machine import RUN, SLEEP, Machine, supervisors
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Machine, Machine]]:

@@ -15,8 +15,6 @@ from tests.support import judge
 from tests.support.judge import LIMIT_S
 from tests.support.machine import RUN, SLEEP, Line, Machine, bearing, supervisors
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

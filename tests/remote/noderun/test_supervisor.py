@@ -32,8 +32,6 @@ from tests.support.machine import (
     supervisors,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def children_of(process: int) -> list[int]:
     return [

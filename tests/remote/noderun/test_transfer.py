@@ -33,8 +33,6 @@ from tests.support.machine import (
     read_logs,
 )
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_files_arrive_whole_with_their_mode_and_are_not_sent_twice(machine: Machine) -> None:
     files = (("payload/a/x.py", b"\0\xff\r\n" * 1000, 0o700), ("nodes/n/runs/r/env.sh", b"", 0o600))

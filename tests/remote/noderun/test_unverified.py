@@ -19,8 +19,6 @@ from tests.support import judge
 from tests.support.judge import LIMIT_S
 from tests.support.machine import RUN, SLEEP, Line, Machine, bearing, supervisors
 
-pytestmark = pytest.mark.timeout(60)
-
 SHED = """\
 #!/bin/bash
 env -i setsid sh -c 'sleep 7655 & echo $! > escaped; exit 0'
