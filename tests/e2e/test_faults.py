@@ -68,13 +68,15 @@ def test_a_stop_names_no_node_before_it_is_known_which_one_failed(controller: Co
     process = running(controller, nodes=2)
     os.kill(controller.supervisor("node2").pid, signal.SIGKILL)
     done = controller.end(process, 30)
+    if "no sign of life for" in done.err:
+        pytest.skip("the machine is too busy: its silence was noticed before its end")
     assert done.code == 1 and "  failed in " in done.err, done
     (stop,) = (
         line for line in done.err.splitlines() if line.startswith("  stopping on every node: ")
     )
     assert stop == "  stopping on every node: a node of the run has failed", done
     (verdict,) = (line for line in done.err.splitlines() if line.startswith("  failed in "))
-    assert judge.names_killed_runner("node2", verdict), done
+    assert ": node2: the node runner was killed" in verdict, done
 
 
 def seen(controller: Controller) -> list[dict[str, object]]:

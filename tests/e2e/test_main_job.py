@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -99,11 +100,12 @@ def test_nodes_are_sampled_while_a_run_lasts_and_not_where_nobody_wants_it(
         "--nodes",
         "2",
     )
+    began = time.monotonic()
     sampled = controller.orch("bench", *words, "--json")
     (run,) = sampled.json["telemetry"]
-    assert [node["host"] for node in run["nodes"]] == ["node1", "node2"] and run[
-        "seconds"
-    ] == pytest.approx(3.5, rel=0.3)
+    assert [node["host"] for node in run["nodes"]] == ["node1", "node2"]
+    # 35 steps of 100 ms, and what a busy machine adds to them.
+    assert 3.4 < run["seconds"] < time.monotonic() - began
     assert all(
         node["samples"] >= 2 and node["sent_bytes_per_s"] > 0 and node["gpus"] == []
         for node in run["nodes"]
