@@ -53,7 +53,8 @@ def test_a_detached_bench_that_cannot_begin_says_so_at_once(controller: Controll
 def test_cancelling_a_bench_ends_its_controller_too_and_resume_goes_on_with_a_fresh_attempt(
     controller: Controller,
 ) -> None:
-    words = (*SMALL, *SLOW, "--nodes", "2", "--repeats", "2")
+    # Long enough for the command that cancels it to start on a busy machine.
+    words = (*SMALL, *SLOW, "--steps", "80", "--nodes", "2", "--repeats", "2")
     assert controller.orch("bench", *words, "--detach").code == 0
     judge.wait_for(
         lambda: any(event["event"] == "started" for event in controller.events()),
