@@ -97,10 +97,14 @@ class Trial:
 
     def keep(self, *hosts: str, controller: Controller | None = None) -> None:
         """Count the bytes of every run's logs that are on these nodes (all of them) and not, alike,
-        in the project.
+        in the project; those of a node that was lost are there once it is back and they are
+        collected.
         """
         owner = controller or self.controller
-        for manifest in owner.project.glob("runs/*/*/manifest.json"):
+        manifests = list(owner.project.glob("runs/*/*/manifest.json"))
+        if any('"node_lost"' in path.read_text() for path in manifests):
+            owner.orch("collect")
+        for manifest in manifests:
             for host in hosts or self.nodes:
                 top = owner.shared or owner.lab.node(host).home / ".orch-node"
                 there = top / run_path(host, manifest.parent.name) / "logs"

@@ -187,7 +187,7 @@ def test_each_rank_measures_a_step_that_waits_for_nobody(two_ranks: list[str]) -
     facts = closing("pytorch", two_ranks[0])
     names = ("input_wait_s", "solo_step_s", "solo_forward_s", "solo_backward_s")
     assert [len(facts[name]) for name in names] == [2] * 4
-    assert all(0 < waited < 0.1 for waited in facts["input_wait_s"]), (
+    assert 0 < min(facts["input_wait_s"]) < max(facts["solo_step_s"]), (
         "synthetic images are always there"
     )
     for step_s, forward_s, backward_s in zip(*(facts[name] for name in names[1:]), strict=True):
