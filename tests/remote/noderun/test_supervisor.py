@@ -274,7 +274,8 @@ def test_a_run_that_nobody_renews_ends_by_its_lease_and_says_so(machine: Machine
 
 @pytest.mark.parametrize("removed", [True, False])
 def test_a_run_whose_folder_is_taken_away_ends_and_says_so(machine: Machine, removed: bool) -> None:
-    line = machine.start(RUN, SLEEP)
+    line = machine.start(RUN, "#!/bin/bash\necho on\nexec sleep 1000\n")
+    machine.wait_for_log(RUN, "node.out", b"on\n")
     if removed:
         shutil.rmtree(machine.folder(RUN))
         reason = line.wait_for("stopping")["reason"]
