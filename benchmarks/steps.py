@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from orchestrator import slurm
+from orchestrator.engines.slurm import client as slurm
 from orchestrator.inventory import expand, open_inventory
 from orchestrator.transport import Transport, Trust
 from orchestrator.transport.connections import Connections

@@ -121,9 +121,14 @@ class TransportError(OrchError):
 
     exit_code = 3
     kinds = frozenset({
-        "host_unreachable", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused", "auth_failed",
-        "transfer_corrupt", "node_lost", "node_rebooted",
+        "host_unreachable", "host_gone", "host_key_unknown", "host_key_changed", "host_key_revoked", "algorithm_refused",
+        "auth_failed", "transfer_corrupt", "node_lost", "node_rebooted",
     })  # fmt: skip
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the host must not be contacted again, or is gone, as a pod that was deleted."""
+        return self.is_of_identity or self.kind == "host_gone"
 
     @property
     def is_of_identity(self) -> bool:

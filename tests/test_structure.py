@@ -33,7 +33,7 @@ OF_FOLDERS = sorted((REPOSITORY / "templates").glob("*/*.py"))
 # other.
 GROUND = {
     "__init__", "__main__", "documents", "errors", "extras", "feature", "files", "grouping", "notes", "plural", "pool", "procs",
-    "slurm", "strictjson", "version", "yamlfile",
+    "strictjson", "version", "yamlfile",
 }  # fmt: skip
 # Each package, and the packages that it may use besides the ground. Imports inside functions and
 # those for types count.
@@ -44,16 +44,19 @@ MAY_USE = {
     "plan": "devices inventory logs",
     "checks": "devices inventory plan",
     "record": "inventory logs plan",
-    "transport": "inventory",
+    "engines": "inventory plan record",
+    "transport": "inventory engines",
     "nodes": "devices inventory plan checks record transport",
     "results": "devices inventory logs plan checks record",
     "analysis": "inventory logs plan checks record results",
-    "controller": "devices inventory logs plan checks record transport nodes results analysis",
+    "controller": "devices inventory logs plan checks record engines transport nodes results analysis",
     "report": "inventory checks record results analysis",
-    "api": "devices inventory logs plan checks record transport nodes results analysis controller report",
+    "api": "devices inventory logs plan checks record engines transport nodes results analysis controller report",
     "lab": "inventory",
-    "cli": "devices inventory logs plan checks record transport nodes results analysis controller report lab api",
-    "features": "devices inventory logs plan checks record transport nodes results analysis controller report lab api cli",
+    "cli": "devices inventory logs plan checks record engines transport nodes results analysis controller report lab api",
+    "features": (
+        "devices inventory logs plan checks record engines transport nodes results analysis controller report lab api cli"
+    ),
 }
 # What another package may import besides the names that a package hands on: its doors. Of
 # `analysis` and `results` these are modules of their folders; `nodes`, `controller`, `report` and
@@ -63,7 +66,7 @@ DOORS = {
         "compare/causes compare/cell_snapshot compare/cells compare/detectable compare/suspects "
         "past_cells"
     ),
-    "api": "allocation bench connection_cache find plan prepare progress sealing selection",
+    "api": "bench connection_cache find plan prepare progress sealing selection",
     "checks": "check cross_node differences facts gpus interfaces judge load",
     "cli": (
         "compare complete connection_log controller dry_run main node_states option_rows options "
@@ -72,13 +75,13 @@ DOORS = {
     "controller": "busy controller earlier_benches events fitness peer stage stop_rule",
     "devices": "gpu_states nvidia_smi vendor",
     "inventory": (
-        "allocation containers devices fields foreign_files formats hostset json_schema reserved schema secrets values versions"
+        "containers devices fields foreign_files formats hostset json_schema reserved schema secrets values versions"
     ),
     "logs": "failures matches metrics nccl near_miss notes numbers parse patterns steps text",
     "nodes": "cluster collect conversation deploy fanout headroom leftovers node preflight",
     "plan": (
         "baselines bench command_line configurations containers environment expectations folders "
-        "framework job measures option_values options payload placement planning published_schema render "
+        "framework measures option_values options payload placement planning published_schema render "
         "request run_file run_schema scaffold scaling schedule schema schema_faults spec "
         "transformer trial variables"
     ),
@@ -100,6 +103,7 @@ DOORS = {
         "numbers/throughput parts/overlap parts/step_parts parts/transfers planned progress_so_far qualifications "
         "read run_history series summary telemetry/doubts telemetry/utilization values"
     ),
+    "engines": "kubernetes/client kubernetes/pods listing protocol slurm/client",
     "transport": "connections",
 }
 # Packages that have no effects, and the modules in them that open files.
@@ -119,6 +123,7 @@ HOMES = {
     "fabric": ["transport/ssh/"],
     "paramiko": ["transport/ssh/"],
     "invoke": ["transport/ssh/"],
+    "aiohttp": ["lab/apiserver.py"],
     "cryptography": ["transport/ssh/", "lab/identity.py"],
     "yaml": ["yamlfile.py"],
     "pydantic_core": ["inventory/fields.py", "inventory/values.py"],

@@ -29,7 +29,7 @@ class Options(TypedDict, total=False):
     options: Mapping[str, Values] | None
     # Values of an environment variable, such as NCCL_ALGO=Ring,Tree.
     env: Mapping[str, Values] | None
-    # Inventory file, hosts such as gpu[01-04],@group, or slurm.
+    # Inventory file, gpu[01-04],@group, slurm, or pods:LABEL=VALUE.
     hosts: str | Path | Sequence[str] | None
     # Hosts or devices to leave out, such as node2:gpu3.
     exclude: str | Path | Sequence[str] | None

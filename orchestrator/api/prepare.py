@@ -162,7 +162,7 @@ def begin_bench(
     opened = opened or ConnectionCache()
     chosen = replace(selection, hosts=(*selection.hosts, *opened.spares)).devices
     notes, job = selection.notes, submission(selection.project, plan.bench_id)
-    options = job.options if job else ()
+    options, engine = (job.options, job.engine) if job else ((), "slurm")
     record = new_bench_record(
         plan,
         origins,
@@ -176,6 +176,7 @@ def begin_bench(
         chosen,
         notes,
         options,
+        engine,
         opened.spares,
     )
     bench = BenchDir.create(root, record.as_dict())

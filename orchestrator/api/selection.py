@@ -70,14 +70,13 @@ def select(
     """Return the hosts selected by the options and the project, and say which inventory was chosen.
 
     ``hosts`` is a file, an expression over the project's inventory, a list of addresses that are
-    not in an inventory, or ``slurm`` or ``srun`` for the hosts of a job, which the bench
-    ``bench_id`` may have submitted. ``source_of`` says where ``hosts`` come from if no option named
-    them.
+    not in an inventory, ``slurm`` or ``srun`` for the hosts of a job, which the bench
+    ``bench_id`` may have submitted, or ``pods:LABEL=VALUE``. ``source_of`` says where ``hosts``
+    come from if no option named them.
     """
-    from orchestrator.api.allocation import write_allocation
+    from orchestrator.engines.listing import engine_of, listed_hosts
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import open_inventory
-    from orchestrator.inventory.allocation import job_in
     from orchestrator.inventory.devices import chosen as with_chosen
     from orchestrator.inventory.devices import split_exclude
     from orchestrator.record.project import DEFAULT
@@ -85,14 +84,12 @@ def select(
     from orchestrator.report.text import one_line
 
     def file_of(named: str, bench: str = "") -> tuple[str, str]:
-        if job_in(named):
-            return write_allocation(project, named, bench, say=say)
-        return (named, "")
+        return listed_hosts(project, named, bench, say=say) or (named, "")
 
     remembered, why = project.inventory_source(hosts, os.environ)
     why = source_of or why
     source, expression = file_of(remembered, bench_id if submission(project, bench_id) else "")
-    if hosts and not job_in(remembered) and not _is_file(hosts):
+    if hosts and not engine_of(remembered) and not _is_file(hosts):
         default, default_why = project.inventory_source("", os.environ)
         file, _ = file_of(default)
         if Path(file).exists() and _selects(open_inventory(file), hosts):

@@ -34,6 +34,15 @@ _READ = (
         "container",
     ),
     "cpu_binding",
+    *(
+        "slurm_job",
+        "pod",
+        "pod_labels",
+        "pod_namespace",
+        "pod_container",
+        "pod_node",
+        "kube_context",
+    ),
     *("gpus", "slots", "env", "expect", "ssh", "address"),
 )
 """Names of variables that orch reads itself, and keys of a host that could be taken for one."""

@@ -97,9 +97,7 @@ def bench(
         hosts_for(
             request,
             bench_id,
-            given["slurm"],
-            given["hosts"],
-            given["exclude"],
+            given,
             given["devices"] or (),
             check=check,
             spares=spares,

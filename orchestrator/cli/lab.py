@@ -70,6 +70,13 @@ def up(
             help="Also start Slurm: slurmctld, and slurmd on every node (Debian's packages).",
         ),
     ] = False,
+    pods: Annotated[
+        bool,
+        typer.Option(
+            "--pods",
+            help="Also start a stand-in for Kubernetes: --hosts pods:app=lab are its nodes.",
+        ),
+    ] = False,
     directory: Directory = None,
 ) -> None:
     """Start a lab of N nodes. Each has a real sshd, at 10.11.0.2 … in namespaces (as root), or at
@@ -87,6 +94,7 @@ def up(
         mtu=mtu,
         share=share or (),
         slurm=slurm,
+        pods=pods,
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"inventory: {made.inventory}")

@@ -1,22 +1,23 @@
-"""The hosts of a bench or a tune: selected by options, or with ``--slurm`` the nodes of a job that
-is submitted for it.
+"""The hosts of a bench or a tune: selected by options, or those of a job that an engine is asked for,
+as with ``--slurm``.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from orchestrator.api.selection import Selection
 from orchestrator.cli.options import select
+from orchestrator.engines.listing import NAMES, engine_named, lists_all, own_inventory
 
 if TYPE_CHECKING:
-    from orchestrator.plan.job import JobWanted
+    from orchestrator.engines.protocol import Engine
+    from orchestrator.engines.protocol import Request as Wanted
     from orchestrator.plan.request import Request
     from orchestrator.record import Project
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 def hosts_for(
     request: Request,
     bench_id: str,
-    slurm: str,
-    hosts: str,
-    exclude: str,
+    given: Mapping[str, Any],
     devices: Sequence[str] = (),
     *,
     check: Callable[[Selection], object],
@@ -35,76 +34,75 @@ def hosts_for(
     dry_run: bool,
     as_json: bool,
 ) -> Iterator[Selection]:
-    """Yield the hosts of ``--hosts`` and ``--exclude``, or with ``--slurm`` of a job that is
-    submitted and begins, with ``spares`` among them.
+    """Yield the hosts of ``--hosts`` and ``--exclude``, or with the option of an engine those of a
+    job that is submitted and begins, with ``spares`` among them.
 
-    No job is submitted for what ``check`` refuses on all hosts that Slurm may choose. An error
+    No job is submitted for what ``check`` refuses on all hosts that the engine may choose. An error
     before the bench takes over ends the job. A dry run prints what would be submitted, and has
-    hosts that stand for those that Slurm will choose.
+    hosts that stand for those that the engine will choose.
     """
-    if not slurm:
-        yield select(hosts, exclude, bench_id, devices=devices)
-        return
-    from orchestrator import slurm as slurms
     from orchestrator.errors import ConfigError
-    from orchestrator.plan.job import parse_job
     from orchestrator.record import Project
 
-    if hosts or exclude:
-        hint = "Slurm chooses the hosts: nodelist=… and exclude=… in --slurm narrow its choice"
-        raise ConfigError(
-            "expected --slurm without --hosts and --exclude", where="--slurm", hint=hint
-        )
-    job = parse_job(
-        slurm, max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0), spares
-    )
+    asked = [name for name in NAMES if given[name]]
+    if not asked:
+        yield select(given["hosts"], given["exclude"], bench_id, devices=devices)
+        return
+    option = f"--{asked[0]}"
+    if len(asked) > 1:
+        raise ConfigError(f"expected one engine, got also --{asked[1]}", where=option)
+    if given["hosts"] or given["exclude"]:
+        hint = f"{asked[0]} chooses the hosts: options in {option} narrow its choice"
+        message = f"expected {option} without --hosts and --exclude"
+        raise ConfigError(message, where=option, hint=hint)
+    engine = engine_named(asked[0])
+    most = max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0)
+    job = engine.request(given[asked[0]], most, spares)
     project = Project.here(os.environ)
-    if current := slurms.here(os.environ):
-        text = f"this runs inside job {current}; to use its nodes: --hosts slurm, or --hosts srun"
-        typer.echo(f"slurm: --slurm submits another job, and {text}", err=True)
+    if caution := engine.caution():
+        typer.echo(caution, err=True)
     if dry_run:
-        yield _preview(project, job, bench_id, as_json)
+        yield _expected(project, engine, job, bench_id, as_json)
         return
     from orchestrator.cli.job import allocate_job, give_up, print_orphan_jobs
 
-    _refuse(check, project, job, devices)
+    _refuse(check, project, option, job, devices)
     project.prepare()
     print_orphan_jobs(project)
-    number = allocate_job(project, bench_id, job)
+    source = allocate_job(project, engine, bench_id, job)
     try:
-        yield select(f"srun:{number}", "", bench_id, devices=devices)
+        yield select(source, "", bench_id, devices=devices)
     except BaseException:
         give_up(project, bench_id)
         raise
 
 
 def _refuse(
-    check: Callable[[Selection], object], project: Project, job: JobWanted, devices: Sequence[str]
+    check: Callable[[Selection], object],
+    project: Project,
+    option: str,
+    job: Wanted,
+    devices: Sequence[str],
 ) -> None:
-    """Raise what ``check`` raises on all hosts that Slurm may choose, in the words for the
+    """Raise what ``check`` raises on all hosts that the engine may choose, in the words for the
     likeliest of them.
     """
-    from orchestrator.api.allocation import listing
     from orchestrator.errors import ConfigError, Faults
     from orchestrator.inventory import Inventory
-    from orchestrator.inventory.allocation import lists_all
     from orchestrator.inventory.devices import chosen, devices_of
 
-    known = listing(project)
-    inventory = known[1] if known else Inventory("--slurm", ())
+    known = own_inventory(project)
+    inventory = known[1] if known else Inventory(option, ())
     lists_all(inventory, job.named)
     for text in devices:
         devices_of(text.rpartition(":")[2])
     of_all = [text for text in devices if ":" not in text]
     refused: ConfigError | Faults | None = None
     for hosts in job.possible_hosts(inventory.hosts, devices_known=len(of_all) == len(devices)):
-        stand_ins = Inventory("--slurm", hosts, hidden=inventory.hidden)
+        stand_ins = Inventory(option, hosts, hidden=inventory.hidden)
+        selected = tuple(chosen(stand_ins, hosts, of_all, {}))
         try:
-            check(
-                Selection(
-                    project, stand_ins, tuple(chosen(stand_ins, hosts, of_all, {})), "--slurm", ""
-                )
-            )
+            check(Selection(project, stand_ins, selected, option, ""))
             return
         except (ConfigError, Faults) as error:
             refused = refused or error
@@ -112,13 +110,17 @@ def _refuse(
         raise refused
 
 
-def _preview(project: Project, job: JobWanted, bench_id: str, as_json: bool) -> Selection:
-    """Print the job to submit, on standard error beside JSON, and return stand-ins for its hosts."""
+def _expected(
+    project: Project, engine: Engine, job: Wanted, bench_id: str, as_json: bool
+) -> Selection:
+    """Print what would be submitted, on standard error beside JSON, and return hosts in place of
+    the job's.
+    """
     from orchestrator.inventory import Inventory, fold
 
-    typer.echo(shlex.join(job.argv(bench_id)) + "\n" + job.script, nl=False, err=as_json)
-    stand_ins = job.hosts
+    typer.echo(engine.shown(job, bench_id), nl=False, err=as_json)
+    stand_ins, option = job.hosts, f"--{engine.name}"
     names = fold(host.name for host in stand_ins)
-    text = "which are not known yet: each has what --slurm requests for a node, but no settings of an inventory (python, env …)"
-    typer.echo(f"slurm: {names} stand for the hosts of the job, {text}", err=True)
-    return Selection(project, Inventory("--slurm", stand_ins), stand_ins, "--slurm", "")
+    text = f"which are not known yet: each has what {option} requests for a node, but no settings of an inventory"
+    typer.echo(f"{engine.name}: {names} stand for the hosts of the job, {text}", err=True)
+    return Selection(project, Inventory(option, stand_ins), stand_ins, option, "")

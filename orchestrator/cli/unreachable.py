@@ -29,7 +29,11 @@ def select_reachable(selection: Selection, accept_new: bool, opened: ConnectionC
     from orchestrator.inventory import fold
 
     errors = opened.of(selection, accept_new).open_what_answers()
-    gone = {name: error for name, error in errors.items() if error.kind == "host_unreachable"}
+    gone = {
+        name: error
+        for name, error in errors.items()
+        if error.kind in ("host_unreachable", "host_gone")
+    }
     serious = [
         error
         for name, error in errors.items()

@@ -124,8 +124,8 @@ class Reattachment:
         """Try until the supervisor is found, its end is known, or the watch loop has given the node
         up.
 
-        A server with another host key is not the node: it is reported at once and not contacted
-        again.
+        A server with another host key is not the node, and a pod that is deleted does not come back:
+        it is reported at once and not contacted again.
         """
         while not self.peer.over:
             try:
@@ -133,7 +133,7 @@ class Reattachment:
                     self.run_id, start=False, timeout_s=_HELLO_S
                 )
             except TransportError as error:
-                if error.is_of_identity:
+                if error.is_final:
                     # The node was last itself when it last answered: ranks that lost their peer may
                     # have ended since then.
                     error.run_id, error.phase = self.run_id, "watch"

@@ -11,7 +11,7 @@ from orchestrator.inventory import Host
 from orchestrator.plan import RunSpec
 from orchestrator.plan.placement import place
 
-_GONE = ("node_lost", "node_rebooted", "host_unreachable")
+_GONE = ("node_lost", "node_rebooted", "host_unreachable", "host_gone")
 
 
 def find_lost_hosts(hosts: Sequence[Host], errors: Iterable[OrchError]) -> dict[str, OrchError]:

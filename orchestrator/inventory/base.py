@@ -19,6 +19,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 from orchestrator.inventory.hosts import Host, Inventory
+from orchestrator.inventory.hostset import check_address
 from orchestrator.inventory.schema import refuse, secrets_note
 from orchestrator.inventory.secrets import public_vars
 from orchestrator.inventory.values import (
@@ -31,7 +32,7 @@ from orchestrator.inventory.values import (
     unknown_key,
 )
 
-_KEYS = ("env", "gpus", "slots", "transport", "vars")
+_KEYS = ("address", "env", "gpus", "slots", "transport", "vars")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,11 @@ def overlay(document_value: Any, line_of: Callable[[KeyPath], int], source: str)
             for key in settings[name]
             if key not in _KEYS
         ]
+        if "address" in settings[name]:
+            try:
+                check_address(settings[name]["address"], where(("hosts", name, "address")))
+            except ConfigError as error:
+                faults.append(error)
     if faults:
         refuse(faults)
     return Overlay(base, settings, {name: where(("hosts", name)) for name in settings})

@@ -23,7 +23,7 @@ from orchestrator.inventory.secrets import Redaction, keeps_secret, names_secret
 
 REFERENCE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 """A reference to a variable of the node in the value of a variable such as PATH."""
-TRANSPORTS = ("ssh", "openssh", "srun")
+TRANSPORTS = ("ssh", "openssh", "srun", "kubectl")
 """The ways to reach a host, the first by default; `orchestrator.transport.connections` has a
 connector for each.
 """

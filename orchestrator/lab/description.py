@@ -69,8 +69,8 @@ def describe(lab: Lab, gpus: int, slots: int) -> str:
     }
     ends = " to ".join(dict.fromkeys((lab.nodes[0].address, lab.nodes[-1].address)))
     devices = _count(gpus, "GPU") if gpus else _count(slots, "CPU slot")
-    slurm = ", and Slurm" if lab.slurm else ""
-    return f"{_count(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}{slurm}"
+    extras = (", and Slurm" if lab.slurm else "") + (", and pods" if lab.pods else "")
+    return f"{_count(len(lab.nodes), 'node')} of {devices}, {ends} port {lab.nodes[0].port}, {isolation[lab.kind]}{extras}"
 
 
 def _count(count: int, noun: str) -> str:

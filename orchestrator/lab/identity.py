@@ -6,13 +6,18 @@ beforehand, so that host keys can be verified strictly from the first connection
 
 from __future__ import annotations
 
+import datetime
 import getpass
+import ipaddress
 import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -59,6 +64,22 @@ def _write_key(path: Path, comment: str) -> str:
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     return f"{key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode('ascii')} {comment}"
+
+
+def write_certificate(folder: Path, address: str) -> None:
+    """Write ``server.key`` and ``server.crt``, a certificate of its own for the server at an address."""
+    key = generate_private_key(SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "orch lab")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    days = datetime.timedelta(days=1)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - days).not_valid_after(now + 365 * days)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    certificate = builder.add_extension(names, critical=False).sign(key, SHA256())
+    path = folder / "server.key"
+    path.touch(mode=0o600)
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (folder / "server.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
 
 
 def _write_home_keys(lab: Lab, node: LabNode) -> None:

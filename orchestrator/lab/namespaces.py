@@ -243,6 +243,11 @@ def on_node(node: LabNode) -> list[str]:
     pid = node.pid
     if not pid:
         raise ConfigError(f"{node.name} is down")
+    home = ["env", "-C", machine.HOME, f"HOME={machine.HOME}", "USER=root"]
+    return [*entering(node, pid), *home]
+
+
+def entering(node: LabNode, pid: int) -> list[str]:
+    """Return the argv prefix that runs a program in the namespaces of a process on a node."""
     enter = [find("nsenter"), "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid"]
-    clock = ["--time"] if clock_of(node).exists() else []
-    return [*enter, *clock, "--", "env", "-C", machine.HOME, f"HOME={machine.HOME}", "USER=root"]
+    return [*enter, *(["--time"] if clock_of(node).exists() else []), "--"]

@@ -19,6 +19,7 @@ from pathlib import Path
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.inventory import fold
 from orchestrator.lab import cgroups, loopback, namespaces
+from orchestrator.lab import pods as podlab
 from orchestrator.lab import slurm as slurmlab
 from orchestrator.lab.description import describe, gpu_settings, gpus_for_each, inventory_text
 from orchestrator.lab.identity import write_identity
@@ -61,6 +62,7 @@ def up(
     mtu: int = 1500,
     share: Sequence[Path] = (),
     slurm: bool = False,
+    pods: bool = False,
     say: Callable[[str], None],
 ) -> Lab:
     """Build a lab in ``directory`` and return it when every node's SSH server answers.
@@ -69,14 +71,18 @@ def up(
     ``slots`` is the number of ranks for a node without GPUs; ``kind`` None chooses the best kind
     that is possible on this machine; ``share`` are folders below private ones, such as /home,
     /root, /run or /tmp, that stay visible on the nodes of a namespace lab; ``slurm`` also starts
-    Slurm, with one CPU for each rank. Raises ConfigError before anything is started, RunError if a
-    node does not start; neither leaves anything behind.
+    Slurm, with one CPU for each rank; ``pods`` also the API server of a Kubernetes cluster. Raises
+    ConfigError before anything is started, RunError if a node does not start; neither leaves
+    anything behind.
     """
     gpus = gpus_for_each(nodes, gpus_per_node)
     chosen, reasons = choose_kind(kind)
     for reason in reasons:
         say(f"lab: not {reason}")
-    lab = replace(_plan(directory.resolve(), chosen, nodes, _interpreter(python), mtu), slurm=slurm)
+    lab = _plan(directory.resolve(), chosen, nodes, _interpreter(python), mtu)
+    lab = replace(lab, slurm=slurm, pods=pods)
+    if pods:
+        podlab.require(chosen)
     for note in slurmlab.require(chosen, lab.directory) if slurm else ():
         say(f"lab: {note}")
     if read(lab.directory) is not None:
@@ -89,9 +95,13 @@ def up(
         lab.inventory.write_text(text, encoding="utf-8")
         if slurm:
             slurmlab.prepare(lab, gpus or slots)
+        if pods:
+            podlab.prepare(lab, gpus, slots)
         _start_all(lab, share)
         if slurm:
             slurmlab.start(lab)
+        if pods:
+            podlab.start(lab, namespaces.inside(lab)).returncode = 0  # it outlives this process
         wait_until_answering(lab, lab.nodes, timeout_s=lab.limit_s(_ANSWER_TIMEOUT_S))
         mark_ready(lab)
     except BaseException:
@@ -221,7 +231,8 @@ def environment(lab: Lab) -> Mapping[str, str]:
     environment.
     """
     conf = {"SLURM_CONF": str(lab.slurm_conf)} if lab.slurm else {}
-    return {"ORCH_HOSTS": str(lab.inventory), "ORCH_LAB": lab.marker, **conf}
+    config = {"KUBECONFIG": str(lab.pods_folder / "kubeconfig")} if lab.pods else {}
+    return {"ORCH_HOSTS": str(lab.inventory), "ORCH_LAB": lab.marker, **conf, **config}
 
 
 def down(directory: Path) -> list[str]:

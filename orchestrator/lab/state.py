@@ -63,6 +63,7 @@ class Lab:
     python: str
     mtu: int
     slurm: bool = False
+    pods: bool = False
 
     @property
     def work(self) -> Path:
@@ -92,6 +93,11 @@ class Lab:
     def slurm_conf(self) -> Path:
         """The configuration of the lab's Slurm, for ``SLURM_CONF``."""
         return self.slurm_folder / "slurm.conf"
+
+    @property
+    def pods_folder(self) -> Path:
+        """The files of the API server, if the lab has pods; ``kubeconfig`` among them."""
+        return self.directory / "pods"
 
     @property
     def holder(self) -> int:
@@ -145,6 +151,7 @@ def claim(lab: Lab) -> None:
         "python": lab.python,
         "mtu": lab.mtu,
         "slurm": lab.slurm,
+        "pods": lab.pods,
         "nodes": [
             {"name": node.name, "address": node.address, "port": node.port} for node in lab.nodes
         ],
@@ -209,6 +216,7 @@ def _from_record(directory: Path, record: Mapping[str, Any]) -> Lab:
         record["python"],
         record["mtu"],
         record.get("slurm", False),
+        record.get("pods", False),
     )
 
 
@@ -218,8 +226,11 @@ def remove(lab: Lab) -> list[str]:
 
     ``lab.json`` is removed last: until then a second removal can continue an interrupted one.
     """
-    for folder in (lab.directory / "nodes", lab.slurm_folder):
-        if folder.exists() and (lab.slurm or folder != lab.slurm_folder):
+    owned = [lab.directory / "nodes"]
+    owned += [lab.slurm_folder] if lab.slurm else []
+    owned += [lab.pods_folder] if lab.pods else []
+    for folder in owned:
+        if folder.exists():
             shutil.rmtree(folder)
     for name in _OWN_FILES:
         (lab.directory / name).unlink(missing_ok=True)

@@ -144,7 +144,7 @@ OPTIONS: Mapping[str, BenchOption] = {
         run_file=_list_of(str, int, expected="a text or a whole number"),
     ),
     "hosts": BenchOption(
-        "Inventory file, hosts such as gpu[01-04],@group, or slurm.", FIRST, "hosts", short="-H", metavar="FILE|HOSTS",
+        "Inventory file, gpu[01-04],@group, slurm, or pods:LABEL=VALUE.", FIRST, "hosts", short="-H", metavar="FILE|HOSTS",
         completion="hosts", others=_RUNNING, default=DefaultKey("text", note="A path is from the folder of this file on."),
     ),
     "exclude": BenchOption(
@@ -281,6 +281,10 @@ OPTIONS: Mapping[str, BenchOption] = {
     "slurm": BenchOption(
         "Submit a job with these sbatch options, wait for it, run in it, end it.", WHERE, metavar="partition=P,time=1h,…",
         others=("tune",),
+    ),
+    "kubernetes": BenchOption(
+        "Create a job of pods from these options or a pod template, run in it, delete it.", WHERE,
+        metavar="image=I,gpus=8,…", others=("tune",),
     ),
     "devices": BenchOption(
         "GPUs or MIG instances to use; repeatable for individual hosts.", WHERE, "texts", "0-3|HOST:0-3",

@@ -70,11 +70,11 @@ class PlannedWith:
             # on the transport.
             silent = {"expect", "transport", *(() if host.container else ("container",))}
             fields = {name: value for name, value in asdict(host).items() if name not in silent}
-            # A bench may go on in another job of Slurm that has the same hosts.
-            return {
-                **fields,
-                "vars": {name: value for name, value in host.vars.items() if name != "slurm_job"},
-            }
+            # A bench may go on in another job that has the same hosts, and in other pods.
+            passing = ("slurm_job", "pod", "pod_node")
+            lasting = {name: value for name, value in host.vars.items() if name not in passing}
+            address = "" if "pod" in host.vars else host.address
+            return {**fields, "address": address, "vars": lasting}
 
         plain = {host.name: json.loads(json.dumps(public(host), default=str)) for host in hosts}
         frameworks = {

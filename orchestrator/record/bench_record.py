@@ -39,8 +39,8 @@ class BenchRecord:
     come from; the first takes precedence. ``notes`` are shown with its tables, ``left_out`` names
     the runs that the bench ended without. ``skipped`` are the requested but impossible
     configurations, ``devices`` the devices of each host that options chose, ``job`` the options of
-    sbatch of the submitted job. ``spares`` are the hosts that may replace others, ``replaced`` maps
-    lost hosts to their replacements. ``lab`` marks the namespace lab that it ran in: outside, the
+    the job that it submitted to ``engine``. ``spares`` are the hosts that may replace others,
+    ``replaced`` maps lost hosts to their replacements. ``lab`` marks the namespace lab that it ran in: outside, the
     addresses of its nodes may belong to real machines. ``added`` holds the keys that features add
     to the file.
     """
@@ -73,6 +73,7 @@ class BenchRecord:
     )
     devices: Mapping[str, str] = field(default_factory=dict)
     job: tuple[str, ...] = ()
+    engine: str = "slurm"
     # The key is named after the option, and after the first feature with such runs.
     extra: ExtraRuns | None = field(
         default=None, metadata=document_field(key="profile", by=parts.extra_runs)
@@ -134,6 +135,8 @@ class BenchRecord:
             content["skipped"] = [asdict(configuration) for configuration in self.skipped]
         if self.devices:
             content["devices"] = dict(self.devices)
+        if self.engine != "slurm":
+            content["engine"] = self.engine
         if self.replaced:
             content["replaced"] = dict(self.replaced)
         if self.extra:
@@ -276,6 +279,7 @@ def new_bench_record(
     devices: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
     job: Sequence[str] = (),
+    engine: str = "slurm",
     spares: Sequence[Host] = (),
 ) -> BenchRecord:
     """Return the record of a new bench. ``borrowed`` maps run ids to the benches they come from."""
@@ -304,6 +308,7 @@ def new_bench_record(
         },
         notes=tuple(notes),
         job=tuple(job),
+        engine=engine,
         spares=tuple(host.name for host in spares),
         lab=""
         if any(is_loopback(host.address) for host in hosts)

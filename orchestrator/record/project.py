@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from orchestrator.errors import ConfigError, DataError
 from orchestrator.files import PROJECT_HINT, make_folder, write_atomic
 from orchestrator.record.defaults import PROJECT_FILE, Default, defaults
 from orchestrator.record.state_file import read_json
-from orchestrator.slurm import here
 
 DEFAULT = "the default"
 """The source of an inventory that nothing names."""
@@ -176,7 +176,7 @@ class Project:
         remembered = self._last_inventory()
         if remembered:
             return remembered, "the last deploy"
-        if here(environment):
+        if re.fullmatch(r"[0-9_]+", environment.get("SLURM_JOB_ID", "")):
             return "slurm", "SLURM_JOB_ID"
         if default:
             return default.value, default.origin

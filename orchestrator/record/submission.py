@@ -22,15 +22,17 @@ from orchestrator.record.state_file import read_json
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The job of a bench. ``job`` is empty until Slurm has said its number; ``options`` are
-    sbatch's. The process with the id
-    ``process`` and start time ``ticks`` is the controller that waits for it or uses it."""
+    """The job of a bench. ``job`` is empty until its engine has said its name; ``options`` are what
+    was asked of the engine. The process with the id ``process`` and start time ``ticks`` is the
+    controller that waits for it or uses it.
+    """
 
     bench_id: str
     job: str
     options: tuple[str, ...]
     process: int
     ticks: int
+    engine: str = "slurm"
 
     @property
     def is_attended(self) -> bool:
@@ -38,11 +40,14 @@ class Submission:
         return is_same_process(self.process, self.ticks)
 
 
-def submit(project: Project, bench_id: str, job: str, options: Sequence[str]) -> Submission:
+def submit(
+    project: Project, bench_id: str, job: str, engine: str, options: Sequence[str]
+) -> Submission:
     """Record the job of a bench, whose controller is this process, before it is submitted and when
-    its number is known.
+    its name is known.
     """
-    record = Submission(bench_id, job, tuple(options), os.getpid(), start_ticks(os.getpid()))
+    process = os.getpid()
+    record = Submission(bench_id, job, tuple(options), process, start_ticks(process), engine)
     path = _path(project, bench_id)
     make_folder(path.parent, PROJECT_HINT)
     write_atomic(path, json.dumps({"schema": 1, **asdict(record)}).encode(), hint=PROJECT_HINT)

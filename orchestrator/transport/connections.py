@@ -131,4 +131,8 @@ def _connector(transport: str, trust: Trust) -> Connector:
         from orchestrator.transport.slurm import SrunConnector
 
         return SrunConnector()
+    if transport == "kubectl":
+        from orchestrator.transport.kubectl import KubectlConnector
+
+        return KubectlConnector()
     raise AssertionError(f"the inventory accepts a transport that is not made here: {transport}")

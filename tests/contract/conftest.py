@@ -11,6 +11,7 @@ import pytest
 from orchestrator.transport.ssh import Transport
 from tests.contract.rig import Keys, Rig
 from tests.contract.sshd import make_key
+from tests.support.pods import no_pods
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +35,8 @@ def transport() -> str:
 @pytest.fixture
 def rig(tmp_path: Path, keys: Keys, transport: str) -> Iterator[Rig]:
     """Servers and hosts for one test."""
+    if transport == "kubectl" and no_pods():
+        pytest.skip(no_pods())
     made = Rig(tmp_path, keys, transport)
     made.configure()
     yield made

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from orchestrator.inventory.hosts import Host, SshSettings
 from orchestrator.transport import Trust
+from orchestrator.transport.kubectl import KubectlConnector
 from orchestrator.transport.openssh import OpensshConnector
+from orchestrator.transport.protocols import Connector
 from orchestrator.transport.ssh import SshConnector
+from tests.contract.podserver import PodServer
 from tests.contract.sshd import Sshd
 
 __all__ = ["Keys", "Rig"]
@@ -83,11 +89,17 @@ class Rig:
         file.
         """
         number = next(self._numbers)
+        if self.transport == "kubectl":
+            kind = PodServer  # type: ignore[assignment]
         settings = {"host_keys": [self.keys.server], "authorized": [self.keys.client], **settings}
         server = kind(
             self.directory / f"sshd{number}", f"127.0.0.{number + 1}", options=options, **settings
         )
         self._open.enter_context(server)
+        if isinstance(server, PodServer):
+            files = {"KUBECONFIG": server.kubeconfig, "KUBECACHEDIR": self.directory / "kubecache"}
+            variables = {name: str(path) for name, path in files.items()}
+            self._open.enter_context(patch.dict(os.environ, variables))
         if known:
             with self.known_hosts.open("a") as stream:
                 stream.write(server.known_hosts_lines())
@@ -95,6 +107,8 @@ class Rig:
 
     def host(self, server: Sshd, name: str = "lab1", **ssh: Any) -> Host:
         """Return the inventory's view of a server; ``ssh`` overrides its settings."""
+        if isinstance(server, PodServer):
+            return Host(name, server.address, transport="kubectl", vars={"pod": server.pod})
         settings = SshSettings(
             user=server.user, port=server.port, key=str(self.keys.client), config=str(self.config)
         )
@@ -117,9 +131,13 @@ class Rig:
     def connect(self, server: Sshd | Host, *, accept_new: bool = False) -> Any:
         """Connect, by the host's transport and no other; the line is closed when the test ends."""
         host = server if isinstance(server, Host) else self.host(server)
-        connector = {"ssh": SshConnector, "openssh": OpensshConnector}[host.transport](
-            self.trust(accept_new=accept_new)
-        )
+        trust = self.trust(accept_new=accept_new)
+        connectors: dict[str, Callable[[], Connector]] = {
+            "ssh": lambda: SshConnector(trust),
+            "openssh": lambda: OpensshConnector(trust),
+            "kubectl": KubectlConnector,
+        }
+        connector = connectors[host.transport]()
         self._open.callback(connector.close)
         transport = connector.connect(host)
         self._open.callback(transport.close)

@@ -36,9 +36,9 @@ from tests.support import judge
 from tests.support.judge import LIMIT_S
 
 
-@pytest.fixture(params=["ssh", "openssh"])
+@pytest.fixture(params=["ssh", "openssh", "kubectl"])
 def transport(request: pytest.FixtureRequest) -> str:
-    """Every transport that reaches a server by SSH."""
+    """Every transport that reaches a server of its own."""
     return str(request.param)
 
 
@@ -55,12 +55,13 @@ def supervisors(node: Node) -> set[int]:
 
 
 def _started(node: Node) -> Iterator[tuple[int, str]]:
+    pod = f"HOSTNAME={node.host.vars.get('pod')}".encode()
     server = f" {node.host.address} {node.host.ssh.port}".encode()
     for pid, one in snapshot().items():
         program, *words = cmdline(pid).split(b"\0")
         runs = program.endswith(b"python3") and any(b"signal.alarm(60)" in word for word in words)
         if runs and any(
-            entry.startswith(b"SSH_CONNECTION=") and entry.endswith(server)
+            entry == pod or entry.startswith(b"SSH_CONNECTION=") and entry.endswith(server)
             for entry in environ(pid)
         ):
             yield pid, one.name
@@ -72,7 +73,7 @@ def answers(node: Node) -> bool:
 
 @pytest.fixture
 def node(line: Transport, tmp_path: Path) -> Iterator[Node]:
-    host = replace(line.host, vars={"workdir": str(tmp_path / "work")})
+    host = replace(line.host, vars={**line.host.vars, "workdir": str(tmp_path / "work")})
     line.host = host
     made = Node(line, runner_source())
     yield made

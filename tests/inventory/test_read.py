@@ -372,5 +372,5 @@ def test_the_transport_of_a_host_is_its_own_or_its_last_groups_or_the_default() 
         lambda: read(text.replace("a3: {transport: openssh}", "a3: {transport: rsh}"))
     )
     assert fault == [
-        "lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, got the text 'rsh'"
+        "lab.yaml:9: hosts.a3.transport: expected one of ssh, openssh, srun, kubectl, got the text 'rsh'"
     ]

@@ -120,9 +120,7 @@ def tune(
     with hosts_for(
         request,
         bench_id,
-        given["slurm"],
-        given["hosts"],
-        given["exclude"],
+        given,
         check=plan_on,
         dry_run=dry_run,
         as_json=as_json,

@@ -108,12 +108,12 @@ def _host(there: Destination, project: Project) -> Host:
     """Return the machine of a store: as the project's inventory has it, if it does, else by its
     name or address alone.
     """
+    from orchestrator.engines.listing import engine_of
     from orchestrator.inventory import Host, open_inventory
-    from orchestrator.inventory.allocation import job_in
 
     host = Host(there.host, there.host)
     source, _ = project.inventory_source("", os.environ)
-    if not job_in(source) and Path(source).exists():
+    if not engine_of(source) and Path(source).exists():
         known = open_inventory(source).hosts
         host = next((one for one in known if there.host in (one.name, one.address)), host)
     ssh = replace(host.ssh, user=there.user or host.ssh.user, port=there.port or host.ssh.port)

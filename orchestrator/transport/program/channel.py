@@ -57,6 +57,21 @@ def exit_code(code: int, stderr: bytes) -> Outcome:
     return TransportError("the connection broke", kind="node_lost")
 
 
+def shell_ending(code: int) -> tuple[int | None, str | None]:
+    """Return how a command ended, from the exit status that a shell or Slurm makes of it: 128 + N
+    if the signal N ended it.
+    """
+    return (None, signal_name(code - 128)) if 128 < code < 128 + signal.NSIG else (code, None)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class _LimitedInbox(Inbox):
     """Standard output, which is not received any more while too much of it waits."""
 
@@ -129,6 +144,9 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             raise ConfigError(
                 f"{argv[0]} cannot be started: {error.strerror}", where=f"host {host.name}"
             ) from error
+        except ValueError as error:
+            message = "expected arguments without NUL, got one with it"
+            raise ConfigError(message, where="remote command") from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._stdin, self._out, self._err = (
             self._process.stdin,
@@ -210,6 +228,12 @@ class ProgramChannel(Receiver[_LimitedInbox]):
         self._stdout.ended = self._closing = True
         self._wake_up()
 
+    def abandon(self) -> None:
+        """Close the channel because its connection is closed: whoever uses it sees that it broke."""
+        self._outcome = TransportError("the connection was closed", kind="node_lost")
+        self._closing = True
+        self._wake_up()
+
     def kill(self) -> None:
         """Kill the program and wait for its end; unless the channel is closed, whoever uses it sees
         a connection that broke.
@@ -248,7 +272,7 @@ class ProgramChannel(Receiver[_LimitedInbox]):
             code = self._process.wait()
         if not self._closing:
             self._outcome = self._outcome_of(code, self.stderr_tail())
-        self._stdout.ended = self._closing or not isinstance(self._outcome, TransportError)
+        self._stdout.ended = not isinstance(self._outcome, TransportError)
         self._over.set()
         self._stderr.close()
         self._stdout.close()

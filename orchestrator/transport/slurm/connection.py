@@ -1,7 +1,6 @@
-"""Connections through steps of a job: `SrunConnector` and its `Transport`.
+"""Connections through steps of a job: `SrunConnector`.
 
-There is nothing to keep open between two commands: each is a step of its own, which takes a quarter
-of a second to start.
+Each command is a step of its own, which takes a quarter of a second to start.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from orchestrator import slurm
+from orchestrator.engines.slurm import client as slurm
 from orchestrator.errors import ConfigError, TransportError
 from orchestrator.inventory import Host, expand
-from orchestrator.transport.completion import run_to_end
-from orchestrator.transport.program import ProgramChannel
-from orchestrator.transport.protocols import Result
+from orchestrator.transport.program import ProgramChannel, ProgramTransport
 from orchestrator.transport.slurm.step import environment, job_of, outcome, relay
 
 _FRESH_S = 2.0
@@ -32,7 +29,7 @@ class SrunConnector:
         self._lock = threading.Lock()
         self._jobs: dict[str, tuple[float, slurm.Job | None]] = {}
 
-    def prepare(self, host: Host) -> Callable[[], StepTransport]:
+    def prepare(self, host: Host) -> Callable[[], ProgramTransport]:
         """Find the job that has the host. Raises ConfigError if there is none, or it has not begun
         or is over.
         """
@@ -58,9 +55,10 @@ class SrunConnector:
         if host.name not in expand(job.nodes):
             message = f"expected a host of Slurm's job {number}, which has {job.nodes}"
             raise ConfigError(message, where=where, hint="name hosts as Slurm names its nodes")
-        return partial(StepTransport, host, number)
+        # Slurm vouches for its hosts (munge), and does not tell two names of one machine apart.
+        return partial(ProgramTransport, host, partial(_start, host, number))
 
-    def connect(self, host: Host) -> StepTransport:
+    def connect(self, host: Host) -> ProgramTransport:
         """Return the way to a host. Raises TransportError if its job is over, ConfigError as
         `prepare` does.
         """
@@ -86,74 +84,8 @@ class SrunConnector:
             return job
 
 
-class StepTransport:
-    """The way to one host of a job."""
-
-    def __init__(self, host: Host, job: str) -> None:
-        self.host = host
-        self._job = job
-        self._lock = threading.Lock()
-        self._channels: list[ProgramChannel] = []
-        self._closed = False
-
-    def run(self, argv: Sequence[str], *, input: bytes = b"", timeout_s: float) -> Result:
-        """Run a command to its end; what it leaves behind is ended by Slurm."""
-        return run_to_end(
-            self.host,
-            argv,
-            input,
-            timeout_s,
-            lambda _: self._start(argv, take_all=True),
-            lambda: self.alive,
-        )
-
-    def popen(self, argv: Sequence[str], *, timeout_s: float) -> ProgramChannel:
-        """Start a command and return the channel to it; whether it has started shows in its answer."""
-        return self._start(argv, take_all=False)
-
-    def _start(self, argv: Sequence[str], *, take_all: bool) -> ProgramChannel:
-        command = relay(self._job, self.host.name, argv)
-        ended = partial(outcome, self._job)
-        channel = ProgramChannel(
-            self.host, command, ended, take_all=take_all, environment=environment()
-        )
-        with self._lock:
-            self._channels = [earlier for earlier in self._channels if not earlier.ended] + [
-                channel
-            ]
-        return channel
-
-    def greets(self, is_needed: Callable[[], bool]) -> bool:
-        """Return False: another step on a slow host is no quicker than the waiting one."""
-        return False
-
-    @property
-    def alive(self) -> bool:
-        """Return whether steps may be started: until this is closed."""
-        return not self._closed
-
-    @property
-    def unread(self) -> bool:
-        """Return whether output of a command has arrived and waits for its thread."""
-        with self._lock:
-            return any(channel.unread for channel in self._channels)
-
-    @property
-    def host_key(self) -> str:
-        """Nothing: Slurm vouches for its hosts (munge), and does not tell two names of one machine
-        apart.
-        """
-        return ""
-
-    @property
-    def via(self) -> str:
-        """Nothing stands in between that could break by itself."""
-        return ""
-
-    def close(self) -> None:
-        """End the commands that still run."""
-        with self._lock:
-            self._closed = True
-            channels, self._channels = self._channels, []
-        for channel in channels:
-            channel.close()
+def _start(host: Host, job: str, argv: Sequence[str], take_all: bool) -> ProgramChannel:
+    """Start a step on a host; what it leaves behind is ended by Slurm at its end."""
+    command = relay(job, host.name, argv)
+    ended = partial(outcome, job)
+    return ProgramChannel(host, command, ended, take_all=take_all, environment=environment())

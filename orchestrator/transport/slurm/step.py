@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Mapping, Sequence
 
-from orchestrator import slurm
+from orchestrator.engines.slurm import client as slurm
 from orchestrator.errors import OrchError, TransportError
 from orchestrator.inventory import Host
-from orchestrator.transport.program.channel import Outcome
+from orchestrator.transport.program.channel import Outcome, shell_ending, signal_name
 
 SPAWNERS = "orch-spawners"
 """The name of the step of spawners in ``squeue --steps``."""
@@ -91,19 +90,10 @@ def outcome(job: str, code: int, stderr: bytes) -> Outcome:
         line for line in read_messages(stderr) if _BROKEN.search(line) and "retrying" not in line
     ]
     if code < 0:
-        words = [f"srun was ended by {_name(-code)}"]
+        words = [f"srun was ended by {signal_name(-code)}"]
     if words:
         return TransportError(f"the step ended: {words[-1]}{_of_job(job)}", kind="node_lost")
-    if 128 < code < 128 + signal.NSIG:
-        return (None, _name(code - 128))
-    return (code, None)
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return shell_ending(code)
 
 
 def _of_job(job: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+of_ssh = pytest.mark.parametrize("transport", ["ssh", "openssh"], indirect=True)
 of_paramiko = pytest.mark.parametrize("transport", ["ssh"], indirect=True)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines.listing import engine_named
 from orchestrator.features.search.halving.answer import FASTER, Tuned, answer
 from orchestrator.files import write_atomic
 from orchestrator.inventory import fold
-from orchestrator.plan.job import JobWanted
 from orchestrator.plan.option_values import as_written, quote
 from orchestrator.record import BenchDir
 from orchestrator.record.bench_record import BenchRecord
@@ -74,8 +74,8 @@ def command(result: Tuned, files: Sequence[Path], record: BenchRecord) -> str:
             words += ["--hosts", path]
     if job and record.planned_with:
         hosts = record.planned_with.hosts
-        options = JobWanted(job).on(fold(hosts), len(hosts)).options
-        words += ["--slurm", ",".join(option.removeprefix("--") for option in options)]
+        request = engine_named(record.engine).recall(job).on(list(hosts))
+        words += [f"--{record.engine}", request.text]
     return shlex.join(words)
 
 

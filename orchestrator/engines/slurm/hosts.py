@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.engines.slurm.client import Job
 from orchestrator.errors import ConfigError
-from orchestrator.inventory.hosts import Inventory
-from orchestrator.inventory.hostset import expand, fold
-from orchestrator.slurm import Job
+from orchestrator.inventory import expand, fold
 
 SOURCES: Mapping[str, str] = {"slurm": "ssh", "srun": "srun"}
 """The sources that stand for the hosts of a job, and the transport of each."""
@@ -55,24 +54,6 @@ def names_of(job: Job) -> list[str]:
             f"expected a running job, got one in state {job.state}{reason}", where=where
         )
     return expand(job.nodes)
-
-
-def lists_all(base: Inventory, names: list[str]) -> bool:
-    """Return whether an inventory lists all hosts of a job; False if it lists none.
-
-    Raises ConfigError if it lists only some.
-    """
-    known = {host.name for host in base.hosts}
-    if not known & set(names):
-        return False
-    if missing := [name for name in names if name not in known]:
-        hint = f"add them, or name another inventory with ORCH_HOSTS; it lists {fold(known)}"
-        raise ConfigError(
-            f"expected all hosts of the job, {fold(missing)} are missing",
-            where=base.source,
-            hint=hint,
-        )
-    return True
 
 
 def inventory_text(job: Job, transport: str, base: str, devices: Mapping[str, str]) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import slurm
+from orchestrator.engines.listing import lists_all
+from orchestrator.engines.slurm import client as slurm
+from orchestrator.engines.slurm import hosts as allocation
+from orchestrator.engines.slurm.hosts import inventory_text, names_of
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import allocation, open_inventory
-from orchestrator.inventory.allocation import inventory_text, lists_all, names_of
+from orchestrator.inventory import open_inventory
 from tests.support.commands import orch
 
 JOB = (

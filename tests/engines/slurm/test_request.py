@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines.slurm import request as job
+from orchestrator.engines.slurm.request import IDLE_S, parse_job
 from orchestrator.errors import ConfigError
 from orchestrator.inventory import Host
-from orchestrator.plan import job
-from orchestrator.plan.job import IDLE_S, parse_job
 from tests.support.commands import orch
 from tests.support.features import needs
 from tests.support.judge import LIMIT_S
@@ -54,7 +54,7 @@ def test_options_are_those_of_sbatch_and_nodes_those_of_the_bench(
 def test_given_nodes_and_tasks_win_and_a_later_job_has_the_same_hosts() -> None:
     wanted = parse_job("nodes=8,ntasks-per-node=2,exclude=n9", 4)
     assert wanted.options == ("--nodes=8", "--ntasks-per-node=2", "--exclude=n9")
-    assert wanted.on("n[1-2]", 2).options == (
+    assert wanted.on(["n1", "n2"]).options == (
         "--ntasks-per-node=2",
         "--nodes=2",
         "--nodelist=n[1-2]",

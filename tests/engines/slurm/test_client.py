@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import slurm
+from orchestrator.engines.slurm import client as slurm
+from orchestrator.engines.slurm.hosts import names_of
 from orchestrator.errors import ConfigError, RunError
-from orchestrator.inventory.allocation import names_of
 
-RUNS = (Path(__file__).parent / "data" / "slurm" / "job_with_gpus.txt").read_text()
+RUNS = (Path(__file__).parents[2] / "data" / "slurm" / "job_with_gpus.txt").read_text()
 
 
 def test_a_record_says_state_hosts_and_devices() -> None:

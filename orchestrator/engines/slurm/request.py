@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import ConfigError
-from orchestrator.inventory import Host, expand, nearest
+from orchestrator.inventory import Host, expand, fold, nearest
 from orchestrator.plan.option_values import seconds
 
 IDLE_S = 120
@@ -168,14 +168,29 @@ class JobWanted:
             for gpus in dict.fromkeys(numbers):
                 yield tuple(_like(like, host, gpus, bool(count)) for host in stand_ins)
 
-    def on(self, hosts: str, count: int) -> JobWanted:
+    @property
+    def text(self) -> str:
+        """The options as ``--slurm`` takes them."""
+        return ",".join(option.removeprefix("--") for option in self.options)
+
+    @property
+    def words(self) -> str:
+        """The options as sbatch takes them."""
+        return shlex.join(self.options)
+
+    @property
+    def wait_s(self) -> float:
+        """As long as Slurm takes: it starts a job with all of its nodes or none."""
+        return math.inf
+
+    def on(self, hosts: Sequence[str]) -> JobWanted:
         """Return the same job on these hosts, for a bench that was planned with them."""
         kept = [
             option
             for option in self.options
             if option.partition("=")[0] not in ("--nodes", "--nodelist", "--exclude")
         ]
-        return JobWanted((*kept, f"--nodes={count}", f"--nodelist={hosts}"))
+        return JobWanted((*kept, f"--nodes={len(hosts)}", f"--nodelist={fold(hosts)}"))
 
 
 def _kind(host: Host) -> tuple[object, ...]:

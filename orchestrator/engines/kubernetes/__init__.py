@@ -1,0 +1,1 @@
+"""Kubernetes: its API by the program ``kubectl``, and pods as hosts."""

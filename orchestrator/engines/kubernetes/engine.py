@@ -1,0 +1,212 @@
+"""Kubernetes as an engine: one Job with an index for each pod, and pods as hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator import yamlfile
+from orchestrator.engines.kubernetes import client
+from orchestrator.engines.kubernetes.hosts import (
+    INDEX,
+    WORD,
+    Pods,
+    describe,
+    gpus_of,
+    inventory_text,
+    one_for_each_machine,
+    parse_source,
+)
+from orchestrator.engines.kubernetes.pods import obstacle
+from orchestrator.engines.kubernetes.request import (
+    PodsWanted,
+    job_name,
+    pods_wanted,
+    read_template,
+)
+from orchestrator.engines.protocol import Base, JobState, Say
+from orchestrator.errors import ConfigError, Interrupted, RunError
+from orchestrator.files import PROJECT_HINT, write_atomic
+from orchestrator.inventory import fold, open_inventory
+from orchestrator.record import Project
+
+_REFUSED = re.compile(r"\((?:Invalid|BadRequest|Forbidden|AlreadyExists|NotFound|Unauthorized)\)")
+
+
+class KubernetesEngine:
+    """Jobs of Kubernetes by kubectl."""
+
+    name = "kubernetes"
+
+    def request(self, text: str, nodes: int, spares: int) -> PodsWanted:
+        """Return the pods that the option asks for; a template is read, so that its faults are
+        told before anything is submitted.
+        """
+        wanted = pods_wanted(text, nodes, spares)
+        template = _template(wanted)
+        gpus = gpus_of(wanted.container(template["spec"])) if template else 0
+        return replace(wanted, template_gpus=gpus)
+
+    def recall(self, options: Sequence[str]) -> PodsWanted:
+        """Return the request with these options."""
+        return PodsWanted(tuple(options))
+
+    def shown(self, request: PodsWanted, bench_id: str) -> str:
+        """Return the Job, without the values of variables, which may be secret."""
+        job = request.job(bench_id, _template(request))
+        for container in job["spec"]["template"]["spec"]["containers"]:
+            for variable in container.get("env", []):
+                if "value" in variable:
+                    variable["value"] = "(not shown)"
+        return json.dumps(job, indent=1) + "\n"
+
+    def caution(self) -> str:
+        """Return nothing."""
+        return ""
+
+    def check(self, request: PodsWanted) -> None:
+        """Check kubectl, and the rights of its user."""
+        client.check_version()
+        namespace = request.namespace()
+        for verb, *resource in (
+            ("create", "jobs"),
+            ("delete", "jobs"),
+            ("list", "pods"),
+            ("create", "pods", "exec"),
+        ):
+            namespace.check_right(verb, *resource)
+
+    def submit(self, request: PodsWanted, bench_id: str) -> str:
+        """Create the Job of a bench."""
+        try:
+            request.namespace().create("jobs", request.job(bench_id, _template(request)))
+        except Interrupted:
+            raise
+        except RunError as error:
+            if not _REFUSED.search(error.message):
+                raise RunError(error.message, kind="not_verified", where=error.where) from error
+            message = f"expected a job that Kubernetes accepts: {error.message}"
+            raise ConfigError(message, where="--kubernetes") from error
+        return job_name(bench_id)
+
+    def look(self, request: PodsWanted, job: str) -> JobState | None:
+        """Return how many pods of a job run, and what each other one waits for."""
+        namespace = request.namespace()
+        found = namespace.get(f"jobs/{job}")
+        if found is None:
+            return None
+        for condition in found.get("status", {}).get("conditions", ()):
+            if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+                told = [condition["type"], condition.get("reason"), condition.get("message")]
+                return JobState(", ".join(filter(None, told)), is_over=True)
+        pods = _pods(request.pods(job, namespace))
+        running, waiting = _ready(pods, request.get("container"))
+        if len(running) == request.count:
+            return JobState("RUNNING", is_ready=True)
+        missing = [str(index) for index in range(request.count) if str(index) not in running]
+        words = f"waiting: {len(running)} of {request.count} pods run, without index {', '.join(missing)}"
+        if found["spec"].get("suspend"):
+            queue = request.get("queue")
+            waiting = [f"the queue {queue} has not admitted it" if queue else "it is suspended"]
+        elif not waiting:
+            path = f"events?fieldSelector=involvedObject.name={job}"
+            waiting = [str(event.get("message", "")) for event in namespace.items(path)[-1:]]
+        return JobState("; ".join([words, *waiting[:4]]))
+
+    def find(self, request: PodsWanted, bench_id: str) -> list[str]:
+        """Return the job of a bench, if it is there."""
+        name = job_name(bench_id)
+        return [name] if request.namespace().get(f"jobs/{name}") else []
+
+    def cancel(self, request: PodsWanted, job: str) -> None:
+        """Delete a job with its pods."""
+        request.namespace().delete(f"jobs/{job}")
+
+    def left(self, request: PodsWanted, job: str) -> str:
+        """Return the pods of a job that are still there."""
+        namespace = request.namespace()
+        names = [pod["metadata"]["name"] for pod in _pods(request.pods(job, namespace))]
+        if names:
+            return f"there with {', '.join(names[:4])}"
+        return "there" if namespace.get(f"jobs/{job}") else ""
+
+    def ending(self, request: PodsWanted, job: str) -> str:
+        """Say that it is gone."""
+        return "deleted, and none of its pods is left"
+
+    def source(self, request: PodsWanted, job: str) -> str:
+        """Return the selector of the job's pods."""
+        namespace = request.namespace()
+        place = {"namespace": namespace.name, "context": namespace.context}
+        place["container"] = request.get("container")
+        words = [f"{name}={value}" for name, value in place.items() if value]
+        return f"{WORD}:{','.join([request.pods(job, namespace).selector, *words])}"
+
+    def around(self, hosts: Sequence[str]) -> str:
+        """Return nothing: a pod that orch runs in has no others."""
+        return ""
+
+    def is_source(self, source: str) -> bool:
+        """Whether it is ``pods:…``."""
+        return source.startswith(f"{WORD}:")
+
+    def inventory(
+        self, project: Project, source: str, bench_id: str, base: Base, say: Say
+    ) -> tuple[str, str]:
+        """Write the pods of a source."""
+        client.check_version()
+        pods = parse_source(source.partition(":")[2])
+        name = bench_id or re.sub("[^A-Za-z0-9]+", "-", pods.selector)
+        return _write(pods, project.root / ".orch" / f"{WORD}-{name}.yaml", project, base, say)
+
+    def renew(self, project: Project, inventory: str, base: Base, say: Say) -> None:
+        """List the pods of an inventory anew: others may have their places by now."""
+        path = Path(inventory)
+        if not path.name.startswith(f"{WORD}-") or not path.exists():
+            return
+        known = open_inventory(inventory).hosts[0].vars
+        namespace = client.Namespace.of(
+            str(known.get("pod_namespace", "")), str(known.get("kube_context", ""))
+        )
+        pods = Pods(str(known["pod_labels"]), namespace, str(known.get("pod_container", "")))
+        _write(pods, path, project, base, say)
+
+
+def _write(pods: Pods, path: Path, project: Project, base: Base, say: Say) -> tuple[str, str]:
+    hosts, notes = one_for_each_machine(pods.listed())
+    for note in notes:
+        say(f"pods: {note}")
+    names = [host.name for host in hosts]
+    project.prepare()
+    text = inventory_text(pods, hosts, base(names))
+    write_atomic(path, text.encode(), hint=PROJECT_HINT)
+    say(f"pods: {describe(hosts)}, in namespace {pods.namespace.name}")
+    return str(path), fold(names)
+
+
+def _template(request: PodsWanted) -> dict[str, Any]:
+    path = request.get("template")
+    return read_template(yamlfile.load(Path(path)).value, path) if path else {}
+
+
+def _pods(pods: Pods) -> list[dict[str, Any]]:
+    return pods.namespace.items(f"pods?labelSelector={quote(pods.selector)}")
+
+
+def _ready(pods: Sequence[dict[str, Any]], container: str) -> tuple[set[str], list[str]]:
+    """Return the indexes of the pods that run, and what is in the way of the others."""
+    running: set[str] = set()
+    waiting: list[str] = []
+    for pod in pods:
+        meta = pod["metadata"]
+        index = meta.get("labels", {}).get(INDEX) or meta.get("annotations", {}).get(INDEX, "")
+        if why := obstacle(pod, container):
+            waiting.append(f"{meta['name']} {why}")
+        else:
+            running.add(index)
+    return running, waiting

@@ -1,0 +1,239 @@
+"""What ``orch bench --kubernetes`` asks for, as data: a Job whose pods hold their machines.
+
+The pods do nothing with their machines. Each ends when no process but its own has run in it for a
+while: then the controller is gone, and all runs that it left have ended.
+
+>>> wanted = pods_wanted("image=pytorch:2,gpus=8,time=1h", nodes=4)
+>>> wanted.options
+('image=pytorch:2', 'gpus=8', 'time=1h', 'nodes=4')
+>>> wanted.job("20261124-120000-ab12", {})["spec"]["activeDeadlineSeconds"]
+3600
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.engines.kubernetes.client import Namespace
+from orchestrator.engines.kubernetes.hosts import JOB_LABELS, Pods
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import Host, nearest
+from orchestrator.plan.option_values import seconds
+
+IDLE_S = 120
+"""Seconds without a process after which a pod ends."""
+
+QUEUE = "kueue.x-k8s.io/queue-name"
+_OPTIONS = {
+    "image": "the image of the container",
+    "template": "a file with a pod template, which may also stand first, without a name",
+    "gpus": "GPUs of a pod",
+    "gpu": "the name of the resource, nvidia.com/gpu by default",
+    "cpus": "CPUs of a pod",
+    "memory": "memory of a pod, such as 64Gi",
+    "nodes": "the number of pods",
+    "queue": "the name of a queue of Kueue",
+    "namespace": "the namespace, that of the kubeconfig by default",
+    "context": "the context of the kubeconfig",
+    "container": "the container of the template in which ranks run, the first by default",
+    "time": "after which Kubernetes ends the job",
+    "wait": "how long to wait for all pods, 10m by default",
+}
+_WHOLE = ("gpus", "cpus", "nodes")
+_WAIT_S = 600.0
+_SCRIPT = f"""# Holds the machine for a bench of orch, and lets it go when nothing has run here for {IDLE_S} s.
+trap 'exit 0' TERM
+idle=0
+while [ "$idle" -lt {IDLE_S} ]; do
+    sleep 5 & wait $!
+    idle=$((idle + 5)); count=0
+    for process in /proc/[0-9]*; do count=$((count + 1)); done
+    if [ "$count" -gt 1 ]; then idle=0; fi
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PodsWanted:
+    """``options`` as ``NAME=VALUE``; the file of a template is read when the job is submitted, and
+    kept in no record. ``template_gpus`` are those that it requests.
+    """
+
+    options: tuple[str, ...]
+    template_gpus: int = 0
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the value of an option."""
+        given = dict(option.split("=", 1) for option in self.options)
+        return str(given.get(name, default))
+
+    @property
+    def text(self) -> str:
+        """The options as ``--kubernetes`` takes them."""
+        return ",".join(self.options)
+
+    @property
+    def words(self) -> str:
+        """The options for people."""
+        return self.text
+
+    @property
+    def count(self) -> int:
+        """The number of pods."""
+        return int(self.get("nodes"))
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait until all pods run; then all are let go, so that two benches which have
+        half of what each needs do not wait for each other for ever.
+        """
+        return seconds(self.get("wait"), "--kubernetes wait") if self.get("wait") else _WAIT_S
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Hosts in place of the pods."""
+        gpus = int(self.get("gpus", str(self.template_gpus)))
+        names = [f"pod-{index}" for index in range(self.count)]
+        return tuple(Host(name, name, gpus=gpus, transport="kubectl") for name in names)
+
+    @property
+    def named(self) -> list[str]:
+        """None: Kubernetes names pods."""
+        return []
+
+    def possible_hosts(
+        self, listed: Sequence[Host], *, devices_known: bool = True
+    ) -> Iterator[tuple[Host, ...]]:
+        """Yield what the pods may be as hosts."""
+        yield self.hosts
+
+    def on(self, hosts: Sequence[str]) -> PodsWanted:
+        """Return the same request for as many pods, which have the same names as hosts."""
+        kept = [option for option in self.options if not option.startswith("nodes=")]
+        return PodsWanted((*kept, f"nodes={len(hosts)}"))
+
+    def namespace(self) -> Namespace:
+        """Return the namespace of the job."""
+        return Namespace.of(self.get("namespace"), self.get("context"))
+
+    def pods(self, job: str, namespace: Namespace) -> Pods:
+        """Return the pods of a job."""
+        return Pods(f"{JOB_LABELS[0]}={job}", namespace, self.get("container"))
+
+    def job(self, bench_id: str, template: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the Job of a bench. ``template`` is the pod template of the user, empty without."""
+        name = job_name(bench_id)
+        pod: dict[str, Any] = json.loads(json.dumps(template)) or {"spec": self._spec()}
+        spec = pod["spec"]
+        main = self.container(spec)
+        self._ask(main)
+        main.setdefault("command", ["/bin/sh", "-c", _SCRIPT])
+        spec["restartPolicy"] = "Never"
+        spec.setdefault("terminationGracePeriodSeconds", 5)
+        # One machine is one node: two pods of a job do not share one.
+        labels = {"matchLabels": {JOB_LABELS[1]: name}}
+        apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}
+        key = "requiredDuringSchedulingIgnoredDuringExecution"
+        spec.setdefault("affinity", {"podAntiAffinity": {key: [apart]}})
+        job: dict[str, Any] = {
+            "completionMode": "Indexed",
+            "completions": self.count,
+            "parallelism": self.count,
+            "template": {"metadata": pod.get("metadata", {}), "spec": spec},
+        }
+        own = {"app.kubernetes.io/managed-by": "orch"}
+        if self.get("time"):
+            job["activeDeadlineSeconds"] = round(seconds(self.get("time"), "--kubernetes time"))
+        if self.get("queue"):
+            own[QUEUE] = self.get("queue")
+            job["suspend"] = True  # until Kueue admits it
+        meta = {"name": name, "labels": own}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": job}
+
+    def container(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the container of a pod in which ranks run. Raises ConfigError if there is none."""
+        wanted = self.get("container")
+        named = [one for one in spec["containers"] if wanted in ("", one.get("name"))]
+        if not named:
+            message = f"expected the container {wanted} in the template, found none"
+            raise ConfigError(message, where="--kubernetes")
+        main: dict[str, Any] = named[0]
+        return main
+
+    def _ask(self, main: dict[str, Any]) -> None:
+        limits = {self.get("gpu", "nvidia.com/gpu"): self.get("gpus")} if self.get("gpus") else {}
+        asked = {name: self.get(f"{name}s", self.get(name)) for name in ("cpu", "memory")}
+        requests = {name: value for name, value in asked.items() if value}
+        for key, values in (("limits", limits), ("requests", requests)):
+            if values:
+                main.setdefault("resources", {}).setdefault(key, {}).update(values)
+
+    def _spec(self) -> dict[str, Any]:
+        """Return the pod of an image: with all of its machine's shared memory, which NCCL and data
+        loaders need.
+        """
+        mount = {"name": "shm", "mountPath": "/dev/shm"}
+        container = {"name": "main", "image": self.get("image"), "volumeMounts": [mount]}
+        volume = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+        return {"containers": [container], "volumes": [volume]}
+
+
+def job_name(bench_id: str) -> str:
+    """Return the name of a bench's job."""
+    return f"orch-{bench_id}"
+
+
+def read_template(value: object, where: str) -> dict[str, Any]:
+    """Return a pod template from a document: a Pod, a PodTemplate, or what stands under template:."""
+    document: Any = value
+    if isinstance(document, dict) and isinstance(document.get("template"), dict):
+        document = document["template"]
+    containers = document.get("spec", {}).get("containers") if isinstance(document, dict) else None
+    if not isinstance(containers, list) or not containers:
+        message = "expected a pod template with spec: and containers: in it"
+        raise ConfigError(message, where=where)
+    meta = document.get("metadata") or {}
+    kept = {key: meta[key] for key in ("labels", "annotations") if key in meta}
+    return {"metadata": kept, "spec": document["spec"]}
+
+
+def pods_wanted(text: str, nodes: int, spares: int = 0) -> PodsWanted:
+    """Return the pods that ``image=…,gpus=8,…`` or ``FILE.yaml,…`` asks for.
+
+    ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are
+    asked for beside them. Raises ConfigError.
+    """
+    options: dict[str, str] = {}
+    for position, word in enumerate(part.strip() for part in text.split(",")):
+        name, equals, value = word.partition("=")
+        if not position and not equals and re.search(r"\.(ya?ml|json)$", word):
+            name, value = "template", word
+        if name not in _OPTIONS or not value:
+            hint = f"{', '.join(_OPTIONS)}{nearest(name, tuple(_OPTIONS))}"
+            message = f"expected OPTION=VALUE,…, got {word[:60]!r}"
+            raise ConfigError(message, where="--kubernetes", hint=hint)
+        if name in options:
+            raise ConfigError(f"{name} is set twice", where="--kubernetes")
+        if name in _WHOLE and not value.isdecimal():
+            message = f"expected a whole number for {name}, got {value[:60]!r}"
+            raise ConfigError(message, where="--kubernetes")
+        options[name] = value
+    if ("image" in options) == ("template" in options):
+        hint = "as in image=pytorch/pytorch:latest,gpus=8, or pod.yaml"
+        message = "expected either an image or a pod template"
+        raise ConfigError(message, where="--kubernetes", hint=hint)
+    for name in ("time", "wait"):
+        if name in options:
+            seconds(options[name], f"--kubernetes {name}")
+    least = (nodes or 1) + spares
+    if "nodes" not in options and not nodes:
+        hint = "add --nodes or --shape, or nodes=4 to --kubernetes"
+        raise ConfigError("expected the number of nodes", where="--kubernetes", hint=hint)
+    if int(options.setdefault("nodes", str(least))) < least:
+        message = f"expected pods for the largest run and its spares, {least}, got nodes={options['nodes']}"
+        raise ConfigError(message, where="--kubernetes")
+    return PodsWanted(tuple(f"{name}={value}" for name, value in options.items()))

@@ -1,0 +1,1 @@
+"""Slurm: its jobs as its own programs report them, and their nodes as hosts."""

@@ -1,0 +1,286 @@
+"""Benches in pods, by the real kubectl and a stand-in for a cluster, judged from outside: in pods that
+are there, and in jobs that a bench asks for, whatever ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import lab as labs
+from orchestrator.engines.kubernetes import client
+from orchestrator.engines.kubernetes.hosts import INDEX
+from orchestrator.lab import namespaces
+from orchestrator.lab import pods as podlab
+from orchestrator.procs import cmdline, descendants, live_pid, snapshot
+from tests.e2e.rig import LONG, QUICK, Controller, Done
+from tests.support import faults, judge
+from tests.support.pods import no_pods
+
+pytestmark = [
+    pytest.mark.skipif(bool(no_pods()), reason=no_pods()),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.timeout(300),
+]
+
+
+def running(controller: Controller, *words: str) -> subprocess.Popen[str]:
+    """Start another bench that lasts, and return once its first rank has done a few steps."""
+    known = set(controller.project.glob("runs/*/*/manifest.json"))
+    process = controller.start("bench", *LONG, "--nodes", "2", "--gpus", "1", *words)
+    judge.wait_for(
+        lambda: set(controller.project.glob("runs/*/*/manifest.json")) > known,
+        60,
+        "no run was planned",
+    )
+    controller.wait_for_step(3, within_s=60)
+    return process
+
+
+def is_told(done: Done, words: str) -> bool:
+    """Whether an error has these words; on a machine that is so busy that kubectl takes longer than a
+    node may be silent, the silence is what is told.
+    """
+    return words in done.err or "no sign of life" in done.err
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    folder = tmp_path_factory.mktemp("pods")
+    lab = labs.up(folder / "lab", nodes=2, gpus_per_node=0, pods=True, say=lambda _: None)
+    (folder / "project").mkdir()
+    made = Controller(lab, folder / "project")
+    yield made
+    made.let_go()
+    labs.down(lab.directory)
+    assert not lab.directory.exists()
+
+
+def test_a_bench_on_pods_that_are_there(controller: Controller) -> None:
+    done = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", "pods:app=lab")
+    assert done.code == 0, done
+    assert "pods: node[1-2], no GPU each, in namespace default" in done.err
+    controller.assert_all_bytes_are_home("node1", "node2")
+    judge.wait_until_clean(controller.lab, 70)
+    secrets = (controller.lab.pods_folder / "tokens.json").read_text().split('"')
+    for path in controller.project.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert not any(len(word) > 20 and word.encode() in data for word in secrets), path
+
+
+def test_a_pod_whose_machine_is_gone_is_a_lost_node_and_another_bench_runs_later(
+    controller: Controller,
+) -> None:
+    process = running(controller, "--hosts", "pods:app=lab")
+    faults.crash(controller.lab, "node2")
+    done = controller.end(process, 60)
+    assert done.code == 3 and is_told(done, "pod node2 in namespace default was deleted"), done
+    judge.wait_until_clean(controller.lab, 70)
+    faults.boot(controller.lab, "node2")
+    again = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", "pods:app=lab")
+    assert again.code == 0, again
+
+
+IMAGE = ("--kubernetes", "image=lab,cpus=1")
+"""A pod of this takes all of a machine."""
+
+
+def kubectl(controller: Controller, *words: str) -> str:
+    program = [client.program(), *words]
+    done = controller.end(controller.start(program=program), 60)
+    assert done.code == 0, done
+    return done.out
+
+
+def pods(controller: Controller) -> dict[str, dict[str, Any]]:
+    """Return the pods of jobs by index."""
+    listed = kubectl(controller, "get", "--raw", "/api/v1/namespaces/default/pods")
+    found = json.loads(listed)["items"]
+    return {
+        pod["metadata"]["labels"].get(INDEX, ""): pod
+        for pod in found
+        if INDEX in pod["metadata"]["labels"]
+    }
+
+
+def assert_nothing_is_left(controller: Controller) -> None:
+    """No pod, no job, no record of one, and no process on any node."""
+    assert pods(controller) == {}
+    path = "/apis/batch/v1/namespaces/default/jobs"
+    assert json.loads(kubectl(controller, "get", "--raw", path))["items"] == []
+    assert not list(controller.project.glob(".orch/jobs/*"))
+    judge.wait_until_clean(controller.lab, 5)
+
+
+def starting(controller: Controller, *words: str, nodes: int = 2) -> subprocess.Popen[str]:
+    """Start a bench that lasts in a job of its own, and return once its ranks do steps."""
+    known = set(controller.project.glob("runs/*/events.jsonl"))
+    process = controller.start("bench", *LONG, "--nodes", str(nodes), "--gpus", "1", *IMAGE, *words)
+    judge.wait_for(
+        lambda: set(controller.project.glob("runs/*/events.jsonl")) > known, 60, "no bench begins"
+    )
+    controller.wait_for_starts(1, within_s=60)
+    return process
+
+
+def test_a_bench_in_a_job_of_its_own_leaves_nothing(controller: Controller) -> None:
+    done = controller.orch("bench", *QUICK, "--nodes", "1,2", *IMAGE, timeout_s=120)
+    assert done.code == 0, done
+    job = f"orch-{controller.bench.name}"
+    assert f"kubernetes: job {job} is deleted, and none of its pods is left" in done.err
+    assert f"started on {job}-[0-1]" in done.err
+    assert_nothing_is_left(controller)
+
+
+def test_a_template_with_a_secret_is_used_and_shown_nowhere(
+    controller: Controller, tmp_path: Path
+) -> None:
+    secret = "hunter2-and-more"
+    path = tmp_path / "pod.yaml"
+    container = {"name": "main", "image": "lab", "env": [{"name": "LICENSE", "value": secret}]}
+    path.write_text(json.dumps({"spec": {"containers": [container]}}))
+    words = ("bench", *QUICK, "--nodes", "2", "--kubernetes", f"{path},cpus=1")
+    dry = controller.orch(*words, "--dry-run")
+    assert dry.code == 0 and '"name": "LICENSE"' in dry.out and secret not in dry.out + dry.err
+    done = controller.orch(*words, timeout_s=120)
+    assert done.code == 0 and secret not in done.out + done.err, done
+    for written in controller.project.rglob("*"):
+        assert not written.is_file() or secret.encode() not in written.read_bytes(), written
+    assert_nothing_is_left(controller)
+
+
+def test_pods_that_cannot_be_placed_are_named_with_the_reason_and_let_go(
+    controller: Controller,
+) -> None:
+    words = ("bench", *QUICK, "--nodes", "2", "--kubernetes")
+    done = controller.orch(*words, "image=lab,cpus=9,wait=1s", timeout_s=60)
+    assert done.code == 1, done
+    assert "0 of 2 pods run, without index 0, 1;" in done.err, done
+    assert "0/2 nodes are available: 2 Insufficient cpu" in done.err
+    assert_nothing_is_left(controller)
+    done = controller.orch(*words, "image=no-such,wait=1s", timeout_s=60)
+    assert done.code == 1 and "ImagePullBackOff, Back-off pulling" in done.err, done
+    done = controller.orch(*words, "image=lab,queue=full,wait=1s", timeout_s=60)
+    assert done.code == 1 and "the queue full has not admitted it" in done.err, done
+    done = controller.orch(*words, "image=lab,context=viewer", timeout_s=60)
+    assert done.code == 2 and "expected the right to create jobs" in done.err, done
+    assert_nothing_is_left(controller)
+
+
+@pytest.mark.parametrize("by", ["Ctrl-C", "orch cancel", "kill -9, orch cancel"])
+def test_a_bench_whose_pods_wait_can_be_given_up(controller: Controller, by: str) -> None:
+    words = ("bench", *QUICK, "--nodes", "2", "--kubernetes", "image=lab,cpus=9")
+    process = controller.start(*words)
+    judge.wait_for(lambda: len(pods(controller)) == 2, 60, "no pods wait")
+    (bench,) = [path.stem for path in controller.project.glob(".orch/jobs/*")]
+    if by == "Ctrl-C":
+        process.send_signal(signal.SIGINT)
+    elif by == "kill -9, orch cancel":
+        process.kill()
+        done = controller.end(process, 60)
+        listed = controller.orch("status")
+        assert f"has no controller; to end it: orch cancel {bench}" in listed.err, listed
+    if by != "Ctrl-C":
+        cancelled = controller.orch("cancel", bench, timeout_s=60)
+        assert cancelled.code == 0, cancelled
+    done = controller.end(process, 60)
+    assert done.code in (130, 143, -9), done
+    assert_nothing_is_left(controller)
+
+
+def test_a_bench_whose_controller_was_killed_goes_on_in_its_pods(controller: Controller) -> None:
+    process = starting(controller)
+    process.kill()
+    controller.end(process, 60)
+    known = {index: pod["metadata"]["name"] for index, pod in pods(controller).items()}
+    bench = controller.bench.name
+    again = controller.start("resume", bench)
+    judge.wait_for(
+        lambda: any(event["event"] == "taken_over" for event in controller.events()),
+        60,
+        "it is not taken over",
+    )
+    assert known == {index: pod["metadata"]["name"] for index, pod in pods(controller).items()}
+    cancelled = controller.orch("cancel", bench, timeout_s=60)
+    assert cancelled.code == 0, cancelled
+    controller.end(again, 60)
+    assert_nothing_is_left(controller)
+
+
+@pytest.mark.parametrize("how", ["deleted", "evicted", "out of memory"])
+def test_a_pod_that_is_taken_away_is_a_lost_node_with_the_reason(
+    controller: Controller, how: str
+) -> None:
+    process = starting(controller)
+    pod = pods(controller)["1"]["metadata"]["name"]
+    path = f"/api/v1/namespaces/default/pods/{pod}"
+    body = controller.project / "body.json"
+    if how == "deleted":
+        kubectl(controller, "delete", "--raw", path)
+        words = "Killing, Stopping container main"
+    elif how == "evicted":
+        body.write_text("{}")
+        kubectl(controller, "create", "--raw", f"{path}/eviction", "-f", str(body))
+        words = "Eviction API: evicting"
+    else:
+        status = {"phase": "Failed", "reason": "Evicted", "message": "low on resource: memory"}
+        patch = json.dumps({"status": status})
+        kubectl(
+            controller, "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch
+        )
+        words = "is Failed: Evicted, low on resource: memory"
+    done = controller.end(process, 60)
+    assert done.code == 3 and is_told(done, f"pod {pod} in namespace default"), done
+    assert is_told(done, words), done
+    assert_nothing_is_left(controller)
+
+
+def test_a_bench_whose_kubectls_are_killed_goes_on(controller: Controller) -> None:
+    process = starting(controller)
+    own = descendants([process.pid], snapshot())
+    killed = [pid for pid in own if b"kubectl" in cmdline(pid)]
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    names = [f"orch-{controller.bench.name}-{index}" for index in range(2)]
+
+    def reattached() -> list[str]:
+        return sorted(e["host"] for e in controller.events() if e["event"] == "reattached")
+
+    judge.wait_for(lambda: reattached() == names, 60, "they are not reattached")
+    process.send_signal(signal.SIGINT)
+    done = controller.end(process, 60)
+    assert done.code == 130, done
+    assert_nothing_is_left(controller)
+
+
+def test_without_its_api_server_a_run_ends_and_goes_on_when_it_is_back(
+    controller: Controller,
+) -> None:
+    process = starting(controller)
+    server = live_pid(controller.lab.pods_folder / "pid")
+    os.kill(server, signal.SIGKILL)
+    time.sleep(10)
+    podlab.start(controller.lab, namespaces.inside(controller.lab)).returncode = 0
+    done = controller.end(process, 200)
+    assert done.code == 3 and "no sign of life" in done.err, done
+    assert f"job orch-{controller.bench.name} is deleted" in done.err, done
+    assert_nothing_is_left(controller)
+
+
+def test_two_benches_for_the_same_machines_run_one_after_the_other(controller: Controller) -> None:
+    words = ("bench", *QUICK, "--nodes", "2", *IMAGE)
+    both = [controller.start(*words) for _ in range(2)]
+    for process in both:
+        done = controller.end(process, 200)
+        assert done.code == 0, done
+    assert_nothing_is_left(controller)

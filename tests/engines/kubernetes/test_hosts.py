@@ -1,0 +1,119 @@
+"""Pods as hosts: their order, their names, what they have, and what stands in the way of using them."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.engines.kubernetes import hosts, pods
+from orchestrator.engines.kubernetes.client import Namespace
+from orchestrator.engines.kubernetes.hosts import (
+    Pods,
+    describe,
+    inventory_text,
+    one_for_each_machine,
+    parse_source,
+)
+from orchestrator.errors import ConfigError
+from orchestrator.inventory import open_inventory
+
+PLACE = Namespace("bench", "east")
+
+
+def pod(name: str, machine: str = "", phase: str = "Running", **labels: str) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "8", "cpu": "64"}}}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"nodeName": machine or name, "containers": [{"name": "log"}, container]},
+        "status": {"phase": phase, "podIP": "10.0.0.1"},
+    }
+
+
+def of_job(index: int, suffix: str, phase: str = "Running") -> dict[str, Any]:
+    labels = {hosts.JOB_LABELS[0]: "train", hosts.INDEX: str(index)}
+    return pod(f"train-{index}-{suffix}", phase=phase, **labels)
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, *found: dict[str, Any]) -> list[hosts.PodHost]:
+    monkeypatch.setattr(Namespace, "items", lambda *_, **__: list(found))
+    return Pods("app=x", PLACE, "main").listed()
+
+
+def test_the_pods_of_a_job_are_named_after_their_index_and_others_after_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = listed(monkeypatch, of_job(10, "ab12c"), of_job(9, "zz9yx"), of_job(0, "q8w7e"))
+    assert [(one.name, one.pod) for one in found] == [
+        ("train-0", "train-0-q8w7e"),
+        ("train-9", "train-9-zz9yx"),
+        ("train-10", "train-10-ab12c"),
+    ]
+    found = listed(monkeypatch, pod("web-10"), pod("web-2"))
+    assert [one.name for one in found] == ["web-2", "web-10"]
+    assert {one.gpus for one in found} == {8}
+
+
+def test_a_pod_that_has_ended_gives_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = of_job(0, "ccccc")
+    gone["metadata"]["deletionTimestamp"] = "2026-11-29T10:00:00Z"
+    (only,) = listed(monkeypatch, of_job(0, "aaaaa", "Failed"), of_job(0, "bbbbb"), gone)
+    assert only.pod == "train-0-bbbbb"
+
+
+def test_pods_that_do_not_run_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = of_job(1, "aaaaa", "Pending")
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+    waiting["status"]["containerStatuses"] = [{"name": "main", "state": state}]
+    words = "train-1-aaaaa is Pending: ImagePullBackOff, Back-off pulling image"
+    with pytest.raises(ConfigError, match=words):
+        listed(monkeypatch, of_job(0, "aaaaa"), waiting)
+    with pytest.raises(ConfigError, match="expected pods that run, got none"):
+        listed(monkeypatch)
+    assert doctest.testmod(pods).failed == 0
+
+
+def test_two_pods_of_a_machine_are_one_node_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = listed(monkeypatch, pod("a", "gpu1"), pod("b", "gpu1"), pod("c", "gpu2"))
+    kept, said = one_for_each_machine(found)
+    assert [one.name for one in kept] == ["a", "c"]
+    assert said == ["b is left out: it is on gpu1, as a, and one machine is one node"]
+    assert describe(kept) == "a,c, 8 GPUs each"
+
+
+@pytest.mark.parametrize("based", [False, True])
+def test_the_inventory_has_what_a_connection_needs_and_stands_on_the_projects_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, based: bool
+) -> None:
+    base = tmp_path / "cluster.yaml"
+    base.write_text("schema: 1\nhosts: {train-0: {vars: {python: /opt/py}, address: 9.9.9.9}}\n")
+    found = listed(monkeypatch, of_job(0, "aaaaa"))
+    path = tmp_path / "pods.yaml"
+    source = Pods("app=x", PLACE, "main")
+    path.write_text(inventory_text(source, found, str(base) if based else ""))
+    (host,) = open_inventory(str(path)).hosts
+    assert (host.name, host.address, host.gpus, host.transport) == (
+        "train-0",
+        "10.0.0.1",
+        8,
+        "kubectl",
+    )
+    assert host.vars.get("python") == ("/opt/py" if based else None)
+    expected = {"pod": "train-0-aaaaa", "pod_namespace": "bench", "pod_container": "main"}
+    expected |= {"pod_node": "train-0-aaaaa", "kube_context": "east"}
+    assert {name: host.vars[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("text", ["", "namespace=x", "app", "app=x,;rm", "app=x,tier"])
+def test_a_source_without_labels_or_with_other_words_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--hosts pods:"):
+        parse_source(text)
+
+
+def test_a_source_names_labels_namespace_context_and_container() -> None:
+    text = "app=x,namespace=bench,kueue.x-k8s.io/queue-name=q,context=east,container=main"
+    assert parse_source(text) == Pods("app=x,kueue.x-k8s.io/queue-name=q", PLACE, "main")
