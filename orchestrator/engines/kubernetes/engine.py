@@ -17,6 +17,7 @@ from orchestrator.engines.kubernetes.hosts import (
     WORD,
     Pods,
     describe,
+    find_gpus,
     gpus_of,
     inventory_text,
     one_for_each_machine,
@@ -183,7 +184,10 @@ def _write(pods: Pods, path: Path, project: Project, base: Base, say: Say) -> tu
         say(f"pods: {note}")
     names = [host.name for host in hosts]
     project.prepare()
-    text = inventory_text(pods, hosts, base(names))
+    known = base(names)
+    if not known:
+        hosts = find_gpus(pods, hosts)
+    text = inventory_text(pods, hosts, known)
     write_atomic(path, text.encode(), hint=PROJECT_HINT)
     say(f"pods: {describe(hosts)}, in namespace {pods.namespace.name}")
     return str(path), fold(names)

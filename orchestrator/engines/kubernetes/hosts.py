@@ -10,21 +10,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from orchestrator.engines.kubernetes.client import Namespace
 from orchestrator.engines.kubernetes.pods import obstacle
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, OrchError
 from orchestrator.inventory import fold, in_order
 from orchestrator.plural import plural
 
 WORD = "pods"
 JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 INDEX = "batch.kubernetes.io/job-completion-index"
+_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
+"""The place of a job among all of a JobSet, since 0.6; else jobs are ordered by their names."""
+_ROLES = (
+    "training.kubeflow.org/job-role",  # of an MPIJob
+    "training.kubeflow.org/replica-type",  # of a PyTorchJob, and of an MPIJob before v2
+    "jobset.sigs.k8s.io/replicatedjob-name",  # of a TrainJob
+)
 _PLACE = ("namespace", "context", "container")
-_GPU = re.compile(r".+/gpu|nvidia\.com/mig-.+|gpu\.intel\.com/.+")
+_GPU = re.compile(r".+/gpu(\.shared)?|nvidia\.com/mig-.+|gpu\.intel\.com/.+")
+_COUNT_GPUS = "ls -d /dev/nvidia[0-9]* || { ls /dev/kfd && ls -d /dev/dri/renderD*; } | tail -n +2"
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9./_-]*=[A-Za-z0-9._-]*")
 
 
@@ -49,7 +58,8 @@ class Pods:
                 continue  # another pod may have its place
             host = _host(pod, self)
             found[host.name] = host
-            if why := obstacle(pod, host.container):
+            why = obstacle(pod, host.container)
+            if why and not host.is_launcher:
                 waiting.append(f"{host.pod} {why}")
         if waiting:
             hint = f"kubectl --namespace={self.namespace.name} describe pod says more"
@@ -59,12 +69,15 @@ class Pods:
         if not found:
             hint = f"kubectl --namespace={self.namespace.name} get pods --show-labels lists labels"
             raise ConfigError("expected pods that run, got none", where=where, hint=hint)
-        return [found[name] for name in in_order(found)]
+        named = [found[name] for name in in_order(found)]
+        return sorted(named, key=lambda host: host.job_index)
 
 
 @dataclass(frozen=True, slots=True)
 class PodHost:
-    """A pod as a host. ``machine`` is the node of the cluster that it runs on."""
+    """A pod as a host. ``machine`` is the node of the cluster that it runs on; ``is_launcher``: it
+    starts the ranks of a job in other pods, and has no GPUs for any.
+    """
 
     name: str
     pod: str
@@ -72,6 +85,8 @@ class PodHost:
     address: str
     machine: str
     gpus: int
+    is_launcher: bool = False
+    job_index: int = 0
 
 
 def parse_source(text: str) -> Pods:
@@ -102,10 +117,35 @@ def _host(pod: Mapping[str, Any], pods: Pods) -> PodHost:
     job = next((labels[label] for label in JOB_LABELS if label in labels), "")
     index = labels.get(INDEX, meta.get("annotations", {}).get(INDEX, ""))
     name = f"{job}-{index}" if job and index else meta["name"]
-    address = pod["status"].get("podIP", "")
+    gpus = gpus_of(container)
     return PodHost(
-        name, meta["name"], container["name"], address, spec.get("nodeName", ""), gpus_of(container)
+        name,
+        meta["name"],
+        container["name"],
+        address=pod["status"].get("podIP", ""),
+        machine=spec.get("nodeName", ""),
+        gpus=gpus,
+        is_launcher=not gpus and "launcher" in map(labels.get, _ROLES),
+        job_index=int(labels.get(_GLOBAL_INDEX, 0)),
     )
+
+
+def find_gpus(pods: Pods, hosts: Sequence[PodHost]) -> list[PodHost]:
+    """Return hosts with the GPUs that pods have without a request that names them, as by a claim of
+    a device, or by the runtime's default.
+    """
+
+    def ask(host: PodHost) -> PodHost:
+        if host.gpus:
+            return host
+        try:
+            found = pods.namespace.run(host.pod, host.container, _COUNT_GPUS)
+        except OrchError:  # it is told when it is connected to
+            return host
+        return replace(host, gpus=len(found.split()))
+
+    with ThreadPoolExecutor(16) as threads:
+        return list(threads.map(ask, hosts))
 
 
 def gpus_of(container: Mapping[str, Any]) -> int:
@@ -130,6 +170,9 @@ def one_for_each_machine(hosts: Sequence[PodHost]) -> tuple[list[PodHost], list[
     first: dict[str, PodHost] = {}
     said = []
     for host in hosts:
+        if host.is_launcher:
+            said.append(f"{host.name} is left out: it is a launcher without GPUs")
+            continue
         other = first.setdefault(host.machine or host.name, host)
         if other is not host:
             said.append(

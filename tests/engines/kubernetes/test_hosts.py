@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import doctest
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import yamlfile
 from orchestrator.engines.kubernetes import hosts, pods
 from orchestrator.engines.kubernetes.client import Namespace
 from orchestrator.engines.kubernetes.hosts import (
     Pods,
     describe,
+    find_gpus,
     inventory_text,
     one_for_each_machine,
     parse_source,
@@ -37,9 +41,11 @@ def of_job(index: int, suffix: str, phase: str = "Running") -> dict[str, Any]:
     return pod(f"train-{index}-{suffix}", phase=phase, **labels)
 
 
-def listed(monkeypatch: pytest.MonkeyPatch, *found: dict[str, Any]) -> list[hosts.PodHost]:
+def listed(
+    monkeypatch: pytest.MonkeyPatch, *found: dict[str, Any], container: str = "main"
+) -> list[hosts.PodHost]:
     monkeypatch.setattr(Namespace, "items", lambda *_, **__: list(found))
-    return Pods("app=x", PLACE, "main").listed()
+    return Pods("app=x", PLACE, container).listed()
 
 
 def test_the_pods_of_a_job_are_named_after_their_index_and_others_after_themselves(
@@ -54,6 +60,55 @@ def test_the_pods_of_a_job_are_named_after_their_index_and_others_after_themselv
     found = listed(monkeypatch, pod("web-10"), pod("web-2"))
     assert [one.name for one in found] == ["web-2", "web-10"]
     assert {one.gpus for one in found} == {8}
+
+
+CASES = Path(__file__).parent / "pods"
+
+
+@pytest.mark.parametrize("path", sorted(CASES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_pods_that_a_controller_makes_are_hosts_in_its_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: Path
+) -> None:
+    """``pods`` are as the controller writes them; the API returns them in no order of theirs."""
+    case: dict[str, Any] = yamlfile.load(path).value
+    found = listed(monkeypatch, *case["pods"], container="")
+    hosts, said = one_for_each_machine(found)
+    got = [f"{host.name} {host.address} {host.gpus}" for host in hosts]
+    assert (got, said) == (case["hosts"], case.get("said", []))
+    text = inventory_text(Pods("app=x", PLACE), hosts, "")
+    (tmp_path / "pods.yaml").write_text(text)
+    read = open_inventory(str(tmp_path / "pods.yaml")).hosts
+    assert [f"{host.name} {host.address} {host.gpus}" for host in read] == got
+
+
+@pytest.mark.parametrize(
+    ("devices", "count"),
+    [
+        ("nvidia0 nvidia1 nvidia10 nvidiactl nvidia-uvm", 3),
+        ("kfd dri/renderD128 dri/renderD136 dri/card0", 2),
+        ("dri/renderD128 dri/card0", 0),
+    ],
+    ids=["NVIDIA", "AMD", "a display alone"],
+)
+def test_a_pod_that_requests_no_gpus_is_asked_for_those_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, devices: str, count: int
+) -> None:
+    """The shell of the pod has a file system of its own in place of /dev."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    make = f"mount -t tmpfs none /dev; mkdir /dev/dri; cd /dev; touch {devices}\n"
+    argv = ["unshare", "--mount", "sh", "-c"]
+
+    def run(_: Namespace, name: str, container: str, script: str) -> str:
+        assert (name, container) == ("b", "main")
+        return subprocess.run([*argv, make + script], check=False, stdout=-1, text=True).stdout
+
+    monkeypatch.setattr(Namespace, "run", run)
+    bare = pod("b")
+    del bare["spec"]["containers"][1]["resources"]
+    source = Pods("app=x", PLACE)
+    found = find_gpus(source, listed(monkeypatch, pod("a"), bare))
+    assert [host.gpus for host in found] == [8, count]
 
 
 def test_a_pod_that_has_ended_gives_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
