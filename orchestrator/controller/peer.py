@@ -149,6 +149,21 @@ class Peer:
         self.blame(at, error.kind, error.message, stopped_at)
         self.error = error  # last: the watch loop takes it as the end of this node
 
+    def explain(self, why: TransportError) -> None:
+        """Tell what became of the node in place of its silence, or what could not be asked beside it."""
+        silence = self.error
+        if silence is None or silence.kind != "node_lost":
+            return
+        if not why.is_final:
+            silence.hint = f"{silence.hint}; {why.message}"
+            return
+        why.run_id, why.phase = silence.run_id, silence.phase
+        self.causes = [
+            (at, why.kind, why.message) if text == silence.message else (at, kind, text)
+            for at, kind, text in self.causes
+        ]
+        self.error = why
+
 
 def first_cause(peers: Mapping[str, Peer], run_id: str) -> tuple[str, OrchError | None]:
     """Return the state that a run ended in (finished, failed, lost or interrupted), and its first

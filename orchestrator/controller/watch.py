@@ -23,6 +23,7 @@ from orchestrator.controller.reattach import Reattachment, ask_beside
 from orchestrator.controller.stage import Stage
 from orchestrator.errors import Faults, Interrupted, OrchError, RunError, TransportError
 from orchestrator.nodes.conversation import SupervisorLine, refusal
+from orchestrator.nodes.fanout import each
 from orchestrator.plan.render import Plan
 from orchestrator.record.journal import Event
 from orchestrator.record.manifest import Answer, NodeStart, StartRecord
@@ -187,6 +188,10 @@ class Watch:
         """Return the state of the run and its first cause: the earliest event, not the first one
         received.
         """
+        silent = [name for name, peer in self.peers.items() if peer.silent]
+        for name, why in each(silent, self.stage.cluster.fate)[0].items():
+            if why:
+                self.peers[name].explain(why)
         state, error = first_cause(self.peers, self.plan.run_id)
         if self.stage.interrupt.signal and not (
             isinstance(error, TransportError) and error.is_of_identity

@@ -20,8 +20,9 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from orchestrator.lab import namespaces
 from orchestrator.lab.podcluster import NAMESPACE, Cluster, Object, now
-from orchestrator.lab.state import Lab, read
+from orchestrator.lab.state import Lab, LabNode, read
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _CLOSED = 0, 1, 2, 3, 255
 _PROTOCOL = "v5.channel.k8s.io"
@@ -222,6 +223,8 @@ class Server:
             return _missing("pods", request.match_info["name"])
         socket = web.WebSocketResponse(protocols=[_PROTOCOL], max_msg_size=0, compress=False)
         await socket.prepare(request)
+        node = self.cluster.lab.node(pod["spec"]["nodeName"])
+        await _connected(node)
         prefix, environment = self.cluster.entering(pod)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -229,9 +232,10 @@ class Server:
             env=environment, start_new_session=True, limit=_CHUNK,
         )  # fmt: skip
         assert process.stdin and process.stdout and process.stderr
-        feeding = asyncio.create_task(_feed(socket, process.stdin))
+        feeding = asyncio.create_task(_feed(socket, process.stdin, node))
         outputs = asyncio.gather(
-            _drain(process.stdout, socket, _STDOUT), _drain(process.stderr, socket, _STDERR)
+            _drain(process.stdout, socket, _STDOUT, node),
+            _drain(process.stderr, socket, _STDERR, node),
         )
         done = asyncio.gather(process.wait(), outputs)
         futures: list[asyncio.Future[Any]] = [done, feeding]
@@ -258,11 +262,18 @@ def _ending(code: int) -> bytes:
     return json.dumps({**failed, "details": {"causes": [cause]}}).encode()
 
 
-async def _feed(socket: web.WebSocketResponse, sink: asyncio.StreamWriter) -> None:
+async def _connected(node: LabNode) -> None:
+    """Wait while the cable of a node is out: commands are entered past it, as no kubelet could be."""
+    while namespaces.is_unplugged(node):
+        await asyncio.sleep(0.05)
+
+
+async def _feed(socket: web.WebSocketResponse, sink: asyncio.StreamWriter, node: LabNode) -> None:
     """Pass the client's bytes to the command until the client is gone."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
+        await _connected(node)
         channel, data = message.data[0], message.data[1:]
         with contextlib.suppress(ConnectionError):  # the command reads no more
             if channel == _STDIN and data:
@@ -273,10 +284,13 @@ async def _feed(socket: web.WebSocketResponse, sink: asyncio.StreamWriter) -> No
     sink.close()
 
 
-async def _drain(source: asyncio.StreamReader, socket: web.WebSocketResponse, channel: int) -> None:
+async def _drain(
+    source: asyncio.StreamReader, socket: web.WebSocketResponse, channel: int, node: LabNode
+) -> None:
     """Pass an output of the command to the client until no process holds its other end."""
     try:
         while data := await source.read(_CHUNK):
+            await _connected(node)
             await socket.send_bytes(bytes([channel]) + data)
     except ConnectionError:
         return  # the client is gone; the rest of the output is dropped

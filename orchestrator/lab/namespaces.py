@@ -56,6 +56,15 @@ def port_of(node: LabNode) -> str:
     return "v" + node.address.rpartition("10.11.")[2].replace(".", "-")
 
 
+def is_unplugged(node: LabNode) -> bool:
+    """Whether a node's cable is out."""
+    try:
+        carrier = Path(f"/proc/{node.pid}/root/sys/class/net/eth0/carrier").read_bytes()
+    except OSError:  # it is down, or not there yet
+        return False
+    return carrier == b"0\n"
+
+
 def clock_of(node: LabNode) -> Path:
     """Return the file with the offset of a node's monotonic clock from the machine's, in the
     kernel's format.

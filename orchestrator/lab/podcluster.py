@@ -106,7 +106,8 @@ class Cluster:
         """Make the pods that jobs lack, place those that wait, and write everything."""
         for job in self.jobs.values():
             self._fill(job)
-        for pod in self.pods.values():
+        # Not job by job, as a scheduler may take pods: two jobs can have half of what each needs.
+        for pod in sorted(self.pods.values(), key=lambda pod: pod["metadata"]["labels"][_INDEX]):
             if "nodeName" not in pod["spec"] and "deletionTimestamp" not in pod["metadata"]:
                 self._place(pod)
         self.keep()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, TransportError
 from orchestrator.inventory import Host, Redaction
 from orchestrator.nodes.fanout import each, each_or_raise
 from orchestrator.nodes.headroom import make_room
@@ -68,6 +68,17 @@ class Cluster:
             old.transport.close()
         self.nodes[name] = self._connect(name)
         return self.nodes[name]
+
+    def fate(self, name: str) -> TransportError | None:
+        """Return what is known of a silent host by whoever runs it: Kubernetes of its pods; None if
+        there is nobody to ask, or nothing to tell.
+        """
+        try:
+            if self._by_name[name].transport == "kubectl":
+                self._connect(name)
+        except TransportError as error:
+            return error
+        return None
 
     def keep(self, hosts: Sequence[Host]) -> Cluster:
         """Close the connections to all hosts but these, which are the hosts of this cluster from

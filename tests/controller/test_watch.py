@@ -13,7 +13,7 @@ import pytest
 from noderun.examination import FAILED
 from orchestrator.controller.events import LogGrew, NodeEnded, Started, Stopping
 from orchestrator.controller.peer import A_NODE_FAILED, Peer, first_cause
-from orchestrator.errors import Interrupted
+from orchestrator.errors import Interrupted, TransportError
 from orchestrator.plan.limits import Limits
 from orchestrator.record.journal import Event
 from orchestrator.record.node_record import RankRecord
@@ -104,6 +104,24 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_stopped(tmp_path: P
     assert "it stops the run by itself within 9 s" in outcome.error.message
     assert outcome.answers["b"].silent and not outcome.answers["a"].silent
     assert reason(rig, "a") == A_NODE_FAILED
+
+
+def test_what_runs_a_silent_node_is_asked_for_its_fate_before_the_verdict(tmp_path: Path) -> None:
+    rig = FakeBench(tmp_path, limits=IMPATIENT)
+    gone = TransportError("pod b was deleted", kind="host_gone", host="b")
+    rig.cluster.fates["b"] = gone
+    rig.runs(lasting)
+    rig.when[Started] = lambda: setattr(rig.b, "silent", True)
+    outcome = rig.launch().run()
+    assert outcome.error is gone and outcome.faults == (gone,), outcome
+    (tmp_path / "mute").mkdir()
+    rig = FakeBench(tmp_path / "mute", limits=IMPATIENT)
+    mute = TransportError("Kubernetes does not answer", kind="host_unreachable", host="b")
+    rig.cluster.fates["b"] = mute
+    rig.runs(lasting)
+    rig.when[Started] = lambda: setattr(rig.b, "silent", True)
+    error = rig.launch().run().error
+    assert error and error.kind == "node_lost" and error.hint.endswith("Kubernetes does not answer")
 
 
 def test_a_silent_node_whose_server_greets_is_given_a_moment_more(tmp_path: Path) -> None:

@@ -309,6 +309,10 @@ class FakeCluster:
         self.machines = {node.host.name: node for node in nodes}
         self.hosts = tuple(node.host for node in nodes)
         self.nodes: dict[str, FakeNode] = {}
+        self.fates: dict[str, TransportError] = {}
+
+    def fate(self, name: str) -> TransportError | None:
+        return self.fates.get(name)
 
     def open(self) -> FakeCluster:
         missing = [

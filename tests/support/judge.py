@@ -144,8 +144,11 @@ def _belongs(lab: Lab, node: str, first: int, pid: int) -> bool:
         return {f"ORCH_LAB={lab.marker}", f"ORCH_LAB_NODE={node}"} <= set(
             _read(Path(f"/proc/{pid}/environ")).split("\0")
         )
+    # A pod has a process namespace of its own, in the network of its node.
+    kind = "net" if lab.pods else "pid"
     try:
-        return Path(f"/proc/{pid}/ns/pid").readlink() == Path(f"/proc/{first}/ns/pid").readlink()
+        ours, nodes = (Path(f"/proc/{one}/ns/{kind}").readlink() for one in (pid, first))
+        return ours == nodes
     except OSError:
         return False  # gone, defunct, or somebody else's
 
