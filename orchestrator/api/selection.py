@@ -74,7 +74,7 @@ def select(
     ``bench_id`` may have submitted, or ``pods:LABEL=VALUE``. ``source_of`` says where ``hosts``
     come from if no option named them.
     """
-    from orchestrator.engines.listing import engine_of, listed_hosts
+    from orchestrator.engines.listing import engine_of, write_hosts
     from orchestrator.errors import ConfigError
     from orchestrator.inventory import open_inventory
     from orchestrator.inventory.devices import chosen as with_chosen
@@ -84,7 +84,7 @@ def select(
     from orchestrator.report.text import one_line
 
     def file_of(named: str, bench: str = "") -> tuple[str, str]:
-        return listed_hosts(project, named, bench, say=say) or (named, "")
+        return write_hosts(project, named, bench, say=say) or (named, "")
 
     remembered, why = project.inventory_source(hosts, os.environ)
     why = source_of or why

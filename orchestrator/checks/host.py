@@ -18,6 +18,11 @@ from orchestrator.plural import plural
 
 _MOST_LEFT = 4
 _SLOW_LOGIN_S = 2.0
+_SLOW_LOGIN = "check this user's shell start-up files, and name resolution in sshd (UseDNS)"
+_SLOW_HINTS = {
+    "kubectl": "check the load of this machine and of the API server, and the kubeconfig's log-in",
+    "srun": "check the load of this machine and of slurmctld",
+}
 _LEAST_DISK = 256 << 20
 _LEAST_INODES = 1000
 _CLOCK_OFF_S = 5
@@ -279,7 +284,7 @@ def _login(host: Host, facts: NodeFacts) -> Check | None:
     slow = facts.login_s
     if slow < _SLOW_LOGIN_S:
         return None
-    hint = "check this user's shell start-up files, and name resolution in sshd (UseDNS)"
+    hint = _SLOW_HINTS.get(host.transport, _SLOW_LOGIN)
     return warning(
         host.name, "login", f"{slow:.1f} s for one command", f"under {_SLOW_LOGIN_S:g} s", hint
     )

@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.options import say
 from orchestrator.cli.signals import handle_signals
-from orchestrator.engines.listing import NAMES, engine_named, listed_hosts, renew
+from orchestrator.engines.listing import NAMES, open_engine, renew, write_hosts
 from orchestrator.errors import Interrupted, OrchError, RunError
 from orchestrator.inventory import fold
 from orchestrator.plan.option_values import shortest
@@ -126,7 +126,7 @@ def give_up(project: Project, bench_id: str, *, of_anyone: bool = False) -> None
 
 
 def _asked(known: Submission) -> tuple[Engine, Request]:
-    engine = engine_named(known.engine)
+    engine = open_engine(known.engine)
     return engine, engine.recall(known.options)
 
 
@@ -150,7 +150,7 @@ def _cancel(engine: Engine, request: Request, job: str) -> None:
         try:
             if answered == begin:  # not yet
                 engine.cancel(request, job)
-            left, answered = engine.left(request, job), time.monotonic()
+            left, answered = engine.find_rest(request, job), time.monotonic()
             if not left:
                 break
         except Interrupted:
@@ -179,23 +179,23 @@ def regain(project: Project, record: BenchRecord, hosts: Sequence[str]) -> None:
         return
     bench_id = record.bench_id
     known = submission(project, bench_id)
-    engine = engine_named(record.engine)
+    engine = open_engine(record.engine)
     request = engine.recall(record.job)
     last = engine.look(request, known.job) if known and known.job else None
     if last and last.is_ready and known:
         source = engine.source(request, known.job)
-        listed_hosts(project, source, bench_id, say=say)
+        write_hosts(project, source, bench_id, say=say)
         return
     if known:  # it may wait in the queue, if its controller was killed
         _end(project, known)
-    source = engine.around(hosts)
+    source = engine.source_here(hosts)
     if not source:
         typer.echo(
             f"{engine.name}: the job of bench {bench_id} is over; another one is submitted for {fold(hosts)}",
             err=True,
         )
         source = allocate_job(project, engine, bench_id, request.on(hosts))
-    listed_hosts(project, source, bench_id, say=say)
+    write_hosts(project, source, bench_id, say=say)
 
 
 def print_orphan_jobs(project: Project) -> None:

@@ -1,5 +1,5 @@
-"""The hosts of a bench or a tune: selected by options, or those of a job that an engine is asked for,
-as with ``--slurm``.
+"""The hosts of a bench or a tune: selected by options, or handed out by an engine, as with
+``--slurm``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.api.selection import Selection
 from orchestrator.cli.options import select
-from orchestrator.engines.listing import NAMES, engine_named, lists_all, own_inventory
+from orchestrator.engines.listing import NAMES, lists_all, open_engine, own_inventory
 
 if TYPE_CHECKING:
     from orchestrator.engines.protocol import Engine
@@ -34,8 +34,8 @@ def hosts_for(
     dry_run: bool,
     as_json: bool,
 ) -> Iterator[Selection]:
-    """Yield the hosts of ``--hosts`` and ``--exclude``, or with the option of an engine those of a
-    job that is submitted and begins, with ``spares`` among them.
+    """Yield the hosts of ``--hosts`` and ``--exclude``, or of a job that an engine is asked for,
+    once it has begun, with ``spares`` among them.
 
     No job is submitted for what ``check`` refuses on all hosts that the engine may choose. An error
     before the bench takes over ends the job. A dry run prints what would be submitted, and has
@@ -55,7 +55,7 @@ def hosts_for(
         hint = f"{asked[0]} chooses the hosts: options in {option} narrow its choice"
         message = f"expected {option} without --hosts and --exclude"
         raise ConfigError(message, where=option, hint=hint)
-    engine = engine_named(asked[0])
+    engine = open_engine(asked[0])
     most = max([*request.nodes, *(nodes for nodes, _ in request.shapes)], default=0)
     job = engine.request(given[asked[0]], most, spares)
     project = Project.here(os.environ)
@@ -93,7 +93,7 @@ def _refuse(
 
     known = own_inventory(project)
     inventory = known[1] if known else Inventory(option, ())
-    lists_all(inventory, job.named)
+    lists_all(inventory, job.host_names)
     for text in devices:
         devices_of(text.rpartition(":")[2])
     of_all = [text for text in devices if ":" not in text]
@@ -118,7 +118,7 @@ def _expected(
     """
     from orchestrator.inventory import Inventory, fold
 
-    typer.echo(engine.shown(job, bench_id), nl=False, err=as_json)
+    typer.echo(engine.describe(job, bench_id), nl=False, err=as_json)
     stand_ins, option = job.hosts, f"--{engine.name}"
     names = fold(host.name for host in stand_ins)
     text = f"which are not known yet: each has what {option} requests for a node, but no settings of an inventory"

@@ -1,1 +1,1 @@
-"""What hands out hosts for a while, and takes them back: Slurm and Kubernetes, each a folder."""
+"""Engines hand out hosts for a while and take them back: Slurm and Kubernetes, each a folder."""

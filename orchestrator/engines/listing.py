@@ -16,7 +16,7 @@ NAMES = ("slurm", "kubernetes")
 """The engines, each an option of ``orch bench``."""
 
 
-def engine_named(name: str) -> Engine:
+def open_engine(name: str) -> Engine:
     """Return an engine. Each is imported when it is needed."""
     if name == "slurm":
         from orchestrator.engines.slurm.engine import SlurmEngine
@@ -29,10 +29,10 @@ def engine_named(name: str) -> Engine:
 
 def engine_of(source: str) -> Engine | None:
     """Return the engine whose hosts a value of ``--hosts`` means; None for another value."""
-    return next((one for one in map(engine_named, NAMES) if one.is_source(source)), None)
+    return next((one for one in map(open_engine, NAMES) if one.is_source(source)), None)
 
 
-def listed_hosts(
+def write_hosts(
     project: Project, source: str, bench_id: str = "", *, say: Say
 ) -> tuple[str, str] | None:
     """Return the inventory file of an engine's hosts, which is written into ``.orch/``, and the
@@ -41,7 +41,7 @@ def listed_hosts(
     engine = engine_of(source)
     if engine is None:
         return None
-    return engine.inventory(project, source, bench_id, base_in(project), say)
+    return engine.write_hosts(project, source, bench_id, base_in(project), say)
 
 
 def renew(project: Project, inventory: str, *, say: Say) -> None:
@@ -49,7 +49,7 @@ def renew(project: Project, inventory: str, *, say: Say) -> None:
     in another job, in other pods.
     """
     if Path(inventory).parent == project.root / ".orch":
-        for engine in map(engine_named, NAMES):
+        for engine in map(open_engine, NAMES):
             engine.renew(project, inventory, base_in(project), say)
 
 

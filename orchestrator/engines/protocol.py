@@ -1,6 +1,6 @@
-"""What an engine is: it hands out hosts for a while, says what it waits for, and takes them back.
+"""An engine hands out hosts for a while, says what it waits for, and takes them back.
 
-A `Request` is what is asked of an engine, as data. An `Engine` submits it, which makes a job, and
+A `Request` says as data what a bench wants. An `Engine` submits it, which makes a job, and
 answers for that job until its end is proven.
 """
 
@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What an engine says of a job, in its own words; whether its hosts can be used, or never will."""
+    """A job in its engine's words; whether its hosts can be used, or never will be."""
 
     words: str
     is_ready: bool = False
@@ -30,7 +30,7 @@ class Request(Protocol):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What was asked, one option each."""
+        """The options of the user, one each."""
 
     @property
     def text(self) -> str:
@@ -42,14 +42,14 @@ class Request(Protocol):
 
     @property
     def wait_s(self) -> float:
-        """How long to wait for the hosts."""
+        """The longest wait for the hosts."""
 
     @property
     def hosts(self) -> tuple[Host, ...]:
         """Hosts in place of those that the engine will choose."""
 
     @property
-    def named(self) -> list[str]:
+    def host_names(self) -> list[str]:
         """The hosts by name, if the options name them; else none."""
 
     def possible_hosts(
@@ -73,7 +73,7 @@ class Engine(Protocol):
     def recall(self, options: Sequence[str]) -> Request:
         """Return the request that a record has kept."""
 
-    def shown(self, request: Any, bench_id: str) -> str:
+    def describe(self, request: Any, bench_id: str) -> str:
         """Return what would be submitted, for people; without secrets."""
 
     def caution(self) -> str:
@@ -98,8 +98,8 @@ class Engine(Protocol):
     def cancel(self, request: Any, job: str) -> None:
         """Ask for the end of a job, unless it is over."""
 
-    def left(self, request: Any, job: str) -> str:
-        """Return what is left of a job; empty if its end is proven."""
+    def find_rest(self, request: Any, job: str) -> str:
+        """Return the parts of a job that are still there; empty if its end is proven."""
 
     def ending(self, request: Any, job: str) -> str:
         """Return how a job of which nothing is left has ended."""
@@ -107,13 +107,13 @@ class Engine(Protocol):
     def source(self, request: Any, job: str) -> str:
         """Return what ``--hosts`` calls the hosts of a job."""
 
-    def around(self, hosts: Sequence[str]) -> str:
+    def source_here(self, hosts: Sequence[str]) -> str:
         """Return what ``--hosts`` calls the job that this process runs in, if it has these hosts."""
 
     def is_source(self, source: str) -> bool:
         """Whether a value of ``--hosts`` means hosts of this engine."""
 
-    def inventory(
+    def write_hosts(
         self, project: Project, source: str, bench_id: str, base: Base, say: Say
     ) -> tuple[str, str]:
         """Write the hosts of a source as an inventory, and return its file and the hosts. It is

@@ -52,7 +52,7 @@ def _requests(pod: Object) -> dict[str, float]:
 
 
 class Cluster:
-    """The objects of the cluster. ``capacity`` is that of each node; what must survive the server is
+    """The objects of the cluster. ``capacity`` is for each node. All that must survive the server is
     written to ``path`` after each change.
     """
 

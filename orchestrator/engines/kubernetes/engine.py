@@ -27,7 +27,7 @@ from orchestrator.engines.kubernetes.pods import obstacle
 from orchestrator.engines.kubernetes.request import (
     PodsWanted,
     job_name,
-    pods_wanted,
+    parse_pods,
     read_template,
 )
 from orchestrator.engines.protocol import Base, JobState, Say
@@ -48,7 +48,7 @@ class KubernetesEngine:
         """Return the pods that the option asks for; a template is read, so that its faults are
         told before anything is submitted.
         """
-        wanted = pods_wanted(text, nodes, spares)
+        wanted = parse_pods(text, nodes, spares)
         template = _template(wanted)
         gpus = gpus_of(wanted.container(template["spec"])) if template else 0
         return replace(wanted, template_gpus=gpus)
@@ -57,7 +57,7 @@ class KubernetesEngine:
         """Return the request with these options."""
         return PodsWanted(tuple(options))
 
-    def shown(self, request: PodsWanted, bench_id: str) -> str:
+    def describe(self, request: PodsWanted, bench_id: str) -> str:
         """Return the Job, without the values of variables, which may be secret."""
         job = request.job(bench_id, _template(request))
         for container in job["spec"]["template"]["spec"]["containers"]:
@@ -128,7 +128,7 @@ class KubernetesEngine:
         """Delete a job with its pods."""
         request.namespace().delete(f"jobs/{job}")
 
-    def left(self, request: PodsWanted, job: str) -> str:
+    def find_rest(self, request: PodsWanted, job: str) -> str:
         """Return the pods of a job that are still there."""
         namespace = request.namespace()
         names = [pod["metadata"]["name"] for pod in _pods(request.pods(job, namespace))]
@@ -148,7 +148,7 @@ class KubernetesEngine:
         words = [f"{name}={value}" for name, value in place.items() if value]
         return f"{WORD}:{','.join([request.pods(job, namespace).selector, *words])}"
 
-    def around(self, hosts: Sequence[str]) -> str:
+    def source_here(self, hosts: Sequence[str]) -> str:
         """Return nothing: a pod that orch runs in has no others."""
         return ""
 
@@ -156,7 +156,7 @@ class KubernetesEngine:
         """Whether it is ``pods:…``."""
         return source.startswith(f"{WORD}:")
 
-    def inventory(
+    def write_hosts(
         self, project: Project, source: str, bench_id: str, base: Base, say: Say
     ) -> tuple[str, str]:
         """Write the pods of a source."""
@@ -179,7 +179,7 @@ class KubernetesEngine:
 
 
 def _write(pods: Pods, path: Path, project: Project, base: Base, say: Say) -> tuple[str, str]:
-    hosts, notes = one_for_each_machine(pods.listed())
+    hosts, notes = one_for_each_machine(pods.list_hosts())
     for note in notes:
         say(f"pods: {note}")
     names = [host.name for host in hosts]
@@ -203,7 +203,7 @@ def _pods(pods: Pods) -> list[dict[str, Any]]:
 
 
 def _ready(pods: Sequence[dict[str, Any]], container: str) -> tuple[set[str], list[str]]:
-    """Return the indexes of the pods that run, and what is in the way of the others."""
+    """Return the indexes of the pods that run, and the obstacles of the others."""
     running: set[str] = set()
     waiting: list[str] = []
     for pod in pods:

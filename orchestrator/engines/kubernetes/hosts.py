@@ -45,7 +45,7 @@ class Pods:
     namespace: Namespace
     container: str = ""
 
-    def listed(self) -> list[PodHost]:
+    def list_hosts(self) -> list[PodHost]:
         """Return the pods as hosts, in their order. Raises ConfigError if there are none, or some of
         them do not run yet.
         """

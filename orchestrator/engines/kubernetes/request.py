@@ -1,9 +1,9 @@
-"""What ``orch bench --kubernetes`` asks for, as data: a Job whose pods hold their machines.
+"""The Job that ``orch bench --kubernetes`` asks for, as data: its pods hold their machines.
 
 The pods do nothing with their machines. Each ends when no process but its own has run in it for a
 while: then the controller is gone, and all runs that it left have ended.
 
->>> wanted = pods_wanted("image=pytorch:2,gpus=8,time=1h", nodes=4)
+>>> wanted = parse_pods("image=pytorch:2,gpus=8,time=1h", nodes=4)
 >>> wanted.options
 ('image=pytorch:2', 'gpus=8', 'time=1h', 'nodes=4')
 >>> wanted.job("20261124-120000-ab12", {})["spec"]["activeDeadlineSeconds"]
@@ -37,7 +37,7 @@ _OPTIONS = {
     "memory": "memory of a pod, such as 64Gi",
     "nodes": "the number of pods",
     "queue": "the name of a queue of Kueue",
-    "namespace": "the namespace, that of the kubeconfig by default",
+    "namespace": "the namespace, by default the one of the kubeconfig",
     "context": "the context of the kubeconfig",
     "container": "the container of the template in which ranks run, the first by default",
     "time": "after which Kubernetes ends the job",
@@ -88,8 +88,8 @@ class PodsWanted:
 
     @property
     def wait_s(self) -> float:
-        """How long to wait until all pods run; then all are let go, so that two benches which have
-        half of what each needs do not wait for each other for ever.
+        """The longest wait for all pods to run; then all are let go, so that two benches with half
+        of their pods each do not wait for each other for ever.
         """
         return seconds(self.get("wait"), "--kubernetes wait") if self.get("wait") else _WAIT_S
 
@@ -101,7 +101,7 @@ class PodsWanted:
         return tuple(Host(name, name, gpus=gpus, transport="kubectl") for name in names)
 
     @property
-    def named(self) -> list[str]:
+    def host_names(self) -> list[str]:
         """None: Kubernetes names pods."""
         return []
 
@@ -201,7 +201,7 @@ def read_template(value: object, where: str) -> dict[str, Any]:
     return {"metadata": kept, "spec": document["spec"]}
 
 
-def pods_wanted(text: str, nodes: int, spares: int = 0) -> PodsWanted:
+def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
     """Return the pods that ``image=…,gpus=8,…`` or ``FILE.yaml,…`` asks for.
 
     ``nodes`` is the largest number of nodes of the bench, 0 if it is not given; ``spares`` are

@@ -50,7 +50,7 @@ class SlurmEngine:
         """Return the job with these options."""
         return JobWanted(tuple(options))
 
-    def shown(self, request: JobWanted, bench_id: str) -> str:
+    def describe(self, request: JobWanted, bench_id: str) -> str:
         """Return the command that submits the job, and its script."""
         return f"{shlex.join(request.argv(bench_id))}\n{request.script}"
 
@@ -122,7 +122,7 @@ class SlurmEngine:
         if known and not known.has_ended and known.state != "COMPLETING":
             slurm.call(["scancel", job])
 
-    def left(self, _: JobWanted, job: str) -> str:
+    def find_rest(self, _: JobWanted, job: str) -> str:
         """Return the state of a job in the queue; empty if it is not there."""
         try:
             return slurm.call(["squeue", "--noheader", f"--jobs={job}", "--format=%T"]).strip()
@@ -140,7 +140,7 @@ class SlurmEngine:
         """Return the job as steps reach it: ssh to its nodes may be forbidden."""
         return f"srun:{job}"
 
-    def around(self, hosts: Sequence[str]) -> str:
+    def source_here(self, hosts: Sequence[str]) -> str:
         """Return the job that this process runs in, if it has these hosts."""
         current = slurm.here(os.environ)
         job = slurm.job(current) if current else None
@@ -151,7 +151,7 @@ class SlurmEngine:
         """Whether it is ``slurm`` or ``srun``, with or without the number of a job."""
         return job_in(source) is not None
 
-    def inventory(
+    def write_hosts(
         self, project: Project, source: str, bench_id: str, base: Base, say: Say
     ) -> tuple[str, str]:
         """Write the hosts of a job. Raises ConfigError outside of a job, unless the source names one
@@ -198,4 +198,4 @@ class SlurmEngine:
             return
         job = slurm.job(slurm.job_id(number, str(path)))
         if job is None or job.state != "RUNNING":
-            self.inventory(project, f"{word}:{current}", number, base, say)
+            self.write_hosts(project, f"{word}:{current}", number, base, say)

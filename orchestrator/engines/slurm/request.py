@@ -118,7 +118,7 @@ class JobWanted:
             raise ConfigError(
                 f"expected a number of nodes, got {asked['nodes']!r}", where="--slurm"
             )
-        names = self.named or [f"slurm-{rank}" for rank in range(most)]
+        names = self.host_names or [f"slurm-{rank}" for rank in range(most)]
         tasks = asked["ntasks-per-node"]
         slots = int(tasks) if tasks.isdecimal() else 1
         return tuple(
@@ -139,7 +139,7 @@ class JobWanted:
         return int(most) if most.isdecimal() else 0
 
     @property
-    def named(self) -> list[str]:
+    def host_names(self) -> list[str]:
         """The hosts of the job by name, if ``nodelist`` lists as many as there will be; else none."""
         listed = expand(self._asked["nodelist"]) if "nodelist" in self._asked else []
         return listed if len(listed) == self._most else []
@@ -159,7 +159,7 @@ class JobWanted:
         if not self._most:
             return
         stand_ins, count = self.hosts, _gpus(self._asked)
-        named = [host for host in listed if host.name in self.named]
+        named = [host for host in listed if host.name in self.host_names]
         likes = {_kind(host): host for host in reversed(named or listed)}
         for like in (*reversed(likes.values()), None):
             numbers = [] if count is None else [count or (like.gpus if like else 0)]

@@ -1,7 +1,7 @@
 """Connections by ``kubectl exec``: `KubectlConnector`.
 
-kubectl reports the exit status of a command by its own, which is also that of its own failures. So
-a shell in the pod runs the command and writes its status behind everything else on standard error:
+kubectl exits with the status of the command, and with the same numbers when it fails itself. So a
+shell in the pod runs the command and writes its status behind everything else on standard error:
 without that mark, the connection broke.
 """
 

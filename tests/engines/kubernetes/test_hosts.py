@@ -41,23 +41,23 @@ def of_job(index: int, suffix: str, phase: str = "Running") -> dict[str, Any]:
     return pod(f"train-{index}-{suffix}", phase=phase, **labels)
 
 
-def listed(
+def list_hosts(
     monkeypatch: pytest.MonkeyPatch, *found: dict[str, Any], container: str = "main"
 ) -> list[hosts.PodHost]:
     monkeypatch.setattr(Namespace, "items", lambda *_, **__: list(found))
-    return Pods("app=x", PLACE, container).listed()
+    return Pods("app=x", PLACE, container).list_hosts()
 
 
 def test_the_pods_of_a_job_are_named_after_their_index_and_others_after_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = listed(monkeypatch, of_job(10, "ab12c"), of_job(9, "zz9yx"), of_job(0, "q8w7e"))
+    found = list_hosts(monkeypatch, of_job(10, "ab12c"), of_job(9, "zz9yx"), of_job(0, "q8w7e"))
     assert [(one.name, one.pod) for one in found] == [
         ("train-0", "train-0-q8w7e"),
         ("train-9", "train-9-zz9yx"),
         ("train-10", "train-10-ab12c"),
     ]
-    found = listed(monkeypatch, pod("web-10"), pod("web-2"))
+    found = list_hosts(monkeypatch, pod("web-10"), pod("web-2"))
     assert [one.name for one in found] == ["web-2", "web-10"]
     assert {one.gpus for one in found} == {8}
 
@@ -71,7 +71,7 @@ def test_the_pods_that_a_controller_makes_are_hosts_in_its_order(
 ) -> None:
     """``pods`` are as the controller writes them; the API returns them in no order of theirs."""
     case: dict[str, Any] = yamlfile.load(path).value
-    found = listed(monkeypatch, *case["pods"], container="")
+    found = list_hosts(monkeypatch, *case["pods"], container="")
     hosts, said = one_for_each_machine(found)
     got = [f"{host.name} {host.address} {host.gpus}" for host in hosts]
     assert (got, said) == (case["hosts"], case.get("said", []))
@@ -107,14 +107,14 @@ def test_a_pod_that_requests_no_gpus_is_asked_for_those_that_it_has(
     bare = pod("b")
     del bare["spec"]["containers"][1]["resources"]
     source = Pods("app=x", PLACE)
-    found = find_gpus(source, listed(monkeypatch, pod("a"), bare))
+    found = find_gpus(source, list_hosts(monkeypatch, pod("a"), bare))
     assert [host.gpus for host in found] == [8, count]
 
 
 def test_a_pod_that_has_ended_gives_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = of_job(0, "ccccc")
     gone["metadata"]["deletionTimestamp"] = "2026-11-29T10:00:00Z"
-    (only,) = listed(monkeypatch, of_job(0, "aaaaa", "Failed"), of_job(0, "bbbbb"), gone)
+    (only,) = list_hosts(monkeypatch, of_job(0, "aaaaa", "Failed"), of_job(0, "bbbbb"), gone)
     assert only.pod == "train-0-bbbbb"
 
 
@@ -124,16 +124,16 @@ def test_pods_that_do_not_run_are_named_with_the_reason(monkeypatch: pytest.Monk
     waiting["status"]["containerStatuses"] = [{"name": "main", "state": state}]
     words = "train-1-aaaaa is Pending: ImagePullBackOff, Back-off pulling image"
     with pytest.raises(ConfigError, match=words):
-        listed(monkeypatch, of_job(0, "aaaaa"), waiting)
+        list_hosts(monkeypatch, of_job(0, "aaaaa"), waiting)
     with pytest.raises(ConfigError, match="expected pods that run, got none"):
-        listed(monkeypatch)
+        list_hosts(monkeypatch)
     assert doctest.testmod(pods).failed == 0
 
 
 def test_two_pods_of_a_machine_are_one_node_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = listed(monkeypatch, pod("a", "gpu1"), pod("b", "gpu1"), pod("c", "gpu2"))
+    found = list_hosts(monkeypatch, pod("a", "gpu1"), pod("b", "gpu1"), pod("c", "gpu2"))
     kept, said = one_for_each_machine(found)
     assert [one.name for one in kept] == ["a", "c"]
     assert said == ["b is left out: it is on gpu1, as a, and one machine is one node"]
@@ -146,7 +146,7 @@ def test_the_inventory_has_what_a_connection_needs_and_stands_on_the_projects_ow
 ) -> None:
     base = tmp_path / "cluster.yaml"
     base.write_text("schema: 1\nhosts: {train-0: {vars: {python: /opt/py}, address: 9.9.9.9}}\n")
-    found = listed(monkeypatch, of_job(0, "aaaaa"))
+    found = list_hosts(monkeypatch, of_job(0, "aaaaa"))
     path = tmp_path / "pods.yaml"
     source = Pods("app=x", PLACE, "main")
     path.write_text(inventory_text(source, found, str(base) if based else ""))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.kubernetes import request
-from orchestrator.engines.kubernetes.request import PodsWanted, pods_wanted, read_template
+from orchestrator.engines.kubernetes.request import PodsWanted, parse_pods, read_template
 from orchestrator.errors import ConfigError
 
 BENCH = "20261124-120000-ab12"
@@ -27,7 +27,7 @@ def pod_of(wanted: PodsWanted, template: Any = None) -> dict[str, Any]:
 
 def test_a_job_has_a_pod_for_each_node_and_spare_on_machines_of_their_own() -> None:
     assert doctest.testmod(request).failed == 0
-    wanted = pods_wanted("image=torch:2,gpus=8,cpus=64,memory=1Ti,queue=team", 4, spares=1)
+    wanted = parse_pods("image=torch:2,gpus=8,cpus=64,memory=1Ti,queue=team", 4, spares=1)
     job = wanted.job(BENCH, {})
     assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (5, 5)
     assert job["metadata"]["labels"][request.QUEUE] == "team" and job["spec"]["suspend"] is True
@@ -44,7 +44,7 @@ def test_a_job_has_a_pod_for_each_node_and_spare_on_machines_of_their_own() -> N
 def test_a_template_keeps_what_it_says_and_gets_what_a_bench_needs() -> None:
     document = {"kind": "Pod", "metadata": {"name": "x", "labels": {"team": "a"}}, **TEMPLATE}
     template = read_template({"template": document}, "pod.yaml")
-    wanted = pods_wanted("pod.yaml,container=gpu,gpus=2,gpu=amd.com/gpu", 2)
+    wanted = parse_pods("pod.yaml,container=gpu,gpus=2,gpu=amd.com/gpu", 2)
     pod = pod_of(wanted, template)
     assert pod["metadata"] == {"labels": {"team": "a"}}
     first, second = pod["spec"]["containers"]
@@ -55,7 +55,7 @@ def test_a_template_keeps_what_it_says_and_gets_what_a_bench_needs() -> None:
     assert pod["spec"]["restartPolicy"] == "Never"
     assert "command" not in TEMPLATE["spec"]["containers"][1], "the template is not changed"
     with pytest.raises(ConfigError, match="expected the container other in the template"):
-        pod_of(pods_wanted("pod.yaml,container=other", 2), template)
+        pod_of(parse_pods("pod.yaml,container=other", 2), template)
     with pytest.raises(ConfigError, match="pod.yaml: expected a pod template with spec"):
         read_template({"spec": {}}, "pod.yaml")
 
@@ -76,7 +76,7 @@ def test_a_template_keeps_what_it_says_and_gets_what_a_bench_needs() -> None:
 )
 def test_words_that_mean_nothing_are_refused(text: str, nodes: int, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        pods_wanted(text, nodes)
+        parse_pods(text, nodes)
 
 
 def test_a_pod_ends_when_nothing_has_run_in_it_for_a_while() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines.listing import engine_named
+from orchestrator.engines.listing import open_engine
 from orchestrator.features.search.halving.answer import FASTER, Tuned, answer
 from orchestrator.files import write_atomic
 from orchestrator.inventory import fold
@@ -74,7 +74,7 @@ def command(result: Tuned, files: Sequence[Path], record: BenchRecord) -> str:
             words += ["--hosts", path]
     if job and record.planned_with:
         hosts = record.planned_with.hosts
-        request = engine_named(record.engine).recall(job).on(list(hosts))
+        request = open_engine(record.engine).recall(job).on(list(hosts))
         words += [f"--{record.engine}", request.text]
     return shlex.join(words)
 
