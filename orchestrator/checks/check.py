@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.grouping import group_pairs
+from orchestrator.inventory import Host
 
 NAMES = (
     "runner", "held", "container", "leftovers", "framework", "env", "vars", "disk", "shared", "limits", "shm", "login",
@@ -42,6 +43,11 @@ def warning(host: str, name: str, found: str, expected: str, hint: str) -> Check
 def failure(host: str, name: str, found: str, expected: str, hint: str) -> Check:
     """Return a check that keeps a run from starting."""
     return Check(host, name, "failed", found, expected, hint)
+
+
+def cure(host: Host, hint: str, pod: str) -> str:
+    """Return what to do about what a node has too little of; ``pod``: in the template of a pod."""
+    return f"in the pod's template: {pod}" if host.transport == "kubectl" else hint
 
 
 def fold_checks(checks: Iterable[Check]) -> dict[Check, list[str]]:

@@ -235,6 +235,7 @@ class NodeFacts:
     boot_id: Word = ""
     cpu: str = ""
     cores: int | None = None
+    cpu_limit: float | None = None
     kernel: str = ""
     machine: str = ""
     memory_bytes: int | None = None
@@ -269,6 +270,7 @@ class NodeFacts:
     hostname_addresses: Annotated[tuple[str, ...] | None, document_field(by=_addresses)] = None
     infiniband: tuple[PortFacts, ...] = ()
     infiniband_gbit: float | None = None
+    verbs: int | None = None
     peermem: bool = False
     open_driver: bool = False
     load: LoadFacts | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from orchestrator.checks.check import Check, failure, ok, warning
+from orchestrator.checks.check import Check, cure, failure, ok, warning
 from orchestrator.checks.containers import container_checks
 from orchestrator.checks.facts import NodeFacts
 from orchestrator.inventory import REFERENCE, Host, takes_references
@@ -27,6 +27,11 @@ _LEAST_DISK = 256 << 20
 _LEAST_INODES = 1000
 _CLOCK_OFF_S = 5
 _LEAST_SHM = 1 << 30
+_CPUS_OF_A_GPU = 2  # a rank computes in one thread, and loads data and communicates in others
+_SHM = (
+    "volumes: [{name: shm, emptyDir: {medium: Memory}}], and in the container"
+    " volumeMounts: [{name: shm, mountPath: /dev/shm}]"
+)
 _READ = (
     *(
         "python",
@@ -236,13 +241,21 @@ def _limits(host: Host, facts: NodeFacts) -> Check | None:
     }
     words = {name: _limit(name, value) for name, value in limit_of.items()}
     hint = "raise it in /etc/security/limits.conf or in the unit of sshd (LimitMEMLOCK= and the like), and log in again"
+    least_cpus = _CPUS_OF_A_GPU * (host.gpus or 0)
+    if facts.cpu_limit and not facts.container:
+        words["cpus"] = f"{facts.cpu_limit:g}"
+        if facts.cpu_limit < least_cpus:
+            more = "raise its control group's limit (docker --cpus, CPUQuota= of a unit)"
+            more = cure(host, more, f'resources: {{limits: {{cpu: "{least_cpus}"}}}}, or no limit')
+            expected = f"{least_cpus} cpus or more, {_CPUS_OF_A_GPU} for each GPU"
+            return warning(host.name, "limits", f"cpus {words['cpus']}", expected, more)
     if limit_of.get("memlock") is not None and facts.infiniband_gbit:
         return warning(
             host.name,
             "limits",
             f"memlock {words['memlock']}",
             "memlock unlimited, as InfiniBand locks its buffers",
-            hint,
+            cure(host, hint, "securityContext: {capabilities: {add: [IPC_LOCK]}} in the container"),
         )
     low = {}
     for name, least in _LEAST_OF.items():
@@ -252,6 +265,7 @@ def _limits(host: Host, facts: NodeFacts) -> Check | None:
     if low:
         got = ", ".join(f"{name} {words[name]}" for name in low)
         expected = ", ".join(f"{name} {least}" for name, least in low.items())
+        hint = cure(host, hint, "nothing; the unit of containerd on its machine sets it")
         return warning(host.name, "limits", got, f"{expected} or more", hint)
     return ok(host.name, "limits", ", ".join(f"{name} {value}" for name, value in words.items()))
 
@@ -269,7 +283,8 @@ def _shared_memory(host: Host, facts: NodeFacts) -> Check | None:
         return None
     size = facts.shm_bytes
     if not size or size < _LEAST_SHM:
-        hint = "mount it larger (in containers --shm-size or --ipc=host); loaders and NCCL use it as shared memory"
+        use = "; loaders and NCCL use it as shared memory"
+        hint = cure(host, "mount it larger (in containers --shm-size or --ipc=host)", _SHM) + use
         return warning(
             host.name,
             "shm",

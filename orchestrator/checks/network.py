@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from ipaddress import ip_address
 
-from orchestrator.checks.check import Check, failure, ok, warning
+from orchestrator.checks.check import Check, cure, failure, ok, warning
 from orchestrator.checks.facts import InterfaceFacts, NodeFacts, PortFacts, RouteFacts
 from orchestrator.checks.interfaces import route_interfaces
 from orchestrator.devices.vendor import vendor_of
 from orchestrator.inventory import Host
 from orchestrator.inventory.versions import number
+from orchestrator.plural import plural
 
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of if_arp.h
 _DMABUF_KERNEL = (5, 12)
@@ -159,6 +160,16 @@ def _infiniband(host: Host, facts: NodeFacts) -> Check | None:
         hint = "see ibstat on the node; without an active port NCCL falls back to sockets"
         words = "; ".join(f"{_name(port)} {port.state}, {port.physical}" for port in ports[:8])
         return warning(host.name, "infiniband", words, "an active port", hint)
+    if facts.verbs == 0:
+        hint = cure(
+            host,
+            "modprobe ib_uverbs, as root",
+            "resources: {limits: {rdma/NAME: 1}}, with the name that kubectl describe node lists;"
+            " and hostNetwork: true if the plugin gives no interface",
+        )
+        hint += "; without it NCCL falls back to sockets"
+        expected = f"the devices of {plural(len(active), 'active port')}"
+        return warning(host.name, "infiniband", "no /dev/infiniband/uverbs*", expected, hint)
     best = {}
     for layer in map(_layer, active):
         best[layer] = max(number(port.rate_gbit) for port in active if _layer(port) == layer)

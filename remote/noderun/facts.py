@@ -22,7 +22,7 @@ from noderun.files import (
     root_directory,
     who_may_rename,
 )
-from noderun.groups import usable_memory_bytes
+from noderun.groups import usable_cpus, usable_memory_bytes
 from noderun.installed import find_distributions, framework_facts, program_digest
 from noderun.launch import check_port
 from noderun.limits import limits, shared_memory_bytes
@@ -59,6 +59,7 @@ def op_facts(request):
         "user": os.environ.get("USER", str(os.getuid())),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
+        "cpu_limit": usable_cpus(),
         "memory_bytes": usable_memory_bytes(),
         "workdir": root,
         "workdir_first": first_in(root, request),
@@ -68,6 +69,7 @@ def op_facts(request):
         "disk_error": unwritable,
         "limits": limits(),
         "shm_bytes": shared_memory_bytes(),
+        "verbs": sum(name.startswith("uverbs") for name in names_in("/dev/infiniband")),
         "time": time.time(),
         "ports_busy": [],
     }

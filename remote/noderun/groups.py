@@ -11,15 +11,18 @@ from noderun.sysfs import first_line
 
 def own_groups(controller):
     """Return [(directory, is unified)] of the control groups of one controller that contain this
-    process.
+    process. A container may have its own group mounted in place of the hierarchy, and still be told
+    the group's name in the whole of it.
     """
     with open("/proc/self/cgroup") as file:
         groups = [line.rstrip("\n").split(":", 2)[1:] for line in file]
-    with open("/proc/self/mounts") as file:
-        mounts = [line.split()[1:4] for line in file]
+    with open("/proc/self/mountinfo") as file:
+        mounts = [line.split() for line in file]
     directories = []
-    for target, kind, options in mounts:
-        for names, group in groups:
+    for words in mounts:
+        top, target, kind, options = words[3], words[4], words[-3], words[-1]
+        for names, whole in groups:
+            group = whole[len(top) :] if (whole + "/").startswith(top + "/") else whole
             if (
                 kind == "cgroup"
                 and controller in names.split(",")
@@ -62,6 +65,21 @@ def usable_memory_bytes():
                 else []
             )
     return min(limits)
+
+
+def usable_cpus():
+    """Return how many processors' time the control groups leave to this process and its children
+    together; None without a limit.
+    """
+    limits = []
+    for path, unified in own_groups("cpu"):
+        names = ["cpu.max"] if unified else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        while len(path) > 1:
+            words = " ".join(first_line(path, name) for name in names).split()
+            if len(words) == 2 and words[0].isdigit():
+                limits.append(round(int(words[0]) / int(words[1]), 2))
+            path = os.path.dirname(path)
+    return min(limits) if limits else None
 
 
 def oom_kills():

@@ -273,6 +273,34 @@ def test_little_shared_memory_warns() -> None:
     assert verdict_of("shm", healthy(shm_bytes=None)) == ("warning", "no /dev/shm")
 
 
+POD = replace(HOST, transport="kubectl", gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "found", "lines"),
+    [
+        ("shm", {"shm_bytes": 64 << 20}, "/dev/shm of 64 MiB", "emptyDir: {medium: Memory}"),
+        ("limits", {"limits": {"memlock": [65536, 65536]}}, "memlock 64 KiB", "add: [IPC_LOCK]"),
+        ("limits", {"limits": {"nofile": [1024, 1024]}}, "nofile 1024", "the unit of containerd"),
+        ("limits", {"cpu_limit": 1.5}, "cpus 1.5", 'resources: {limits: {cpu: "16"}}'),
+        ("infiniband", {"verbs": 0}, "no /dev/infiniband/uverbs*", "limits: {rdma/NAME: 1}"),
+    ],
+)
+def test_what_a_pod_lacks_is_told_with_the_lines_of_its_template_that_mend_it(
+    name: str, facts: dict[str, Any], found: str, lines: str
+) -> None:
+    check = judged(healthy(**facts), POD)[name]
+    assert (check.verdict, check.found) == ("warning", found)
+    assert check.hint.startswith("in the pod's template: ") and lines in check.hint
+    other = judged(healthy(**facts), replace(POD, transport="ssh"))[name]
+    assert other.found == found and "pod" not in other.hint
+
+
+def test_enough_processors_are_shown_and_a_machine_without_a_limit_says_nothing() -> None:
+    assert judged(healthy(cpu_limit=16.0), POD)["limits"].found.endswith(", cpus 16")
+    assert "cpus" not in judged(healthy(cpu_limit=None, verbs=4), POD)["limits"].found
+
+
 def test_facts_of_an_older_deploy_are_judged_by_what_they_have() -> None:
     old = {
         "runner_python": "3.10", "kernel": "5", "cores": 2, "cpu": "x", "disk_free_bytes": GIB, "workdir": "/w", "login_s": 0.1,

@@ -114,8 +114,8 @@ def test_the_way_to_an_address_and_the_limits_are_the_kernels_own(machine: Machi
         True,
         int(Path("/sys/class/net/lo/mtu").read_text()),
     )
-    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    assert facts["limits"]["memlock"] == [None if value < 0 else value for value in (soft, hard)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    assert facts["limits"]["core"] == [None if value < 0 else value for value in (soft, hard)]
     assert facts["shm_bytes"] == os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     assert told["smi"] is None or told["smi"]["code"] is not None
     assert facts["hostname_addresses"] == [

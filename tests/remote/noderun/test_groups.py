@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from noderun import containers, groups
-from tests.support import judge
+from orchestrator.lab.cgroups import dissolve, parent_group
+from tests.support import judge, node_groups
 from tests.support.machine import (
     RUN,
     SLEEP,
@@ -36,8 +40,14 @@ def test_a_group_that_is_removed_while_it_is_read_has_no_members(
     assert groups.members(group) == {} and not os.path.exists(group)
 
 
-V1 = "tmpfs /cg tmpfs rw 0 0\ncgroup /cg/cpu cgroup rw,cpu 0 0\ncgroup /cg/memory cgroup rw,memory 0 0\n"
-V2 = "proc /proc proc rw 0 0\ncgroup2 /cg cgroup2 rw,nsdelegate 0 0\n"
+V1 = """25 1 0:22 / /cg rw - tmpfs tmpfs rw
+26 25 0:23 / /cg/cpu rw shared:9 - cgroup cgroup rw,cpu
+27 25 0:24 / /cg/memory rw shared:9 - cgroup cgroup rw,memory
+"""
+V2 = """24 1 0:5 / /proc rw - proc proc rw
+25 1 0:22 / /cg rw - cgroup2 cgroup2 rw,nsdelegate
+"""
+POD = "25 1 0:22 /kubepods/pod1 /cg/memory ro - cgroup cgroup rw,memory\n"
 VMSTAT = "nr_free_pages 9\noom_kill 7\n"
 
 
@@ -47,7 +57,7 @@ VMSTAT = "nr_free_pages 9\noom_kill 7\n"
         (
             {
                 "cgroup": "4:memory:/job\n0::/\n",
-                "mounts": V1,
+                "mountinfo": V1,
                 "/cg/memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n",
             },
             2,
@@ -55,24 +65,32 @@ VMSTAT = "nr_free_pages 9\noom_kill 7\n"
         (
             {
                 "cgroup": "0::/user/session\n",
-                "mounts": V2,
+                "mountinfo": V2,
                 "/cg/user/session/memory.events": "low 0\noom 4\noom_kill 3\n",
             },
             3,
         ),
-        ({"cgroup": "0::/\n", "mounts": V2, "/proc/vmstat": VMSTAT}, 7),
+        (
+            {
+                "cgroup": "4:memory:/kubepods/pod1/main\n",
+                "mountinfo": POD,
+                "/cg/memory/main/memory.oom_control": "oom_kill 4\n",
+            },
+            4,
+        ),
+        ({"cgroup": "0::/\n", "mountinfo": V2, "/proc/vmstat": VMSTAT}, 7),
         (
             {
                 "cgroup": "4:memory:/job\n",
-                "mounts": V1,
+                "mountinfo": V1,
                 "/cg/memory/job/memory.oom_control": "old\n",
                 "/proc/vmstat": VMSTAT,
             },
             7,
         ),
-        ({"cgroup": "", "mounts": ""}, 0),
+        ({"cgroup": "", "mountinfo": ""}, 0),
     ],
-    ids=["v1", "unified", "root-group", "old-kernel", "nothing"],
+    ids=["v1", "unified", "pod", "root-group", "old-kernel", "nothing"],
 )
 def test_kills_for_memory_are_read_where_the_kernel_counts_them(
     monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
@@ -110,6 +128,67 @@ def test_memory_is_what_the_groups_around_a_run_leave_of_the_machines(
     monkeypatch.setattr(groups, "own_groups", lambda controller: [(str(folder), is_unified)])
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 28}.__getitem__)
     assert groups.usable_memory_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("150000 100000", 1.5), ("max 100000", None), ("", None)]
+)
+def test_processors_are_what_the_groups_of_the_unified_hierarchy_leave(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, expected: float | None
+) -> None:
+    (tmp_path / "pod" / "main").mkdir(parents=True)
+    (tmp_path / "pod" / "main" / "cpu.max").write_text(
+        "800000 100000\n" if limit[:1] == "1" else ""
+    )
+    (tmp_path / "pod" / "cpu.max").write_text(f"{limit}\n")
+    found = [(str(tmp_path / "pod" / "main"), True)]
+    monkeypatch.setattr(groups, "own_groups", lambda controller: found)
+    assert groups.usable_cpus() == expected
+
+
+SEEN = """from noderun.groups import usable_cpus, usable_memory_bytes
+from noderun.limits import limits, shared_memory_bytes
+print([usable_cpus(), usable_memory_bytes(), shared_memory_bytes(), limits()["memlock"]])"""
+
+
+@pytest.mark.skipif(
+    bool(os.geteuid() or node_groups.obstacle("cpu") or node_groups.obstacle("memory")),
+    reason="needs root and control groups",
+)
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["whole hierarchy", "own group mounted"])
+@pytest.mark.parametrize("may_lock", [False, True], ids=["no capability", "IPC_LOCK"])
+def test_what_a_pod_is_given_is_read_from_its_own_groups_and_mounts(
+    is_hidden: bool, may_lock: bool
+) -> None:
+    parents = {name: parent_group(name) for name in ("cpu", "memory")}
+    folders = {name: path / f"orch-pod-{os.getpid()}" for name, (path, _) in parents.items()}
+    if parents["cpu"][1] or parents["memory"][1]:
+        pytest.skip("the groups of a test stand in the way in the unified hierarchy")
+    values = {"cpu/cpu.cfs_quota_us": "150000", "memory/memory.limit_in_bytes": str(1 << 30)}
+    try:
+        for path in folders.values():
+            path.mkdir()
+        for name, value in values.items():
+            controller, _, file = name.partition("/")
+            (folders[controller] / file).write_text(value)
+        lines = [f"echo $$ >{path}/cgroup.procs" for path in folders.values()]
+        lines += ["mount -t tmpfs -o size=64m none /dev/shm"]
+        for name, path in folders.items() if is_hidden else ():
+            lines.append(f"mount --bind {path} /sys/fs/cgroup/{name}")
+        bounds = [] if may_lock else ["setpriv", "--bounding-set=-ipc_lock"]
+        lines.append('exec "$@"')
+        argv = ["unshare", "--mount", "sh", "-ec", "\n".join(lines), "sh"]
+        argv += ["prlimit", "--memlock=65536:65536", *bounds, sys.executable, "-c", SEEN]
+        remote = str(Path(groups.__file__).parents[1])
+        done = subprocess.run(
+            argv, check=True, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": remote}
+        )
+    finally:
+        for path in folders.values():
+            if path.is_dir():
+                dissolve(path)
+    memlock = [None, None] if may_lock else [65536, 65536]
+    assert ast.literal_eval(done.stdout.decode()) == [1.5, 1 << 30, 64 << 20, memlock]
 
 
 @pytest.mark.skipif(
