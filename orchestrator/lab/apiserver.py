@@ -59,7 +59,7 @@ def _selected(objects: Iterable[Object], selector: str) -> list[Object]:
 
 
 class Server:
-    """The API. ``tokens`` are those that may do everything, and those that may only read."""
+    """The API. ``tokens`` are those that may do everything, only read, or nothing."""
 
     def __init__(self, cluster: Cluster, tokens: Mapping[str, str]) -> None:
         self.cluster = cluster
@@ -105,6 +105,8 @@ class Server:
         role = self.role(request)
         if not role:
             return _failure(401, "Unauthorized", "Unauthorized")
+        if role == "stranger" and "reviews" not in request.path:
+            return _failure(403, "Forbidden", f'User "{role}" cannot do this in "{NAMESPACE}"')
         is_exec = request.path.endswith("/exec")
         if role != "admin" and (is_exec or request.method in ("DELETE", "PATCH")):
             return _failure(403, "Forbidden", f'User "{role}" cannot do this in "{NAMESPACE}"')
@@ -137,7 +139,8 @@ class Server:
             return _failure(415, "UnsupportedMediaType", "only JSON is understood")
         body = await request.json()
         asked = body["spec"].get("resourceAttributes", {})
-        allowed = self.role(request) == "admin" or asked.get("verb") in ("get", "list")
+        role, is_read = self.role(request), asked.get("verb") in ("get", "list")
+        allowed = role == "admin" or role == "viewer" and is_read
         return web.json_response({**body, "status": {"allowed": allowed}}, status=201)
 
     async def _list_pods(self, request: web.Request) -> web.Response:

@@ -35,11 +35,11 @@ def require(kind: str) -> None:
 
 
 def prepare(lab: Lab, gpus: int, slots: int, address: str = ADDRESS, port: int = PORT) -> None:
-    """Write what the API server reads, and the kubeconfig with its two users."""
+    """Write what the API server reads, and the kubeconfig with its users."""
     folder = lab.pods_folder
     folder.mkdir()
     write_certificate(folder, address)
-    tokens = {secrets.token_hex(16): role for role in ("admin", "viewer")}
+    tokens = {secrets.token_hex(16): role for role in ("admin", "viewer", "stranger")}
     capacity = {"cpu": slots, **({"nvidia.com/gpu": gpus} if gpus else {})}
     files = {"tokens.json": tokens, "cluster.json": {"capacity": capacity}}
     server = {"server": f"https://{address}:{port}"}
@@ -54,7 +54,7 @@ def _kubeconfig(server: dict[str, str], tokens: dict[str, str]) -> dict[str, Any
     users = [{"name": role, "user": {"token": token}} for token, role in tokens.items()]
     contexts = [
         {"name": name, "context": {"cluster": "lab", "user": role}}
-        for name, role in (("lab", "admin"), ("viewer", "viewer"))
+        for name, role in (("lab", "admin"), ("viewer", "viewer"), ("stranger", "stranger"))
     ]
     return {
         "apiVersion": "v1",

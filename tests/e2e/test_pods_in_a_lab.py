@@ -70,6 +70,20 @@ def test_a_bench_on_pods_that_are_there(controller: Controller) -> None:
             assert not any(len(word) > 20 and word.encode() in data for word in secrets), path
 
 
+def test_a_check_of_a_pod_says_what_its_template_lacks(controller: Controller) -> None:
+    node = controller.lab.node("node2")
+    inside = ["nsenter", f"--mount=/proc/{node.pid}/ns/mnt", "--"]
+    small = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", "/dev/shm"]
+    subprocess.run([*inside, *small], check=True)
+    try:
+        words = ("check", "--only", "shm", "--hosts", "pods:app=lab")
+        done = controller.orch(*words, timeout_s=120)
+    finally:
+        subprocess.run([*inside, "umount", "/dev/shm"], check=True)
+    assert "/dev/shm of 64 MiB" in done.out, done
+    assert "volumes: [{name: shm, emptyDir: {medium: Memory}}]" in " ".join(done.out.split()), done
+
+
 def test_a_pod_whose_machine_is_gone_is_a_lost_node_and_another_bench_runs_later(
     controller: Controller,
 ) -> None:
@@ -166,6 +180,12 @@ def test_pods_that_cannot_be_placed_are_named_with_the_reason_and_let_go(
     assert done.code == 1 and "the queue full has not admitted it" in done.err, done
     done = controller.orch(*words, "image=lab,context=viewer", timeout_s=60)
     assert done.code == 2 and "expected the right to create jobs" in done.err, done
+    assert "{apiGroups: [batch], resources: [jobs], verbs: [create, get, delete]}" in done.err
+    words = ("bench", *QUICK, "--nodes", "2", "--hosts")
+    done = controller.orch(*words, "pods:app=lab,context=viewer", timeout_s=60)
+    assert done.code and "expected the right to create pods/exec" in done.err, done
+    done = controller.orch(*words, "pods:app=lab,context=stranger", timeout_s=60)
+    assert done.code and "resources: [pods, events], verbs: [get, list]" in done.err, done
     assert_nothing_is_left(controller)
 
 

@@ -25,6 +25,13 @@ _ANSWER_S = 30.0
 _INSTALL = "pip install 'orch-bench[pods]', or https://kubernetes.io/docs/tasks/tools/"
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_ROLE = (
+    "an administrator gives it by a RoleBinding to a Role with"
+    ' rules: [{apiGroups: [""], resources: [pods, events], verbs: [get, list]},'
+    ' {apiGroups: [""], resources: [pods/exec], verbs: [get, create]},'
+    " {apiGroups: [batch], resources: [jobs], verbs: [create, get, delete]}],"
+    " the last one for --kubernetes"
+)
 _OWN = re.compile(r"error: |Error from server|The connection to the server |Unable to connect")
 
 
@@ -120,10 +127,8 @@ class Namespace:
         answer = self._request("create", _REVIEW, body)
         if answer["status"].get("allowed") is not True:
             named = f"{resource}/{subresource}" if subresource else resource
-            role = f"--verb={verb} --resource={named}"
             hint = (
-                f"kubectl auth can-i {verb} {named} --namespace={self.name} says the same; an "
-                f"administrator gives it: kubectl create role orch {role}, and a rolebinding"
+                f"kubectl auth can-i {verb} {named} --namespace={self.name} says the same; {_ROLE}"
             )
             message = f"expected the right to {verb} {named} in namespace {self.name}, got none"
             raise ConfigError(message, where="Kubernetes", hint=hint)
@@ -171,5 +176,6 @@ def _call(words: list[str], data: bytes = b"", *, timeout_s: float = _ANSWER_S) 
         text = done.stderr.decode("utf-8", "replace")
         words_of_it = own_words(text) or " / ".join(text.strip().splitlines()[-3:])
         message = words_of_it or f"exit status {done.returncode}"
-        raise RunError(message, kind="node_unfit", where=where)
+        hint = _ROLE if "(Forbidden)" in message else ""
+        raise RunError(message, kind="node_unfit", where=where, hint=hint)
     return done.stdout.decode("utf-8", "replace")

@@ -76,6 +76,7 @@ class KubernetesEngine:
         namespace = request.namespace()
         for verb, *resource in (
             ("create", "jobs"),
+            ("get", "jobs"),
             ("delete", "jobs"),
             ("list", "pods"),
             ("create", "pods", "exec"),

@@ -151,7 +151,12 @@ def find_gpus(pods: Pods, hosts: Sequence[PodHost]) -> list[PodHost]:
 def gpus_of(container: Mapping[str, Any]) -> int:
     """Return the GPUs, or parts of GPUs, that a container requests."""
     limits = container.get("resources", {}).get("limits", {})
-    return sum(int(count) for name, count in limits.items() if _GPU.fullmatch(name))
+    counts = {name: str(count) for name, count in limits.items() if _GPU.fullmatch(name)}
+    for name, count in counts.items():
+        if not count.isdecimal():
+            message = f"expected a whole number for {name}, got {count[:60]!r}"
+            raise ConfigError(message, where=f"container {container['name']}: resources.limits")
+    return sum(map(int, counts.values()))
 
 
 def _container(meta: Mapping[str, Any], spec: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:

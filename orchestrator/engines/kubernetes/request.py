@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
+from orchestrator.documents import Invalid, document_field, read
 from orchestrator.engines.kubernetes.client import Namespace
 from orchestrator.engines.kubernetes.hosts import JOB_LABELS, Pods
 from orchestrator.errors import ConfigError
@@ -35,6 +36,8 @@ _OPTIONS = {
     "gpu": "the name of the resource, nvidia.com/gpu by default",
     "cpus": "CPUs of a pod",
     "memory": "memory of a pod, such as 64Gi",
+    "shm": "shared memory of a pod, such as 16Gi; all of its machine's by default with an image",
+    "rdma": "RDMA devices of a pod by the name of their resource, such as rdma/hca:1",
     "nodes": "the number of pods",
     "queue": "the name of a queue of Kueue",
     "namespace": "the namespace, by default the one of the kubeconfig",
@@ -55,6 +58,54 @@ while [ "$idle" -lt {IDLE_S} ]; do
     if [ "$count" -gt 1 ]; then idle=0; fi
 done
 """
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A variable, a volume or what is mounted."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Resources:
+    limits: Mapping[str, str | int | float] = field(default_factory=dict)
+    requests: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Capabilities:
+    add: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Security:
+    capabilities: _Capabilities = _Capabilities()
+
+
+@dataclass(frozen=True, slots=True)
+class _Container:
+    name: str
+    image: str
+    env: tuple[_Named, ...] = ()
+    mounts: Annotated[tuple[_Named, ...], document_field(key="volumeMounts")] = ()
+    resources: _Resources = _Resources()
+    security: Annotated[_Security, document_field(key="securityContext")] = _Security()
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    containers: tuple[_Container, ...]
+    volumes: tuple[_Named, ...] = ()
+    affinity: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What orch reads or changes of a template; the API server checks the rest."""
+
+    spec: _Spec
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +182,8 @@ class PodsWanted:
         spec = pod["spec"]
         main = self.container(spec)
         self._ask(main)
+        if not template or self.get("shm"):
+            self._share_memory(spec, main)
         main.setdefault("command", ["/bin/sh", "-c", _SCRIPT])
         spec["restartPolicy"] = "Never"
         spec.setdefault("terminationGracePeriodSeconds", 5)
@@ -138,7 +191,7 @@ class PodsWanted:
         labels = {"matchLabels": {JOB_LABELS[1]: name}}
         apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": labels}
         key = "requiredDuringSchedulingIgnoredDuringExecution"
-        spec.setdefault("affinity", {"podAntiAffinity": {key: [apart]}})
+        spec["affinity"] = {"podAntiAffinity": {key: [apart]}, **spec.get("affinity", {})}
         job: dict[str, Any] = {
             "completionMode": "Indexed",
             "completions": self.count,
@@ -166,20 +219,31 @@ class PodsWanted:
 
     def _ask(self, main: dict[str, Any]) -> None:
         limits = {self.get("gpu", "nvidia.com/gpu"): self.get("gpus")} if self.get("gpus") else {}
+        if rdma := self.get("rdma"):
+            name, _, count = rdma.partition(":")
+            limits[name] = count
+            # Verbs lock memory, of which a container may lock little, whatever its template says.
+            allowed = main.setdefault("securityContext", {}).setdefault("capabilities", {})
+            allowed["add"] = [*allowed.get("add", []), "IPC_LOCK"]
         asked = {name: self.get(f"{name}s", self.get(name)) for name in ("cpu", "memory")}
         requests = {name: value for name, value in asked.items() if value}
         for key, values in (("limits", limits), ("requests", requests)):
             if values:
                 main.setdefault("resources", {}).setdefault(key, {}).update(values)
 
+    def _share_memory(self, spec: dict[str, Any], main: dict[str, Any]) -> None:
+        """Give a pod the shared memory that NCCL and data loaders need, in place of 64 MiB."""
+        mounts = main.setdefault("volumeMounts", [])
+        if any(mount.get("mountPath") == "/dev/shm" for mount in mounts):
+            message = "expected either shm= or a /dev/shm in the template, got both"
+            raise ConfigError(message, where="--kubernetes")
+        mounts.append({"name": "orch-shm", "mountPath": "/dev/shm"})
+        size = {"sizeLimit": self.get("shm")} if self.get("shm") else {}
+        volume = {"name": "orch-shm", "emptyDir": {"medium": "Memory", **size}}
+        spec.setdefault("volumes", []).append(volume)
+
     def _spec(self) -> dict[str, Any]:
-        """Return the pod of an image: with all of its machine's shared memory, which NCCL and data
-        loaders need.
-        """
-        mount = {"name": "shm", "mountPath": "/dev/shm"}
-        container = {"name": "main", "image": self.get("image"), "volumeMounts": [mount]}
-        volume = {"name": "shm", "emptyDir": {"medium": "Memory"}}
-        return {"containers": [container], "volumes": [volume]}
+        return {"containers": [{"name": "main", "image": self.get("image")}]}
 
 
 def job_name(bench_id: str) -> str:
@@ -192,11 +256,17 @@ def read_template(value: object, where: str) -> dict[str, Any]:
     document: Any = value
     if isinstance(document, dict) and isinstance(document.get("template"), dict):
         document = document["template"]
-    containers = document.get("spec", {}).get("containers") if isinstance(document, dict) else None
-    if not isinstance(containers, list) or not containers:
-        message = "expected a pod template with spec: and containers: in it"
-        raise ConfigError(message, where=where)
-    meta = document.get("metadata") or {}
+    hint = (
+        "kubectl explain pod.spec lists its fields; of a Job it is what stands under spec.template"
+    )
+    try:
+        read(_Template, document)
+    except Invalid as error:
+        raise ConfigError(str(error), where=where, hint=hint) from None
+    if not document["spec"]["containers"]:
+        message = "expected a container, got none"
+        raise ConfigError(message, where=f"{where}: spec.containers", hint=hint)
+    meta = document.get("metadata", {})
     kept = {key: meta[key] for key in ("labels", "annotations") if key in meta}
     return {"metadata": kept, "spec": document["spec"]}
 
@@ -218,6 +288,10 @@ def parse_pods(text: str, nodes: int, spares: int = 0) -> PodsWanted:
             raise ConfigError(message, where="--kubernetes", hint=hint)
         if name in options:
             raise ConfigError(f"{name} is set twice", where="--kubernetes")
+        if name == "rdma" and not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+:[1-9][0-9]*", value):
+            hint = "kubectl describe node lists the resources of its device plugins"
+            message = f"expected a resource and a count for rdma, as rdma/hca:1, got {value[:60]!r}"
+            raise ConfigError(message, where="--kubernetes", hint=hint)
         if name in _WHOLE and not value.isdecimal():
             message = f"expected a whole number for {name}, got {value[:60]!r}"
             raise ConfigError(message, where="--kubernetes")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import doctest
 import os
+import re
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.engines.kubernetes import request
+from orchestrator.engines.kubernetes.engine import KubernetesEngine
 from orchestrator.engines.kubernetes.request import PodsWanted, parse_pods, read_template
 from orchestrator.errors import ConfigError
 
@@ -56,13 +59,76 @@ def test_a_template_keeps_what_it_says_and_gets_what_a_bench_needs() -> None:
     assert "command" not in TEMPLATE["spec"]["containers"][1], "the template is not changed"
     with pytest.raises(ConfigError, match="expected the container other in the template"):
         pod_of(parse_pods("pod.yaml,container=other", 2), template)
-    with pytest.raises(ConfigError, match="pod.yaml: expected a pod template with spec"):
-        read_template({"spec": {}}, "pod.yaml")
+
+
+def test_rdma_and_shared_memory_are_given_with_what_they_need() -> None:
+    spec = pod_of(parse_pods("image=torch:2,rdma=rdma/hca:2,shm=16Gi", 2))["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["limits"] == {"rdma/hca": "2"}
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    (volume,), (mount,) = spec["volumes"], container["volumeMounts"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}
+    own = {"name": "x", "mountPath": "/dev/shm"}
+    near = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    allowed = {"runAsUser": 0, "capabilities": {"add": ["SYS_PTRACE"]}}
+    container = {"name": "a", "image": "x", "volumeMounts": [own], "securityContext": allowed}
+    template = {"spec": {"containers": [container], "affinity": near, "nodeSelector": {"a": "b"}}}
+    spec = pod_of(parse_pods("pod.yaml,rdma=rdma/hca:1", 2), template)["spec"]
+    assert spec["containers"][0]["securityContext"]["capabilities"]["add"] == [
+        "SYS_PTRACE",
+        "IPC_LOCK",
+    ]
+    assert set(spec["affinity"]) == {"podAntiAffinity", "nodeAffinity"}
+    assert spec["nodeSelector"] == {"a": "b"} and "volumes" not in spec
+    with pytest.raises(ConfigError, match="either shm= or a /dev/shm in the template, got both"):
+        pod_of(parse_pods("pod.yaml,shm=1Gi", 2), template)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "pod.yaml: expected an object"),
+        ("kind: Job\nspec: {template: {spec: {containers: []}}}", "containers: expected a list"),
+        ("spec: {containers: []}", "pod.yaml: spec.containers: expected a container, got none"),
+        ("spec: {containers: {name: a}}", "spec.containers: expected a list of objects, got"),
+        ("spec: {containers: [a]}", r"expected a list of objects, got \['a'\]"),
+        ("spec: {containers: [{name: 5, image: x}]}", r"containers\[0\].name: expected text, got 5"),
+        ("spec: {containers: [{name: a}]}", r"containers\[0\].image: expected text, it is missing"),
+        ("spec: {containers: [{name: a, image: x, env: [A=1]}]}", r"\[0\].env: expected a list of objects"),
+        ("spec: {containers: [{name: a, image: x, env: }]}", "env: expected a list of objects"),
+        ("spec: {containers: [{name: a, image: x, resources: {limits: [8]}}]}", "limits: expected"),
+        (
+            "spec: {containers: [{name: a, image: x, resources: {limits: {nvidia.com/gpu: many}}}]}",
+            "container a: resources.limits: expected a whole number for nvidia.com/gpu, got 'many'",
+        ),
+        ("spec: {containers: [{name: a, image: x}], affinity: none}", "spec.affinity: expected"),
+        ("spec: {containers: [{name: a, image: x, securityContext: {capabilities: {add: ALL}}}]}",
+         r"securityContext.capabilities.add: expected a list of texts, got 'ALL'"),
+        ("spec: {containers: [}", "pod.yaml"),
+        ("spec: !!python/object:os.system {}", "pod.yaml"),
+    ],
+)  # fmt: skip
+def test_a_template_with_a_fault_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pod.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        KubernetesEngine().request("pod.yaml,rdma=rdma/hca:1", 2, 0)
+    assert re.search(words, str(error.value))
+
+
+def test_a_template_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="none.yaml"):
+        KubernetesEngine().request("none.yaml", 2, 0)
 
 
 @pytest.mark.parametrize(
     ("text", "nodes", "words"),
     [
+        ("image=x,rdma=hca:1", 4, "expected a resource and a count for rdma"),
+        ("image=x,rdma=rdma/hca", 4, "expected a resource and a count for rdma"),
         ("gpus=8", 4, "expected either an image or a pod template"),
         ("pod.yaml,image=x", 4, "expected either an image or a pod template"),
         ("image=x,gpu-count=8", 4, "expected OPTION=VALUE,…, got 'gpu-count=8'"),
