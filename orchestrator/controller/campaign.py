@@ -5,6 +5,7 @@ starts.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,6 +41,8 @@ from orchestrator.record.project import owner
 
 _PORT_TRIES = 3
 _WRITING = 32
+_BACK_S = 30.0
+"""How long a node that was lost may take to come back where its logs go with the job."""
 
 
 @dataclass(slots=True)
@@ -285,13 +288,14 @@ class Campaign:
         hosts = [slot.host for slot in plan.placement.slots]
         # Asking a node that has just been given up would only cost another timeout.
         nodes = self.stage.cluster.nodes
+        back_s = _BACK_S if outcome.released and self.bench.record().logs_go_with_job else 0.0
         reachable = [
             host
             for host in hosts
-            if host in nodes and not outcome.answers.get(host, Answer()).silent
+            if back_s or host in nodes and not outcome.answers.get(host, Answer()).silent
         ]
         remains: dict[str, Leftovers] = {}
-        results, errors = each(reachable, lambda host: self._collect(rundir, host, remains))
+        results, errors = each(reachable, lambda host: self._collect(rundir, host, remains, back_s))
         for host, failure in errors.items():
             self.stage.journal(Event.NOT_COLLECTED, run=plan.run_id, host=host, error=str(failure))
         clean = {host: results.get(host, Clean(checked=False)) for host in hosts}
@@ -338,30 +342,38 @@ class Campaign:
         """
         self.stage.cluster.reconnect(host).ask("status", timeout_s=self.stage.limits.ask_s)
 
-    def _collect(self, rundir: RunDir, host: str, remains: dict[str, Leftovers]) -> Clean:
+    def _collect(
+        self, rundir: RunDir, host: str, remains: dict[str, Leftovers], back_s: float
+    ) -> Clean:
         """Collect one host's evidence, and enter leftovers of the run there in ``remains``, even on
         failure.
 
-        A connection that broke after the run is made again, once.
+        A connection that broke after the run is made again, once, or for ``back_s``.
         """
         cluster = self.stage.cluster
-        node = cluster.nodes[host]
-        if node.transport.alive:
+        until = time.monotonic() + back_s
+        node = cluster.nodes.get(host)
+        if node and node.transport.alive:
             try:
                 return self._collect_from(node, rundir, remains)
             except TransportError as error:
                 if error.kind != "node_lost" or self.stage.interrupt.signal:
                     raise
-        try:
-            return self._collect_from(cluster.reconnect(host), rundir, remains)
-        except TransportError as error:
-            error.phase = "collect"
-            error.hint = (
-                error.hint
-                if error.is_of_identity
-                else "when it is back, orch collect fetches its logs"
-            )
-            raise
+        while True:
+            try:
+                return self._collect_from(cluster.reconnect(host), rundir, remains)
+            except TransportError as error:
+                is_in_time = time.monotonic() < until and not self.stage.interrupt.signal
+                if is_in_time and not error.is_final:
+                    time.sleep(1.0)
+                    continue
+                error.phase = "collect"
+                error.hint = (
+                    error.hint
+                    if error.is_of_identity
+                    else "when it is back, orch collect fetches its logs"
+                )
+                raise
 
     def _collect_from(self, node: Node, rundir: RunDir, remains: dict[str, Leftovers]) -> Clean:
         host = node.host.name
