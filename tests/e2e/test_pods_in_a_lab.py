@@ -1,5 +1,5 @@
-"""Benches in pods, by the real kubectl and a stand-in for a cluster, judged from outside: in pods that
-are there, and in jobs that a bench asks for, whatever ends them.
+"""Commands and benches in pods, by the real kubectl and a stand-in for a cluster, judged from outside:
+in pods that are there, and in jobs that a bench asks for, whatever ends them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.lab import namespaces
 from orchestrator.lab import pods as podlab
 from orchestrator.procs import cmdline, descendants, live_pid, snapshot
 from tests.e2e.rig import LONG, QUICK, Controller
-from tests.support import faults, judge
+from tests.support import faults, hashing, judge
 from tests.support.pods import no_pods
 
 pytestmark = [
@@ -57,11 +57,53 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
     assert not lab.directory.exists()
 
 
-def test_a_bench_on_pods_that_are_there(controller: Controller) -> None:
-    done = controller.orch("bench", *QUICK, "--nodes", "2", "--hosts", "pods:app=lab")
+SUITE = """\
+title: hashing
+stages:
+  - {name: checks, checks: all, framework: hashing, run: 5s}
+  - {name: hashing, bench: hashing, choices: {repeats: 3, expect: "rate >= 1"}, run: 9s, needs: [checks]}
+"""
+
+
+def test_every_command_with_pods_that_are_there(controller: Controller) -> None:
+    hashing.write(controller.project)
+    (controller.project / "suites").mkdir()
+    (controller.project / "suites" / "small.yaml").write_text(SUITE)
+    hosts = ("--hosts", "pods:app=lab")
+    checked = controller.orch("check", "-f", "simulated", *hosts)
+    assert checked.code == 0 and "pods: node[1-2], no GPU each" in checked.err, checked
+    assert "UseDNS" not in checked.out + checked.err
+
+    process = starting(controller)
+    follower = controller.start("attach")
+    pod = f"orch-{controller.bench.name}-1"
+    stacks = controller.orch("stacks")
+    assert stacks.code == 0 and f"rank 1  {pod}  pid" in stacks.out, stacks
+    logs = controller.orch("logs", "--rank", "1")
+    assert logs.out.startswith(f"{pod} rank-1.out: orch rank=1"), logs
+    cancelled = controller.orch("cancel", controller.bench.name)
+    assert cancelled.code == 0, cancelled
+    for ended in (process, follower):
+        done = controller.end(ended, 60)
+        assert done.code in (1, 143), done
+    assert_nothing_is_left(controller)
+
+    accepted = controller.orch("accept", "small", *hosts, "--json", timeout_s=200)
+    assert accepted.code == 0, accepted
+    assert [node["host"] for node in accepted.json["nodes"]] == ["node1", "node2"]
+    done = controller.orch("bench", *QUICK, "--nodes", "2", *hosts)
     assert done.code == 0, done
-    assert "pods: node[1-2], no GPU each, in namespace default" in done.err
     controller.assert_all_bytes_are_home("node1", "node2")
+    for words, expected in (
+        (("collect",), "already complete"),
+        (("verify", accepted.json["archive"]), "node2"),
+        (("history",), "2n1g"),
+        (("site", "pages"), ""),
+        (("undeploy", *hosts, "--force"), "node2"),
+    ):
+        said = controller.orch(*words)
+        assert said.code == 0 and expected in said.out, said
+    assert (controller.project / "pages" / "index.html").exists()
     judge.wait_until_clean(controller.lab, 70)
     secrets = (controller.lab.pods_folder / "tokens.json").read_text().split('"')
     for path in controller.project.rglob("*"):
@@ -119,11 +161,16 @@ def pods(controller: Controller) -> dict[str, dict[str, Any]]:
     }
 
 
+def jobs(controller: Controller) -> list[dict[str, Any]]:
+    path = "/apis/batch/v1/namespaces/default/jobs"
+    found: list[dict[str, Any]] = json.loads(kubectl(controller, "get", "--raw", path))["items"]
+    return found
+
+
 def assert_nothing_is_left(controller: Controller) -> None:
     """No pod, no job, no record of one, and no process on any node."""
     assert pods(controller) == {}
-    path = "/apis/batch/v1/namespaces/default/jobs"
-    assert json.loads(kubectl(controller, "get", "--raw", path))["items"] == []
+    assert jobs(controller) == []
     assert not list(controller.project.glob(".orch/jobs/*"))
     judge.wait_until_clean(controller.lab, 5)
 
@@ -139,27 +186,21 @@ def starting(controller: Controller, *words: str, nodes: int = 2) -> subprocess.
     return process
 
 
-def test_a_bench_in_a_job_of_its_own_leaves_nothing(controller: Controller) -> None:
-    done = controller.orch("bench", *QUICK, "--nodes", "1,2", *IMAGE, timeout_s=120)
-    assert done.code == 0, done
-    job = f"orch-{controller.bench.name}"
-    assert f"kubernetes: job {job} is deleted, and none of its pods is left" in done.err
-    assert f"started on {job}-[0-1]" in done.err
-    assert_nothing_is_left(controller)
-
-
-def test_a_template_with_a_secret_is_used_and_shown_nowhere(
+def test_a_bench_in_a_job_of_its_own_leaves_nothing_and_shows_no_secret_of_its_template(
     controller: Controller, tmp_path: Path
 ) -> None:
     secret = "hunter2-and-more"
     path = tmp_path / "pod.yaml"
     container = {"name": "main", "image": "lab", "env": [{"name": "LICENSE", "value": secret}]}
     path.write_text(json.dumps({"spec": {"containers": [container]}}))
-    words = ("bench", *QUICK, "--nodes", "2", "--kubernetes", f"{path},cpus=1")
+    words = ("bench", *QUICK, "--nodes", "1,2", "--kubernetes", f"{path},cpus=1")
     dry = controller.orch(*words, "--dry-run")
     assert dry.code == 0 and '"name": "LICENSE"' in dry.out and secret not in dry.out + dry.err
     done = controller.orch(*words, timeout_s=120)
     assert done.code == 0 and secret not in done.out + done.err, done
+    job = f"orch-{controller.bench.name}"
+    assert f"kubernetes: job {job} is deleted, and none of its pods is left" in done.err
+    assert f"started on {job}-[0-1]" in done.err
     for written in controller.project.rglob("*"):
         assert not written.is_file() or secret.encode() not in written.read_bytes(), written
     assert_nothing_is_left(controller)
@@ -189,33 +230,47 @@ def test_pods_that_cannot_be_placed_are_named_with_the_reason_and_let_go(
     assert_nothing_is_left(controller)
 
 
-@pytest.mark.parametrize("by", ["Ctrl-C", "orch cancel", "kill -9, orch cancel"])
-def test_a_bench_whose_pods_wait_can_be_given_up(controller: Controller, by: str) -> None:
+def test_benches_whose_pods_wait_can_be_given_up(controller: Controller) -> None:
     words = ("bench", *QUICK, "--nodes", "2", "--kubernetes", "image=lab,cpus=9")
-    process = controller.start(*words)
-    judge.wait_for(lambda: len(pods(controller)) == 2, 60, "no pods wait")
-    (bench,) = [path.stem for path in controller.project.glob(".orch/jobs/*")]
-    if by == "Ctrl-C":
-        process.send_signal(signal.SIGINT)
-    elif by == "kill -9, orch cancel":
-        process.kill()
-        done = controller.end(process, 60)
-        listed = controller.orch("status")
-        assert f"has no controller; to end it: orch cancel {bench}" in listed.err, listed
-    if by != "Ctrl-C":
-        cancelled = controller.orch("cancel", bench, timeout_s=60)
-        assert cancelled.code == 0, cancelled
-    done = controller.end(process, 60)
-    assert done.code in (130, 143, -9), done
+    benches, processes = list[str](), list[subprocess.Popen[str]]()
+    for _ in range(3):
+        processes.append(controller.start(*words))
+        judge.wait_for(lambda: len(jobs(controller)) == len(processes), 60, "no pods wait")
+        found = {path.stem for path in controller.project.glob(".orch/jobs/[0-9]*")}
+        benches += found - set(benches)
+    interrupted, cancelled, killed = processes
+    interrupted.send_signal(signal.SIGINT)
+    killed.kill()
+    assert controller.end(killed, 60).code == -9
+    listed = controller.orch("status")
+    assert f"has no controller; to end it: orch cancel {benches[2]}" in listed.err, listed
+    for bench in benches[1:]:
+        done = controller.orch("cancel", bench, timeout_s=60)
+        assert done.code == 0, done
+    assert controller.end(interrupted, 60).code == 130
+    assert controller.end(cancelled, 60).code == 143
     assert_nothing_is_left(controller)
 
 
-def test_a_bench_whose_controller_was_killed_goes_on_in_its_pods(controller: Controller) -> None:
+def test_a_bench_whose_kubectls_and_whose_controller_are_killed_goes_on_in_its_pods(
+    controller: Controller,
+) -> None:
     process = starting(controller)
+    own = descendants([process.pid], snapshot())
+    killed = [pid for pid in own if b"kubectl" in cmdline(pid)]
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    bench = controller.bench.name
+    names = [f"orch-{bench}-{index}" for index in range(2)]
+
+    def reattached() -> list[str]:
+        return sorted(e["host"] for e in controller.events() if e["event"] == "reattached")
+
+    judge.wait_for(lambda: reattached() == names, 60, "they are not reattached")
     process.kill()
     controller.end(process, 60)
     known = {index: pod["metadata"]["name"] for index, pod in pods(controller).items()}
-    bench = controller.bench.name
     again = controller.start("resume", bench)
     judge.wait_for(
         lambda: any(event["event"] == "taken_over" for event in controller.events()),
@@ -223,9 +278,9 @@ def test_a_bench_whose_controller_was_killed_goes_on_in_its_pods(controller: Con
         "it is not taken over",
     )
     assert known == {index: pod["metadata"]["name"] for index, pod in pods(controller).items()}
-    cancelled = controller.orch("cancel", bench, timeout_s=60)
-    assert cancelled.code == 0, cancelled
-    controller.end(again, 60)
+    again.send_signal(signal.SIGINT)
+    done = controller.end(again, 60)
+    assert done.code == 130, done
     assert_nothing_is_left(controller)
 
 
@@ -254,25 +309,6 @@ def test_a_pod_that_is_taken_away_is_a_lost_node_with_the_reason(
     done = controller.end(process, 60)
     assert done.code == 3 and f"pod {pod} in namespace default" in done.err, done
     assert words in done.err, done
-    assert_nothing_is_left(controller)
-
-
-def test_a_bench_whose_kubectls_are_killed_goes_on(controller: Controller) -> None:
-    process = starting(controller)
-    own = descendants([process.pid], snapshot())
-    killed = [pid for pid in own if b"kubectl" in cmdline(pid)]
-    assert killed
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-    names = [f"orch-{controller.bench.name}-{index}" for index in range(2)]
-
-    def reattached() -> list[str]:
-        return sorted(e["host"] for e in controller.events() if e["event"] == "reattached")
-
-    judge.wait_for(lambda: reattached() == names, 60, "they are not reattached")
-    process.send_signal(signal.SIGINT)
-    done = controller.end(process, 60)
-    assert done.code == 130, done
     assert_nothing_is_left(controller)
 
 
