@@ -261,6 +261,7 @@ def _context(
 ) -> dict[str, Any]:
     host_vars = HostVariables(host.name, host.vars)
     payload_set = payload_digest(payload)
+    addresses = [other.address for other in placement.slots]
     return {
         "run_id": run_id,
         "spec": _fields(
@@ -273,7 +274,8 @@ def _context(
         "node": _fields(slot, "node_rank first_rank nproc host address devices"),
         "master_addr": placement.master_addr,
         "master_port": placement.master_port,
-        "addresses": [other.address for other in placement.slots],
+        "addresses": addresses,
+        "url_hosts": [f"[{one}]" if ":" in one else one for one in addresses],
         "python": command(host.python),
         "runner_python": command(host.runner_python),
         "host_vars": host_vars,

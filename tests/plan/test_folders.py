@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 from functools import cache
@@ -46,7 +47,9 @@ CASES = [
 ODD = "od d $(touch pwned) 'q\" `x` ünï"
 
 
-def host_of(framework: Framework, device: str, n: int, **variables: str) -> Host:
+def host_of(
+    framework: Framework, device: str, n: int, network: str = "10.11.0.", **variables: str
+) -> Host:
     needed = {name: f"/opt/{name}" for name in framework.requires}
     shown = (
         {"interface": "ib0", "python": "/opt/python/bin/python", "data_dir": "/data/imagenet"}
@@ -56,7 +59,7 @@ def host_of(framework: Framework, device: str, n: int, **variables: str) -> Host
     env = {"NCCL_IB_DISABLE": "0"} if device == "cuda" else {}
     return Host(
         f"node{n}",
-        f"10.11.0.{n + 1}",
+        f"{network}{n + 1}",
         gpus=8 if device == "cuda" else 0,
         slots=8,
         env=env,
@@ -178,6 +181,15 @@ def test_ranks_and_addresses_are_literal_and_complete(name: str) -> None:
     assert "10.11.0.2" in first or "10.11.0.3" in first
     # A node is told which one it is, or finds itself in the list of all.
     assert plan.nodes[0].files != plan.nodes[1].files or "10.11.0.3" in first
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_an_ipv6_address_is_in_brackets_where_a_port_follows(name: str) -> None:
+    for case in CASES:
+        if case[0] == name and case[3] == (2, 8) and not shown(*case).startswith("refused"):
+            for node in plan_of(*case, network="fd00:10::").nodes:
+                for file in node.files:
+                    assert not re.search(r"fd00:10::\d:\d{4}", file.content), file.content
 
 
 RECORDER = """\
