@@ -259,6 +259,8 @@ def killed_kubectl(trial: Trial) -> None:
         else:
             done = controller.end(process, 60)
             assert done.code == 3 and "no sign of life" in done.err, done
+            judge.wait_until_clean(controller.lab, IDLE_S)
+            assert controller.orch("collect", timeout_s=90).code == 0
             trial.notes.append("silent for too long, as kubectl takes its time here")
 
 
